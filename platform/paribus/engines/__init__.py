@@ -1,0 +1,1 @@
+"""What starts processes. Engines are unreliable; the store is the truth."""

@@ -1,0 +1,99 @@
+"""The errors that a user can meet: one base class, stable codes, messages that say the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class ParibusError(Exception):
+    """Something that the user can mend. The command line prints it without a traceback.
+
+    Attributes:
+        code: stable identifier, e.g. ``P001``; documented in ``docs/reference/errors.md``.
+        exit_code: exit status of the command that ends with this error.
+    """
+
+    code = "P000"
+    exit_code = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong in a file of the user, and what to do about it.
+
+    Attributes:
+        message: what is wrong, what is allowed, what to do; one or two sentences.
+        path: dotted path inside the file, e.g. ``tricks.clip_higher.clip.high``; empty for the whole file.
+        line: line, from 1; 0 where the file has no such place.
+        column: column, from 1; 0 where the file has no such place.
+    """
+
+    message: str
+    path: str = ""
+    line: int = 0
+    column: int = 0
+
+
+class StudyFileError(ParibusError):
+    """A study or recipe file has problems; all of them are listed."""
+
+    code = "P100"
+    exit_code = 2
+
+    def __init__(self, file: str, problems: Iterable[Problem]) -> None:
+        self.file = file
+        self.problems = tuple(sorted(problems, key=lambda p: (p.line, p.column, p.path, p.message)))
+        super().__init__("\n".join(self._line(p) for p in self.problems))
+
+    def _line(self, problem: Problem) -> str:
+        place = f"{self.file}:{problem.line}:{problem.column}" if problem.line else self.file
+        path = f" {problem.path}:" if problem.path else ""
+        return f"{place}:{path} {problem.message}"
+
+
+class UnsupportedRecipe(ParibusError):
+    """The runner cannot train what the study asks for; all that is missing is listed."""
+
+    code = "P110"
+    exit_code = 2
+
+
+class MissingExtra(ParibusError):
+    """An optional part of Paribus is not installed; the message names the pip line."""
+
+    code = "P200"
+
+    def __init__(self, extra: str, why: str) -> None:
+        super().__init__(f"{why} needs a part that is not installed. Install it: pip install 'paribus[{extra}]'")
+
+
+class StoreError(ParibusError):
+    """The database cannot be used as it is."""
+
+    code = "P300"
+
+
+class LostLease(ParibusError):
+    """This attempt no longer owns its run: another one holds a newer fence token. Stop at once."""
+
+    code = "P310"
+
+
+class RunFolderError(ParibusError):
+    """A run folder lacks a file, or holds one that cannot be read."""
+
+    code = "P400"
+
+
+class RunnerError(ParibusError):
+    """The training program ended without a result."""
+
+    code = "P500"
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """Return `` Did you mean `x`?`` for the nearest allowed name, or an empty text."""
+    near = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
+    return f" Did you mean `{near[0]}`?" if near else ""

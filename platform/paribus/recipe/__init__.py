@@ -1,0 +1,1 @@
+"""What one training job is: the factors of the objective, the presets, the recipe."""

@@ -1,0 +1,162 @@
+"""A recipe: the complete configuration of one RL post-training job, and patches of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from paribus.recipe import factors as f
+
+FACTORS: tuple[str, ...] = (
+    "schedule",
+    "reward",
+    "length",
+    "filter",
+    "baseline",
+    "scale",
+    "ratio",
+    "clip",
+    "aggregation",
+    "kl",
+    "correction",
+    "token_weight",
+    "auxiliary",
+)
+"""The 13 factors, F0 to F12, in the order in which they act."""
+
+
+class Model(f.Level):
+    """The causal language model that is trained."""
+
+    name: Annotated[str, Field(min_length=1)] = Field(
+        default="tiny",
+        description="`tiny` (made on the spot), a local folder, or a name on the Hugging Face hub",
+    )
+    revision: str | None = Field(default=None, description="commit of the hub repository; pin it for a published table")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class SearchTask(f.Level):
+    """Generated: find two of n letters whose values add up to the target; several visible tries."""
+
+    kind: Literal["search"] = "search"
+
+
+class ChainTask(f.Level):
+    """Generated: add n digits, at once or written out step by step."""
+
+    kind: Literal["chain"] = "chain"
+    careful: f.Fraction = Field(default=0.1, description="share of written-out answers in the tiny model's warm-up")
+
+
+class JsonlTask(f.Level):
+    """Prompts and reference answers from JSON-lines files with the fields ``prompt`` and ``answer``."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    train: Annotated[str, Field(min_length=1)] = Field(description="path of the training problems")
+    heldout: Annotated[str, Field(min_length=1)] = Field(description="path of the evaluation problems")
+    verifier: Literal["exact", "last_number", "boxed"] = Field(
+        default="last_number", description="how the answer is taken out of a response and compared"
+    )
+
+
+Task = Annotated[SearchTask | ChainTask | JsonlTask, Field(discriminator="kind")]
+
+
+class Optimizer(f.Level):
+    """AdamW and its clipping."""
+
+    learning_rate: f.Positive = 5e-4
+    beta1: f.Fraction = 0.9
+    beta2: f.Fraction = 0.99
+    eps: f.Positive = 1e-8
+    weight_decay: f.NonNegative = 0.0
+    max_grad_norm: f.Positive | None = Field(
+        default=1.0, description="global L2 norm above which gradients are scaled down"
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(default=0, description="steps of linear warm-up")
+
+
+class Recipe(f.Level):
+    """Model, task, optimizer and the 13 factors of the objective. Frozen; equal values are the same job."""
+
+    model: Model = Model()
+    task: Task = SearchTask()
+    optimizer: Optimizer = Optimizer()
+    loss: f.Loss = f.PolicyGradient()
+    schedule: f.Schedule = f.Schedule()
+    reward: f.Reward = f.Reward()
+    length: f.Length = f.Length()
+    filter: f.Filter = f.NoFilter()
+    baseline: f.Baseline = f.GroupMean()
+    scale: f.Scale = f.GroupStd()
+    ratio: f.Ratio = f.TokenRatio()
+    clip: f.Clip = f.PpoMin()
+    aggregation: f.Aggregation = f.SequenceMean()
+    kl: f.Kl = f.NoKl()
+    correction: f.Correction = f.NoCorrection()
+    token_weight: f.TokenWeight = f.UniformWeight()
+    auxiliary: f.Auxiliary = f.Auxiliary()
+
+    @model_validator(mode="after")
+    def _coupled(self) -> Recipe:
+        problems = list(self._coupling_problems())
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _coupling_problems(self) -> list[str]:
+        """Return the combinations of levels that have no meaning (``couplings`` in docs/reference/recipes.md)."""
+        found: list[str] = []
+        critic = self.baseline.kind == "critic_gae"
+        if critic != (self.auxiliary.value is not None):
+            found.append("`baseline: critic_gae` and `auxiliary.value` go together: set both or neither")
+        if (self.clip.kind == "log_clip") != (self.ratio.kind == "geo_clipped"):
+            found.append("`clip: log_clip` and `ratio: geo_clipped` go together: set both or neither")
+        if (self.scale.kind == "history_smooth") != (self.baseline.kind == "history"):
+            found.append("`scale: history_smooth` and `baseline: history` go together: set both or neither")
+        if self.schedule.group_size < 2:
+            if self.filter.kind != "none":
+                found.append(
+                    f"`filter: {self.filter.kind}` compares responses of a group: schedule.group_size must be 2 or more"
+                )
+            if self.baseline.kind == "group_loo":
+                found.append("`baseline: group_loo` needs other responses: schedule.group_size must be 2 or more")
+        if isinstance(self.length.rule, f.SoftOverlong) and self.length.rule.soft_start >= self.schedule.max_new_tokens:
+            found.append(
+                f"length.rule.soft_start ({self.length.rule.soft_start}) is never passed: "
+                f"generation stops at schedule.max_new_tokens ({self.schedule.max_new_tokens})"
+            )
+        return found
+
+
+def canonical_json(value: object) -> str:
+    """Return the one JSON text of a value: sorted keys, no spaces, so that equal values give equal texts."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def fingerprint_of(value: object) -> str:
+    """Return the SHA-256 of the canonical JSON of a value, 64 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return ``{"clip.kind": "ppo_min", "clip.low": 0.2, ...}`` for a nested mapping; lists stay whole."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{path}."))
+        else:
+            flat[path] = value
+    return flat
+
+
+def difference(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
+    """Return what differs between two recipes: dotted path to (before, after); ``None`` where a path is absent."""
+    old, new = flatten(before.model_dump(mode="json")), flatten(after.model_dump(mode="json"))
+    return {k: (old.get(k), new.get(k)) for k in sorted(old | new) if old.get(k) != new.get(k)}

@@ -1,0 +1,1 @@
+"""The tables, figures and sentences of a study. Rendering never computes."""

@@ -1,0 +1,1 @@
+"""What runs when, and who may say that it has ended."""

@@ -1,0 +1,1 @@
+"""The only truth about states, leases and results."""

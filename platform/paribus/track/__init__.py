@@ -1,0 +1,1 @@
+"""Metrics: their meaning, the run folder's files, the mirror in MLflow."""

@@ -1,0 +1,184 @@
+"""The run folder: the contract between any trainer and the platform. Plain files, never pickles.
+
+One folder an attempt: ``<home>/runs/<first 12 digits of the fingerprint>/a<token>/``.
+
+======================  =================  ==============================================================
+file                    written by         content
+======================  =================  ==============================================================
+``job.json``            scheduler          the :class:`~paribus.study.job.Job`
+``attempt.json``        supervisor         pid, process group, start time, boot id, host, fence token
+``metrics.jsonl``       runner             one line a step: ``{"step", "time_ms", "values": {name: number}}``
+``evals/<step>.json``   runner             one evaluation: :class:`Evaluation`
+``samples.jsonl``       runner             some responses of each evaluation, for reading
+``checkpoint/``         runner             the newest checkpoint, safetensors and JSON
+``environment.json``    runner             versions of everything that the numbers depend on
+``result.json``         runner             last of all: ``{"status": "succeeded" | "stopped_early", ...}``
+``stdout.log``          supervisor         what the runner printed, standard error included
+``outcome.json``        supervisor         how the attempt ended, with the traceback's signature
+======================  =================  ==============================================================
+
+Numbers that are not finite are written as the texts ``"nan"``, ``"inf"``, ``"-inf"``: JSON has no others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paribus.errors import RunFolderError
+
+SHORT = 12
+"""Digits of a fingerprint that name a folder and are shown to people."""
+
+
+def to_json_number(value: float) -> float | str:
+    """Return the number, or ``"nan"``, ``"inf"``, ``"-inf"``."""
+    return value if math.isfinite(value) else str(float(value))
+
+
+def from_json_number(value: float | str) -> float:
+    """Undo :func:`to_json_number`."""
+    return float(value)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a file whole or not at all: to a temporary name, to disk, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        json.dump(value, file, indent=1, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        RunFolderError: the file is not there or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricLine:
+    """The metrics of one step.
+
+    Attributes:
+        step: rollout batches trained on so far, from 1; 0 is the evaluation before training.
+        time_ms: milliseconds since 1970 at the time of writing.
+        values: canonical metric name to value (:mod:`paribus.track.metrics`).
+    """
+
+    step: int
+    time_ms: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One evaluation, with what all later statistics need: counts per problem, not only means.
+
+    Attributes:
+        step: training steps before it.
+        set: name of the problem set, e.g. ``heldout``.
+        samples: responses per problem, k.
+        problems: identity of each problem, in the order of the lists below; the same in every run of a study.
+        correct: correct responses per problem, 0 to k.
+        truncated: responses per problem that hit the length limit.
+        tokens: generated tokens per problem, summed over its responses.
+        tokens_correct: the same, over correct responses only.
+        answers: per problem, extracted answer to number of responses; responses without an answer are under ``""``.
+    """
+
+    step: int
+    set: str
+    samples: int
+    problems: tuple[str, ...]
+    correct: tuple[int, ...]
+    truncated: tuple[int, ...]
+    tokens: tuple[int, ...]
+    tokens_correct: tuple[int, ...]
+    answers: tuple[Mapping[str, int], ...]
+
+
+class RunFolder:
+    """Reads and writes the files of one attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.job = path / "job.json"
+        self.attempt = path / "attempt.json"
+        self.metrics = path / "metrics.jsonl"
+        self.evals = path / "evals"
+        self.samples = path / "samples.jsonl"
+        self.checkpoint = path / "checkpoint"
+        self.environment = path / "environment.json"
+        self.result = path / "result.json"
+        self.log = path / "stdout.log"
+        self.outcome = path / "outcome.json"
+
+    @classmethod
+    def of(cls, home: Path, run: str, token: int) -> RunFolder:
+        """Return the folder of attempt ``token`` of the run with fingerprint ``run``."""
+        return cls(home / "runs" / run[:SHORT] / f"a{token}")
+
+    def append_metrics(self, line: MetricLine) -> None:
+        """Append one line with one write, so that a reader sees it whole or not yet."""
+        values = {k: to_json_number(v) for k, v in line.values.items()}
+        text = json.dumps({"step": line.step, "time_ms": line.time_ms, "values": values}, allow_nan=False)
+        with self.metrics.open("ab", buffering=0) as file:
+            file.write(text.encode() + b"\n")
+
+    def read_metrics(self) -> Iterator[MetricLine]:
+        """Yield the complete lines; a last line that is still being written is left out.
+
+        Raises:
+            RunFolderError: a complete line is not a metric line; the message names file and line.
+        """
+        if not self.metrics.exists():
+            return
+        for number, text in enumerate(self.metrics.read_bytes().split(b"\n")[:-1], 1):
+            yield parse_metric_line(text, f"{self.metrics}:{number}")
+
+    def write_evaluation(self, evaluation: Evaluation) -> None:
+        """Write ``evals/<step>.json``."""
+        self.evals.mkdir(exist_ok=True)
+        write_json(self.evals / f"{evaluation.set}-{evaluation.step:06d}.json", asdict(evaluation))
+
+    def read_evaluations(self) -> tuple[Evaluation, ...]:
+        """Return all evaluations by step.
+
+        Raises:
+            RunFolderError: a file is not an evaluation.
+        """
+        found = []
+        for path in sorted(self.evals.glob("*.json")) if self.evals.is_dir() else []:
+            raw = read_json(path)
+            try:
+                found.append(Evaluation(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}))
+            except TypeError as error:
+                raise RunFolderError(f"{path} is not an evaluation: {error}") from error
+        return tuple(sorted(found, key=lambda e: (e.set, e.step)))
+
+
+def parse_metric_line(text: bytes, place: str) -> MetricLine:
+    """Return the metric line in ``text``.
+
+    Raises:
+        RunFolderError: the text is not one; the message begins with ``place``.
+    """
+    try:
+        raw = json.loads(text)
+        values = {str(k): from_json_number(v) for k, v in raw["values"].items()}
+        return MetricLine(step=int(raw["step"]), time_ms=int(raw["time_ms"]), values=values)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunFolderError(f"{place}: not a metric line: {error}") from error

@@ -1,0 +1,1 @@
+"""The training side of Paribus: the only place that imports torch."""

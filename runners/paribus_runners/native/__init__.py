@@ -1,0 +1,1 @@
+"""The native runner: a small, exact trainer for causal language models. Light to import."""
