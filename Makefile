@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -31,7 +31,32 @@ lint: $(STAMP) ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(STAMP) ## write docs/reference from the code
+	$(BIN)/python docs/generate.py
+
 check: lint test ## everything that a change must pass
 
+wheel: $(STAMP) ## build sdist and wheel, and run the tests against the installed wheel
+	rm -rf dist build
+	$(BIN)/python -m hatchling build -t sdist -t wheel
+	$(PYTHON) -m venv build/bare
+	build/bare/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	$(BIN)/python tests/acceptance/installed_wheel.py build/bare/bin/paribus
+	$(PYTHON) -m venv build/full
+	build/full/bin/python -m pip install --quiet --no-deps dist/*.whl
+	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > "$$(build/full/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth"
+	mkdir build/away && cp -r tests pyproject.toml build/away/
+	cd build/away && ../full/bin/python -m pytest tests/unit -m "not slow" -p no:cacheprovider
+
+TRL := .benchmark-venv
+$(TRL)/.installed: benchmarks/requirements-trl.txt constraints.txt
+	$(PYTHON) -m venv $(TRL)
+	$(TRL)/bin/python -m pip install --quiet "torch==$(TORCH)"
+	$(TRL)/bin/python -m pip install --quiet --requirement benchmarks/requirements-trl.txt
+	@touch $@
+
+benchmark: $(STAMP) $(TRL)/.installed ## tokens per second against TRL's GRPOTrainer, on one CPU
+	$(BIN)/python benchmarks/native_vs_trl.py --trl-python $(TRL)/bin/python --at-least 2
+
 clean: ## remove what the targets made, but not your runs
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(TRL) dist build .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,136 @@
+"""Tokens per second end to end (sampling + training): the native runner against TRL's GRPOTrainer.
+
+Both on one and the same CPU with one thread, in turn, on the same random 2-layer, 128-wide Qwen2 with the same prompts,
+group size, length limit, optimizer and number of updates; the first rollout batch of each is left out. The vocabulary is
+small and the answer is the last digit of what the model happens to write, so that lengths are ragged and groups mixed.
+
+    make benchmark        # makes TRL's environment, then runs this
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import string
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from paribus.recipe.patch import apply_patch
+from paribus.recipe.recipe import Recipe
+from paribus.study.job import Evaluate, Job
+
+SETTING = {"prompts": 32, "group": 8, "new_tokens": 64, "updates": 4, "learning_rate": 5e-4, "steps": 9}
+HERE = Path(__file__).resolve().parent
+
+
+def make_inputs(folder: Path) -> None:
+    """Write the model, the tokenizer, the problems and the setting."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    symbols = ["<pad>", "<eos>", "0", "1", *string.ascii_lowercase, " ", "="]
+    tokenizer = Tokenizer(models.WordLevel({s: i for i, s in enumerate(symbols)}, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left")
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(symbols), hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=256, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1,
+        bos_token_id=None,
+    )  # fmt: skip
+    Qwen2ForCausalLM(config).save_pretrained(folder / "model")
+    fast.save_pretrained(folder / "model")
+    draw = random.Random(0)
+    lines = [
+        json.dumps({"prompt": "".join(draw.choices(string.ascii_lowercase, k=11)) + "=", "answer": draw.choice("01")})
+        for _ in range(SETTING["prompts"] * SETTING["steps"])
+    ]
+    (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "heldout.jsonl").write_text("\n".join(lines[:2]) + "\n")
+    (folder / "setting.json").write_text(json.dumps(SETTING))
+
+
+def job_of(folder: Path) -> Job:
+    """Return the same setting as a job of the native runner."""
+    raw = apply_patch(
+        Recipe().model_dump(mode="json"),
+        {
+            "model.name": str(folder / "model"),
+            "task": {"kind": "jsonl", "train": str(folder / "train.jsonl"), "heldout": str(folder / "heldout.jsonl")},
+            "optimizer.learning_rate": SETTING["learning_rate"],
+            "optimizer.beta2": 0.999,
+            "schedule.steps": SETTING["steps"],
+            "schedule.prompts_per_step": SETTING["prompts"],
+            "schedule.group_size": SETTING["group"],
+            "schedule.minibatches": SETTING["updates"],
+            "schedule.max_new_tokens": SETTING["new_tokens"],
+            "reward.map": "binary01",
+            "scale.eps": 1e-4,
+        },
+    )
+    return Job(
+        run="0" * 64, study="benchmark", arm="grpo", runner="native", seed=0, token=1, cache=str(folder / "cache"),
+        recipe=Recipe.model_validate(raw), evaluate=Evaluate(every=10_000, problems=2),
+    )  # fmt: skip
+
+
+def run_native(folder: Path) -> dict[str, float]:
+    """Train with the native runner in a process of its own and return tokens and seconds."""
+    out = Path(tempfile.mkdtemp(dir=folder)) / "a1"
+    out.mkdir()
+    (out / "job.json").write_text(job_of(folder).model_dump_json())
+    code = (
+        "import sys, pathlib; from paribus.study.runner import load_runner; "
+        "r = load_runner('native'); r.warm(); r.run(pathlib.Path(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(out)], check=True, env=one_thread())
+    lines = [json.loads(x) for x in (out / "metrics.jsonl").read_text().splitlines()]
+    first, last = next(x for x in lines if x["step"] == 1), lines[-2]  # the last step's line waits for an evaluation
+    tokens = last["values"]["budget/gen_tokens"] - first["values"]["budget/gen_tokens"]
+    return {"tokens": tokens, "seconds": (last["time_ms"] - first["time_ms"]) / 1000}
+
+
+def run_trl(folder: Path, python: Path) -> dict[str, float]:
+    """Train with TRL in its own environment and return tokens and seconds."""
+    shown = subprocess.run(
+        [str(python), str(HERE / "trl_grpo.py"), str(folder)], check=True, env=one_thread(), capture_output=True, text=True
+    )
+    result: dict[str, float] = json.loads(shown.stdout.splitlines()[-1])
+    return result
+
+
+def one_thread() -> dict[str, str]:
+    """Return the environment with one thread and no access to a hub."""
+    return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def main() -> int:
+    """Run both in turn and print the ratio; exit 1 below the demanded one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trl-python", type=Path, required=True, help="python of the environment that holds TRL")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--at-least", type=float, default=0.0, help="exit 1 if the median ratio is below this")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    ratios = []
+    with tempfile.TemporaryDirectory() as name:
+        make_inputs(Path(name))
+        for _ in range(options.repeats):
+            native, trl = run_native(Path(name)), run_trl(Path(name), options.trl_python)
+            speeds = native["tokens"] / native["seconds"], trl["tokens"] / trl["seconds"]
+            ratios.append(speeds[0] / speeds[1])
+            print(f"native {speeds[0]:8.0f} tokens/s   TRL {speeds[1]:8.0f} tokens/s   ratio {ratios[-1]:.2f}", flush=True)
+    median = statistics.median(ratios)
+    print(f"median ratio {median:.2f} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs, one CPU each)")
+    return 0 if median >= options.at_least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

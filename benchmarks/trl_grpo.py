@@ -1,0 +1,78 @@
+"""TRL's GRPOTrainer on a folder made by native_vs_trl.py; prints one JSON line. Runs in TRL's environment."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+folder = Path(sys.argv[1])
+setting = json.loads((folder / "setting.json").read_text())
+torch.set_num_threads(1)
+problems = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+generated = 0
+marks: list[tuple[float, int]] = []
+
+
+def last_number(completions, completion_ids, answer, **_):
+    """Return 1 where the last number of a completion is the answer."""
+    global generated
+    generated += sum(len(ids) for ids in completion_ids)
+    found = [re.findall(r"\d+", c) for c in completions]
+    return [float(bool(f) and f[-1] == a) for f, a in zip(found, answer, strict=True)]
+
+
+class Marks(TrainerCallback):
+    """Notes time and tokens each time a rollout batch has been used up."""
+
+    def on_step_end(self, args, state, control, **_):
+        """Note the end of the last update on a rollout batch."""
+        if state.global_step % setting["updates"] == 0:
+            marks.append((time.perf_counter(), generated))
+
+
+responses = setting["prompts"] * setting["group"]
+trainer = GRPOTrainer(
+    model=model,
+    processing_class=tokenizer,
+    reward_funcs=last_number,
+    train_dataset=Dataset.from_list(problems),
+    callbacks=[Marks()],
+    args=GRPOConfig(
+        output_dir=str(folder / "trl"),
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        logging_strategy="no",
+        save_strategy="no",
+        seed=0,
+        beta=0.0,
+        loss_type="grpo",
+        scale_rewards="group",
+        epsilon=0.2,
+        temperature=1.0,
+        learning_rate=setting["learning_rate"],
+        lr_scheduler_type="constant",
+        max_grad_norm=1.0,
+        num_generations=setting["group"],
+        max_completion_length=setting["new_tokens"],
+        per_device_train_batch_size=responses // setting["updates"],
+        steps_per_generation=setting["updates"],
+        gradient_accumulation_steps=1,
+        gradient_checkpointing=False,
+        bf16=False,
+        max_steps=setting["steps"] * setting["updates"],
+    ),
+)
+trainer.train()
+(start, before), (end, after) = marks[0], marks[-1]
+print(json.dumps({"tokens": after - before, "seconds": end - start, "rollouts": len(marks) - 1, "total": generated}))
