@@ -35,14 +35,14 @@ def test_pass_at_k_by_enumeration() -> None:
 
 
 def test_pass_at_k_is_not_resampled_with_replacement() -> None:
-    """One right response of 32 makes pass@32 certain and pass@8 a quarter; with replacement it would be 0.638, 0.224."""
+    """One right of 32 makes pass@32 certain and pass@8 a quarter; with replacement: 0.638, 0.224."""
     assert pass_at_k([1], 32, 32) == 1
     assert pass_at_k([1], 32, 8) == pytest.approx(0.25)
 
 
 def test_pass_at_more_than_sampled_is_refused() -> None:
-    """k above the number of responses is an error that names the remedy."""
-    with pytest.raises(ParibusError, match="evaluate.samples"):
+    """A k above the number of responses is an error that names the remedy."""
+    with pytest.raises(ParibusError, match=r"evaluate\.samples"):
         pass_at_k([1, 2], 4, 5)
 
 
@@ -87,7 +87,7 @@ def test_standard_error_is_that_of_problem_means(case: tuple[list[int], int]) ->
 @pytest.mark.parametrize(("correct", "samples"), [([], 1), ([2], 1), ([-1], 1), ([0], 0)])
 def test_impossible_counts_are_refused(correct: list[int], samples: int) -> None:
     """No problems, counts outside 0..k, and k = 0 are errors."""
-    with pytest.raises(ValueError, match="problem|counts"):
+    with pytest.raises(ValueError, match=r"problem|counts"):
         avg_at_k(correct, samples)
 
 

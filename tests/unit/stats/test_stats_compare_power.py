@@ -1,0 +1,86 @@
+"""Corrections for several comparisons, and power."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from paribus.stats.compare import holm
+from paribus.stats.power import CAP, POWER, detectable_effect, power, seeds_needed
+
+
+def test_holm_hand_value() -> None:
+    """Four p values: 4 x .01, then 3 x .02, then the running maximum holds 2 x .03 and .04 at .06."""
+    assert holm([0.01, 0.04, 0.03, 0.02]) == pytest.approx((0.04, 0.06, 0.06, 0.06))
+    assert holm([0.9, None, 0.6]) == (1.0, None, 1.0)
+    assert holm([]) == ()
+
+
+@given(st.lists(st.floats(0, 1), max_size=9))
+def test_holm_never_lowers_and_keeps_order(p_values: list[float]) -> None:
+    """Adjusted values are at least the raw ones, at most m times them, and in the same order."""
+    adjusted = holm(p_values)
+    pairs = sorted(zip(p_values, adjusted, strict=True))
+    for p, a in pairs:
+        assert a is not None
+        assert p <= a <= min(1.0, len(p_values) * p) + 1e-12
+    assert [a for _, a in pairs] == sorted(a for _, a in pairs if a is not None)
+
+
+def test_holm_refuses_what_is_no_probability() -> None:
+    """A p value above 1 is an error."""
+    with pytest.raises(ValueError, match=r"0\.\.1"):
+        holm([1.5])
+
+
+@pytest.mark.parametrize(
+    ("n", "unpaired", "paired"), [(3, 3.07, 3.26), (4, 2.38, 2.13), (5, 2.02, 1.68), (8, 1.51, 1.16), (10, 1.32, 1.00)]
+)
+def test_detectable_effects(n: int, unpaired: float, paired: float) -> None:
+    """Smallest detectable differences in standard deviations, as tabulated for 80% power at two-sided 5%."""
+    assert detectable_effect(n, 1.0, paired=False) == pytest.approx(unpaired, abs=0.006)
+    assert detectable_effect(n, 1.0, paired=True) == pytest.approx(paired, abs=0.006)
+
+
+@pytest.mark.parametrize(("effect", "seeds"), [(0.5, 64), (1.0, 17), (1.5, 9), (2.0, 6), (3.0, 4)])
+def test_seeds_needed_unpaired(effect: float, seeds: int) -> None:
+    """Seeds an arm for given effects, as in Cohen's tables."""
+    assert seeds_needed(effect, 1.0, paired=False) == seeds
+
+
+@given(st.floats(0.3, 8), st.booleans())
+def test_seeds_needed_is_the_smallest(effect: float, paired: bool) -> None:
+    """The returned number reaches the power and one less does not; its detectable effect is at most the effect."""
+    n = seeds_needed(effect, 1.0, paired=paired)
+    if n is None:
+        assert power(effect, CAP, paired=paired) < POWER
+        return
+    assert power(effect, n, paired=paired) >= POWER
+    assert n == 2 or power(effect, n - 1, paired=paired) < POWER
+    assert detectable_effect(n, 1.0, paired=paired) <= effect + 1e-6
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 20])
+@pytest.mark.parametrize("effect", [0.0, 0.5, 1.2])
+def test_power_is_the_noncentral_t(n: int, effect: float) -> None:
+    """Agrees with scipy's noncentral t where that is defined; without an effect it is the error rate."""
+    critical, shift = stats.t.ppf(0.975, n - 1), effect * n**0.5
+    want = stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift) if effect else 0.05
+    assert power(effect, n, paired=True) == pytest.approx(want, abs=1e-4)
+
+
+def test_no_number_of_seeds_shows_nothing() -> None:
+    """A difference of zero, or a tiny one, needs more than the cap; a huge one needs two."""
+    assert seeds_needed(0.0, 1.0, paired=True) is None
+    assert seeds_needed(0.01, 1.0, paired=True) is None
+    assert seeds_needed(1000.0, 1.0, paired=True) == 2
+
+
+def test_no_spread_is_refused() -> None:
+    """Power has no meaning without noise."""
+    with pytest.raises(ValueError, match="positive"):
+        seeds_needed(1.0, 0.0, paired=True)
+    with pytest.raises(ValueError, match="two seeds"):
+        detectable_effect(1, 1.0, paired=True)

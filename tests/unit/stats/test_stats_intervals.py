@@ -1,0 +1,138 @@
+"""Intervals over seeds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from paribus.stats.intervals import (
+    correlation,
+    decimals_of,
+    mean_interval,
+    paired_difference,
+    sign_flip_p,
+    welch_difference,
+)
+
+scores = st.lists(st.floats(-100, 100).map(lambda x: round(x, 3)), min_size=2, max_size=12)
+
+
+def spread(values: list[float]) -> bool:
+    """Whether the values differ enough for a standard deviation to mean something."""
+    return float(np.std(values)) > 1e-3
+
+
+@given(scores)
+def test_mean_interval_is_scipys(values: list[float]) -> None:
+    """Mean, standard error and ends agree with scipy's t interval."""
+    assume(spread(values))
+    got = mean_interval(values)
+    low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+    assert (got.value, got.se) == pytest.approx((np.mean(values), stats.sem(values)))
+    assert (got.low, got.high) == pytest.approx((low, high))
+
+
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=2, max_size=9))
+def test_paired_and_welch_are_scipys(pairs: list[tuple[float, float]]) -> None:
+    """Interval and p of both differences agree with scipy's tests."""
+    after, before = [round(a, 3) for a, _ in pairs], [round(b, 3) for _, b in pairs]
+    assume(spread([a - b for a, b in zip(after, before, strict=True)]) and spread(after) and spread(before))
+    for got, want in (
+        (paired_difference(after, before), stats.ttest_rel(after, before)),
+        (welch_difference(after, before), stats.ttest_ind(after, before, equal_var=False)),
+    ):
+        ends = want.confidence_interval(0.95)
+        assert got.p == pytest.approx(want.pvalue, rel=1e-6, abs=1e-12)
+        assert (got.low, got.high) == pytest.approx((ends.low, ends.high), rel=1e-6, abs=1e-9)
+
+
+@given(scores, st.floats(-5, 5))
+def test_paired_difference_ignores_what_seeds_share(values: list[float], shift: float) -> None:
+    """A constant shift between arms is found exactly, whatever the spread over seeds, and cannot be tested."""
+    after = [v + round(shift, 3) for v in values]
+    assert paired_difference(after, values).value == pytest.approx(round(shift, 3), abs=1e-9)
+    same = paired_difference(values, values)
+    assert (same.value, same.sd, same.p, same.separated) == (0, 0, None, False)
+
+
+def test_few_seeds() -> None:
+    """One seed has no interval and no p; two have the factor 8.98 of their standard deviation, three 2.48."""
+    assert mean_interval([0.5]).low is None
+    assert paired_difference([0.5], [0.2]).p is None
+    two, three = mean_interval([0.0, 1.0]), mean_interval([0.0, 1.0, 2.0])
+    assert two.half_width == pytest.approx(8.985 * math.sqrt(0.5), abs=1e-3)
+    assert three.half_width == pytest.approx(2.484, abs=1e-3)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf]])
+def test_nothing_or_not_finite_is_refused(values: list[float]) -> None:
+    """No number is made from no data or from nan."""
+    with pytest.raises(ValueError, match="finite"):
+        mean_interval(values)
+
+
+def test_pairs_are_needed() -> None:
+    """Lists of different lengths are no pairs."""
+    with pytest.raises(ValueError, match="pairs"):
+        paired_difference([1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(("n", "smallest"), [(2, 0.5), (3, 0.25), (4, 0.125), (5, 0.0625), (6, 0.03125)])
+def test_smallest_sign_flip_p(n: int, smallest: float) -> None:
+    """With all differences of one sign the exact p is 2^(1-n), the smallest there is."""
+    assert sign_flip_p([0.1 * (i + 1) for i in range(n)]) == smallest
+
+
+@given(st.lists(st.integers(-9, 9), min_size=3, max_size=7))
+def test_sign_flip_p_is_scipys_exact_permutation(differences: list[int]) -> None:
+    """Enumeration agrees with scipy's exact permutation test of the paired kind."""
+    want = stats.permutation_test(
+        (np.array(differences, float), np.zeros(len(differences))),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        n_resamples=np.inf,
+        vectorized=True,
+    )
+    got = sign_flip_p([float(d) for d in differences])
+    assert got == pytest.approx(min(1.0, want.pvalue))
+
+
+@pytest.mark.parametrize(
+    ("se", "decimals"), [(0.0116, 2), (0.00996, 2), (0.0949, 2), (0.951, 0), (0.4, 1), (3.0, 0), (2130.0, -3)]
+)
+def test_decimals_keep_one_digit_of_the_standard_error(se: float, decimals: int) -> None:
+    """Hand values, with the carry of 0.00996 to 0.01."""
+    assert decimals_of(se) == decimals
+
+
+def test_correlation() -> None:
+    """Agrees with numpy, and is missing without spread or with two pairs."""
+    assert correlation([1, 2, 4], [2, 1, 5]) == pytest.approx(np.corrcoef([1, 2, 4], [2, 1, 5])[0, 1])
+    assert correlation([1, 1, 1], [1, 2, 3]) is None
+    assert correlation([1, 2], [1, 2]) is None
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_coverage(n: int) -> None:
+    """Over 2,000 simulated studies a 95% interval covers the truth in 95%, within the error of the simulation."""
+    generator = np.random.default_rng(20261121)
+    hits = {"mean": 0, "paired": 0, "welch": 0}
+    for _ in range(2000):
+        block = generator.normal(0, 1, n)
+        before, after = (0.5 + block + generator.normal(0, s, n) for s in (1.0, 1.5))
+        estimates = {
+            "mean": (mean_interval(before.tolist()), 0.5),
+            "paired": (paired_difference(after.tolist(), before.tolist()), 0.0),
+            "welch": (welch_difference((after - block).tolist(), (before - block).tolist()), 0.0),
+        }
+        for name, (estimate, truth) in estimates.items():
+            assert estimate.low is not None
+            assert estimate.high is not None
+            hits[name] += estimate.low <= truth <= estimate.high
+    margin = 3.5 * math.sqrt(0.95 * 0.05 / 2000)
+    assert all(abs(h / 2000 - 0.95) < margin + (0.02 if name == "welch" else 0) for name, h in hits.items()), hits
