@@ -1,0 +1,198 @@
+"""Questions to the store. Reading never blocks the writer and never changes anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+
+from paribus.errors import StoreError, did_you_mean
+from paribus.store import tables as t
+from paribus.store.database import FILE, Database, file_url
+from paribus.store.migrate import HEAD, revision_of
+from paribus.store.records import AttemptRecord, EventRecord, ResultRecord, RunRecord, StudyRecord
+from paribus.store.states import RunState
+from paribus.study.plan import Plan
+
+PLAN = TypeAdapter(Plan)
+
+
+class Reader:
+    """A store, opened for reading.
+
+    Args:
+        database: the database; it must have the newest shape.
+        home: folder that holds ``runs/``.
+    """
+
+    def __init__(self, database: Database, home: Path) -> None:
+        self.database = database
+        self.home = home
+
+    @classmethod
+    def look(cls, home: Path) -> Reader:
+        """Open the store of ``home`` for reading.
+
+        Raises:
+            StoreError: there is none, or another version wrote it.
+        """
+        if not (home / FILE).is_file():
+            raise StoreError(
+                f"there is no store in {home}. Run a study first (paribus run STUDY.yaml), or name --home."
+            )
+        database = Database(file_url(home))
+        with database.read() as connection:
+            revision = revision_of(connection)
+        if revision != HEAD:
+            database.close()
+            raise StoreError(
+                f"the store {home / FILE} has revision {revision}, this version of Paribus reads {HEAD}: "
+                "`paribus run` brings an older one up to date; for a newer one update Paribus."
+            )
+        return Reader(database, home)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.database.close()
+
+    def studies(self) -> tuple[StudyRecord, ...]:
+        """Return all studies, the one that was submitted last at the end; each plan of a name is a study of its own."""
+        with self.database.read() as connection:
+            rows = connection.execute(sa.select(t.study).order_by(t.study.c.submitted_at, t.study.c.id)).all()
+        return tuple(_study(row) for row in rows)
+
+    def study(self, name: str) -> StudyRecord:
+        """Return the study with this name that was submitted last.
+
+        Raises:
+            StoreError: there is none; the message names those that there are.
+        """
+        newest = (t.study.c.submitted_at.desc(), t.study.c.id.desc())
+        query = sa.select(t.study).where(t.study.c.name == name).order_by(*newest).limit(1)
+        with self.database.read() as connection:
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                names = list(
+                    connection.execute(sa.select(t.study.c.name).distinct().order_by(t.study.c.name)).scalars()
+                )
+                raise StoreError(
+                    f"there is no study `{name}` in {self.home}.{did_you_mean(name, names)} "
+                    f"Studies: {', '.join(names) or 'none'}."
+                )
+        return _study(row)
+
+    def runs_of(self, study_id: int) -> tuple[RunRecord, ...]:
+        """Return the runs of a study in queue order."""
+        query = (
+            sa.select(t.run, t.study_run.c.arm, t.study_run.c.position, t.study.c.plan)
+            .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
+            .join(t.study, t.study.c.id == t.study_run.c.study_id)
+            .where(t.study_run.c.study_id == study_id)
+            .order_by(t.study_run.c.position)
+        )
+        with self.database.read() as connection:
+            rows = connection.execute(query).all()
+        labels = {a["key"]: a["label"] for a in json.loads(rows[0].plan)["arms"]} if rows else {}
+        return tuple(_run(row, labels[row.arm]) for row in rows)
+
+    def counts(self, study_id: int) -> Mapping[RunState, int]:
+        """Return the number of runs of a study in each state that occurs."""
+        query = (
+            sa.select(t.run.c.state, sa.func.count())
+            .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
+            .where(t.study_run.c.study_id == study_id)
+            .group_by(t.run.c.state)
+        )
+        with self.database.read() as connection:
+            return {RunState(state): count for state, count in connection.execute(query)}
+
+    def result(self, fingerprint: str) -> ResultRecord | None:
+        """Return the result of a run; ``None`` while there is none."""
+        return self.results([fingerprint]).get(fingerprint)
+
+    def results(self, fingerprints: Sequence[str]) -> Mapping[str, ResultRecord]:
+        """Return the results of those runs that have one, by fingerprint."""
+        query = sa.select(t.run.c.fingerprint, t.result).join(t.result, t.result.c.run_id == t.run.c.id)
+        with self.database.read() as connection:
+            rows = connection.execute(query.where(t.run.c.fingerprint.in_(fingerprints))).all()
+        return {
+            r.fingerprint: ResultRecord(
+                fingerprint=r.fingerprint, token=r.token, payload=json.loads(r.payload), at=r.at
+            )
+            for r in rows
+        }
+
+    def attempts_of(self, study_id: int) -> tuple[AttemptRecord, ...]:
+        """Return all attempts at the runs of a study, oldest first, whichever study made them."""
+        query = (
+            sa.select(t.attempt, t.run.c.fingerprint)
+            .join(t.run, t.run.c.id == t.attempt.c.run_id)
+            .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
+            .where(t.study_run.c.study_id == study_id)
+            .order_by(t.attempt.c.id)
+        )
+        with self.database.read() as connection:
+            return tuple(_attempt(row) for row in connection.execute(query))
+
+    def live_attempts(self) -> tuple[AttemptRecord, ...]:
+        """Return the attempts that hold a run now, of all studies."""
+        query = (
+            sa.select(t.attempt, t.run.c.fingerprint)
+            .join(t.run, sa.and_(t.run.c.id == t.attempt.c.run_id, t.run.c.token == t.attempt.c.token))
+            .where(t.attempt.c.ended_at.is_(None))
+            .order_by(t.attempt.c.id)
+        )
+        with self.database.read() as connection:
+            return tuple(_attempt(row) for row in connection.execute(query))
+
+    def events_of(self, run_id: int) -> tuple[EventRecord, ...]:
+        """Return the log of a run, oldest first."""
+        query = sa.select(t.event).where(t.event.c.run_id == run_id).order_by(t.event.c.id)
+        with self.database.read() as connection:
+            rows = connection.execute(query).all()
+        return tuple(EventRecord(**{k: v for k, v in row._mapping.items() if k != "id"}) for row in rows)
+
+    def gpu_seconds(self, study_id: int) -> float:
+        """Return the GPU-seconds that a study's attempts have held, wasted and running ones included."""
+        held = sa.func.coalesce(t.attempt.c.ended_at, self.database.now()) - t.attempt.c.claimed_at
+        query = sa.select(sa.func.coalesce(sa.func.sum(held * t.attempt.c.gpus), 0.0))
+        with self.database.read() as connection:
+            return float(connection.execute(query.where(t.attempt.c.study_id == study_id)).scalar_one())
+
+
+def _study(row: sa.Row[tuple[object, ...]]) -> StudyRecord:
+    return StudyRecord(id=row.id, name=row.name, plan=PLAN.validate_json(row.plan), submitted_at=row.submitted_at)
+
+
+def _run(row: sa.Row[tuple[object, ...]], label: str) -> RunRecord:
+    return RunRecord(
+        id=row.id,
+        fingerprint=row.fingerprint,
+        arm=row.arm,
+        label=label,
+        seed=row.seed,
+        position=row.position,
+        state=RunState(row.state),
+        token=row.token,
+        lease_until=row.lease_until,
+        program_failures=row.program_failures,
+        infrastructure_failures=row.infrastructure_failures,
+        cancel_requested=row.cancel_requested,
+        reason=row.reason,
+        signature=row.signature,
+    )
+
+
+def _attempt(row: sa.Row[tuple[object, ...]]) -> AttemptRecord:
+    values = {k: v for k, v in row._mapping.items() if k not in ("id", "study_id")}
+    return AttemptRecord(**values)

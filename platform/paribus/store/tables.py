@@ -1,0 +1,110 @@
+"""The tables of the store. Every constraint is named, so that migrations can change it on SQLite, too."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from paribus.store.states import RunState
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+_STATES = ", ".join(f"'{s}'" for s in RunState)
+
+study = sa.Table(
+    "study",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("submitted_at", sa.Float, nullable=False),
+    sa.UniqueConstraint("name", "fingerprint"),
+)
+
+run = sa.Table(
+    "run",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("study_id", sa.Integer, sa.ForeignKey("study.id"), nullable=False),
+    sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.String(20), nullable=False),
+    sa.Column("token", sa.Integer, nullable=False),
+    sa.Column("lease_until", sa.Float),
+    sa.Column("not_before", sa.Float, nullable=False),
+    sa.Column("program_failures", sa.Integer, nullable=False),
+    sa.Column("infrastructure_failures", sa.Integer, nullable=False),
+    sa.Column("cancel_requested", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("signature", sa.Text, nullable=False),
+    sa.UniqueConstraint("fingerprint"),
+    sa.CheckConstraint(f"state IN ({_STATES})", name="state"),
+    sa.Index(None, "state", "lease_until"),
+)
+
+study_run = sa.Table(
+    "study_run",
+    metadata,
+    sa.Column("study_id", sa.Integer, sa.ForeignKey("study.id"), nullable=False),
+    sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), nullable=False),
+    sa.Column("arm", sa.String(64), nullable=False),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.PrimaryKeyConstraint("study_id", "run_id"),
+    sa.Index(None, "run_id"),
+)
+
+attempt = sa.Table(
+    "attempt",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), nullable=False),
+    sa.Column("study_id", sa.Integer, sa.ForeignKey("study.id"), nullable=False),
+    sa.Column("token", sa.Integer, nullable=False),
+    sa.Column("engine", sa.String(40), nullable=False),
+    sa.Column("worker", sa.String(200), nullable=False),
+    sa.Column("submit_name", sa.String(80), nullable=False),
+    sa.Column("external_id", sa.String(200), nullable=False),
+    sa.Column("gpus", sa.Float, nullable=False),
+    sa.Column("claimed_at", sa.Float, nullable=False),
+    sa.Column("started_at", sa.Float),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("outcome", sa.String(20), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("signature", sa.Text, nullable=False),
+    sa.UniqueConstraint("run_id", "token"),
+    sa.UniqueConstraint("submit_name"),
+)
+
+result = sa.Table(
+    "result",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), nullable=False),
+    sa.Column("token", sa.Integer, nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("payload_hash", sa.String(64), nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.UniqueConstraint("run_id"),
+)
+
+event = sa.Table(
+    "event",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("token", sa.Integer, nullable=False),
+    sa.Column("move", sa.String(20), nullable=False),
+    sa.Column("source", sa.String(20), nullable=False),
+    sa.Column("target", sa.String(20), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Index(None, "run_id"),
+)
