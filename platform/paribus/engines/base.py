@@ -1,0 +1,113 @@
+"""Engines: what starts processes. They are unreliable launchers; retries, leases and results are not their business."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol, cast
+
+from paribus.errors import ParibusError, did_you_mean
+
+GROUP = "paribus.engines"
+
+
+class JobState(StrEnum):
+    """What an engine knows about a job. A job it has never heard of is UNKNOWN, not failed."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    ENDED = "ENDED"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """State of a job; ``exit_code`` is known at most once it has ended, negative for a signal."""
+
+    state: JobState
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What to start: ``python -m <module> <arguments>``, or the module's ``main(arguments)`` in a forked process.
+
+    Attributes:
+        module: dotted name of a module with ``main(arguments: Sequence[str]) -> int``.
+        arguments: its arguments. An engine that calls ``main`` in its own process adds :data:`INLINE`.
+    """
+
+    module: str
+    arguments: tuple[str, ...]
+
+
+INLINE = "--inline"
+"""Tells a module that it runs inside the calling process, which must survive it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """What every engine is constructed with.
+
+    Attributes:
+        runner: name of the runner; an engine may import its heavy parts ahead of time.
+        folder: where the engine writes its own logs.
+        slots: runs at a time; ``None``: what the machine suggests.
+    """
+
+    runner: str
+    folder: Path
+    slots: int | None = None
+
+
+class Engine(Protocol):
+    """What an entry point of the group ``paribus.engines`` names: a class made from :class:`EngineSettings`.
+
+    All calls are idempotent by the unique name under which a job was submitted.
+    """
+
+    name: str
+    gpus_per_run: float
+
+    def submit(self, spec: Spec, name: str) -> str:
+        """Start a job, unless one with this name was started before; return what the engine calls it."""
+
+    def find(self, name: str) -> str | None:
+        """Return what the engine calls the job with this name; ``None`` if it knows none."""
+
+    def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
+        """Return the status of each named job."""
+
+    def cancel(self, name: str, grace: float) -> None:
+        """Ask a job to end (SIGTERM); end it by force (SIGKILL) if it is still there ``grace`` seconds later."""
+
+    def slots(self) -> int:
+        """Return how many jobs may run at a time."""
+
+    def capacity(self) -> int:
+        """Return how many more jobs may be submitted now."""
+
+    def close(self) -> None:
+        """End all jobs by force and free what the engine holds."""
+
+
+def load_engine(name: str) -> Callable[[EngineSettings], Engine]:
+    """Return the engine class ``name``.
+
+    Raises:
+        ParibusError: no engine has this name; the message lists those that there are.
+    """
+    entries = {e.name: e for e in entry_points(group=GROUP)}
+    if name not in entries:
+        names = sorted(entries)
+        raise ParibusError(f"there is no engine `{name}`.{did_you_mean(name, names)} Installed: {', '.join(names)}.")
+    return cast(Callable[[EngineSettings], Engine], entries[name].load())
+
+
+def call_main(module: str, arguments: Sequence[str]) -> int:
+    """Import ``module`` and return what its ``main(arguments)`` returns."""
+    return int(importlib.import_module(module).main(arguments))

@@ -1,0 +1,109 @@
+"""Processes that never outlive their parent, and identities that do not mistake one process for another."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends, however it ends (Linux).
+
+    Args:
+        parent: process id of the parent; if it has ended already, this process ends here.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """A process, told apart from a later one with the same number.
+
+    Attributes:
+        pid: process id; the process leads its own group, so this is the group's id, too.
+        start: start time as the system writes it.
+        boot: identity of the system's boot.
+        host: name of the host.
+    """
+
+    pid: int
+    start: str
+    boot: str
+    host: str
+
+    @classmethod
+    def of(cls, pid: int) -> Identity:
+        """Return the identity of a process that is there."""
+        return cls(pid=pid, start=_start_time(pid), boot=_boot_id(), host=socket.gethostname())
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Identity:
+        """Return the identity that :meth:`to_json` wrote."""
+        return cls(**{k: values[k] for k in ("pid", "start", "boot", "host")})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
+    def here(self) -> bool:
+        """Return whether the process belongs to this host and boot."""
+        return self.host == socket.gethostname() and self.boot == _boot_id()
+
+    def alive(self) -> bool:
+        """Return whether this very process is running on this host."""
+        return self.here() and self.start != "" and _start_time(self.pid) == self.start
+
+
+def kill_group(leader: Identity, *, wait_s: float = 5.0) -> bool:
+    """Kill the process group of ``leader``, if this very process still leads it.
+
+    Returns:
+        Whether it has ended.
+    """
+    until = time.monotonic() + wait_s
+    while leader.alive():
+        signal_group(leader.pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to a process group; one that is gone is no error."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _start_time(pid: int) -> str:
+    """Return when a process started, empty if there is none or it is only waiting to be reaped."""
+    if sys.platform == "linux":
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return ""
+        return "" if fields[0] in ("Z", "X") else fields[19]
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S607
+    return shown.stdout.strip()
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

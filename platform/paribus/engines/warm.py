@@ -1,0 +1,135 @@
+"""The warm server: imports a runner's heavy parts once, then forks a process for each job.
+
+Importing torch and transformers takes seconds, a tiny run not many more. One server a host, started by the local
+engine: ``python -m paribus.engines.warm RUNNER FD PARENT``. It is single-threaded, reads requests and writes answers as
+JSON lines on an inherited socket, and ends with its parent.
+
+Requests: ``{"do": "start", "name", "module", "arguments", "environment"}``, ``{"do": "signal", "name", "signal"}``.
+Answers: ``{"warm": true}`` or ``{"warm": false, "error"}`` first; ``{"name", "pid"}``, ``{"name", "exit"}``.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from paribus.engines.base import call_main
+from paribus.engines.process import die_with_parent, signal_group
+from paribus.study.runner import load_runner
+
+_TICK_S = 0.05
+
+
+class Channel:
+    """JSON lines over a socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._rest = b""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message."""
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, timeout: float) -> list[dict[str, Any]]:
+        """Return the messages that come within ``timeout`` seconds, at once when there are some.
+
+        Raises:
+            EOFError: the other side is gone.
+        """
+        if not select.select([self.socket], [], [], timeout)[0]:
+            return []
+        try:
+            data = self.socket.recv(1 << 16)
+        except ConnectionError as error:
+            raise EOFError from error
+        if not data:
+            raise EOFError
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+class Server:
+    """Forks jobs and tells how they ended."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._names: dict[int, str] = {}
+
+    def serve(self) -> None:
+        """Serve until the other side is gone."""
+        with suppress(EOFError):
+            while True:
+                for request in self._channel.receive(_TICK_S):
+                    self._handle(request)
+                self._reap()
+
+    def _handle(self, request: dict[str, Any]) -> None:
+        if request["do"] == "start":
+            pid = self._fork(request)
+            self._names[pid] = request["name"]
+            self._channel.send({"name": request["name"], "pid": pid})
+        else:
+            for pid, name in self._names.items():
+                if name == request["name"]:
+                    signal_group(pid, request["signal"])
+
+    def _fork(self, request: dict[str, Any]) -> int:
+        server = os.getpid()
+        pid = os.fork()
+        if pid:
+            with suppress(PermissionError, ProcessLookupError):
+                os.setpgid(pid, pid)  # here and in the child, so that the group is there for both
+            return pid
+        code = 1
+        try:
+            self._channel.socket.close()
+            os.setsid()
+            die_with_parent(server)
+            os.environ.update(request["environment"])
+            code = call_main(request["module"], request["arguments"])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while self._names:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            name = self._names.pop(pid, None)
+            if name is not None:
+                self._channel.send({"name": name, "exit": os.waitstatus_to_exitcode(status)})
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Warm the runner, then serve."""
+    runner, descriptor, parent = arguments
+    die_with_parent(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=int(descriptor)))
+    try:
+        load_runner(runner).warm()
+    except Exception as error:
+        channel.send({"warm": False, "error": f"{type(error).__name__}: {error}"})
+        return 1
+    gc.freeze()  # the collector must not touch, and so copy, the pages that the jobs share
+    channel.send({"warm": True})
+    Server(channel).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
