@@ -1,0 +1,158 @@
+"""What a validation error means, in plain words with the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from paribus.errors import did_you_mean
+
+_NUMBER = re.compile(r"^(?P<sign>[-+]?)(?P<int>\d+)(?:\.(?P<frac>\d*))?[eE](?P<exp>[-+]?\d+)$")
+_WORDS = {"no": "false", "off": "false", "n": "false", "yes": "true", "on": "true", "y": "true"}
+_BOUNDS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
+
+
+def explain(error: ErrorDetails, allowed: Sequence[str] = ()) -> str:
+    """Return one sentence for one validation error.
+
+    Args:
+        error: an item of :meth:`pydantic.ValidationError.errors`.
+        allowed: names that are known where the error is, for unknown keys.
+    """
+    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        name = str(error["loc"][-1])
+        return f"unknown key `{name}`.{did_you_mean(name, allowed)} Allowed: {_names(allowed)}."
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in _BOUNDS:
+        limit = next(iter(context.values()))
+        return f"must be {_BOUNDS[kind]} {limit}, and {shown(given)} is not"
+    if kind in ("union_tag_invalid", "literal_error"):
+        names = re.findall(r"'([^']*)'", str(context.get("expected_tags") or context["expected"])) or [
+            str(context["expected"])
+        ]
+        value = str(context.get("tag", given))
+        return (
+            f"{shown(context.get('tag', given))} is not allowed.{did_you_mean(value, names)} Allowed: {_names(names)}."
+        )
+    if kind == "union_tag_not_found":
+        return "needs a `kind`"
+    return _type_message(kind, given, context, str(error["msg"]))
+
+
+def shown(value: object) -> str:
+    """Return a value as a person would write it in YAML, shortened."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    text = str(value)
+    text = text if len(text) <= 40 else f"{text[:37]}..."
+    return f"`{text}`" if isinstance(value, str) else text
+
+
+def plain_location(error: ErrorDetails, raw: object) -> tuple[str | int, ...]:
+    """Return the path of an error in the values as given: pydantic's path without the names of union members."""
+    path: list[str | int] = []
+    node: Any = raw
+    for part in error["loc"]:
+        if isinstance(node, Mapping) and part not in node and node.get("kind") == part:
+            continue
+        path.append(part)
+        if isinstance(node, Mapping):
+            node = node.get(part)
+        elif isinstance(node, (tuple, list)) and isinstance(part, int) and part < len(node):
+            node = node[part]
+        else:
+            node = None
+    return tuple(path)
+
+
+def split_errors(error: ValidationError) -> list[ErrorDetails]:
+    """Return the errors; a validator of ours that joined several by ``; `` counts as several."""
+    found: list[ErrorDetails] = []
+    for item in error.errors(include_url=False):
+        if item["type"] == "value_error":
+            found.extend({**item, "ctx": {"error": text}} for text in str(item["ctx"]["error"]).split("; "))
+        else:
+            found.append(item)
+    return found
+
+
+def fields_at(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[str, ...]:
+    """Return the keys that a model knows at pydantic's location of an unknown key."""
+    schema = model.model_json_schema(by_alias=True)
+    node: dict[str, Any] = schema
+    for part in loc[:-1]:
+        node = _step(node, part, schema)
+    return tuple(_target(node, schema).get("properties", {}))
+
+
+def _step(node: dict[str, Any], part: str | int, schema: dict[str, Any]) -> dict[str, Any]:
+    node = _target(node, schema)
+    mapping = node.get("discriminator", {}).get("mapping", {})
+    if part in mapping:
+        return {"$ref": mapping[part]}
+    inner = node.get("properties", {}).get(part) or node.get("additionalProperties") or node.get("items")
+    return inner if isinstance(inner, dict) else {}
+
+
+def _target(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+    for option in node.get("anyOf", ()):
+        if "$ref" in option:
+            return _target(option, schema)
+    return node
+
+
+def _type_message(kind: str, given: object, context: Mapping[str, Any], message: str) -> str:
+    expected = {
+        "float_type": "a number", "int_type": "a whole number", "int_from_float": "a whole number",
+        "bool_type": "true or false", "string_type": "text", "finite_number": "a finite number",
+        "tuple_type": "a list", "dict_type": "a mapping", "model_type": "a mapping",
+        "model_attributes_type": "a mapping", "none_required": "null",
+    }.get(kind)  # fmt: skip
+    if expected is not None:
+        return f"expects {expected}, and {shown(given)} is not{_remedy(kind, given)}"
+    if kind in ("too_short", "string_too_short"):
+        return f"needs at least {context['min_length']} {'entry' if kind == 'too_short' else 'character'}"
+    if kind in ("too_long", "string_too_long"):
+        return f"has more than {context['max_length']} {'entries' if kind == 'too_long' else 'characters'}"
+    if kind == "string_pattern_mismatch":
+        return f"{shown(given)} must match {context['pattern']}"
+    return message
+
+
+def _remedy(kind: str, given: object) -> str:
+    """Return what to write instead, where YAML read something else than was meant."""
+    if isinstance(given, str) and kind == "bool_type" and given.lower() in _WORDS:
+        return f": write {_WORDS[given.lower()]}"
+    if isinstance(given, str) and kind in ("float_type", "int_type"):
+        match = _NUMBER.match(given)
+        if match:
+            exponent = match["exp"] if match["exp"][0] in "+-" else f"+{match['exp']}"
+            better = f"{match['sign']}{match['int']}.{match['frac'] or '0'}e{exponent}"
+            return f": `{given}` is text in YAML 1.1: write {better}"
+        if re.fullmatch(r"[-+]?[\d_.]+", given):
+            return ": write it without quotes and leading zeros"
+    if isinstance(given, float) and kind in ("int_type", "int_from_float") and given.is_integer():
+        return f": write {int(given)}"
+    if given is None and kind == "model_type":
+        return ": fill it or leave the key out"
+    return ""
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f"`{n}`" for n in names)

@@ -1,0 +1,135 @@
+"""Presets: named recipes for published algorithms, from ``ablations/recipes/*.yaml``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from paribus._resources import data_root
+from paribus.errors import ParibusError, Problem, StudyFileError, did_you_mean
+from paribus.recipe.document import locate, plain, read_document
+from paribus.recipe.messages import explain, split_errors
+from paribus.recipe.patch import apply
+from paribus.recipe.recipe import Recipe
+
+RESERVED: Mapping[str, str] = {
+    "cisco": "no paper of this name was found. MiniMax-M1's method is `cispo`; an importance correction between "
+    "sampler and learner is the factor `correction` (e.g. `token_truncate`, TIS); `sroy_cisco` replicates a blog's "
+    "reading",
+    "gdpo": "two papers and a blog use this name. NVIDIA's reward-decoupled normalisation (arXiv 2601.05242) is "
+    "`gdpo_multireward`; the pairwise loss on the best and the worst response is `pair_dpo_extremes`",
+    "reinforce++": "this is `reinforce_pp` (normalised over the batch) or `reinforce_pp_baseline` (group mean, then "
+    "batch std); the leave-one-out baseline that is sometimes called so is `rloo`",
+    "reinforce_plus_plus": "this is `reinforce_pp` (normalised over the batch) or `reinforce_pp_baseline`; the "
+    "leave-one-out baseline that is sometimes called so is `rloo`",
+    "tis": "truncated importance sampling goes with any algorithm: set `correction: {kind: token_truncate, cap: 2.0}` "
+    "on the preset of your choice",
+}
+"""Names that mean several things or none, with what to write instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A published algorithm as a recipe.
+
+    Attributes:
+        name: what a study writes.
+        title: the method's full name.
+        source: paper, arXiv number, equation; or the code that defines it.
+        defaults: the source's hyperparameters, as texts; for people, not applied.
+        deviations: where the recipe differs from its source, or where sources leave a choice.
+        alias_of: the preset that this is another name for.
+        note: what to know about an alias or a contested name.
+        set: the patch of the default recipe that makes it.
+        recipe: the default recipe with the patch applied.
+    """
+
+    name: str
+    title: str
+    source: str
+    defaults: Mapping[str, str]
+    deviations: tuple[str, ...]
+    alias_of: str | None
+    note: str | None
+    set: Mapping[str, Any]
+    recipe: Recipe
+
+
+class _PresetFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    title: str
+    source: str
+    defaults: dict[str, str] = {}
+    deviations: tuple[str, ...] = ()
+    alias_of: str | None = None
+    note: str | None = None
+    set: dict[str, Any] = {}
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    """Return the names of all presets, sorted."""
+    return tuple(sorted(path.stem for path in (data_root("ablations") / "recipes").glob("*.yaml")))
+
+
+def unknown_preset(name: str) -> str:
+    """Return why there is no preset of this name and what to write instead; empty if there is one."""
+    if name in preset_names():
+        return ""
+    key = re.sub(r"[-\s]", "_", name.lower())
+    if key in RESERVED:
+        return f"`{name}` is not a preset: {RESERVED[key]}."
+    return f"there is no preset `{name}`.{did_you_mean(key, preset_names())} Presets: {', '.join(preset_names())}."
+
+
+@cache
+def load_preset(name: str) -> Preset:
+    """Return a preset.
+
+    Raises:
+        ParibusError: there is none of this name; the message says which there are, or why the name is refused.
+        StudyFileError: its file is wrong.
+    """
+    if problem := unknown_preset(name):
+        raise ParibusError(problem)
+    return read_preset(data_root("ablations") / "recipes" / f"{name}.yaml")
+
+
+def read_preset(path: Path) -> Preset:
+    """Return the preset in a file; its name is the file's.
+
+    Raises:
+        StudyFileError: the file is not a preset; all problems are listed.
+    """
+    root = read_document(path)
+    raw = plain(root)
+    try:
+        file = _PresetFile.model_validate(raw)
+    except ValidationError as error:
+        problems = [_problem(root, e["loc"], explain(e, tuple(_PresetFile.model_fields))) for e in error.errors()]
+        raise StudyFileError(str(path), problems) from error
+    if file.alias_of is not None:
+        target = load_preset(file.alias_of)
+        return Preset(name=path.stem, **{**vars(file), "set": target.set, "recipe": target.recipe})
+    patched = apply(Recipe().model_dump(), file.set)
+    if patched.faults:
+        problems = [_problem(root, ("set", *fault.source), fault.message) for fault in patched.faults]
+        raise StudyFileError(str(path), problems)
+    try:
+        recipe = Recipe.model_validate(patched.values)
+    except ValidationError as error:
+        problems = [_problem(root, ("set", *e["loc"]), explain(e)) for e in split_errors(error)]
+        raise StudyFileError(str(path), problems) from error
+    return Preset(name=path.stem, **vars(file), recipe=recipe)
+
+
+def _problem(root: Any, path: tuple[str | int, ...], message: str) -> Problem:
+    mark = locate(root, path)
+    return Problem(message=message, path=".".join(map(str, path)), line=mark.line, column=mark.column)

@@ -1,0 +1,95 @@
+"""The shape of a recipe: which paths there are, and which levels and parameters each has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from paribus.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One value."""
+
+    field: FieldInfo
+
+
+@dataclass(frozen=True)
+class Record:
+    """Named parameters.
+
+    Attributes:
+        fields: shape of each parameter; ``kind`` of a level is left out.
+        optional: the whole record may be null.
+        shorthand: the parameter that a bare text stands for (``model: tiny`` is ``model.name``), if any.
+    """
+
+    fields: Mapping[str, Shape]
+    optional: bool = False
+    shorthand: str | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tagged union: one of several levels, each with its own parameters.
+
+    Attributes:
+        levels: parameters of each level.
+        default: the level that holds where none is named.
+    """
+
+    levels: Mapping[str, Record]
+    default: str
+
+    def having(self, parameter: str) -> tuple[str, ...]:
+        """Return the levels that have a parameter."""
+        return tuple(kind for kind, level in self.levels.items() if parameter in level.fields)
+
+
+Shape = Leaf | Record | Choice
+
+_SHORTHANDS = {"Model": "name"}
+
+
+@cache
+def recipe_shape() -> Record:
+    """Return the shape of a whole recipe."""
+    return _record(Recipe)
+
+
+def paths(shape: Shape, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Shape]]:
+    """Yield all paths below a shape with their shapes, each path once; ``kind`` stands for the level of a choice."""
+    seen: set[tuple[str, ...]] = set()
+    records: list[Record] = []
+    if isinstance(shape, Record):
+        records = [shape]
+    elif isinstance(shape, Choice):
+        records = list(shape.levels.values())
+    for record in records:
+        for name, inner in record.fields.items():
+            path = (*prefix, name)
+            for found in ((path, inner), *paths(inner, path)):
+                if found[0] not in seen:
+                    seen.add(found[0])
+                    yield found
+
+
+def _record(model: type[BaseModel], *, optional: bool = False) -> Record:
+    fields = {name: _shape(field) for name, field in model.model_fields.items() if name != "kind"}
+    return Record(fields, optional=optional, shorthand=_SHORTHANDS.get(model.__name__))
+
+
+def _shape(field: FieldInfo) -> Shape:
+    members: tuple[Any, ...] = get_args(field.annotation) or (field.annotation,)
+    models = [m for m in members if isinstance(m, type) and issubclass(m, BaseModel)]
+    if field.discriminator is not None:
+        return Choice({m.model_fields["kind"].default: _record(m) for m in models}, default=field.default.kind)
+    if models:
+        return _record(models[0], optional=type(None) in members)
+    return Leaf(field)

@@ -1,0 +1,166 @@
+"""Makes the plan of a study: rows, distinct arms, distinct runs, notes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from paribus.errors import Problem, StudyFileError, UnsupportedRecipe
+from paribus.recipe.recipe import Recipe, difference, fingerprint_of
+from paribus.study.designs import Draft, drafts
+from paribus.study.fingerprint import recipe_key, run_fingerprint
+from paribus.study.notes import notes_of
+from paribus.study.plan import Arm, Plan, PlannedRun, Row
+from paribus.study.resolve import Resolved, resolve_base, resolve_row
+from paribus.study.runner import Runner
+from paribus.study.spec import Study
+
+KEY_DIGITS = 12
+
+
+def make_plan(study: Study, runner: Runner) -> Plan:
+    """Return the plan of a study that the runner can train.
+
+    Raises:
+        UnsupportedRecipe: the runner cannot train some arms; all arms are listed with what is missing.
+        StudyFileError: a study that did not come from a file has a patch that is wrong.
+    """
+    plan = plan_of(study, runner)
+    refuse_unsupported(plan, runner)
+    return plan
+
+
+def plan_of(study: Study, runner: Runner) -> Plan:
+    """Return the plan of a study, whether or not the runner can train it.
+
+    Raises:
+        StudyFileError: a study that did not come from a file has a patch that is wrong.
+    """
+    base_values = resolve_base(study.base)
+    base = _recipe(base_values, study.study)
+    resolved = [(row, _recipe(resolve_row(base_values.values, row), study.study)) for row in drafts(study)]
+    arms = _arms(base, resolved)
+    rows = tuple(_rows(resolved))
+    seeds = tuple(range(study.seeds.start, study.seeds.start + study.seeds.n))
+    runs = tuple(_runs(study, arms, seeds, runner))
+    plan = Plan(
+        study=study.study,
+        fingerprint="",
+        question=study.question,
+        runner=study.runner,
+        base=arms[0].key,
+        arms=arms,
+        rows=rows,
+        runs=runs,
+        seeds=seeds,
+        paired=study.seeds.paired,
+        evaluate=study.evaluate,
+        stop_on=study.health.stop_on,
+        gpu_hours=study.budget.gpu_hours,
+        notes=tuple(n for n in notes_of(arms, rows, study.seeds) if n.code not in study.allow),
+    )
+    return _with_fingerprint(plan)
+
+
+def refuse_unsupported(plan: Plan, runner: Runner) -> None:
+    """Do nothing if the runner can train every arm.
+
+    Raises:
+        UnsupportedRecipe: it cannot; all arms are listed with what is missing.
+    """
+    missing = [(arm.label, part) for arm in plan.arms for part in runner.unsupported(arm.recipe)]
+    if missing:
+        lines = [f"the runner `{plan.runner}` cannot train this study:"]
+        lines += [f"  arm `{label}`: {part}" for label, part in missing]
+        raise UnsupportedRecipe("\n".join(lines))
+
+
+def arm_key(recipe: Recipe) -> str:
+    """Return the key of the arm with this recipe, 12 hexadecimal digits."""
+    return fingerprint_of(recipe_key(recipe))[:KEY_DIGITS]
+
+
+def _recipe(resolved: Resolved, name: str) -> Recipe:
+    if resolved.recipe is None:
+        problems = [Problem(message=f.message, path=".".join(map(str, f.place))) for f in resolved.faults]
+        raise StudyFileError(name, problems)
+    return resolved.recipe
+
+
+def _arms(base: Recipe, resolved: Sequence[tuple[Draft, Recipe]]) -> tuple[Arm, ...]:
+    """Return the distinct arms, the base first; a label that two arms would share is qualified by its design."""
+    found = {arm_key(base): Arm(key=arm_key(base), label="base", recipe=base, changes={})}
+    taken = {"base"}
+    for row, recipe in resolved:
+        key = arm_key(recipe)
+        if key in found:
+            continue
+        label = row.label if row.label not in taken else f"{row.label} ({row.design})"
+        taken.add(label)
+        found[key] = Arm(key=key, label=label, recipe=recipe, changes=difference(base, recipe))
+    return tuple(found.values())
+
+
+def _rows(resolved: Sequence[tuple[Draft, Recipe]]) -> Iterator[Row]:
+    recipes = {(row.design, row.label): recipe for row, recipe in resolved}
+    for row, recipe in resolved:
+        parent = recipes[row.design, row.parent] if row.parent is not None else recipe
+        yield Row(
+            design=row.design,
+            kind=row.kind,
+            label=row.label,
+            arm=arm_key(recipe),
+            parent=row.parent,
+            tricks=row.tricks,
+            changes=difference(parent, recipe),
+        )
+
+
+def _runs(study: Study, arms: Sequence[Arm], seeds: Sequence[int], runner: Runner) -> Iterator[PlannedRun]:
+    """Yield the runs seed by seed, the base arm first, so that a study that is cut short has whole blocks."""
+    code = {arm.key: runner.code_fingerprint(arm.recipe) for arm in arms}
+    data = {arm.key: runner.data_fingerprint(arm.recipe) for arm in arms}
+    model = {arm.key: runner.model_fingerprint(arm.recipe) for arm in arms}
+    own = {} if study.seeds.paired else _own_seeds([arm.key for arm in arms], study.seeds.start, len(seeds))
+    order = 0
+    for k, shared in enumerate(seeds):
+        for arm in arms:
+            seed = shared if study.seeds.paired else own[arm.key][k]
+            fingerprint = run_fingerprint(
+                recipe=arm.recipe,
+                evaluate=study.evaluate,
+                seed=seed,
+                code=code[arm.key],
+                data=data[arm.key],
+                model=model[arm.key],
+            )
+            yield PlannedRun(fingerprint=fingerprint, arm=arm.key, seed=seed, order=order)
+            order += 1
+
+
+def _own_seeds(arms: Sequence[str], start: int, n: int) -> dict[str, tuple[int, ...]]:
+    """Return n seeds for each arm, all distinct, that depend on the arm and not on its place in the study."""
+    taken: set[int] = set()
+    seeds: dict[str, tuple[int, ...]] = {}
+    for arm in sorted(arms):
+        chosen = []
+        for k in range(start, start + n):
+            seed = int.from_bytes(hashlib.sha256(f"{arm}/{k}".encode()).digest()[:4], "big") >> 1
+            while seed in taken:
+                seed = (seed + 1) % 2**31
+            taken.add(seed)
+            chosen.append(seed)
+        seeds[arm] = tuple(chosen)
+    return seeds
+
+
+def _with_fingerprint(plan: Plan) -> Plan:
+    meaning = {
+        "study": plan.study,
+        "runner": plan.runner,
+        "runs": [(run.fingerprint, run.arm, run.seed) for run in plan.runs],
+        "rows": [(row.design, row.kind, row.label, row.arm, row.parent) for row in plan.rows],
+        "evaluate": plan.evaluate.model_dump(mode="json"),
+        "stop_on": plan.stop_on,
+    }
+    return Plan(**{**vars(plan), "fingerprint": fingerprint_of(meaning)})

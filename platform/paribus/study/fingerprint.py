@@ -1,0 +1,65 @@
+"""Fingerprints: which runs are the same run, across studies and versions.
+
+A fingerprint hashes what the numbers of a run depend on, and nothing else: no names, no labels. Options that are added
+later must not change the fingerprints of runs from before: :data:`ADDED` records for each the value that means the old
+behaviour, and a value equal to it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paribus.recipe.recipe import Recipe, fingerprint_of, flatten
+from paribus.study.job import Evaluate
+
+SCHEMA = 1
+"""Version of what goes into a fingerprint; raised only when the meaning of recorded values changes."""
+
+ADDED: Mapping[str, Any] = {}
+"""Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""
+
+
+def recipe_key(recipe: Recipe, added: Mapping[str, Any] = ADDED) -> dict[str, Any]:
+    """Return the part of a fingerprint that the recipe gives: dotted path to value, without what was added later."""
+    return _without(flatten(recipe.model_dump(mode="json")), added)
+
+
+def run_fingerprint(
+    *,
+    recipe: Recipe,
+    evaluate: Evaluate,
+    seed: int,
+    code: str,
+    data: str,
+    model: str,
+    added: Mapping[str, Any] = ADDED,
+) -> str:
+    """Return the identity of a run, 64 hexadecimal digits.
+
+    Args:
+        recipe: all values resolved.
+        evaluate: how the run is evaluated.
+        seed: the run's seed.
+        code: the runner's hash of the code that the numbers depend on.
+        data: the runner's hash of problems and verifier.
+        model: the runner's hash of the initial model.
+        added: see :data:`ADDED`; paths under ``evaluate.`` for options of the evaluation.
+    """
+    measured = {**evaluate.model_dump(mode="json"), "primary": evaluate.primary_metric}
+    return fingerprint_of(
+        {
+            "schema": SCHEMA,
+            "recipe": recipe_key(recipe, added),
+            "evaluate": _without(measured, {k.removeprefix("evaluate."): v for k, v in added.items()}),
+            "seed": seed,
+            "horizon": recipe.schedule.steps,
+            "code": code,
+            "data": data,
+            "model": model,
+        }
+    )
+
+
+def _without(flat: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    return {path: value for path, value in flat.items() if path not in added or added[path] != value}

@@ -1,0 +1,198 @@
+"""Reads study files: a :class:`~paribus.study.spec.Study`, or all problems at once with their places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from paribus.errors import Problem, StudyFileError, did_you_mean
+from paribus.recipe.document import Node, locate, plain, read_document
+from paribus.recipe.messages import explain, fields_at, plain_location
+from paribus.recipe.presets import unknown_preset
+from paribus.study.designs import MAX_ROWS, Draft, Step, expand, row_count
+from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row
+from paribus.study.spec import AddOne, Cumulative, Design, Factorial, Grid, LeaveOneOut, Listed, Study
+
+_EVAL_NAMES = ("truncated_frac", "length_mean", "length_mean_correct", "length_mean_incorrect")
+
+
+def load_study(path: Path) -> Study:
+    """Return the study in a file, checked: every trick alone and every arm of every design is a valid recipe.
+
+    Raises:
+        StudyFileError: the file is not a valid study; every problem is listed with its place and a remedy.
+    """
+    root = read_document(path)
+    raw = plain(root)
+    if not isinstance(raw, dict):
+        message = "a study is a mapping that begins with `study: <name>`: see docs/quickstart.md"
+        raise StudyFileError(str(path), [Problem(message=message, line=root.mark.line, column=root.mark.column)])
+    study, faults = _parse(raw)
+    if study is not None:
+        faults += _meaning(study, defined=tuple(_mapping(raw.get("tricks"))))
+    if study is None or faults:
+        raise StudyFileError(str(path), {_problem(root, fault) for fault in faults})
+    return study
+
+
+def _parse(raw: Mapping[str, Any]) -> tuple[Study | None, list[Fault]]:
+    """Return as much of the study as can be read, and what cannot.
+
+    Parts with errors are left out, so that the rest is still checked for its meaning; ``None`` where the base is wrong.
+    """
+    try:
+        return Study.model_validate(raw), []
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    faults = [_syntax_fault(e, raw) for e in errors]
+    kept: dict[str, Any] = {"study": "x", "designs": {"base": _NOTHING}, **raw}
+    for fault in faults:
+        top = fault.place[0]
+        if top in ("tricks", "designs") and len(fault.place) > 1 and isinstance(kept.get(str(top)), Mapping):
+            kept[str(top)] = {k: v for k, v in kept[str(top)].items() if k != fault.place[1]}
+        else:
+            kept.pop(str(top), None)
+    kept = {"study": "x", **kept, "designs": kept.get("designs") or {"base": _NOTHING}}
+    try:
+        return Study.model_validate(kept), faults
+    except ValidationError:  # the base is wrong or missing: nothing can be said about arms
+        return None, faults
+
+
+_NOTHING = {"kind": "list", "arms": {"-": {}}}
+
+
+def _syntax_fault(error: ErrorDetails, raw: Mapping[str, Any]) -> Fault:
+    path = plain_location(error, raw)
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return Fault(place=path, message=explain(error, fields_at(Study, error["loc"])), at_key=True)
+    if path and path[-1] == "[key]":
+        return Fault(place=path[:-1], message=f"as a name, {explain(error)}", at_key=True)
+    if kind == "missing":
+        return Fault(place=path[:-1], message=f"`{path[-1]}` is missing", at_key=True)
+    if kind == "union_tag_not_found":
+        kinds = re.findall(r"'([a-z_]+)'", str(error["ctx"].get("expected_tags", "")))
+        allowed = ", ".join(kinds) or "cumulative, add_one, leave_one_out, grid, factorial, list"
+        return Fault(place=path, message=f"a design needs a `kind`: {allowed}", at_key=True)
+    if kind == "union_tag_invalid":
+        return Fault(place=(*path, "kind"), message=explain(error))
+    return Fault(place=path, message=explain(error))
+
+
+def _meaning(study: Study, defined: Sequence[str]) -> list[Fault]:
+    """Return what is wrong in a study whose syntax is right; ``defined`` are all names under ``tricks``."""
+    faults = [*_evaluate_faults(study), *_preset_faults(study)]
+    usable = {}
+    for name, design in study.designs.items():
+        found = [*_trick_faults(name, design, defined), *_size_faults(name, design, study)]
+        faults += found
+        if not found and all(trick in study.tricks for trick in _tricks_of(design)):
+            usable[name] = design
+    if any(fault.place[0] == "base" for fault in faults):
+        return faults
+    base = resolve_base(study.base)
+    faults += base.faults
+    for name, patch in study.tricks.items():
+        place = ("tricks", name)
+        faults += resolve(base.values, (Step(place=place, patch=patch),), place).faults
+    if not base.faults:
+        for name, design in usable.items():
+            faults += _row_faults(base.values, expand(name, design, study.tricks), known=faults)
+    return faults
+
+
+def _row_faults(base: Mapping[str, Any], rows: Sequence[Draft], known: Sequence[Fault]) -> list[Fault]:
+    """Return what is wrong with rows made of tricks that are right by themselves."""
+    broken = {fault.place[1] for fault in known if fault.place[0] == "tricks"}
+    sound = (row for row in rows if not broken & set(row.tricks))
+    return [f for row in sound if _preset_known(row) for f in resolve_row(base, row).faults]
+
+
+def _preset_known(row: Draft) -> bool:
+    return row.preset is None or not unknown_preset(row.preset)
+
+
+def _evaluate_faults(study: Study) -> Iterator[Fault]:
+    primary, samples = study.evaluate.primary, study.evaluate.samples
+    allowed = [f"eval/heldout/{stem}_at_{samples}" for stem in ("avg", "pass", "maj")]
+    allowed += [f"eval/heldout/{name}" for name in _EVAL_NAMES]
+    if primary and primary not in allowed:
+        message = (
+            f"`{primary}` is not measured with `samples: {samples}`.{did_you_mean(primary, allowed)} "
+            f"Allowed: {', '.join(allowed)}"
+        )
+        yield Fault(place=("evaluate", "primary"), message=message)
+
+
+def _preset_faults(study: Study) -> Iterator[Fault]:
+    if message := unknown_preset(study.base.preset):
+        yield Fault(place=("base", "preset"), message=message)
+    for name, design in study.designs.items():
+        if isinstance(design, Listed):
+            for label, arm in design.arms.items():
+                if arm.preset is not None and (message := unknown_preset(arm.preset)):
+                    yield Fault(place=("designs", name, "arms", label, "preset"), message=message)
+
+
+def _trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator[Fault]:
+    for place, tricks in _named_tricks(design):
+        for k, trick in enumerate(tricks):
+            where: tuple[str | int, ...] = ("designs", name, *place, k)
+            if trick not in defined:
+                known = ", ".join(defined) or "none"
+                message = f"there is no trick `{trick}`.{did_you_mean(trick, defined)} Defined under `tricks`: {known}."
+                yield Fault(place=where, message=message)
+            elif trick in tricks[:k]:
+                yield Fault(place=where, message=f"the trick `{trick}` appears twice")
+    if isinstance(design, (AddOne, LeaveOneOut, Factorial)) and design.tricks is None and not defined:
+        yield Fault(
+            place=("designs", name), message=f"`{design.kind}` needs tricks, and none is defined under `tricks`"
+        )
+    if isinstance(design, Listed) and "base" in design.arms:
+        message = "the first row of every list is `base`: give this arm another name"
+        yield Fault(place=("designs", name, "arms", "base"), message=message, at_key=True)
+
+
+def _size_faults(name: str, design: Design, study: Study) -> Iterator[Fault]:
+    count = row_count(design, tuple(study.tricks))
+    if count > MAX_ROWS:
+        yield Fault(place=("designs", name), message=f"makes {count:,} rows; at most {MAX_ROWS:,} are allowed")
+    if isinstance(design, Grid):
+        for path, values in design.over.items():
+            shown = [repr(v) for v in values]
+            for k, value in enumerate(shown):
+                if value in shown[:k]:
+                    yield Fault(place=("designs", name, "over", path, k), message=f"the value {value} appears twice")
+
+
+def _named_tricks(design: Design) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    match design:
+        case Cumulative():
+            yield ("order",), design.order
+        case AddOne() | LeaveOneOut() | Factorial():
+            yield ("tricks",), design.tricks or ()
+        case Listed():
+            for label, arm in design.arms.items():
+                yield ("arms", label, "tricks"), arm.tricks
+        case Grid():
+            pass
+
+
+def _tricks_of(design: Design) -> tuple[str, ...]:
+    return tuple(trick for _, tricks in _named_tricks(design) for trick in tricks)
+
+
+def _problem(root: Node, fault: Fault) -> Problem:
+    mark = locate(root, fault.place, key=fault.at_key)
+    path = ".".join(str(part + 1) if isinstance(part, int) else part for part in fault.place)
+    return Problem(message=fault.message, path=path, line=mark.line, column=mark.column)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,45 @@
+"""A runner that trains nothing and supports everything, for tests of what stands above runners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paribus.recipe.recipe import Recipe, fingerprint_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeRunner:
+    """Implements :class:`paribus.study.runner.Runner` with fingerprints that depend on their subject alone.
+
+    Attributes:
+        name: the runner's name.
+        missing: what :meth:`unsupported` answers for recipes whose ``clip.kind`` is a key, one sentence each.
+        version: changes the code fingerprint, as a new version of a trainer would.
+    """
+
+    name: str = "fake"
+    missing: tuple[tuple[str, str], ...] = ()
+    version: str = "1"
+
+    def unsupported(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return the sentences of :attr:`missing` for the recipe's clip rule."""
+        return tuple(sentence for kind, sentence in self.missing if recipe.clip.kind == kind)
+
+    def code_fingerprint(self, recipe: Recipe) -> str:
+        """Return a hash of :attr:`version`."""
+        return fingerprint_of(["code", self.version])
+
+    def data_fingerprint(self, recipe: Recipe) -> str:
+        """Return a hash of the task."""
+        return fingerprint_of(["data", recipe.task.model_dump(mode="json")])
+
+    def model_fingerprint(self, recipe: Recipe) -> str:
+        """Return a hash of the model and the task that warms it up."""
+        return fingerprint_of(["model", recipe.model.model_dump(mode="json"), recipe.task.kind])
+
+    def warm(self) -> None:
+        """Import nothing."""
+
+    def prepare(self, recipe: Recipe, cache: Path) -> None:
+        """Make nothing."""
