@@ -1,0 +1,42 @@
+"""F2 length rule: what the length of a response does to its reward and its place in the loss."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paribus.recipe.factors.level import Count, Level, Positive
+
+
+class NoLengthRule(Level):
+    """The length does not enter the reward."""
+
+    kind: Literal["none"] = "none"
+
+
+class SoftOverlong(Level):
+    """Soft overlong punishment (DAPO Eq. 13), added to R: 0 up to ``soft_start``, then linear to -1 at ``hard_cap``."""
+
+    kind: Literal["soft_overlong"] = "soft_overlong"
+    soft_start: Count = Field(description="longest unpunished response, tokens (L_max - L_cache)")
+    hard_cap: Count = Field(description="length punished with -1, tokens (L_max)")
+    factor: Positive = Field(default=1.0, description="multiplies the punishment")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> SoftOverlong:
+        if self.soft_start >= self.hard_cap:
+            raise ValueError(f"soft_start ({self.soft_start}) must lie below hard_cap ({self.hard_cap})")
+        return self
+
+
+class Length(Level):
+    """F2: what the length of a response does to its reward and to its place in the loss."""
+
+    rule: Annotated[NoLengthRule | SoftOverlong, Field(discriminator="kind")] = NoLengthRule()
+    truncated: Literal["as_scored", "mask_loss", "drop"] = Field(
+        default="as_scored",
+        description="truncated responses: as_scored; mask_loss: out of the loss, still in the group's statistics "
+        "(overlong filtering); drop: removed before the baseline",
+    )
+    count_masked_rows: bool = Field(default=False, description="masked responses stay in the denominator of seq_mean")

@@ -1,0 +1,52 @@
+"""F0 schedule: how much is sampled, and how often the policy is updated on it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paribus.recipe.factors.level import Count, Fraction, Level, Positive
+
+
+class Joint(Level):
+    """All tokens of a batch are updated together."""
+
+    kind: Literal["joint"] = "joint"
+
+
+class Lopti(Level):
+    """Low-probability tokens first, the others from the new weights (Lopti, arXiv 2505.12929)."""
+
+    kind: Literal["lopti"] = "lopti"
+    eta: Fraction = Field(default=0.5, description="old probability below which a token is in the first pass")
+
+
+class Schedule(Level):
+    """F0: how much is sampled, and how often the policy is updated on it."""
+
+    steps: Count = Field(default=40, description="rollout batches, each followed by its updates (the horizon)")
+    prompts_per_step: Count = Field(default=16, description="prompts in a rollout batch (P)")
+    group_size: Count = Field(default=8, description="responses per prompt (G)")
+    minibatches: Count = Field(default=1, description="optimizer updates in one pass over a rollout batch")
+    epochs: Count = Field(default=1, description="passes over a rollout batch")
+    max_new_tokens: Count = Field(default=37, description="generation limit, tokens incl. the end mark")
+    temperature: Positive = Field(default=1.0, description="sampling temperature, also of all log-probabilities")
+    staleness: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="rollout batches that sampling may lag behind"
+    )
+    update: Annotated[Joint | Lopti, Field(discriminator="kind")] = Joint()
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """U, optimizer updates on one rollout batch; with U = 1 the ratio is identically 1."""
+        return self.minibatches * self.epochs
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Schedule:
+        if self.minibatches > self.prompts_per_step:
+            raise ValueError(
+                f"schedule.minibatches ({self.minibatches}) is larger than schedule.prompts_per_step "
+                f"({self.prompts_per_step}): a minibatch holds whole groups, so it needs at least one prompt"
+            )
+        return self
