@@ -22,7 +22,7 @@ from paribus.cli import COMMANDS
 from paribus.recipe.factors import Level
 from paribus.recipe.presets import load_preset, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe
-from paribus.store.states import TRANSITIONS, RunState
+from paribus.store import states
 from paribus.study.runner import load_runner
 from paribus.track.metrics import EVAL_METRICS, STEP_METRICS
 
@@ -150,14 +150,11 @@ def errors_page() -> str:
 
 def states_page() -> str:
     """Return the state machine of runs."""
-    lines = ["# States of a run\n", "| state | meaning |", "|---|---|"]
-    lines += [f"| `{s.value}` | {cell(s.meaning)} |" for s in RunState]
-    lines += ["\nOne table in the code drives the guards in SQL, the tests and this page. A transition that needs the token is",
-              "refused for every attempt but the one that claimed the run last.\n",
-              "| from | event | to | needs the token |", "|---|---|---|---|"]  # fmt: skip
-    for t in TRANSITIONS:
-        lines.append(f"| `{t.source.value}` | {t.event} | `{t.target.value}` | {'yes' if t.fenced else 'no'} |")
-    return "\n".join(lines) + "\n"
+    intro = (
+        "# States of a run\n\nOne table in the code drives the guards in SQL, the tests and this page. A move that needs the "
+        "token is\nrefused for every attempt but the one that claimed the run last. Terminal states are never left.\n\n"
+    )
+    return intro + states.states_page()
 
 
 PAGES: dict[str, Callable[[], str]] = {
