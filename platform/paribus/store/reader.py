@@ -32,6 +32,7 @@ class Reader:
     def __init__(self, database: Database, home: Path) -> None:
         self.database = database
         self.home = home
+        self._labels: dict[int, Mapping[str, str]] = {}
 
     @classmethod
     def look(cls, home: Path) -> Reader:
@@ -94,16 +95,17 @@ class Reader:
     def runs_of(self, study_id: int) -> tuple[RunRecord, ...]:
         """Return the runs of a study in queue order."""
         query = (
-            sa.select(t.run, t.study_run.c.arm, t.study_run.c.position, t.study.c.plan)
+            sa.select(t.run, t.study_run.c.arm, t.study_run.c.position)
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
-            .join(t.study, t.study.c.id == t.study_run.c.study_id)
             .where(t.study_run.c.study_id == study_id)
             .order_by(t.study_run.c.position)
         )
         with self.database.read() as connection:
             rows = connection.execute(query).all()
-        labels = {a["key"]: a["label"] for a in json.loads(rows[0].plan)["arms"]} if rows else {}
-        return tuple(_run(row, labels[row.arm]) for row in rows)
+            if study_id not in self._labels:  # a study's row never changes
+                plan = connection.execute(sa.select(t.study.c.plan).where(t.study.c.id == study_id)).scalar()
+                self._labels[study_id] = {a["key"]: a["label"] for a in json.loads(plan or '{"arms": []}')["arms"]}
+        return tuple(_run(row, self._labels[study_id][row.arm]) for row in rows)
 
     def counts(self, study_id: int) -> Mapping[RunState, int]:
         """Return the number of runs of a study in each state that occurs."""

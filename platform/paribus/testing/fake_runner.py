@@ -1,4 +1,9 @@
-"""A runner that trains nothing and supports everything, for tests of what stands above runners."""
+"""A runner that trains nothing and supports everything, for tests of what stands above runners.
+
+Like any runner it is found by its entry point. Paribus installs none for it; a test puts a folder on the path that
+holds ``fake-0.dist-info/entry_points.txt`` with ``[paribus.runners]`` and ``fake = paribus.testing.fake_runner:runner``
+(and a ``METADATA`` file). Its behaviour is chosen as :mod:`paribus.testing.fake_training` says.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.recipe.recipe import Recipe, fingerprint_of
+from paribus.testing import fake_training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +49,11 @@ class FakeRunner:
 
     def prepare(self, recipe: Recipe, cache: Path) -> None:
         """Make nothing."""
+
+    def run(self, folder: Path) -> None:
+        """Write made-up numbers, or misbehave as the environment says."""
+        fake_training.train(folder)
+
+
+runner = FakeRunner()
+"""What an entry point names."""

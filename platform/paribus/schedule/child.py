@@ -1,0 +1,158 @@
+"""The runner of an attempt, as a process of its own or inside this one."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from paribus.engines.process import Identity, die_with_parent, signal_group
+from paribus.study.runner import load_runner
+from paribus.track.folder import RunFolder
+
+INTERRUPTED = 75
+"""Exit status of a runner that was asked to stop and wrote a checkpoint."""
+
+
+class Child(Protocol):
+    """A runner that has been started."""
+
+    identity: Identity
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM: the runner writes a checkpoint and ends with :data:`INTERRUPTED`."""
+
+    def kill(self) -> None:
+        """End it, and all processes of its group, by force."""
+
+    def run(self, tick: Callable[[], None], interval: float) -> int:
+        """Call ``tick`` every ``interval`` seconds until the runner has ended; return its exit code."""
+
+
+def _call(runner: str, folder: RunFolder) -> int:
+    """Run a runner and return the exit code that its process would have."""
+    try:
+        load_runner(runner).run(folder.path)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def redirect_output(folder: RunFolder) -> None:
+    """Let this process write its standard output and error to ``stdout.log``, and read nothing."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(log)
+    os.close(null)
+
+
+class Forked:
+    """A runner in a forked process, which leads a session of its own and dies with its supervisor."""
+
+    def __init__(self, runner: str, folder: RunFolder) -> None:
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._become_runner(parent, runner, folder)
+        self._settle_group()
+        self.identity = Identity.of(self._pid)
+
+    def _become_runner(self, parent: int, runner: str, folder: RunFolder) -> None:
+        code = 1
+        try:
+            os.setsid()
+            die_with_parent(parent)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            faulthandler.enable(sys.stderr)
+            code = _call(runner, folder)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+    def _settle_group(self) -> None:
+        """Wait until the child leads its group, so that signals to the group reach it."""
+        while os.getpgid(self._pid) != self._pid and not self._ended():
+            threading.Event().wait(0.001)
+
+    def _ended(self) -> bool:
+        # WNOWAIT leaves the process unreaped, so that its number, and so its group's, cannot be given away meanwhile
+        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the group."""
+        signal_group(self._pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the group."""
+        signal_group(self._pid, signal.SIGKILL)
+
+    def run(self, tick: Callable[[], None], interval: float) -> int:
+        """Wait for the end; then clear away what is left of the group."""
+        pause = threading.Event()
+        while not self._ended():
+            tick()
+            pause.wait(interval)
+        self.kill()
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
+class Inside:
+    """A runner in this process and thread, for debugging; what stops it is a signal to this process."""
+
+    def __init__(self, runner: str, folder: RunFolder) -> None:
+        self._runner = runner
+        self._folder = folder
+        self.identity = Identity.of(os.getpid())
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to this process, whose handler is the runner's own while it runs."""
+        os.kill(self.identity.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ask again: a runner inside this process cannot be ended by force without ending the process."""
+        self.ask_to_stop()
+
+    def run(self, tick: Callable[[], None], interval: float) -> int:
+        """Run the runner here, with the ticks in a thread."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(interval):
+                tick()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+
+        def interrupt(number: int, frame: Any) -> None:
+            before = handlers[signal.SIGINT]
+            if callable(before):
+                before(number, frame)
+            self.ask_to_stop()
+
+        signal.signal(signal.SIGTERM, _exit_interrupted)
+        signal.signal(signal.SIGINT, interrupt)
+        watcher.start()
+        try:
+            return _call(self._runner, self._folder)
+        finally:
+            ended.set()
+            watcher.join()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _exit_interrupted(*_: object) -> None:
+    sys.exit(INTERRUPTED)

@@ -1,0 +1,107 @@
+"""What a study looks like while it runs: counts, the runs in progress, time left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paribus.errors import RunFolderError
+from paribus.health.detectors import Lamp, nan, worst
+from paribus.store.reader import Reader
+from paribus.store.records import RunRecord, StudyRecord
+from paribus.store.states import LIVE, RunState
+from paribus.track.folder import RunFolder
+from paribus.track.spool import Tail
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """A run and the newest value of each of its metrics."""
+
+    run: RunRecord
+    step: int
+    steps: int
+    values: Mapping[str, float]
+    lamp: Lamp
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyView:
+    """A study at one moment.
+
+    Attributes:
+        counts: runs by state.
+        live: the runs that an attempt holds.
+        done: share of the study's steps that are trained, 0 to 1.
+        left_s: seconds to the end at the pace since the start; ``None`` before there is one.
+    """
+
+    counts: Mapping[RunState, int]
+    live: tuple[RunView, ...]
+    done: float
+    left_s: float | None
+
+
+class Follower:
+    """Follows the metric lines of a study's newest attempts, each line read once."""
+
+    def __init__(self, reader: Reader, study: StudyRecord) -> None:
+        self._reader = reader
+        self._study = study
+        self._steps = {a.key: a.recipe.schedule.steps for a in study.plan.arms}
+        self._runs: dict[tuple[str, int], _Followed] = {}
+        self._begun: tuple[float, int] | None = None
+
+    def view_run(self, run: RunRecord) -> RunView:
+        """Return what the newest attempt of a run has written."""
+        key = (run.fingerprint, run.token)
+        if key not in self._runs:
+            self._runs[key] = _Followed(RunFolder.of(self._reader.home, *key))
+        followed = self._runs[key]
+        followed.read()
+        lamp = followed.lamp
+        steps = self._steps[run.arm]
+        return RunView(run=run, step=followed.step, steps=steps, values=dict(followed.values), lamp=lamp)
+
+    def view(self, now: float) -> StudyView:
+        """Return the study now.
+
+        Args:
+            now: seconds on any clock that only goes forward.
+        """
+        runs = self._reader.runs_of(self._study.id)
+        live = tuple(self.view_run(r) for r in runs if r.state in LIVE)
+        counts: dict[RunState, int] = {}
+        for run in runs:
+            counts[run.state] = counts.get(run.state, 0) + 1
+        total = sum(self._steps[r.arm] for r in runs)
+        trained = sum(self._steps[r.arm] for r in runs if r.terminal) + sum(v.step for v in live)
+        return StudyView(
+            counts=counts, live=live, done=trained / total if total else 1.0, left_s=self._left(now, trained, total)
+        )
+
+    def _left(self, now: float, trained: int, total: int) -> float | None:
+        if self._begun is None:
+            self._begun = (now, trained)
+        since, before = self._begun
+        return (total - trained) * (now - since) / (trained - before) if trained > before else None
+
+
+class _Followed:
+    def __init__(self, folder: RunFolder) -> None:
+        self._tail = Tail(folder.metrics)
+        self.step = 0
+        self.values: dict[str, float] = {}
+        self.lamp: Lamp = "unknown"
+
+    def read(self) -> None:
+        try:
+            lines = self._tail.read()
+        except RunFolderError:
+            self.lamp = "critical"
+            return
+        for line in lines:
+            self.step = line.step
+            self.values.update(line.values)
+        if lines and self.lamp != "critical":
+            self.lamp = worst([nan(lines)])

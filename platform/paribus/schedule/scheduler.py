@@ -1,0 +1,252 @@
+"""The loop that brings a study to its end: takes runs in queue order, starts attempts, and clears up after them.
+
+An attempt is submitted in two steps: the intent, with a name that no other attempt has, is in the store before the
+engine hears of it; so after a crash nothing is started that nobody knows of.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+from paribus.engines.base import Engine, JobState, Spec
+from paribus.engines.process import Identity, kill_group
+from paribus.errors import LostLease, RunFolderError, RunnerError, StoreError
+from paribus.schedule import prepare
+from paribus.schedule.office import answer_to
+from paribus.store.records import AttemptRecord, Claim, StudyRecord
+from paribus.store.states import TERMINAL
+from paribus.store.store import Store
+from paribus.study.job import Job
+from paribus.track.folder import RunFolder, read_json
+
+GRACE_S = 25.0
+"""Seconds that an engine gives an attempt to end: longer than the supervisor gives its runner."""
+
+PERIOD_S = 0.1
+"""Seconds between two turns."""
+
+
+class Ending(StrEnum):
+    """Why the scheduler came to its end."""
+
+    COMPLETE = "complete"
+    INTERRUPTED = "interrupted"
+    BUDGET = "budget"
+
+
+class Scheduler:
+    """Runs one study on one engine.
+
+    Args:
+        store: the store, open for writing.
+        engine: where runs are started; made for this scheduler, so it holds no older jobs.
+        study: the study.
+        office: address that supervisors report to.
+        say: takes one line for people about each thing that happens.
+        host: name of this machine.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        study: StudyRecord,
+        office: Path,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+        host: str = "",
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._study = study
+        self._plan = study.plan
+        self._office = office
+        self._say = say
+        self._host = host or socket.gethostname()
+        self._running: dict[str, Claim] = {}
+        self._interrupts = self._obeyed = 0
+        self._over_budget = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody has asked to stop."""
+        return self._interrupts > 0
+
+    def interrupt(self) -> None:
+        """Stop: no new attempts, and those that run write a checkpoint and end. Called again: end them by force."""
+        self._interrupts += 1
+
+    # ---- before the first attempt ----------------------------------------------------------------
+
+    def reconcile(self) -> None:
+        """Clear up after a scheduler of this host that was killed: its attempts are ended and their runs queued."""
+        for attempt in self._store.live_attempts():
+            if attempt.worker == self._host:
+                self._settle(attempt, fault=False, reason="the scheduler was gone")
+
+    def prepare(self, wait: Callable[[], None]) -> None:
+        """Let the runner make what the runs share: tiny models, data.
+
+        Args:
+            wait: called between two looks.
+
+        Raises:
+            RunnerError: the runner cannot; the message holds the end of its log.
+        """
+        open_runs = {r.arm for r in self._store.runs_of(self._study.id) if not r.terminal}
+        parts = prepare.shared_parts(a.recipe for a in self._plan.arms if a.key in open_runs)
+        waiting, started = dict(parts), list[str]()
+        logs = {name: self._store.home / "prepare" / f"{name}.log" for name in parts}
+        while waiting or started:
+            while waiting and self._engine.capacity() > 0 and not self.interrupted:
+                name, recipe = waiting.popitem()
+                spec = prepare.specification(self._plan.runner, recipe, self._cache(), logs[name])
+                self._say(f"preparing {recipe.model.name} for {recipe.task.kind}")
+                started.append(name)
+                self._engine.submit(spec, name)
+            if self.interrupted:
+                waiting.clear()
+                for name in started:
+                    self._engine.cancel(name, 0.0)
+            for name, status in self._engine.poll(started).items():
+                if status.state is JobState.ENDED:
+                    started.remove(name)
+                    if status.exit_code != 0 and not self.interrupted:
+                        tail = logs[name].read_text(errors="replace")[-2000:] if logs[name].exists() else ""
+                        raise RunnerError(f"the runner `{self._plan.runner}` could not prepare the study:\n{tail}")
+            wait()
+
+    # ---- the loop --------------------------------------------------------------------------------
+
+    def run(self, wait: Callable[[], None]) -> Ending:
+        """Take turns until the study has come to its end, or somebody asks to stop.
+
+        Args:
+            wait: called between two turns; sleeps, and shows progress.
+        """
+        while (ending := self.turn()) is None:
+            wait()
+        return ending
+
+    def turn(self) -> Ending | None:
+        """Take one turn; return why to stop, or ``None`` to go on."""
+        for attempt in self._store.expire():
+            self._say(f"{attempt.submit_name}: no heartbeat, taken back")
+            self._engine.cancel(attempt.submit_name, 0.0)
+            _kill_processes(RunFolder.of(self._store.home, attempt.fingerprint, attempt.token))
+        self._collect()
+        if self._interrupts > self._obeyed:
+            self._stop_attempts()
+        elif not self.interrupted:
+            self._claim()
+        if self._running:
+            return None
+        if self._finished():
+            return Ending.COMPLETE
+        if self.interrupted:
+            return Ending.INTERRUPTED
+        return Ending.BUDGET if self._over_budget else None
+
+    def _finished(self) -> bool:
+        return set(self._store.counts(self._study.id)) <= set(TERMINAL)
+
+    def _collect(self) -> None:
+        """Let go of attempts whose processes have ended; those that reported nothing are settled."""
+        statuses = self._engine.poll(tuple(self._running))
+        ended = [n for n, s in statuses.items() if s.state in (JobState.ENDED, JobState.UNKNOWN)]
+        if not ended:
+            return
+        live = {a.submit_name: a for a in self._store.live_attempts()}
+        for name in ended:
+            del self._running[name]
+            if name in live:
+                reason = "interrupted" if self.interrupted else "the supervisor ended without a report"
+                self._settle(live[name], fault=not self.interrupted, reason=reason)
+
+    def _stop_attempts(self) -> None:
+        self._obeyed = self._interrupts
+        for name in self._running:
+            self._engine.cancel(name, GRACE_S if self._interrupts == 1 else 0.0)
+
+    def _settle(self, attempt: AttemptRecord, *, fault: bool, reason: str) -> None:
+        """End what is left of an attempt, then record the outcome that its supervisor left, or put the run back."""
+        folder = RunFolder.of(self._store.home, attempt.fingerprint, attempt.token)
+        if not _kill_processes(folder):
+            return  # still dying: its lease will run out
+        with suppress(LostLease):
+            if folder.outcome.exists() and answer_to(self._store, read_json(folder.outcome)).get("ok"):
+                return
+            if fault:
+                self._store.fail(attempt.run_id, attempt.token, "infrastructure", reason)
+            else:
+                self._store.release(attempt.run_id, attempt.token, reason)
+
+    # ---- new attempts ----------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        while self._engine.capacity() > 0 and not self._budget_is_spent():
+            gpus = self._engine.gpus_per_run
+            claim = self._store.claim(self._study.id, engine=self._engine.name, worker=self._host, gpus=gpus)
+            if claim is None:
+                return
+            self._start(claim)
+
+    def _start(self, claim: Claim) -> None:
+        arm = self._plan.arm(claim.arm)
+        folder = RunFolder.of(self._store.home, claim.fingerprint, claim.token)
+        try:
+            folder.path.mkdir(parents=True)
+        except FileExistsError:
+            self._store.release(claim.run_id, claim.token, "its folder exists already")
+            raise StoreError(
+                f"the folder {folder.path} exists already, but the store knows nothing of it. It belongs to a store "
+                f"that is gone: move {folder.path.parent} away, and type the same command again."
+            ) from None
+        job = Job(
+            run=claim.fingerprint,
+            study=self._study.name,
+            arm=arm.label,
+            runner=self._plan.runner,
+            seed=claim.seed,
+            token=claim.token,
+            recipe=arm.recipe,
+            evaluate=self._plan.evaluate,
+            cache=str(self._cache()),
+            stop_on=self._plan.stop_on,
+        )
+        folder.job.write_text(job.model_dump_json(indent=1))
+        arguments = (str(folder.path), str(self._office), str(claim.run_id))
+        spec = Spec(module="paribus.schedule.supervisor", arguments=arguments)
+        self._running[claim.submit_name] = claim
+        self._say(f"{arm.label}, seed {claim.seed}: attempt {claim.token}")
+        external_id = self._engine.submit(spec, claim.submit_name)
+        self._store.submitted(claim.run_id, claim.token, external_id)
+
+    def _budget_is_spent(self) -> bool:
+        limit = self._plan.gpu_hours
+        if limit is None or self._engine.gpus_per_run == 0 or self._over_budget:
+            return self._over_budget
+        used = self._store.gpu_seconds(self._study.id) / 3600
+        self._over_budget = used >= limit
+        if self._over_budget:
+            self._say(f"the budget is used up ({used:.2f} of {limit:g} GPU-hours): no new attempts")
+        return self._over_budget
+
+    def _cache(self) -> Path:
+        return self._store.home / "cache"
+
+
+def _kill_processes(folder: RunFolder) -> bool:
+    """End the supervisor and the runner of an attempt on this host; return whether both have ended."""
+    try:
+        here: Mapping[str, Mapping[str, object]] = read_json(folder.attempt)
+        leaders = [Identity.read(here["supervisor"]), Identity.read(here["runner"])]
+    except (RunFolderError, KeyError, TypeError):
+        return True  # the supervisor did not come so far as to start a runner
+    others = [leader for leader in leaders if leader.pid != os.getpid()]  # the inline engine's attempts are this process
+    return sum(not kill_group(leader) for leader in others) == 0

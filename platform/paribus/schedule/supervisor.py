@@ -1,0 +1,252 @@
+"""The small process beside a runner: holds the lease, watches the progress, reports the end. Imports nothing heavy.
+
+``python -m paribus.schedule.supervisor FOLDER OFFICE RUN [--inline]`` with an attempt folder that holds ``job.json``,
+the address of the scheduler's office and the run's number in the store.
+
+The supervisor stops its runner when the lease is lost or could not be renewed in time, so that the old copy is gone
+before a new one starts. It times this with a clock that goes on while the machine sleeps and that nobody sets.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paribus.engines.base import INLINE
+from paribus.engines.process import Identity
+from paribus.errors import RunFolderError
+from paribus.health.detectors import Finding, dead_run, nan
+from paribus.schedule.ask import ask
+from paribus.schedule.child import INTERRUPTED, Child, Forked, Inside, redirect_output
+from paribus.schedule.signature import describe_exit, failure_in
+from paribus.study.job import Job
+from paribus.track.folder import RunFolder, read_json, write_json
+from paribus.track.spool import Tail
+
+EXIT_LOST = 79
+"""Exit status of a supervisor that lost its run to another attempt."""
+
+_UNASKED_WAIT_S = 5.0
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def suspend_proof_clock() -> float:
+    """Return seconds on a clock that nobody sets and that goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Times of a supervisor, in seconds; heartbeat and margin are shares of the lease."""
+
+    tick_s: float = 0.1
+    heartbeat_share: float = 1 / 6
+    margin_share: float = 1 / 6
+    grace_s: float = 20.0
+    retry_s: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """Why the runner is being stopped: ``lost``, ``unreachable``, ``cancelled``, ``interrupted`` or ``finding``."""
+
+    why: str
+    reason: str
+    finding: Finding | None = None
+
+
+class Supervisor:
+    """Supervises one attempt.
+
+    Args:
+        folder: the attempt's folder.
+        run: number of the run in the store.
+        send: sends a request to the office and returns its answer; raises ``OSError`` if nobody answers.
+        pace: times.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        run: int,
+        send: Callable[[dict[str, Any]], dict[str, Any]],
+        *,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = suspend_proof_clock,
+    ) -> None:
+        self._folder = folder
+        self._job = Job.model_validate_json(folder.job.read_bytes())
+        self._request = {"run": run, "token": self._job.token}
+        self._send = send
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._tail = Tail(folder.metrics)
+        self._step_seconds: list[float] = []
+        self._last_line = self._renewed = self._next_beat = clock()
+        self._lease_s = 0.0
+        self._asked = 0
+        self._stop: Stop | None = None
+        self._kill_at: float | None = None
+        self._child: Child | None = None
+
+    def ask_to_stop(self, *_: object) -> None:
+        """Stop the runner with grace; asked a second time, at once. A handler of SIGTERM."""
+        self._asked += 1
+
+    def supervise(self, start: Callable[[str, RunFolder], Child]) -> int:
+        """Run the attempt to its end.
+
+        Returns:
+            The exit status of the supervisor: 0 if the end was reported, :data:`EXIT_LOST` if the run was lost.
+        """
+        begun = self._send({**self._request, "do": "start"})
+        if not begun["ok"]:
+            return EXIT_LOST
+        self._renew(begun)
+        child = self._child = start(self._job.runner, self._folder)
+        here = {"supervisor": Identity.of(os.getpid()).to_json(), "runner": child.identity.to_json()}
+        write_json(self._folder.attempt, {"token": self._job.token, **here})
+        exit_code = child.run(self._tick, self._pace.tick_s)
+        self._look_at_metrics()
+        outcome = {**self._request, **self._outcome(exit_code), "exit_code": exit_code}
+        write_json(self._folder.outcome, outcome)
+        return self._report(outcome)
+
+    # ---- while the runner runs -------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self._clock()
+        if self._asked:
+            self._halt(Stop(why="interrupted", reason="asked to stop"), grace=self._asked == 1)
+        if now >= self._next_beat:
+            self._beat(now)
+        if now - self._renewed > self._lease_s * (1 - self._pace.margin_share):
+            self._halt(Stop(why="unreachable", reason="the lease could not be renewed in time"), grace=False)
+        self._look_at_metrics()
+        if self._kill_at is not None and now >= self._kill_at and self._child is not None:
+            self._child.kill()
+
+    def _beat(self, now: float) -> None:
+        try:
+            answer = self._send({**self._request, "do": "renew"})
+        except (OSError, ValueError):
+            self._next_beat = now + self._pace.retry_s
+            return
+        if not answer["ok"]:
+            self._halt(Stop(why="lost", reason=answer["error"]), grace=False)
+            return
+        self._renew(answer)
+        if answer["cancel"]:
+            self._halt(Stop(why="cancelled", reason="cancelled"), grace=True)
+
+    def _renew(self, answer: dict[str, Any]) -> None:
+        self._lease_s = answer["lease_s"]
+        self._renewed = self._clock()
+        self._next_beat = self._renewed + self._lease_s * self._pace.heartbeat_share
+
+    def _look_at_metrics(self) -> None:
+        now = self._clock()
+        try:
+            lines = self._tail.read()
+        except RunFolderError as error:
+            self._halt(Stop(why="finding", reason=str(error)), grace=False)
+            return
+        if lines:
+            self._step_seconds.append((now - self._last_line) / len(lines))
+            self._last_line = now
+        found = [nan(lines), dead_run(silent_s=now - self._last_line, step_seconds=self._step_seconds)]
+        for finding in found:
+            if finding.state == "critical" and finding.detector in self._job.stop_on:
+                reason = f"{finding.detector}: {finding.evidence}"
+                self._halt(Stop(why="finding", reason=reason, finding=finding), grace=finding.detector == "nan")
+
+    def _halt(self, stop: Stop, *, grace: bool) -> None:
+        """Stop the runner; the first reason counts, unless the lease is lost later."""
+        first = self._stop is None
+        if first or stop.why == "lost":
+            self._stop = stop
+        if self._child is None:
+            return
+        if grace and first:
+            self._child.ask_to_stop()
+        until = self._clock() + (self._pace.grace_s if grace else 0.0)
+        self._kill_at = until if self._kill_at is None else min(self._kill_at, until)
+
+    # ---- when it has ended -----------------------------------------------------------------------
+
+    def _outcome(self, exit_code: int) -> dict[str, Any]:
+        """Return the request that reports the end."""
+        stop = self._stop
+        if stop is not None and stop.why == "lost":
+            return {"do": "lost", "reason": stop.reason}
+        if stop is not None and stop.finding is not None and stop.finding.detector == "nan":
+            result = {"status": "stopped_early", "reason": stop.reason, "finding": asdict(stop.finding)}
+            write_json(self._folder.result, result)
+            return {"do": "finish", "payload": result, "stopped_early": True}
+        if stop is not None and stop.why == "finding":
+            signature = stop.finding.detector if stop.finding else "not a metric line"
+            return _failed("program", stop.reason, signature)
+        if exit_code == 0 and self._folder.result.exists():
+            return self._finished()
+        if stop is not None and stop.why == "cancelled":
+            return {"do": "cancelled"}
+        if stop is not None or exit_code == INTERRUPTED:
+            reason = stop.reason if stop else "the runner was interrupted"
+            return {"do": "release", "reason": reason, "wait_s": 0.0 if stop else _UNASKED_WAIT_S}
+        if exit_code == 0:
+            reason = "the runner ended with exit status 0, but wrote no result.json"
+            return _failed("program", reason, reason)
+        if -exit_code in _FROM_OUTSIDE:
+            return _failed("infrastructure", describe_exit(exit_code), "")
+        failure = failure_in(self._folder.log, exit_code)
+        return _failed("program", failure.reason, failure.signature)
+
+    def _finished(self) -> dict[str, Any]:
+        try:
+            payload = read_json(self._folder.result)
+            early = payload["status"] == "stopped_early"
+        except (RunFolderError, TypeError, KeyError) as error:
+            return _failed("program", f"result.json cannot be used: {error}", "result.json cannot be used")
+        return {"do": "finish", "payload": payload, "stopped_early": early}
+
+    def _report(self, outcome: dict[str, Any]) -> int:
+        """Send the outcome until it is taken; else the scheduler finds it in the folder."""
+        if outcome["do"] == "lost":
+            return EXIT_LOST
+        while self._clock() - self._renewed < self._lease_s:
+            try:
+                answer = self._send(outcome)
+            except (OSError, ValueError):
+                threading.Event().wait(self._pace.retry_s)
+                continue
+            return 0 if answer["ok"] else EXIT_LOST
+        return 1
+
+
+def _failed(kind: str, reason: str, signature: str) -> dict[str, Any]:
+    return {"do": "fail", "kind": kind, "reason": reason, "signature": signature}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Supervise the attempt in a folder."""
+    path, address, run, *flags = arguments
+    folder = RunFolder(Path(path))
+    inline = INLINE in flags
+    supervisor = Supervisor(folder, int(run), lambda request: ask(Path(address), request))
+    if inline:
+        return supervisor.supervise(Inside)
+    signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
+    redirect_output(folder)
+    return supervisor.supervise(Forked)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""What :class:`~paribus.testing.fake_runner.FakeRunner` does instead of training: plausible files, made-up numbers.
+
+The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "rules": [{"do": "crash", "at": 5, "seed": 1,
+"token": 1}]}``. A rule applies to the runs that its ``arm``, ``seed`` and ``token`` name (absent: all), when step
+``at`` would be written. ``do`` is ``crash``, ``exit`` (status 0 without a result), ``hang``, ``deaf`` (like ``hang``,
+and SIGTERM is not heard), ``nan``, ``garbage`` (a line that is no metric line) or ``kill`` (SIGKILL to itself).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paribus.study.job import Job
+from paribus.track.folder import Evaluation, MetricLine, RunFolder, read_json, write_json
+
+VARIABLE = "PARIBUS_FAKE"
+
+
+def train(path: Path) -> None:
+    """Write what a run of ``path/job.json`` would write, step by step, and ``result.json`` last."""
+    folder = RunFolder(path)
+    job = Job.model_validate_json(folder.job.read_bytes())
+    orders = json.loads(os.environ.get(VARIABLE, "{}"))
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
+    write_json(folder.environment, {"fake": True})
+    first = _resume(folder)
+    for step in range(first, job.recipe.schedule.steps + 1):
+        time.sleep(orders.get("step_s", 0.0))
+        if stopping:
+            folder.checkpoint.mkdir(exist_ok=True)
+            write_json(folder.checkpoint / "state.json", {"step": step - 1})
+            sys.exit(75)
+        values = _values(job, step)
+        for rule in orders.get("rules", ()):
+            if rule["at"] == step and _applies(rule, job):
+                _misbehave(rule["do"], folder, values)
+        if step % job.evaluate.every == 0 or step == job.recipe.schedule.steps:
+            values |= _evaluate(folder, job, step)
+        folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
+    write_json(folder.result, {"status": "succeeded", "steps": job.recipe.schedule.steps})
+
+
+def _resume(folder: RunFolder) -> int:
+    """Return the first step: after the newest checkpoint of an earlier attempt, whose records are carried over."""
+    token = int(folder.path.name[1:])
+    for earlier in (RunFolder(folder.path.with_name(f"a{t}")) for t in range(token - 1, 0, -1)):
+        if (earlier.checkpoint / "state.json").exists():
+            done = int(read_json(earlier.checkpoint / "state.json")["step"])
+            for line in earlier.read_metrics():
+                if line.step <= done:
+                    folder.append_metrics(line)
+            for evaluation in earlier.read_evaluations():
+                if evaluation.step <= done:
+                    folder.write_evaluation(evaluation)
+            return done + 1
+    return 0
+
+
+def _applies(rule: Mapping[str, Any], job: Job) -> bool:
+    return all(rule.get(k, getattr(job, k)) == getattr(job, k) for k in ("arm", "seed", "token"))
+
+
+def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
+    match what:
+        case "crash":
+            raise ValueError(f"made to fail in process {os.getpid()}")
+        case "exit":
+            sys.exit(0)
+        case "hang" | "deaf":
+            if what == "deaf":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            else:
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+            while True:
+                time.sleep(0.05)
+        case "nan":
+            values["policy/entropy"] = math.nan
+        case "garbage":
+            with folder.metrics.open("ab") as file:
+                file.write(b"step 3: loss 0.5\n")
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _values(job: Job, step: int) -> dict[str, float]:
+    if step == 0:
+        return {}
+    noise = random.Random(f"{job.run} {step}")  # noqa: S311 - made-up numbers
+    done = step / job.recipe.schedule.steps
+    reward = 0.3 + 0.4 * done + noise.uniform(-0.02, 0.02)
+    return {
+        "reward/mean": reward,
+        "reward/correct_frac": reward,
+        "policy/entropy": 1.2 - 0.5 * done + noise.uniform(-0.02, 0.02),
+        "response/length_mean": 16.0 + 6.0 * done + noise.uniform(-0.5, 0.5),
+        "response/truncated_frac": 0.1,
+        "group/zero_std_frac": 0.2,
+        "budget/gen_tokens": 2048.0 * step,
+        "budget/trained_tokens": 2048.0 * step,
+    }
+
+
+def _evaluate(folder: RunFolder, job: Job, step: int) -> dict[str, float]:
+    problems, samples = job.evaluate.problems, job.evaluate.samples
+    chance = random.Random(f"{job.run} evaluation {step}")  # noqa: S311 - made-up numbers
+    skill = 0.3 + 0.4 * step / job.recipe.schedule.steps
+    correct = tuple(sum(chance.random() < skill for _ in range(samples)) for _ in range(problems))
+    folder.write_evaluation(
+        Evaluation(
+            step=step,
+            set="heldout",
+            samples=samples,
+            problems=tuple(f"p{i}" for i in range(problems)),
+            correct=correct,
+            truncated=(0,) * problems,
+            tokens=(16 * samples,) * problems,
+            tokens_correct=tuple(16 * c for c in correct),
+            answers=tuple({"right": c, "wrong": samples - c} for c in correct),
+        )
+    )
+    return {f"eval/heldout/avg_at_{samples}": sum(correct) / (problems * samples)}
