@@ -1,0 +1,56 @@
+"""Puts a report together from a study's data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paribus.report import sentences
+from paribus.report.analysis import Analysis
+from paribus.report.curves import figures
+from paribus.report.data import StudyData
+from paribus.report.details import all_details, effects_table
+from paribus.report.model import ReportModel, Table
+from paribus.report.provenance import provenance
+from paribus.report.tables import behaviour_table, contribution_table, learning_table, score_table
+
+
+def build_report(data: StudyData) -> ReportModel:
+    """Return the report of a study, finished or not.
+
+    Raises:
+        ParibusError: the data lack provenance.
+    """
+    analysis = Analysis(data)
+    ended = sum(r.outcome != "pending" for r in data.runs)
+    complete = ended == len(data.runs)
+    return ReportModel(
+        study=data.plan.study,
+        title=f"Ablation `{data.plan.study}`",
+        question=data.plan.question,
+        status=f"{'complete' if complete else 'incomplete'}: {ended} of {len(data.runs)} runs",
+        complete=complete,
+        summary=tuple(sentences.summary(analysis)),
+        words=tuple(sentences.words(analysis)),
+        warnings=tuple(sentences.warnings(analysis)),
+        tables=tuple(_tables(analysis)),
+        figures=tuple(figures(analysis)),
+        provenance=provenance(analysis),
+    )
+
+
+def _tables(analysis: Analysis) -> Iterable[Table]:
+    yield learning_table(analysis)
+    rows = analysis.plan.rows
+    for design in dict.fromkeys(r.design for r in rows):
+        chosen = [r for r in rows if r.design == design]
+        if chosen[0].kind not in ("add_one", "leave_one_out"):
+            yield score_table(analysis, design, chosen)
+            yield behaviour_table(analysis, design, chosen)
+    for table in (contribution_table(analysis), effects_table(analysis)):
+        if table is not None:
+            yield table
+    for design in dict.fromkeys(r.design for r in rows if r.kind in ("add_one", "leave_one_out")):
+        chosen = [r for r in rows if r.design == design]
+        yield score_table(analysis, design, chosen, main=False)
+        yield behaviour_table(analysis, design, chosen, main=False)
+    yield from all_details(analysis)

@@ -1,0 +1,59 @@
+"""What a report is made of: a plan and what its runs recorded, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from paribus.study.plan import Plan
+from paribus.track.folder import Evaluation, MetricLine
+
+Outcome = Literal["finished", "stopped_early", "failed", "cancelled", "pending"]
+"""What a state means for the tables; ``failed`` covers quarantined runs, ``pending`` all that may still finish."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """One planned run and what it recorded.
+
+    Attributes:
+        fingerprint: identity of the run.
+        arm: key of its arm.
+        seed: its seed.
+        outcome: what its state means for the tables.
+        state: the state as the store has it.
+        reason: why it stopped early or failed; empty otherwise.
+        attempts: tries so far.
+        lines: metric lines, one a step, superseded attempts left out.
+        evaluations: evaluations with counts per problem.
+    """
+
+    fingerprint: str
+    arm: str
+    seed: int
+    outcome: Outcome
+    state: str = ""
+    reason: str = ""
+    attempts: int = 1
+    lines: tuple[MetricLine, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyData:
+    """A study as far as it has come.
+
+    Attributes:
+        plan: what was planned.
+        runs: the plan's runs, in its order.
+        provenance: what the numbers depend on and the plan does not hold: name to text (:mod:`.provenance`).
+    """
+
+    plan: Plan
+    runs: tuple[RunData, ...]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_arm(self, key: str) -> tuple[RunData, ...]:
+        """Return the runs of one arm, by seed."""
+        return tuple(sorted((r for r in self.runs if r.arm == key), key=lambda r: r.seed))

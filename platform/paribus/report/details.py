@@ -1,0 +1,283 @@
+"""The tables behind the main ones: effects on symptoms, values by seed, costs, runs that did not finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from paribus.report.analysis import Analysis, Effect, corrected
+from paribus.report.measures import LATE_RULE, Measure, gain_measure, symptom_measures
+from paribus.report.model import Cell, Column, Table, TableRow
+from paribus.report.tables import DECIMALS, HALF_WIDTH, INTERVALS, finished, measure_cell, seeds_cell
+from paribus.report.text import MISSING, NOT_APPLICABLE, by_seed, decimals_for, effect_cell, number, p_text
+from paribus.stats.intervals import correlation, sign_flip_p
+from paribus.stats.power import CAP
+from paribus.study.plan import Row
+
+EXACT_FROM, EXACT_TO = 5, 16
+"""Pairs for which the exact sign-flip test is printed; below it cannot reach 5%."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Single:
+    """One arm that is compared with the base by itself, under the name that readers know."""
+
+    name: str
+    arm: str
+    trick: bool
+
+
+def singles(analysis: Analysis) -> tuple[Single, ...]:
+    """Return the arms that stand for single changes: tricks alone, then lists and grids; else all arms."""
+    rows = [r for r in analysis.plan.rows if r.arm != analysis.plan.base]
+    chosen = [r for r in rows if r.kind == "add_one"]
+    chosen += [r for r in rows if r.kind not in ("add_one", "cumulative", "leave_one_out")]
+    found: dict[str, Single] = {}
+    for row in chosen or rows:
+        found.setdefault(row.arm, _single(row))
+    return tuple(found.values())
+
+
+def effects(analysis: Analysis) -> dict[tuple[str, str], Effect | None]:
+    """Return the differences to the base by arm and key of the measure, corrected over all of them."""
+    keys = [(s.arm, m) for s in singles(analysis) for m in effect_measures(analysis)]
+    found = corrected(analysis.effect(arm, analysis.plan.base, m) for arm, m in keys)
+    return {(arm, m.key): e for (arm, m), e in zip(keys, found, strict=True)}
+
+
+def effect_measures(analysis: Analysis) -> tuple[Measure, ...]:
+    """Return the columns of the table of effects."""
+    return (*symptom_measures(), analysis.costs["generated"])
+
+
+def effects_table(analysis: Analysis) -> Table | None:
+    """Return what each single change does to the symptoms; ``None`` if there is no other arm than the base."""
+    rows, found = singles(analysis), effects(analysis)
+    if not rows:
+        return None
+    measures = effect_measures(analysis)
+    columns = tuple(Column(key=m.key, label=m.label, unit=m.unit, note=m.note) for m in measures)
+    body = []
+    for single in rows:
+        expected = finished(analysis, single.arm)
+        cells = [effect_cell(found[single.arm, m.key], expected, verdict=True) for m in measures]
+        body.append(TableRow(label=single.name, cells=tuple(cells)))
+    tested = sum(e is not None and e.p_adjusted is not None for e in found.values())
+    how = "paired by seed" if analysis.plan.paired else "seeds not paired (Welch)"
+    notes = (
+        f"Difference to `{analysis.label(analysis.plan.base)}`, {how}. {_late_note()}",
+        f"separated: the 95% interval leaves out 0. * p < 0.05 after Holm's correction over the {tested} tests here.",
+        "not separated: in brackets about how many seeds an arm would show a difference of this size with 80% power at "
+        f"two-sided 5%, by the spread seen here, up to {CAP}; rough, because this spread is that of few seeds.",
+        INTERVALS,
+        DECIMALS,
+    )
+    return Table(
+        key="effects",
+        title="What each change moves",
+        answers="Which symptoms and costs does a change move beyond seed noise?",
+        first="Change",
+        columns=columns,
+        rows=tuple(body),
+        notes=notes,
+        main=True,
+    )
+
+
+def cost_table(analysis: Analysis) -> Table:
+    """Return what each arm cost, and what it gained for it."""
+    gain = gain_measure(analysis.evaluate)
+    measures = (*analysis.costs.values(), gain)
+    columns = [Column(key="seeds", label="seeds", note="finished / planned")]
+    columns += [Column(key=m.key, label=m.label, unit=m.unit, note=m.note) for m in measures]
+    rows = [
+        TableRow(
+            label=a.label, cells=(seeds_cell(analysis, a.key), *(measure_cell(analysis, a.key, m) for m in measures))
+        )
+        for a in analysis.plan.arms
+    ]
+    return Table(
+        key="cost",
+        title="Cost",
+        answers="What was paid for the score: tokens, updates, time?",
+        first="Configuration",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        notes=(HALF_WIDTH, DECIMALS),
+    )
+
+
+def seeds_table(analysis: Analysis) -> Table:
+    """Return the score of every run."""
+    columns = tuple(
+        Column(key=f"seed_{s}", label=f"seed {s}", unit=analysis.score.unit, note="") for s in analysis.plan.seeds
+    )
+    rows = [
+        TableRow(label=a.label, cells=tuple(_seed_cell(analysis, a.key, s) for s in analysis.plan.seeds))
+        for a in analysis.plan.arms
+    ]
+    return Table(
+        key="seeds",
+        title="Every run",
+        answers=f"{analysis.score.label} of each seed, nothing left out.",
+        first="Configuration",
+        columns=columns,
+        rows=tuple(rows),
+        notes=(f"{analysis.score.note}. † stopped early, with its last evaluation. ✗ failed. … not finished.",),
+    )
+
+
+def pairs_table(analysis: Analysis) -> Table | None:
+    """Return the differences to the base by seed; ``None`` if seeds are not paired or nothing can be compared."""
+    if not analysis.plan.paired or not any(analysis.to_base.values()):
+        return None
+    base, seeds = analysis.plan.base, analysis.plan.seeds
+    unit = analysis.score.unit
+    exact = len(seeds) >= EXACT_FROM
+    columns = [
+        *(Column(key=f"seed_{s}", label=f"seed {s}", unit=unit) for s in seeds),
+        Column(key="pairs", label="pairs"),
+        Column(key="difference", label="mean", unit=unit, note="mean of the differences with 95% t interval"),
+        Column(key="rho", label="ρ", note="correlation of the paired scores; pairing helps where it is positive"),
+        *([Column(key="exact_p", label="exact p", note="paired sign-flip test, uncorrected")] if exact else []),
+    ]
+    rows = []
+    for arm, effect in analysis.to_base.items():
+        if effect is None:
+            continue
+        cells = [_difference_of(effect, s) for s in seeds]
+        cells += [_count(effect.estimate.n), effect_cell(effect, effect.estimate.n), _rho(analysis, arm, base)]
+        cells += [_exact_p(effect)] if exact else []
+        rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
+    return Table(
+        key="pairs",
+        title="Differences to the base, seed by seed",
+        answers=f"Does {analysis.score.label} move the same way in every seed?",
+        first="Configuration",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        notes=(INTERVALS, DECIMALS, *_exact_note(len(seeds))),
+    )
+
+
+def losses_table(analysis: Analysis) -> Table | None:
+    """Return all runs that did not come to their planned end; ``None`` if there are none."""
+    lost = [r for r in analysis.data.runs if r.outcome in ("failed", "stopped_early", "cancelled")]
+    if not lost:
+        return None
+    keys = ("seed", "outcome", "attempts", "last_step", "reason")
+    rows = []
+    for run in lost:
+        last = max((line.step for line in run.lines), default=0)
+        outcome = run.outcome.replace("_", " ") + (f" ({run.state})" if run.state else "")
+        texts = (str(run.seed), outcome, str(run.attempts), str(last), run.reason or "no reason recorded")
+        rows.append(TableRow(label=analysis.label(run.arm), cells=tuple(Cell(text=t) for t in texts)))
+    return Table(
+        key="losses",
+        title="Runs that did not finish",
+        answers="Which runs are missing or cut short, and why?",
+        first="Configuration",
+        columns=tuple(Column(key=k, label=k.replace("_", " ")) for k in keys),
+        rows=tuple(rows),
+        notes=(
+            "As planned: a run that was stopped early counts with its last evaluation before; failed and cancelled "
+            "runs are left out and counted.",
+        ),
+    )
+
+
+def sensitivity_table(analysis: Analysis) -> Table | None:
+    """Return the difference to the base under other counts of lost runs; ``None`` if no finished arm is affected."""
+    lost = {r.arm for r in analysis.data.runs if r.outcome in ("failed", "stopped_early")}
+    affected = [a.key for a in analysis.plan.arms if a.key != analysis.plan.base and lost & {a.key, analysis.plan.base}]
+    if not affected:
+        return None
+    cases = list(analysis.sensitivity(affected[0]))
+    rows = []
+    for arm in affected:
+        cells = [effect_cell(e, e.estimate.n if e else 0, verdict=True) for e in analysis.sensitivity(arm).values()]
+        testable = all(e is not None and e.supported for e in analysis.sensitivity(arm).values())
+        verdict = Cell(text="fragile" if analysis.fragile(arm) else "stable" if testable else "not testable in full")
+        rows.append(TableRow(label=analysis.label(arm), cells=(*cells, verdict)))
+    unit = analysis.score.unit
+    columns = [Column(key=c.replace(" ", "_"), label=c, unit=unit) for c in cases]
+    return Table(
+        key="sensitivity",
+        title="If lost runs are counted otherwise",
+        answers="Does the difference to the base depend on the runs that were lost or stopped?",
+        first="Configuration",
+        columns=(*columns, Column(key="verdict", label="verdict", note="fragile: separation or sign changes")),
+        rows=tuple(rows),
+        notes=("Worst score: the worst of any run of the study, the evaluation before training included.", INTERVALS),
+    )
+
+
+def _single(row: Row) -> Single:
+    trick = row.kind == "add_one" and len(row.tricks) == 1
+    return Single(name=row.tricks[0] if trick else row.label, arm=row.arm, trick=trick)
+
+
+def _late_note() -> str:
+    return f"Length, truncation, entropy and zero-spread groups: training rollouts, {LATE_RULE}."
+
+
+def _seed_cell(analysis: Analysis, arm: str, seed: int) -> Cell:
+    marks = {"stopped_early": "†", "failed": "✗", "cancelled": "✗", "pending": "…"}
+    values = analysis.values(arm, analysis.score)
+    outcome = next((r.outcome for r in analysis.runs(arm) if r.seed == seed), "pending")
+    mark = marks.get(outcome, "")
+    if seed not in values:
+        return Cell(text=mark or MISSING.text)
+    estimate = analysis.estimate(arm, analysis.score)
+    decimals = decimals_for(estimate.se if estimate else None, values[seed])
+    text = number(values[seed], decimals + 1) + mark  # a single run is known better than its scatter over seeds
+    return Cell(text=text, value=float(f"{values[seed]:.6g}"), n=1, seeds=by_seed({seed: values[seed]}))
+
+
+def _difference_of(effect: Effect, seed: int) -> Cell:
+    found = dict(effect.by_seed)
+    if seed not in found:
+        return NOT_APPLICABLE
+    decimals = decimals_for(effect.estimate.se, found[seed]) + (1 if effect.estimate.se else 0)
+    return Cell(text=number(found[seed], decimals, signed=True), value=float(f"{found[seed]:.6g}"), n=1)
+
+
+def _count(n: int) -> Cell:
+    return Cell(text=str(n), value=float(n))
+
+
+def _rho(analysis: Analysis, arm: str, base: str) -> Cell:
+    first, second = analysis.values(arm, analysis.score), analysis.values(base, analysis.score)
+    seeds = sorted(first.keys() & second.keys())
+    rho = correlation([first[s] for s in seeds], [second[s] for s in seeds])
+    return NOT_APPLICABLE if rho is None else Cell(text=number(rho, 1), value=float(f"{rho:.6g}"))
+
+
+def _exact_p(effect: Effect) -> Cell:
+    differences = [d for _, d in effect.by_seed]
+    if not EXACT_FROM <= len(differences) <= EXACT_TO:
+        return NOT_APPLICABLE
+    p = sign_flip_p(differences)
+    return Cell(text=p_text(p), value=float(f"{p:.6g}"), n=len(differences))
+
+
+def _exact_note(pairs: int) -> list[str]:
+    if not 2 <= pairs < EXACT_FROM:
+        return []
+    smallest = f"{2.0 ** (1 - pairs):g}"
+    return [
+        f"p values of few pairs rest on the normal shape of the scatter: with {pairs} pairs an exact sign-flip test "
+        f"cannot go below {smallest}."
+    ]
+
+
+def all_details(analysis: Analysis) -> Iterable[Table]:
+    """Return the tables that follow the designs, those that apply."""
+    found: Sequence[Table | None] = (
+        cost_table(analysis),
+        pairs_table(analysis),
+        seeds_table(analysis),
+        losses_table(analysis),
+        sensitivity_table(analysis),
+    )
+    return [t for t in found if t is not None]

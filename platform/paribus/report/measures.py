@@ -1,0 +1,235 @@
+"""What is measured of a run, one number a run: the score by the declared rule, symptoms late in training, costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from paribus.report.data import RunData
+from paribus.stats.evals import accuracy_standard_error
+from paribus.study.job import Evaluate
+from paribus.track.metrics import Better, find_metric
+
+LATE = 0.25
+"""Share of the training steps, at the end, over which symptoms are averaged."""
+
+LATE_RULE = "mean over the last quarter of the training steps of each run, then over seeds"
+
+Rule = Literal["score", "start", "late", "last", "sum", "waste", "gain_per_token"]
+
+GENERATED, TRAINED = "budget/gen_tokens", "budget/trained_tokens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One number a run.
+
+    Attributes:
+        key: stable name, the key of its column.
+        label: short name.
+        metric: canonical metric that it is made of.
+        rule: how one number comes from the metric's values over steps.
+        unit: printed unit.
+        scale: printed over stored unit, e.g. 0.001 for thousands of tokens.
+        better: direction of improvement.
+        note: definition, for footnotes.
+    """
+
+    key: str
+    label: str
+    metric: str
+    rule: Rule
+    unit: str = ""
+    scale: float = 1.0
+    better: Better = "neither"
+    note: str = ""
+
+
+def score_measure(evaluate: Evaluate) -> Measure:
+    """Return the study's primary metric under its checkpoint rule."""
+    name = evaluate.primary_metric
+    metric = find_metric(name)
+    rules = {"final": "the last evaluation", "mean_of_last_3": "mean of the last 3 evaluations"}
+    label = f"held-out {metric.label}" if metric and name.startswith("eval/heldout/") else _label(name)
+    return Measure(
+        key="score",
+        label=label,
+        metric=name,
+        rule="score",
+        unit=metric.unit if metric else "",
+        better=metric.better if metric else "higher",
+        note=f"`{name}`, {rules[evaluate.checkpoint]} of each run; the rule was declared before the run",
+    )
+
+
+def start_measure(evaluate: Evaluate) -> Measure:
+    """Return the primary metric before training."""
+    return replace(score_measure(evaluate), key="start", rule="start", note="the evaluation at step 0")
+
+
+def symptom_measures() -> tuple[Measure, ...]:
+    """Return the training-side measures of the ladder and of the table of effects."""
+    return (
+        _late("length", "response/length_mean"),
+        _late("length_wrong", "response/length_mean_incorrect"),
+        _late("truncated", "response/truncated_frac"),
+        _late("entropy", "policy/entropy"),
+        _late("zero_spread", "group/zero_std_frac"),
+    )
+
+
+def cost_measures(largest: float) -> dict[str, Measure]:
+    """Return the measures of cost by key, tokens in a unit that suits the largest number of tokens."""
+    scale, unit = next(((s, u) for s, u in ((1e-9, "G"), (1e-6, "M"), (1e-3, "k")) if largest * s >= 10), (1.0, ""))
+    tokens = f"{unit} tokens".strip()
+    found = (
+        Measure(
+            key="generated",
+            label="generated",
+            metric=GENERATED,
+            rule="last",
+            unit=tokens,
+            scale=scale,
+            better="lower",
+            note="tokens generated for training, whole run",
+        ),
+        Measure(
+            key="trained",
+            label="trained on",
+            metric=TRAINED,
+            rule="last",
+            unit=tokens,
+            scale=scale,
+            note="tokens that entered the loss, each rollout counted once",
+        ),
+        Measure(
+            key="waste",
+            label="thrown away",
+            metric=GENERATED,
+            rule="waste",
+            unit="fraction",
+            better="lower",
+            note="1 - tokens trained on / tokens generated, whole run",
+        ),
+        Measure(
+            key="updates",
+            label="updates",
+            metric="budget/optimizer_steps",
+            rule="last",
+            unit="updates",
+            note="optimizer updates, whole run",
+        ),
+        Measure(
+            key="seconds",
+            label="time",
+            metric="perf/time_step_s",
+            rule="sum",
+            unit="s/run",
+            better="lower",
+            note="sum of the step times; start-up is not counted, and other load on the machine is",
+        ),
+    )
+    return {m.key: m for m in found}
+
+
+def gain_measure(evaluate: Evaluate) -> Measure:
+    """Return the gain in the primary metric for a million generated tokens."""
+    return replace(
+        score_measure(evaluate),
+        key="gain_per_token",
+        label="gain per M tokens",
+        rule="gain_per_token",
+        note="(score after - before training) / million tokens generated",
+    )
+
+
+def series(run: RunData, metric: str) -> list[tuple[int, float]]:
+    """Return step and value of a metric where it is present and finite."""
+    points = ((line.step, line.values[metric]) for line in run.lines if metric in line.values)
+    return [(step, value) for step, value in points if math.isfinite(value)]
+
+
+def value_of(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None:
+    """Return the run's number in the printed unit; ``None`` if it has none, or has not come to its end.
+
+    A run that was stopped early counts with its last valid evaluation; failed and unfinished runs have no number.
+    """
+    if run.outcome not in ("finished", "stopped_early"):
+        return None
+    raw = _raw_value(run, measure, evaluate)
+    return None if raw is None else raw * measure.scale
+
+
+def score_steps(run: RunData, evaluate: Evaluate) -> list[tuple[int, float]]:
+    """Return the evaluations, as step and value, that make the run's score by the declared rule."""
+    points = series(run, evaluate.primary_metric)
+    if run.outcome == "stopped_early":
+        return points[-1:]
+    after = [p for p in points if p[0] > 0]
+    return after[-1:] if evaluate.checkpoint == "final" else after[-3:]
+
+
+def evaluation_error(run: RunData, evaluate: Evaluate) -> float | None:
+    """Return the standard error of the run's score over the choice of problems; ``None`` without counts.
+
+    Counts of the evaluations that make the score are added problem by problem, so that they are not taken as
+    independent. This is the noise of the evaluation alone, not of training.
+    """
+    prefix, _, rest = evaluate.primary_metric.rpartition("/")
+    steps = {step for step, _ in score_steps(run, evaluate)}
+    used = [e for e in run.evaluations if f"eval/{e.set}" == prefix and e.step in steps]
+    if not used or rest != f"avg_at_{used[0].samples}" or len({e.problems for e in used}) != 1:
+        return None
+    summed = [sum(counts) for counts in zip(*(e.correct for e in used), strict=True)]
+    return accuracy_standard_error(summed, used[0].samples * len(used)) if len(summed) > 1 else None
+
+
+def _raw_value(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None:
+    points = series(run, measure.metric)
+    match measure.rule:
+        case "score":
+            return _mean(v for _, v in score_steps(run, evaluate))
+        case "start":
+            return next((v for step, v in points if step == 0), None)
+        case "late":
+            last = max((line.step for line in run.lines), default=0)
+            return _mean(v for step, v in points if step > last * (1 - LATE))
+        case "last":
+            return points[-1][1] if points else None
+        case "sum":
+            return math.fsum(v for _, v in points) if points else None
+        case "waste":
+            trained = series(run, TRAINED)
+            return 1 - trained[-1][1] / points[-1][1] if trained and points and points[-1][1] > 0 else None
+        case "gain_per_token":
+            before = next((v for step, v in points if step == 0), None)
+            after, tokens = _mean(v for _, v in score_steps(run, evaluate)), series(run, GENERATED)
+            if before is None or after is None or not tokens or tokens[-1][1] <= 0:
+                return None
+            return (after - before) / (tokens[-1][1] / 1e6)
+
+
+def _late(key: str, metric: str) -> Measure:
+    known = find_metric(metric)
+    assert known is not None
+    return Measure(
+        key=key,
+        label=known.label,
+        metric=metric,
+        rule="late",
+        unit=known.unit,
+        better=known.better,
+        note=known.definition,
+    )
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return math.fsum(found) / len(found) if found else None
+
+
+def _label(name: str) -> str:
+    metric = find_metric(name)
+    return metric.label if metric else name

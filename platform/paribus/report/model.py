@@ -1,0 +1,215 @@
+"""The report as a value: every number and sentence that is printed, in every format.
+
+Rendering never computes: the renderers lay out these values and escape their texts; a number in any format is a
+number of this model, rounded here. Texts use ``**bold**``-free plain language; backquotes mark names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+REPORT_SCHEMA = 1
+"""Version of ``report.json``."""
+
+Verdict = Literal["", "separated", "not_separated", "untested"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One cell of a table.
+
+    Attributes:
+        text: what is printed, already rounded; ``n/a`` where nothing was measured, an em dash where nothing applies.
+        note: second, smaller line of the cell; may be empty.
+        value: number behind the text, to 6 significant digits; ``None`` for words.
+        low: lower end of its interval.
+        high: upper end.
+        n: seeds, or pairs of seeds, behind the value.
+        p: two-sided p value, before correction.
+        p_adjusted: after Holm's correction over the family that the table names.
+        seeds: value of each seed.
+        verdict: whether a difference is separated from seed noise.
+        bold: best of its column, or not distinguishable from the best.
+    """
+
+    text: str
+    note: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    p: float | None = None
+    p_adjusted: float | None = None
+    seeds: tuple[tuple[int, float], ...] = ()
+    verdict: Verdict = ""
+    bold: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column.
+
+    Attributes:
+        key: stable name, used in CSV.
+        label: heading.
+        unit: unit of the numbers; empty for words and pure numbers.
+        note: footnote that defines the column; empty if the heading says all.
+    """
+
+    key: str
+    label: str
+    unit: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """One row; ``cells`` are in the order of the columns, the first column being ``label``."""
+
+    label: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table.
+
+    Attributes:
+        key: stable name, e.g. ``ladder.score``.
+        title: heading.
+        answers: the question it answers, one sentence.
+        first: heading of the column of row labels.
+        columns: the other columns.
+        rows: rows in order.
+        notes: how to read it: rules, tests, family of the correction.
+        main: whether the terminal shows it.
+    """
+
+    key: str
+    title: str
+    answers: str
+    first: str
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    notes: tuple[str, ...] = ()
+    main: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One arm's curve.
+
+    Attributes:
+        arm: label of the arm.
+        n: seeds at the points; where a seed ended early, fewer (``counts``).
+        x: steps, or generated tokens.
+        mean: mean over seeds.
+        low: lower end of the 95% t band; empty below three seeds.
+        high: upper end; empty below three seeds.
+        seeds: seed, its x and its values, unsmoothed.
+    """
+
+    arm: str
+    n: int
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    seeds: tuple[tuple[int, tuple[float, ...], tuple[float, ...]], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One metric against one x axis, with one line an arm."""
+
+    key: str
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """One difference of a forest plot; ``low`` and ``high`` are ``None`` below three seeds."""
+
+    label: str
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+    separated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forest:
+    """Differences to the base arm in one metric."""
+
+    key: str
+    title: str
+    x_label: str
+    intervals: tuple[Interval, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A block of panels that share their arms, or of forest plots that share their rows."""
+
+    key: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...] = ()
+    forests: tuple[Forest, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportModel:
+    """A whole report.
+
+    Attributes:
+        study: name of the study.
+        title: heading.
+        question: the study's question.
+        status: ``complete: 39 of 39 runs`` or ``incomplete: 12 of 39 runs``.
+        complete: whether every run has come to its end.
+        summary: the answer in one paragraph.
+        words: what was found, one sentence or two a comparison.
+        warnings: what lowers trust: lost runs, fragile verdicts, notes of the plan.
+        tables: tables in order.
+        figures: figures in order.
+        provenance: name to value: what the numbers depend on.
+    """
+
+    study: str
+    title: str
+    question: str
+    status: str
+    complete: bool
+    summary: tuple[str, ...]
+    words: tuple[str, ...]
+    warnings: tuple[str, ...]
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    provenance: Mapping[str, str]
+    schema_version: int = REPORT_SCHEMA
+
+    def to_json(self) -> str:
+        """Return the model as JSON text, the content of ``report.json``."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def main_tables(self) -> tuple[Table, ...]:
+        """Return the tables that the terminal shows."""
+        return tuple(t for t in self.tables if t.main)
+
+
+def stored(value: float | None) -> float | None:
+    """Return a number as the model keeps it: to 6 significant digits, so that files do not differ by machine."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def from_asdict(raw: Any) -> Any:
+    """Return the tuples and numbers of a value as JSON has them, for comparisons."""
+    return json.loads(json.dumps(raw))

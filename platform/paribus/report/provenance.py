@@ -1,0 +1,59 @@
+"""The provenance block: everything that the numbers depend on. A report without it is refused."""
+
+from __future__ import annotations
+
+from paribus.errors import ParibusError
+from paribus.report.analysis import Analysis
+from paribus.report.measures import LATE
+from paribus.stats.compare import ALPHA
+from paribus.stats.intervals import LEVEL
+from paribus.stats.power import POWER
+from paribus.track.folder import SHORT
+from paribus.track.metrics import METRIC_SCHEMA
+
+RECORDED = ("paribus", "git commit", "code", "data", "initial model", "environment", "submitted", "last result")
+"""What :attr:`StudyData.provenance` has to hold; where something is not known, its text says so."""
+
+
+def provenance(analysis: Analysis) -> dict[str, str]:
+    """Return name to text of all that the numbers depend on.
+
+    Raises:
+        ParibusError: something of :data:`RECORDED` is missing.
+    """
+    recorded = analysis.data.provenance
+    missing = [name for name in RECORDED if not recorded.get(name)]
+    if missing:
+        raise ParibusError(
+            f"the report of `{analysis.plan.study}` is refused: its provenance lacks {', '.join(missing)}. "
+            "Numbers are not printed without what they depend on; look into environment.json of its run folders."
+        )
+    plan, evaluate = analysis.plan, analysis.evaluate
+    outcomes = [r.outcome for r in analysis.data.runs]
+    counts = ", ".join(f"{outcomes.count(o)} {o.replace('_', ' ')}" for o in dict.fromkeys(outcomes))
+    limits = sorted({a.recipe.schedule.max_new_tokens for a in plan.arms})
+    problems = sorted({len(e.problems) for r in analysis.data.runs for e in r.evaluations}) or [evaluate.problems]
+    return {
+        "study": plan.study,
+        "study fingerprint": plan.fingerprint,
+        "runner": plan.runner,
+        **{name: str(recorded[name]) for name in RECORDED},
+        **{name: str(text) for name, text in recorded.items() if name not in RECORDED},
+        "metric schema": str(METRIC_SCHEMA),
+        "primary metric": evaluate.primary_metric,
+        "checkpoint rule": f"{evaluate.checkpoint}, declared before the run",
+        "problems": ", ".join(map(str, problems)),
+        "responses per problem": str(evaluate.samples),
+        "evaluation temperature": f"{evaluate.temperature:g}",
+        "max new tokens": ", ".join(map(str, limits)),
+        "evaluated every": f"{evaluate.every} steps",
+        "seeds": ", ".join(map(str, plan.seeds)),
+        "runs": f"{len(outcomes)} planned: {counts}",
+        "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
+        "intervals": f"{LEVEL:.0%} Student t over training seeds",
+        "tests": f"{'paired t by seed' if plan.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
+        "correction": f"Holm over {analysis.family} comparisons with the base in the primary metric; "
+        "in the other tables over the tests of the table",
+        "power": f"{POWER:.0%} by the noncentral t, at the spread seen",
+        "late in training": f"last {LATE:.0%} of the steps",
+    }

@@ -1,0 +1,188 @@
+"""What was found, in words: templates bound to the results of tests. No claim beyond them, and never "no effect"."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from paribus.report.analysis import MIN_SEEDS, Analysis, Effect, difference
+from paribus.report.details import Single, effect_measures, effects, singles
+from paribus.report.measures import Measure, start_measure
+from paribus.report.text import decimals_for, interval_text, needed_text, number, p_text, precision
+from paribus.study.plan import Row
+
+NAMES = {
+    "length": "length",
+    "length_wrong": "the length of wrong answers",
+    "truncated": "truncation",
+    "entropy": "entropy",
+    "zero_spread": "the share of zero-spread groups",
+    "generated": "generated tokens",
+}
+"""What the measures of the table of effects are called in a sentence."""
+
+
+def summary(analysis: Analysis) -> list[str]:
+    """Return the answer in one paragraph: does the base learn, does the ladder rise, what do single changes do."""
+    return [s for s in (_learning(analysis), *_ladders(analysis), _singles(analysis), _seeds_rule(analysis)) if s]
+
+
+def words(analysis: Analysis) -> list[str]:
+    """Return one item for each single change: the score, then the symptoms that it moved."""
+    found = effects(analysis)
+    return [_one_change(analysis, single, found) for single in singles(analysis)]
+
+
+def warnings(analysis: Analysis) -> list[str]:
+    """Return what lowers trust in the tables."""
+    found = []
+    for outcome, text in (
+        ("failed", "failed, left out of the means"),
+        ("cancelled", "cancelled, left out of the means"),
+        ("stopped_early", "stopped early, counted with the last evaluation before"),
+        ("pending", "not finished, left out of the means so far"),
+    ):
+        lost = [r for r in analysis.data.runs if r.outcome == outcome]
+        if lost:
+            names = _list(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in lost))
+            found.append(f"{len(lost)} of {len(analysis.data.runs)} runs {text}: {names}.")
+    fragile = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if analysis.fragile(arm)]
+    if fragile:
+        found.append(f"Fragile, the verdict against the base depends on how lost runs are counted: {_list(fragile)}.")
+    found += [f"{f'`{n.arm}`: ' if n.arm else ''}{n.message}" for n in analysis.plan.notes]
+    return found
+
+
+def _learning(analysis: Analysis) -> str:
+    base, label = analysis.plan.base, analysis.score.label
+    after, before = analysis.values(base, analysis.score), analysis.values(base, start_measure(analysis.evaluate))
+    seeds = [s for s in after if s in before]
+    who = f"The base arm `{analysis.label(base)}`"
+    if not seeds:
+        return f"{who} has no finished run yet, so nothing can be said about learning."
+    ends = analysis.estimate(base, start_measure(analysis.evaluate)), analysis.estimate(base, analysis.score)
+    if len(seeds) < MIN_SEEDS:
+        pairs = _list(f"{number(before[s], 3)} to {number(after[s], 3)}" for s in seeds)
+        few = "single run; training variance unknown" if len(seeds) == 1 else "2 runs, too few for an interval"
+        return f"{who} went from {pairs} in {label} ({few})."
+    gain = difference(after, before, paired=True)
+    assert gain is not None and ends[0] is not None and ends[1] is not None  # noqa: PT018 - there are seeds
+    text = f"{who} went from {interval_text(ends[0])} to {interval_text(ends[1])} in {label}"
+    verdict = "" if gain.separated else "; this is not separated from seed noise"
+    moved = interval_text(gain.estimate, signed=True)
+    return f"{text}, a change of {moved} (paired within {gain.estimate.n} runs, 95% t intervals){verdict}."
+
+
+def _ladders(analysis: Analysis) -> list[str]:
+    names = dict.fromkeys(r.design for r in analysis.plan.rows if r.kind == "cumulative")
+    return [_ladder(analysis, n, [r for r in analysis.plan.rows if r.design == n]) for n in names]
+
+
+def _ladder(analysis: Analysis, name: str, rows: list[Row]) -> str:
+    steps = [(b, analysis.effect(b.arm, a.arm, analysis.score)) for a, b in itertools.pairwise(rows)]
+    tested = [(row, e) for row, e in steps if e is not None and e.supported]
+    if not tested:
+        return f"Ladder `{name}`: no step has the 3 seeds an arm that a comparison takes."
+    moved = [f"`{row.label}` {interval_text(e.estimate, signed=True)}" for row, e in tested if e.separated]
+    count = f"{len(moved)} {'is' if len(moved) == 1 else 'are'}" if moved else "none is"
+    text = f"Ladder `{name}`: of its {len(tested)} steps, {count} separated from seed noise in {analysis.score.label}, "
+    text += "each given the rows above and uncorrected" + (f": {_list(moved)}." if moved else ".")
+    last = analysis.to_base.get(rows[-1].arm)
+    if last is None or not last.supported:
+        return text
+    return f"{text} Last row against the base: {interval_text(last.estimate, signed=True)}, {_verdict(analysis, last)}."
+
+
+def _singles(analysis: Analysis) -> str:
+    found = [(s, analysis.to_base.get(s.arm)) for s in singles(analysis)]
+    tested = [(s, e) for s, e in found if e is not None and e.supported]
+    if not tested:
+        return ""
+    moved = [f"`{s.name}` {interval_text(e.estimate, signed=True)}" for s, e in tested if e.separated]
+    kept = [f"`{s.name}`" for s, e in tested if e.confirmed]
+    head = f"Of {len(tested)} single changes, {len(moved) or 'none'} "
+    head += f"{'is' if len(moved) < 2 else 'are'} separated from the base in {analysis.score.label}"
+    if not moved:
+        return f"{head}."
+    after = f"after Holm's correction over {analysis.family} comparisons: {_list(kept) if kept else 'none'}"
+    return f"{head}: {_list(moved)}; {after}."
+
+
+def _seeds_rule(analysis: Analysis) -> str:
+    n = len(analysis.plan.seeds)
+    if n == 1:
+        return "Each arm is a single run; training variance unknown: differences between arms are not tested."
+    if n == 2:
+        return "Each arm has 2 runs; both values are printed, and differences are not tested."
+    if n < 5:
+        return f"With {n} seeds an arm all of this is indicative."
+    return ""
+
+
+def _one_change(analysis: Analysis, single: Single, found: dict[tuple[str, str], Effect | None]) -> str:
+    name = f"`{single.name}` alone" if single.trick else f"`{single.name}`"
+    score = analysis.to_base.get(single.arm)
+    if score is None:
+        return f"{name}: no finished run to compare with the base."
+    if not score.supported:
+        n = score.estimate.n
+        few = "single run; training variance unknown" if n == 1 else f"{n} runs, too few for a test"
+        each = [d for _, d in score.by_seed] or [score.estimate.value]
+        seen = _list(number(d, 3, signed=True) for d in each)
+        return f"{name}: {analysis.score.label} {seen} against the base ({few})."
+    known = [(m, e) for m in effect_measures(analysis) if (e := found[single.arm, m.key]) is not None]
+    quiet = [NAMES[m.key] for m, e in known if e.supported and e.estimate.sd and not e.separated]
+    parts = [f"{name}{'' if score.separated else ':'} {_score_sentence(analysis, score)}."]
+    for verb, sign in (("lowered", -1), ("raised", 1)):
+        moved = [_moved(m, e) for m, e in known if e.separated and sign * e.estimate.value > 0]
+        parts += [f"It {verb} {_list(moved)}."] if moved else []
+    parts += [f"Not separated from seed noise: {_list(quiet)}."] if quiet else []
+    return " ".join(parts)
+
+
+def _moved(measure: Measure, effect: Effect) -> str:
+    unit = measure.unit.removesuffix("tokens").strip() if measure.key == "generated" else measure.unit
+    size = f"{NAMES[measure.key]} by {_size(effect)}"
+    return size + (f" {unit}" if unit not in ("fraction", "") else "") + ("*" if effect.confirmed else "")
+
+
+def _score_sentence(analysis: Analysis, effect: Effect) -> str:
+    label, e = analysis.score.label, effect.estimate
+    if effect.separated:
+        verb = "raised" if e.value > 0 else "lowered"
+        return f"{verb} {label} by {_size(effect)} ({_count(effect)}; {_verdict(analysis, effect)})"
+    seen = f"no difference in {label} detected ({interval_text(e, signed=True)}, {_count(effect)})"
+    if effect.detectable is None:
+        return seen
+    reach = number(effect.detectable, decimals_for(e.se, effect.detectable))
+    limit = f"with this spread the study could detect {reach} or more"
+    return f"{seen}; {limit}; for a difference of the size seen {needed_text(effect)}"
+
+
+def _verdict(analysis: Analysis, effect: Effect) -> str:
+    p = p_text(effect.p_adjusted)
+    after = f"p {p.replace('<', '< ')}" if p.startswith("<") else f"p = {p}"
+    if effect.p_adjusted is None:
+        return "the same in every pair, so not testable"
+    if effect.confirmed:
+        return f"{after} after Holm over {analysis.family}"
+    if effect.separated:
+        return f"separated by itself, but {after} after Holm over {analysis.family}"
+    return "not separated from seed noise"
+
+
+def _count(effect: Effect) -> str:
+    return f"{effect.estimate.n} {'seed pairs' if effect.paired else 'seeds an arm'}"
+
+
+def _size(effect: Effect) -> str:
+    """Return the size of a separated effect without its sign: ``3.5 [2.5, 4.5]``."""
+    e = effect.estimate
+    decimals = precision(e)
+    ends = sorted(abs(x) for x in (e.low, e.high) if x is not None)
+    return f"{number(abs(e.value), decimals)} [{', '.join(number(x, decimals) for x in ends)}]"
+
+
+def _list(items: Iterable[str]) -> str:
+    found = list(items)
+    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + f" and {found[-1]}" if found else "nothing"
