@@ -2,12 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
 
+from paribus.recipe import analysis
+from paribus.recipe.recipe import Recipe
 from paribus.study.plan import Arm, Note, Row
 from paribus.study.spec import Seeds
 
+_PAIRED = (11.53, 3.26, 2.13, 1.68, 1.43, 1.27, 1.16, 1.07, 1.0, 0.94, 0.89, 0.85, 0.81, 0.78, 0.75, 0.72, 0.7)
+_UNPAIRED = (5.65, 3.07, 2.38, 2.02, 1.8, 1.63, 1.51, 1.41, 1.32, 1.26, 1.2, 1.15, 1.1, 1.06, 1.02, 0.99, 0.96)
+_TABLE_START = 2  # seeds of the first entry; from the noncentral t distribution
+
 
 def notes_of(arms: Sequence[Arm], rows: Sequence[Row], seeds: Seeds) -> tuple[Note, ...]:
-    """Return the notes on a plan, each distinct one once."""
-    return ()
+    """Return the notes on a plan; a reason that holds for several rows or arms is told once and names them all."""
+    recipes = {arm.key: arm.recipe for arm in arms}
+    notes = (*_row_notes(rows, recipes), *_identical(rows), *_arm_notes(arms), seed_note(seeds))
+    return tuple(dict.fromkeys(notes))
+
+
+def seed_note(seeds: Seeds) -> Note:
+    """Return what a comparison with this number of seeds can show."""
+    if seeds.n == 1:
+        return Note(code="seeds", message="one seed: no difference can be told from seed noise, and none is tested")
+    smallest, effect = smallest_p(seeds.n), detectable_effect(seeds.n, paired=seeds.paired)
+    unit = "standard deviations of the paired differences" if seeds.paired else "standard deviations over seeds"
+    return Note(
+        code="seeds",
+        message=f"{seeds.n} seeds: the smallest possible two-sided p of a sign-flip test is {smallest:.3g}; "
+        f"a t test finds differences of {effect:.3g} {unit} (power 0.8 at level 0.05)",
+    )
+
+
+def smallest_p(n: int) -> float:
+    """Return the smallest two-sided p that a sign-flip test of n differences can give: 2 / 2^n."""
+    return float(2.0 ** (1 - n))
+
+
+def detectable_effect(n: int, *, paired: bool) -> float:
+    """Return the difference that a two-sided t test at 0.05 finds with power 0.8, in standard deviations.
+
+    Args:
+        n: seeds per arm, 2 or more.
+        paired: in standard deviations of the differences between arms with the same seed; else of one arm over seeds.
+    """
+    table = _PAIRED if paired else _UNPAIRED
+    if n - _TABLE_START < len(table):
+        return table[n - _TABLE_START]
+    return 2.8 * (sqrt(1 / n) * (1 + 1.1 / n) if paired else sqrt(2 / n) * (1 + 0.55 / n))
+
+
+def _row_notes(rows: Sequence[Row], recipes: Mapping[str, Recipe]) -> Iterator[Note]:
+    parents = {(row.design, row.label): row.arm for row in rows}
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.parent is None:
+            continue
+        before, after = recipes[parents[row.design, row.parent]], recipes[row.arm]
+        if not row.changes:
+            if row.kind != "grid":  # the base's own value belongs into a grid
+                yield Note(
+                    code="no_change", arm=row.label, message=f"{_place(row)} is the same recipe as `{row.parent}`"
+                )
+            continue
+        for code, reason in (("inert", analysis.inert(before, after)), ("rescaled", analysis.rescaled(before, after))):
+            if reason is not None:
+                found.setdefault((code, reason), []).append(row)
+    for (code, reason), where in found.items():
+        listed = ", ".join(_place(row) for row in where)
+        yield Note(code=code, arm=where[0].label, message=f"{listed}: {reason}")
+
+
+def _identical(rows: Sequence[Row]) -> Iterator[Note]:
+    first: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        same = first.setdefault((row.design, row.arm), row)
+        if same is not row and row.parent != same.label and same.parent != row.label:
+            yield Note(
+                code="identical_rows", arm=row.label, message=f"{_place(row)} and `{same.label}` are the same recipe"
+            )
+
+
+def _arm_notes(arms: Sequence[Arm]) -> Iterator[Note]:
+    for code, check in (("same_responses", analysis.same_responses), ("never_clips", analysis.never_clips)):
+        reasons: dict[str, list[str]] = {}
+        for arm in arms:
+            if reason := check(arm.recipe):
+                reasons.setdefault(reason, []).append(arm.label)
+        for reason, labels in reasons.items():
+            more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
+            yield Note(code=code, arm=labels[0], message=f"`{labels[0]}`{more}: {reason}")
+
+
+def _place(row: Row) -> str:
+    return f"{row.design}: `{row.label}`"

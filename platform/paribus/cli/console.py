@@ -1,0 +1,44 @@
+"""How commands print: rich in a terminal, plain text of a fixed width elsewhere."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from paribus.recipe.recipe import flatten
+
+WIDTH = 100
+"""Columns of output that does not go to a terminal."""
+
+
+def console() -> Console:
+    """Return a console on standard output; without a terminal it is plain and :data:`WIDTH` wide."""
+    found = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    if found.is_terminal:
+        return found
+    return Console(highlight=False, markup=False, emoji=False, width=WIDTH, no_color=True)
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """Return an empty table with these columns, in the one style of all commands."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    for name in columns:
+        made.add_column(name, overflow="fold")
+    return made
+
+
+def shown(value: object) -> str:
+    """Return a value as tables show it."""
+    if value is None:
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def describe(part: BaseModel) -> str:
+    """Return a part of a recipe in one line: its level, then its parameters."""
+    values = flatten(part.model_dump(mode="json"))
+    kind = values.pop("kind", "")
+    rest = ", ".join(f"{path.removesuffix('.kind')}={shown(value)}" for path, value in values.items())
+    return f"{kind} ({rest})" if kind and rest else kind or rest

@@ -1,0 +1,164 @@
+"""``paribus plan``: what a study comes to, before anything is run."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from paribus.study.plan import Plan, Row
+
+
+@click.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def command(study: Path, as_json: bool) -> None:
+    """Show what STUDY comes to: designs, arms, runs, and what to know before spending compute."""
+    from paribus.study.expand import plan_of, refuse_unsupported
+    from paribus.study.home import home
+    from paribus.study.load import load_study
+    from paribus.study.runner import load_runner
+
+    spec = load_study(study)
+    runner = load_runner(spec.runner)
+    plan = plan_of(spec, runner)
+    recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
+    if as_json:
+        click.echo(json.dumps(as_plain(plan, recorded), indent=1))
+    else:
+        print_plan(plan, recorded)
+    refuse_unsupported(plan, runner)
+
+
+def recorded_runs(home: Path, fingerprints: Sequence[str]) -> frozenset[str]:
+    """Return which runs the store already has results of; none where there is no store."""
+    if not (home / "paribus.db").exists():
+        return frozenset()
+    from paribus.store import store
+
+    return store.recorded_runs(home, fingerprints)
+
+
+def as_plain(plan: Plan, recorded: frozenset[str]) -> dict[str, Any]:
+    """Return the plan as JSON values."""
+    return {
+        "study": plan.study,
+        "fingerprint": plan.fingerprint,
+        "question": plan.question,
+        "runner": plan.runner,
+        "base": plan.base,
+        "arms": [{"key": a.key, "label": a.label, "changes": a.changes} for a in plan.arms],
+        "rows": [
+            {"design": r.design, "kind": r.kind, "label": r.label, "arm": r.arm, "parent": r.parent,
+             "tricks": r.tricks, "changes": r.changes}
+            for r in plan.rows
+        ],
+        "runs": [
+            {"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed, "recorded": r.fingerprint in recorded}
+            for r in plan.runs
+        ],
+        "evaluate": {**plan.evaluate.model_dump(mode="json"), "primary": plan.evaluate.primary_metric},
+        "notes": [vars(note) for note in plan.notes],
+    }  # fmt: skip
+
+
+def print_plan(plan: Plan, recorded: frozenset[str]) -> None:
+    """Print the plan for people."""
+    from paribus.cli.console import console
+
+    out = console()
+    out.print(f"study {plan.study}  (runner {plan.runner})", style="bold")
+    if plan.question:
+        out.print(plan.question)
+    _print_base(plan, out)
+    _print_designs(plan, out)
+    _print_counts(plan, recorded, out)
+    if plan.notes:
+        out.print("\nto know before the launch (`allow: [code]` silences a note)", style="bold")
+        for note in plan.notes:
+            out.print(f"  [{note.code}] {note.message}")
+
+
+def _print_base(plan: Plan, out: Console) -> None:
+    from paribus.cli.console import describe
+
+    recipe = plan.arm(plan.base).recipe
+    s = recipe.schedule
+    out.print(f"\nbase: model {recipe.model.name}, task {describe(recipe.task)}, arm {plan.base}")
+    out.print(
+        f"  {s.steps} steps of {s.prompts_per_step} prompts x {s.group_size} responses, "
+        f"{s.updates_per_rollout} updates each ({s.minibatches} minibatches x {s.epochs} epochs), "
+        f"up to {s.max_new_tokens} new tokens"
+    )
+    factors = ("reward", "length", "filter", "baseline", "scale", "ratio", "clip", "aggregation", "kl", "correction",
+               "token_weight", "auxiliary")  # fmt: skip
+    for name in factors:
+        out.print(f"  {name:<13}{describe(getattr(recipe, name))}")
+
+
+def _print_designs(plan: Plan, out: Console) -> None:
+    from paribus.cli.console import table
+
+    for design in dict.fromkeys(row.design for row in plan.rows):
+        rows = [row for row in plan.rows if row.design == design]
+        compared, named = _compared(rows)
+        listed = table("row", "arm", f"changes against {compared}", title=f"\n{design} ({rows[0].kind})")
+        for row in rows:
+            changes = "-" if row.parent is None else change_text(row.changes) or "nothing"
+            listed.add_row(
+                row.label, row.arm, f"{changes}  (against {row.parent})" if named and row.parent else changes
+            )
+        out.print(listed)
+
+
+def _compared(rows: Sequence[Row]) -> tuple[str, bool]:
+    """Return what the rows of a design are compared with, and whether each row must name it."""
+    if all(row.parent == rows[0].label for row in rows[1:]):
+        return f"`{rows[0].label}`", False
+    if all(row.parent == above.label for above, row in pairwise(rows)):
+        return "the row above", False
+    return "the row named", True
+
+
+def change_text(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return the changes of a row in one line; where the level changes, its new parameters stand behind it."""
+    from paribus.cli.console import shown
+
+    levels = {path.removesuffix(".kind") for path in changes if path.endswith(".kind")}
+    parts = []
+    for path, (before, after) in changes.items():
+        owner, _, name = path.rpartition(".")
+        if name == "kind":
+            inner = [
+                f"{other.removeprefix(owner + '.')}={shown(new)}"
+                for other, (_, new) in changes.items()
+                if other.startswith(f"{owner}.") and other != path and new is not None
+            ]
+            parts.append(f"{owner}: {before} -> {after}" + (f"({', '.join(inner)})" if inner else ""))
+        elif not any(path.startswith(f"{level}.") for level in levels):
+            parts.append(f"{path}: {shown(before)} -> {shown(after)}")
+    return "; ".join(parts)
+
+
+def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
+    listed = len(plan.rows) * len(plan.seeds)
+    known = sum(run.fingerprint in recorded for run in plan.runs)
+    seeds = ", ".join(map(str, plan.seeds[:8])) + (", ..." if len(plan.seeds) > 8 else "")
+    how = f"{seeds} in every arm (paired)" if plan.paired else "its own in every arm"
+    e = plan.evaluate
+    out.print(f"\n{len(plan.arms)} distinct arms; {len(plan.seeds)} seeds: {how}")
+    out.print(f"runs: {listed} listed, {len(plan.runs)} distinct, {known} already recorded (reused)")
+    out.print(
+        f"evaluation: every {e.every} steps on {e.problems} held-out problems x {e.samples} samples at temperature "
+        f"{e.temperature}; score {e.primary_metric}, {e.checkpoint}"
+    )
+    if plan.gpu_hours is not None:
+        out.print(f"budget: {plan.gpu_hours:g} GPU-hours")
