@@ -97,6 +97,7 @@ class Evaluation:
         tokens: generated tokens per problem, summed over its responses.
         tokens_correct: the same, over correct responses only.
         answers: per problem, extracted answer to number of responses; responses without an answer are under ``""``.
+        right: per problem, those of ``answers`` that were judged correct; empty where the trainer does not tell.
     """
 
     step: int
@@ -108,6 +109,7 @@ class Evaluation:
     tokens: tuple[int, ...]
     tokens_correct: tuple[int, ...]
     answers: tuple[Mapping[str, int], ...]
+    right: tuple[tuple[str, ...], ...] = ()
 
 
 class RunFolder:
@@ -164,10 +166,14 @@ class RunFolder:
         for path in sorted(self.evals.glob("*.json")) if self.evals.is_dir() else []:
             raw = read_json(path)
             try:
-                found.append(Evaluation(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}))
+                found.append(Evaluation(**{k: _frozen(v) for k, v in raw.items()}))
             except TypeError as error:
                 raise RunFolderError(f"{path} is not an evaluation: {error}") from error
         return tuple(sorted(found, key=lambda e: (e.set, e.step)))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
 
 
 def parse_metric_line(text: bytes, place: str) -> MetricLine:
