@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paribus.errors import ParibusError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import Console
 
+    from paribus.recipe.recipe import Recipe
     from paribus.study.plan import Plan, Row
+    from paribus.study.runner import Runner
 
 
 @click.command()
@@ -28,7 +32,7 @@ def command(study: Path, as_json: bool) -> None:
     from paribus.study.runner import load_runner
 
     spec = load_study(study)
-    runner = load_runner(spec.runner)
+    runner = _Tolerant(load_runner(spec.runner))
     plan = plan_of(spec, runner)
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
     if as_json:
@@ -36,15 +40,51 @@ def command(study: Path, as_json: bool) -> None:
     else:
         print_plan(plan, recorded)
     refuse_unsupported(plan, runner)
+    if runner.unread:
+        raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(dict.fromkeys(runner.unread)))
+
+
+class UnreadableInput(ParibusError):
+    """Data or a model that a study names cannot be read; all are listed."""
+
+    code = "P111"
+    exit_code = 2
+
+
+class _Tolerant:
+    """A runner whose fingerprints may fail, so that a plan is shown before its data are there."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.unread: list[str] = []
+        self._runner = runner
+
+    def unsupported(self, recipe: Recipe) -> tuple[str, ...]:
+        return self._runner.unsupported(recipe)
+
+    def code_fingerprint(self, recipe: Recipe) -> str:
+        return self._runner.code_fingerprint(recipe)
+
+    def data_fingerprint(self, recipe: Recipe) -> str:
+        return self._or_unread(self._runner.data_fingerprint, recipe)
+
+    def model_fingerprint(self, recipe: Recipe) -> str:
+        return self._or_unread(self._runner.model_fingerprint, recipe)
+
+    def _or_unread(self, fingerprint: Callable[[Recipe], str], recipe: Recipe) -> str:
+        try:
+            return fingerprint(recipe)
+        except ParibusError as error:
+            self.unread.append(str(error))
+            return "unread"
 
 
 def recorded_runs(home: Path, fingerprints: Sequence[str]) -> frozenset[str]:
     """Return which runs the store already has results of; none where there is no store."""
     if not (home / "paribus.db").exists():
         return frozenset()
-    from paribus.store import store
+    from paribus.store import recorded
 
-    return store.recorded_runs(home, fingerprints)
+    return recorded.recorded_runs(home, fingerprints)
 
 
 def as_plain(plan: Plan, recorded: frozenset[str]) -> dict[str, Any]:

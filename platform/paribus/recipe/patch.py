@@ -191,7 +191,8 @@ def _unknown_level(choice: Choice, path: tuple[str, ...], value: object) -> str:
     here = ".".join(path)
     if isinstance(value, str):
         return "" if value in choice.levels else f"`{here}` has no level `{value}`.{_known(value, choice.levels)}"
-    remedy = " Write `off` or `none`, as the list says." if value is False or value is None else ""
+    empty = {"off", "none"} & set(choice.levels) if value is False or value is None else set()
+    remedy = f" Write {_names(empty)}." if empty else ""
     return f"`{here}` expects the name of a level. Allowed: {_names(choice.levels)}.{remedy}"
 
 

@@ -64,8 +64,7 @@ def recipe_shape() -> Record:
 
 
 def paths(shape: Shape, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Shape]]:
-    """Yield all paths below a shape with their shapes, each path once; ``kind`` stands for the level of a choice."""
-    seen: set[tuple[str, ...]] = set()
+    """Yield all paths below a shape with their shapes; a path comes once for each level that has it."""
     records: list[Record] = []
     if isinstance(shape, Record):
         records = [shape]
@@ -74,10 +73,8 @@ def paths(shape: Shape, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
     for record in records:
         for name, inner in record.fields.items():
             path = (*prefix, name)
-            for found in ((path, inner), *paths(inner, path)):
-                if found[0] not in seen:
-                    seen.add(found[0])
-                    yield found
+            yield path, inner
+            yield from paths(inner, path)
 
 
 def _record(model: type[BaseModel], *, optional: bool = False) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from paribus.errors import Problem, StudyFileError, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
@@ -12,13 +13,28 @@ from paribus.study.fingerprint import recipe_key, run_fingerprint
 from paribus.study.notes import notes_of
 from paribus.study.plan import Arm, Plan, PlannedRun, Row
 from paribus.study.resolve import Resolved, resolve_base, resolve_row
-from paribus.study.runner import Runner
 from paribus.study.spec import Study
 
 KEY_DIGITS = 12
 
 
-def make_plan(study: Study, runner: Runner) -> Plan:
+class PlanRunner(Protocol):
+    """What a plan asks of a runner; a part of :class:`paribus.study.runner.Runner`."""
+
+    def unsupported(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return what of the recipe the runner cannot train, one sentence each."""
+
+    def code_fingerprint(self, recipe: Recipe) -> str:
+        """Return a hash of the code that the numbers of a run depend on."""
+
+    def data_fingerprint(self, recipe: Recipe) -> str:
+        """Return a hash of problems and verifier."""
+
+    def model_fingerprint(self, recipe: Recipe) -> str:
+        """Return a hash of the initial model."""
+
+
+def make_plan(study: Study, runner: PlanRunner) -> Plan:
     """Return the plan of a study that the runner can train.
 
     Raises:
@@ -30,7 +46,7 @@ def make_plan(study: Study, runner: Runner) -> Plan:
     return plan
 
 
-def plan_of(study: Study, runner: Runner) -> Plan:
+def plan_of(study: Study, runner: PlanRunner) -> Plan:
     """Return the plan of a study, whether or not the runner can train it.
 
     Raises:
@@ -62,16 +78,19 @@ def plan_of(study: Study, runner: Runner) -> Plan:
     return _with_fingerprint(plan)
 
 
-def refuse_unsupported(plan: Plan, runner: Runner) -> None:
+def refuse_unsupported(plan: Plan, runner: PlanRunner) -> None:
     """Do nothing if the runner can train every arm.
 
     Raises:
-        UnsupportedRecipe: it cannot; all arms are listed with what is missing.
+        UnsupportedRecipe: it cannot; what is missing is listed with the arms that ask for it.
     """
-    missing = [(arm.label, part) for arm in plan.arms for part in runner.unsupported(arm.recipe)]
+    missing: dict[str, list[str]] = {}
+    for arm in plan.arms:
+        for part in runner.unsupported(arm.recipe):
+            missing.setdefault(part, []).append(f"`{arm.label}`")
     if missing:
         lines = [f"the runner `{plan.runner}` cannot train this study:"]
-        lines += [f"  arm `{label}`: {part}" for label, part in missing]
+        lines += [f"  {part} (arms: {', '.join(labels)})" for part, labels in missing.items()]
         raise UnsupportedRecipe("\n".join(lines))
 
 
@@ -116,7 +135,7 @@ def _rows(resolved: Sequence[tuple[Draft, Recipe]]) -> Iterator[Row]:
         )
 
 
-def _runs(study: Study, arms: Sequence[Arm], seeds: Sequence[int], runner: Runner) -> Iterator[PlannedRun]:
+def _runs(study: Study, arms: Sequence[Arm], seeds: Sequence[int], runner: PlanRunner) -> Iterator[PlannedRun]:
     """Yield the runs seed by seed, the base arm first, so that a study that is cut short has whole blocks."""
     code = {arm.key: runner.code_fingerprint(arm.recipe) for arm in arms}
     data = {arm.key: runner.data_fingerprint(arm.recipe) for arm in arms}
