@@ -23,11 +23,15 @@ def build_report(data: StudyData) -> ReportModel:
     analysis = Analysis(data)
     ended = sum(r.outcome != "pending" for r in data.runs)
     complete = ended == len(data.runs)
+    finished = sum(r.outcome == "finished" for r in data.runs)
+    status = (
+        f"{'complete' if complete else 'incomplete'}: {ended} of {len(data.runs)} runs ended, {finished} as planned"
+    )
     return ReportModel(
         study=data.plan.study,
         title=f"Ablation `{data.plan.study}`",
         question=data.plan.question,
-        status=f"{'complete' if complete else 'incomplete'}: {ended} of {len(data.runs)} runs",
+        status=status,
         complete=complete,
         summary=tuple(sentences.summary(analysis)),
         words=tuple(sentences.words(analysis)),

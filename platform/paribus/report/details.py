@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paribus.report.analysis import Analysis, Effect, corrected
 from paribus.report.measures import LATE_RULE, Measure, gain_measure, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow
-from paribus.report.tables import DECIMALS, HALF_WIDTH, INTERVALS, finished, measure_cell, seeds_cell
+from paribus.report.tables import HALF_WIDTH, INTERVALS, finished, measure_cell, seeds_cell
 from paribus.report.text import MISSING, NOT_APPLICABLE, by_seed, decimals_for, effect_cell, number, p_text
 from paribus.stats.intervals import correlation, sign_flip_p
 from paribus.stats.power import CAP
@@ -70,7 +70,6 @@ def effects_table(analysis: Analysis) -> Table | None:
         "not separated: in brackets about how many seeds an arm would show a difference of this size with 80% power at "
         f"two-sided 5%, by the spread seen here, up to {CAP}; rough, because this spread is that of few seeds.",
         INTERVALS,
-        DECIMALS,
     )
     return Table(
         key="effects",
@@ -103,7 +102,7 @@ def cost_table(analysis: Analysis) -> Table:
         first="Configuration",
         columns=tuple(columns),
         rows=tuple(rows),
-        notes=(HALF_WIDTH, DECIMALS),
+        notes=(HALF_WIDTH,),
     )
 
 
@@ -156,7 +155,7 @@ def pairs_table(analysis: Analysis) -> Table | None:
         first="Configuration",
         columns=tuple(columns),
         rows=tuple(rows),
-        notes=(INTERVALS, DECIMALS, *_exact_note(len(seeds))),
+        notes=(INTERVALS, *_exact_note(len(seeds))),
     )
 
 
@@ -266,8 +265,7 @@ def _exact_note(pairs: int) -> list[str]:
         return []
     smallest = f"{2.0 ** (1 - pairs):g}"
     return [
-        f"p values of few pairs rest on the normal shape of the scatter: with {pairs} pairs an exact sign-flip test "
-        f"cannot go below {smallest}."
+        f"With {pairs} pairs an exact sign-flip test cannot go below {smallest}: p values rest on near-normal scores."
     ]
 
 

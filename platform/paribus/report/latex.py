@@ -1,7 +1,7 @@
-"""The report's tables as LaTeX: booktabs, no vertical rules, notes by threeparttable.
+r"""The report's tables as LaTeX: booktabs, no vertical rules, notes by threeparttable.
 
-A fragment for ``\\input``; the preamble needs ``booktabs`` and ``threeparttable``. Numbers and words come from the
-model as they are; every character that LaTeX would act on is escaped.
+A fragment for ``\input``; the preamble needs ``adjustbox``, ``booktabs``, ``textcomp`` and ``threeparttable``. Numbers
+and words come from the model as they are; every character that LaTeX would act on is escaped.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from string import ascii_lowercase
 
 from paribus.report.model import Cell, ReportModel, Table
 
-_SPECIAL = re.compile(r"([\\|*<>\[\]])")
+_SPECIAL = re.compile(r"([\\|*<>]|\](?=[(\[:]))")
 
 
 def to_markdown(model: ReportModel) -> str:
@@ -18,20 +19,20 @@ def to_markdown(model: ReportModel) -> str:
         parts += ["## In words", _bullets(model.words)]
     if model.warnings:
         parts += ["## Mind", _bullets(model.warnings)]
-    parts += [table_to_markdown(t) for t in model.tables]
+    parts += [table_to_markdown(t, i) for i, t in enumerate(model.tables, 1)]
     parts += ["## Provenance", "| what | value |\n|---|---|\n" + "\n".join(_pairs(model))]
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
-def table_to_markdown(table: Table) -> str:
-    """Return one table with its question, footnotes of its columns and notes."""
+def table_to_markdown(table: Table, place: int = 1) -> str:
+    """Return one table with its question, footnotes of its columns (``[^1a]`` in the first table) and notes."""
     noted = [c for c in table.columns if c.note]
-    marks = {c.key: f" [^{table.key}.{c.key}]" for c in noted}
+    marks = {c.key: f"[^{place}{letter}]" for c, letter in zip(noted, ascii_lowercase, strict=False)}
     heads = [escape(table.first)]
     heads += [escape(f"{c.label} ({c.unit})" if c.unit else c.label) + marks.get(c.key, "") for c in table.columns]
     lines = [_row(heads), "|---|" + "---:|" * len(table.columns)]
     lines += [_row([escape(r.label), *(_cell(c) for c in r.cells)]) for r in table.rows]
-    notes = [f"[^{table.key}.{c.key}]: {escape(c.note)}" for c in noted]
+    notes = [f"{marks[c.key]}: {escape(c.note)}" for c in noted]
     blocks = [f"## {escape(table.title)}", escape(table.answers), "\n".join(lines)]
     blocks += [_bullets(table.notes)] if table.notes else []
     return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])])

@@ -15,10 +15,13 @@ from paribus.study.plan import Row
 MARKS = {"stopped_early": "†", "failed": "✗", "cancelled": "✗", "pending": "…"}
 
 INTERVALS = (
-    "Square brackets: 95% Student t interval over training seeds; it is not cut at the ends of a metric's range."
+    "[low, high]: 95% Student t interval over training seeds, not cut at the ends of a metric's range; rounded to one "
+    "significant digit of the standard error."
 )
-HALF_WIDTH = "±: half the length of the 95% Student t interval over training seeds, never a standard deviation."
-DECIMALS = "Numbers are rounded to one significant digit of their standard error."
+HALF_WIDTH = (
+    "±: half the length of the 95% Student t interval over training seeds, never a standard deviation; rounded to one "
+    "significant digit of the standard error."
+)
 FEW = "Below 3 seeds the values of the seeds are printed, without interval, test or bold: ranking not supported."
 
 
@@ -47,7 +50,7 @@ def learning_table(analysis: Analysis) -> Table:
         first="Configuration",
         columns=columns,
         rows=(TableRow(label=analysis.label(base), cells=cells),),
-        notes=(INTERVALS, DECIMALS),
+        notes=(INTERVALS,),
         main=True,
     )
 
@@ -78,7 +81,7 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
         first="Configuration",
         columns=columns,
         rows=tuple(body),
-        notes=(INTERVALS, DECIMALS, *_bold_note(analysis, rows, leaders), *_few(analysis, (r.arm for r in rows))),
+        notes=(INTERVALS, *_bold_note(analysis, rows, leaders), *_few(analysis, (r.arm for r in rows))),
         main=main,
     )
 
@@ -126,7 +129,7 @@ def behaviour_table(analysis: Analysis, design: str, rows: Sequence[Row], *, mai
         first="Configuration",
         columns=tuple(columns),
         rows=tuple(body),
-        notes=(HALF_WIDTH, f"{late}{LATE_RULE}.", DECIMALS, *_few(analysis, (r.arm for r in rows))),
+        notes=(HALF_WIDTH, f"{late}{LATE_RULE}."),
         main=main,
     )
 

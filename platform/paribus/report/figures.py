@@ -1,0 +1,151 @@
+"""Figures as plain plotly dictionaries, so that they can be tested without a browser; plotly only gives its script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paribus.errors import MissingExtra
+from paribus.report.model import Figure, Forest, Line, Panel
+
+BASE_COLOUR = "#8a8a8a"
+COLOURS = ("#0077bb", "#ee7733", "#009988", "#cc3311", "#33bbee", "#ee3377", "#aa9900")
+"""Paul Tol's vibrant scheme, which colour-blind readers can tell apart; legible on white and on black."""
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+"""Once the colours are used up, lines differ by dash."""
+
+Json = dict[str, Any]
+Style = Mapping[str, str]
+
+
+def plotly_script() -> str:
+    """Return plotly's script for browsers.
+
+    Raises:
+        MissingExtra: plotly is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingExtra("figures", "a report with figures") from error
+    return str(get_plotlyjs())
+
+
+def legend(figure: Figure) -> dict[str, Style]:
+    """Return label to colour and dash of each arm in the figure's panels, the first arm in grey."""
+    labels = list(dict.fromkeys(line.arm for panel in figure.panels for line in panel.lines))
+    styles: dict[str, Style] = {label: {"color": BASE_COLOUR, "dash": "solid"} for label in labels[:1]}
+    for i, label in enumerate(labels[1:]):
+        styles[label] = {"color": COLOURS[i % len(COLOURS)], "dash": DASHES[i // len(COLOURS) % len(DASHES)]}
+    return styles
+
+
+def panel_figure(panel: Panel, styles: Mapping[str, Style]) -> Json:
+    """Return data and layout of one panel: bands first, then means, then the points of single seeds."""
+    lines = panel.lines
+    data = [_band(x, styles[x.arm]) for x in lines if x.low]
+    data += [_mean(x, styles[x.arm]) for x in lines if x.mean and (x.low or not x.seeds)]
+    data += [t for x in lines for t in _seeds(x, styles[x.arm])]
+    return {"data": data, "layout": _layout(panel.x_label, panel.y_label)}
+
+
+def forest_figure(forest: Forest) -> Json:
+    """Return data and layout of one forest plot; filled marks are intervals that leave out 0."""
+    rows = forest.intervals
+    error = {
+        "type": "data",
+        "symmetric": False,
+        "array": [0 if i.high is None else _gap(i.high, i.value) for i in rows],
+        "arrayminus": [0 if i.low is None else _gap(i.value, i.low) for i in rows],
+        "thickness": 1.4,
+        "width": 0,
+    }
+    colours = [COLOURS[0] if i.separated else BASE_COLOUR for i in rows]
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [i.value for i in rows],
+        "y": [i.label for i in rows],
+        "customdata": [[i.n] for i in rows],
+        "error_x": error,
+        "marker": {"color": colours, "size": 8, "symbol": ["circle" if i.separated else "circle-open" for i in rows]},
+        "hovertemplate": "%{y}: %{x} (n=%{customdata[0]})<extra></extra>",
+        "showlegend": False,
+    }
+    layout = _layout(forest.x_label, "")
+    layout["yaxis"] |= {"autorange": "reversed", "type": "category", "showgrid": False}
+    layout["xaxis"] |= {"zeroline": True, "zerolinewidth": 1}
+    layout["height"] = 96 + 24 * len(rows)
+    return {"data": [trace], "layout": layout}
+
+
+def _layout(x_label: str, y_label: str) -> Json:
+    axis = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 3}
+    return {
+        "xaxis": {**axis, "title": {"text": x_label, "standoff": 8}},
+        "yaxis": {**axis, "title": {"text": y_label, "standoff": 8}},
+        "margin": {"l": 52, "r": 12, "t": 8, "b": 44},
+        "height": 260,
+        "hovermode": "closest",
+        "showlegend": False,
+    }
+
+
+def _band(line: Line, style: Style) -> Json:
+    return {
+        "type": "scatter",
+        "name": line.arm,
+        "x": [*line.x, *reversed(line.x)],
+        "y": [*line.high, *reversed(line.low)],
+        "fill": "toself",
+        "fillcolor": _rgba(style["color"], 0.13),
+        "line": {"width": 0},
+        "mode": "lines",
+        "hoverinfo": "skip",
+    }
+
+
+def _mean(line: Line, style: Style) -> Json:
+    return {
+        "type": "scatter",
+        "name": line.arm,
+        "x": list(line.x),
+        "y": list(line.mean),
+        "mode": "lines",
+        "line": {"width": 2, "color": style["color"], "dash": style["dash"]},
+        "hovertemplate": f"{_plain(line.arm)} (n={line.n}): %{{y}}<extra></extra>",
+    }
+
+
+def _seeds(line: Line, style: Style) -> Sequence[Json]:
+    """Return points of the seeds beside a band, or one thin line a seed where there is none."""
+    points = bool(line.low)
+    return [
+        {
+            "type": "scatter",
+            "name": line.arm,
+            "x": list(x),
+            "y": list(y),
+            "mode": "markers" if points else "lines+markers",
+            "marker": {"size": 4, "color": style["color"], "opacity": 0.55},
+            "line": {"width": 1, "color": style["color"], "dash": style["dash"]},
+            "hovertemplate": f"{_plain(line.arm)}, seed {seed}: %{{y}}<extra></extra>",
+        }
+        for seed, x, y in line.seeds
+    ]
+
+
+def _gap(high: float, low: float) -> float:
+    """Return the length that plotly draws between two printed numbers."""
+    return float(f"{high - low:.6g}")
+
+
+def _rgba(colour: str, alpha: float) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha:g})"
+
+
+def _plain(text: str) -> str:
+    """Return the text without what plotly would read as markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("%{", "% {")
