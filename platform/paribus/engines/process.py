@@ -84,6 +84,12 @@ def kill_group(leader: Identity, *, wait_s: float = 5.0) -> bool:
     return True
 
 
+def lead_group(pid: int) -> None:
+    """Make a child the leader of a group of its own; called in parent and child, so that neither has to wait."""
+    with suppress(PermissionError, ProcessLookupError):
+        os.setpgid(pid, pid)
+
+
 def signal_group(group: int, number: int) -> None:
     """Send a signal to a process group; one that is gone is no error."""
     with suppress(ProcessLookupError, PermissionError):

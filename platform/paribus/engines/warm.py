@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import Any
 
 from paribus.engines.base import call_main
-from paribus.engines.process import die_with_parent, signal_group
+from paribus.engines.process import die_with_parent, lead_group, signal_group
 from paribus.study.runner import load_runner
 
 _TICK_S = 0.05
@@ -87,13 +87,12 @@ class Server:
         server = os.getpid()
         pid = os.fork()
         if pid:
-            with suppress(PermissionError, ProcessLookupError):
-                os.setpgid(pid, pid)  # here and in the child, so that the group is there for both
+            lead_group(pid)
             return pid
         code = 1
         try:
             self._channel.socket.close()
-            os.setsid()
+            lead_group(os.getpid())
             die_with_parent(server)
             os.environ.update(request["environment"])
             code = call_main(request["module"], request["arguments"])

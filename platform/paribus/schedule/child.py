@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from paribus.engines.process import Identity, die_with_parent, signal_group
+from paribus.engines.process import Identity, die_with_parent, lead_group, signal_group
 from paribus.study.runner import load_runner
 from paribus.track.folder import RunFolder
 
@@ -59,20 +59,20 @@ def redirect_output(folder: RunFolder) -> None:
 
 
 class Forked:
-    """A runner in a forked process, which leads a session of its own and dies with its supervisor."""
+    """A runner in a forked process, which leads a group of its own and dies with its supervisor."""
 
     def __init__(self, runner: str, folder: RunFolder) -> None:
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             self._become_runner(parent, runner, folder)
-        self._settle_group()
+        lead_group(self._pid)
         self.identity = Identity.of(self._pid)
 
     def _become_runner(self, parent: int, runner: str, folder: RunFolder) -> None:
         code = 1
         try:
-            os.setsid()
+            lead_group(os.getpid())
             die_with_parent(parent)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             faulthandler.enable(sys.stderr)
@@ -81,11 +81,6 @@ class Forked:
             sys.stderr.flush()
         finally:
             os._exit(code)
-
-    def _settle_group(self) -> None:
-        """Wait until the child leads its group, so that signals to the group reach it."""
-        while os.getpgid(self._pid) != self._pid and not self._ended():
-            threading.Event().wait(0.001)
 
     def _ended(self) -> bool:
         # WNOWAIT leaves the process unreaped, so that its number, and so its group's, cannot be given away meanwhile

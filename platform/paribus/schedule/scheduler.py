@@ -248,5 +248,7 @@ def _kill_processes(folder: RunFolder) -> bool:
         leaders = [Identity.read(here["supervisor"]), Identity.read(here["runner"])]
     except (RunFolderError, KeyError, TypeError):
         return True  # the supervisor did not come so far as to start a runner
-    others = [leader for leader in leaders if leader.pid != os.getpid()]  # the inline engine's attempts are this process
+    others = [
+        leader for leader in leaders if leader.pid != os.getpid()
+    ]  # the inline engine's attempts are this process
     return sum(not kill_group(leader) for leader in others) == 0

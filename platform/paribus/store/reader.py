@@ -14,7 +14,7 @@ from paribus.errors import StoreError, did_you_mean
 from paribus.store import tables as t
 from paribus.store.database import FILE, Database, file_url
 from paribus.store.migrate import HEAD, revision_of
-from paribus.store.records import AttemptRecord, EventRecord, ResultRecord, RunRecord, StudyRecord
+from paribus.store.records import AttemptRecord, EventRecord, ResultRecord, RunRecord, Shipment, StudyRecord
 from paribus.store.states import RunState
 from paribus.study.plan import Plan
 
@@ -156,6 +156,24 @@ class Reader:
         )
         with self.database.read() as connection:
             return tuple(_attempt(row) for row in connection.execute(query))
+
+    def shipments(self) -> tuple[Shipment, ...]:
+        """Return all runs that have been attempted, oldest first."""
+        query = (
+            sa.select(
+                t.run.c.fingerprint,
+                t.run.c.token,
+                t.run.c.state,
+                sa.func.min(t.attempt.c.claimed_at).label("began_at"),
+                sa.func.max(t.attempt.c.ended_at).label("ended_at"),
+            )
+            .join(t.attempt, t.attempt.c.run_id == t.run.c.id)
+            .group_by(t.run.c.id)
+            .order_by(sa.func.min(t.attempt.c.id))
+        )
+        with self.database.read() as connection:
+            rows = connection.execute(query).all()
+        return tuple(Shipment(**{**row._mapping, "state": RunState(row.state)}) for row in rows)
 
     def events_of(self, run_id: int) -> tuple[EventRecord, ...]:
         """Return the log of a run, oldest first."""

@@ -100,6 +100,22 @@ class AttemptRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shipment:
+    """A run that has been attempted, as the shipper sees it; ``ended_at`` is ``None`` while no attempt has ended."""
+
+    fingerprint: str
+    token: int
+    state: RunState
+    began_at: float
+    ended_at: float | None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether no attempt will follow."""
+        return self.state in TERMINAL
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResultRecord:
     """The one result of a run; ``token`` names the attempt whose folder holds the evaluations."""
 

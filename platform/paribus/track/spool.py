@@ -21,16 +21,20 @@ class Tail:
         self.path = path
         self.offset = offset
 
-    def read(self) -> list[MetricLine]:
+    def read(self, limit: int | None = None) -> list[MetricLine]:
         """Return the new complete lines, at most some megabytes of them; empty if there are none.
 
+        Args:
+            limit: bytes of the file to look at; absent: all.
+
         Raises:
-            RunFolderError: a complete line is not a metric line; it stays unread.
+            RunFolderError: a complete line is not a metric line; nothing of this call is taken as read.
         """
+        size = _CHUNK if limit is None else min(_CHUNK, limit - self.offset)
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
-                data = file.read(_CHUNK)
+                data = file.read(size)
         except FileNotFoundError:
             return []
         end = data.rfind(b"\n") + 1

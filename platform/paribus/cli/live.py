@@ -1,0 +1,114 @@
+"""The live view of ``paribus run``: a table that is drawn anew in a terminal, one line an event elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from paribus.cli.run import duration
+from paribus.schedule.progress import RunView, StudyView
+
+if TYPE_CHECKING:
+    from paribus.schedule.session import Display
+    from paribus.study.plan import Plan
+
+_LAMPS = {"ok": ("●", "green"), "warn": ("●", "yellow"), "critical": ("●", "red")}
+_COLUMNS = (
+    ("reward", "reward/mean"),
+    ("right", "reward/correct_frac"),
+    ("entropy", "policy/entropy"),
+    ("length", "response/length_mean"),
+)
+_WAITING, _LIVE, _BAD = ("PLANNED", "QUEUED"), ("LEASED", "RUNNING"), ("FAILED", "QUARANTINED", "CANCELLED")
+_EVERY_S = 30.0
+
+
+@contextmanager
+def display_for(stream: TextIO, plan: Plan) -> Iterator[Display]:
+    """Yield the display that fits a stream."""
+    if not stream.isatty():
+        yield PlainDisplay()
+        return
+    console = Console(file=stream)
+    with Live(console=console, refresh_per_second=2, transient=True, redirect_stdout=False) as live:
+        yield LiveDisplay(live, plan.study)
+
+
+class PlainDisplay:
+    """One line an event, and the counts now and then."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._shown = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """Print the line."""
+        click.echo(line)
+
+    def show(self, view: StudyView) -> None:
+        """Print the counts when a run has ended, or half a minute after the last time."""
+        now = time.monotonic()
+        ended = {str(s): n for s, n in view.counts.items() if s not in (*_WAITING, *_LIVE)}
+        if ended == self._counts and now - self._shown < _EVERY_S:
+            return
+        self._counts, self._shown = ended, now
+        click.echo(f"{counts_line(view)}, {view.done:.0%} of the steps{_left(view)}")
+
+
+class LiveDisplay:
+    """A header, the runs in progress, and what happened last."""
+
+    def __init__(self, live: Live, study: str) -> None:
+        self._live = live
+        self._study = study
+        self._begun = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """Print the line above the table."""
+        self._live.console.print(Text(line, style="dim"))
+
+    def show(self, view: StudyView) -> None:
+        """Draw the progress."""
+        elapsed = duration(time.monotonic() - self._begun)
+        header = Text.assemble((self._study, "bold"), f"  {counts_line(view)}  {elapsed} gone{_left(view)}")
+        bar = ProgressBar(total=1.0, completed=view.done, width=40)
+        self._live.update(Group(header, bar, runs_table(view.live)))
+
+
+def counts_line(view: StudyView) -> str:
+    """Return e.g. ``3 of 18 runs done, 2 running, 13 queued``."""
+    by_state = {str(state): n for state, n in view.counts.items()}
+    running = sum(by_state.get(s, 0) for s in _LIVE)
+    done = sum(n for s, n in by_state.items() if s not in (*_WAITING, *_LIVE))
+    parts = [f"{done} of {sum(by_state.values())} runs done"]
+    parts += [f"{running} running"] if running else []
+    parts += [f"{n} {s.lower()}" for s, n in by_state.items() if s in _BAD]
+    return ", ".join(parts)
+
+
+def runs_table(runs: tuple[RunView, ...]) -> Table:
+    """Return the table of the runs in progress."""
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("arm")
+    for name in ("seed", "step", *(title for title, _ in _COLUMNS)):
+        table.add_column(name, justify="right")
+    for view in runs:
+        mark, colour = _LAMPS.get(view.lamp, ("○", "dim"))
+        numbers = [f"{view.values[m]:.3g}" if m in view.values else "" for _, m in _COLUMNS]
+        run = view.run
+        table.add_row(Text(mark, style=colour), run.label, str(run.seed), f"{view.step}/{view.steps}", *numbers)
+    return table
+
+
+def _left(view: StudyView) -> str:
+    return f", about {duration(view.left_s)} left" if view.left_s else ""

@@ -1,0 +1,90 @@
+"""``paribus run``: train a study, or go on with it, and write its report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from paribus.schedule.session import Summary
+
+INTERRUPTED = 130
+
+
+@click.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option("--engine", default="local", show_default=True, help="What starts the runs: local or inline.")
+@click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: GPUs, else CPU cores]")
+@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@click.option("--report/--no-report", default=True, show_default=True, help="Write the report at the end.")
+def command(study: Path, engine: str, slots: int | None, folder: Path | None, report: bool) -> None:
+    """Train STUDY and write its report. Typed again, it goes on where it was; a finished study is not trained again."""
+    from paribus.study.expand import make_plan
+    from paribus.study.home import home
+    from paribus.study.load import load_study
+    from paribus.study.runner import load_runner
+
+    spec = load_study(study)
+    plan = make_plan(spec, load_runner(spec.runner))
+
+    from paribus.cli.live import display_for
+    from paribus.schedule.session import Settings, run_study
+
+    settings = Settings(home=folder or home(), engine=engine, slots=slots)
+    with display_for(sys.stdout, plan) as display:
+        summary = run_study(plan, settings, display)
+    for line in closing_lines(summary, settings.home):
+        click.echo(line)
+    if report and summary.ending != "interrupted":
+        write_report(settings.home, plan.study)
+    sys.exit(exit_status(summary))
+
+
+def write_report(folder: Path, study: str) -> None:
+    """Write the report of a study and print its table and the paths of its files."""
+    from paribus.report.write import write_report as write
+    from paribus.store.reader import Reader
+
+    with Reader.look(folder) as reader:
+        written = write(reader, study, Path("reports") / study)
+    click.echo(written.text)
+    for path in written.paths:
+        click.echo(f"  {path}")
+
+
+def closing_lines(summary: Summary, folder: Path) -> list[str]:
+    """Return what to say when the session has ended."""
+    counts = ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in summary.counts.items())
+    lines = []
+    match summary.ending:
+        case "interrupted":
+            lines.append("Stopped. Type the same command to go on.")
+        case "budget":
+            lines.append(
+                "Stopped: the budget is used up. Raise `budget.gpu_hours`, and type the same command to go on."
+            )
+        case _ if not summary.trained:
+            lines.append("Every run of this study has come to its end before: nothing to train.")
+    lines.append(f"{summary.study.name}: {counts} in {duration(summary.seconds)}")
+    lines += [summary.mirror] if summary.mirror else []
+    if summary.counts.keys() & {"FAILED", "QUARANTINED"}:
+        lines.append(f"Some runs have failed. The reasons: paribus status {summary.study.name} --home {folder}")
+    return lines
+
+
+def exit_status(summary: Summary) -> int:
+    """Return 130 after Ctrl-C; 1 if a run failed or the budget ended the study; else 0."""
+    if summary.ending == "interrupted":
+        return INTERRUPTED
+    failed = summary.counts.keys() & {"FAILED", "QUARANTINED"}
+    return int(bool(failed) or summary.ending == "budget")
+
+
+def duration(seconds: float) -> str:
+    """Return ``1:02:03`` or ``2:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

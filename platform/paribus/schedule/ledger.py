@@ -1,0 +1,70 @@
+"""What has been mirrored to MLflow: a small SQLite file of its own, written by the shipper alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+FILE = "shipper.db"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS mirror (run TEXT PRIMARY KEY, identity TEXT NOT NULL, closed INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS offset (run TEXT, token INTEGER, bytes INTEGER NOT NULL, PRIMARY KEY (run, token));
+"""
+
+
+class Ledger:
+    """Offsets into the run folders' metric files, and which run is which in MLflow."""
+
+    def __init__(self, home: Path) -> None:
+        self._database = sqlite3.connect(home / FILE, timeout=30, isolation_level=None)
+        self._database.executescript(_TABLES)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def identity(self, run: str) -> str | None:
+        """Return the identity of a run in MLflow; ``None`` before it has one."""
+        row = self._database.execute("SELECT identity FROM mirror WHERE run = ?", (run,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def opened(self, run: str, identity: str) -> None:
+        """Note the identity of a run in MLflow."""
+        self._database.execute("INSERT OR REPLACE INTO mirror VALUES (?, ?, 0)", (run, identity))
+
+    def offset(self, run: str, token: int) -> int:
+        """Return how many bytes of an attempt's metric file are in MLflow."""
+        query = "SELECT bytes FROM offset WHERE run = ? AND token = ?"
+        row = self._database.execute(query, (run, token)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def advance(self, run: str, token: int, bytes_: int) -> None:
+        """Note that an attempt's metric file is in MLflow up to ``bytes_``."""
+        self._database.execute("INSERT OR REPLACE INTO offset VALUES (?, ?, ?)", (run, token, bytes_))
+
+    def rewind(self, run: str) -> None:
+        """Forget all offsets of a run, so that it is sent again."""
+        self._database.execute("DELETE FROM offset WHERE run = ?", (run,))
+
+    def closed(self, run: str) -> None:
+        """Note that everything of a run is in MLflow."""
+        self._database.execute("UPDATE mirror SET closed = 1 WHERE run = ?", (run,))
+
+    def closed_runs(self) -> set[str]:
+        """Return the runs of which everything is in MLflow."""
+        return {row[0] for row in self._database.execute("SELECT run FROM mirror WHERE closed = 1")}
+
+
+def unshipped(home: Path, runs: Iterable[str]) -> frozenset[str]:
+    """Return those of the runs that are not in MLflow completely, as the shipper last noted it."""
+    asked = frozenset(runs)
+    file = home / FILE
+    if not file.is_file():
+        return asked
+    with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as database:
+        try:
+            return asked - {row[0] for row in database.execute("SELECT run FROM mirror WHERE closed = 1")}
+        except sqlite3.OperationalError:  # made, but still without tables
+            return asked
