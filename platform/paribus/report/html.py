@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from paribus.report.figures import Json, forest_figure, legend, panel_figure
 from paribus.report.model import Figure, ReportModel, Table
 
-_INTERVAL = re.compile(r"(\[[^\[\]]*\]|± [0-9.,]+)")
+_INTERVAL = re.compile(r"(\[[^\[\]]*\]|± [0-9.]+|\(n=[0-9]+\))")
 
 
 def to_html(model: ReportModel, script: str | None) -> str:

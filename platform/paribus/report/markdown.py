@@ -18,7 +18,7 @@ def to_markdown(model: ReportModel) -> str:
     if model.words:
         parts += ["## In words", _bullets(model.words)]
     if model.warnings:
-        parts += ["## Mind", _bullets(model.warnings)]
+        parts += ["## Caution", _bullets(model.warnings)]
     parts += [table_to_markdown(t, i) for i, t in enumerate(model.tables, 1)]
     parts += ["## Provenance", "| what | value |\n|---|---|\n" + "\n".join(_pairs(model))]
     return "\n\n".join(p for p in parts if p) + "\n"

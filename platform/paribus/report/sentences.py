@@ -85,7 +85,8 @@ def _ladder(analysis: Analysis, name: str, rows: list[Row]) -> str:
         return f"Ladder `{name}`: no step has the 3 seeds an arm that a comparison takes."
     moved = [f"`{row.label}` {interval_text(e.estimate, signed=True)}" for row, e in tested if e.separated]
     count = f"{len(moved)} {'is' if len(moved) == 1 else 'are'}" if moved else "none is"
-    text = f"Ladder `{name}`: of its {len(tested)} steps, {count} separated from seed noise in {analysis.score.label}, "
+    testable = "" if len(tested) == len(steps) else f" that can be tested, of {len(steps)}"
+    text = f"Ladder `{name}`: of its {len(tested)} steps{testable}, {count} separated from seed noise in {analysis.score.label}, "
     text += "each given the rows above and uncorrected" + (f": {_list(moved)}." if moved else ".")
     last = analysis.to_base.get(rows[-1].arm)
     if last is None or not last.supported:

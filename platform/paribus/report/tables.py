@@ -179,7 +179,7 @@ def contribution_table(analysis: Analysis) -> Table | None:
     body = [
         TableRow(label=c.trick, cells=tuple(_contribution_cell(getattr(c, k), planned, k) for k in keys)) for c in found
     ]
-    pairs = f"Differences in {score.label}; {_pairing(analysis)} p: Holm over the rows of its column."
+    pairs = f"Differences in {score.label}; {_pairing(analysis)}. p: Holm over the rows of its column."
     return Table(
         key="contributions",
         title="Each trick alone, and in the full recipe",
@@ -286,8 +286,8 @@ def _base_note(analysis: Analysis) -> str:
 
 def _pairing(analysis: Analysis) -> str:
     if analysis.plan.paired:
-        return "paired by seed, paired t."
-    return "seeds not paired, Welch's t."
+        return "paired by seed, paired t"
+    return "seeds not paired, Welch's t"
 
 
 def _bold_note(analysis: Analysis, rows: Sequence[Row], leaders: frozenset[str]) -> list[str]:

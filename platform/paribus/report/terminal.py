@@ -30,13 +30,13 @@ def to_terminal(model: ReportModel, width: int = 120) -> str:
         console.print("\n".join(f"  {n.replace('Bold:', '◂')}" for n in table.notes if n not in told) + "\n")
         told.update(table.notes)
     if model.warnings:
-        console.print("Mind\n" + "\n".join(f"- {text}" for text in model.warnings) + "\n")
+        console.print("Caution\n" + "\n".join(f"- {text}" for text in model.warnings) + "\n")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
 def _grid(table: Table, split: str) -> Grid:
     """Return the table; with ``split`` a new line, intervals stand below their values."""
-    grid = Grid(box=box.SIMPLE_HEAD, title=table.title, title_justify="left", title_style="", pad_edge=False)
+    grid = Grid(box=box.SIMPLE_HEAD, title=table.title, title_justify="left", title_style="", padding=(0, 1, 0, 0), pad_edge=False)
     grid.add_column(table.first, no_wrap=True)
     for i, column in enumerate(table.columns):
         head = f"{column.label}\n{column.unit}" if column.unit else column.label

@@ -7,8 +7,13 @@ Cohen 1988, Statistical Power Analysis for the Behavioral Sciences, chapter 2.
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import TYPE_CHECKING
 
 from paribus.stats.compare import ALPHA
+
+if TYPE_CHECKING:
+    import numpy as np
 
 POWER = 0.8
 """Chance to detect the stated difference."""
@@ -26,15 +31,25 @@ def power(effect: float, n: int, *, paired: bool, alpha: float = ALPHA) -> float
         paired: one-sample test of the differences, or two-sample test with equal variances.
         alpha: two-sided error rate.
     """
-    import numpy as np
-    from scipy import special, stats
+    from scipy import special
 
-    df = n - 1 if paired else 2 * (n - 1)
     shift = abs(effect) * math.sqrt(n if paired else n / 2)
-    # scipy's noncentral t returns nan for many large shifts, so integrate the normal tails over the estimated spread
+    bound, weights = _critical_bounds(n - 1 if paired else 2 * (n - 1), alpha)
+    return float(weights @ (special.ndtr(shift - bound) + special.ndtr(-shift - bound)))
+
+
+@cache
+def _critical_bounds(df: int, alpha: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of the mean over the estimated spread of the normal tail beyond the critical t.
+
+    scipy's own noncentral t returns nan for many large shifts.
+    """
+    import numpy as np
+    from scipy import stats
+
     nodes, weights = np.polynomial.legendre.leggauss(200)
-    bound = float(stats.t.ppf(1 - alpha / 2, df)) * np.sqrt(stats.chi2.ppf((nodes + 1) / 2, df) / df)
-    return float(weights @ (special.ndtr(shift - bound) + special.ndtr(-shift - bound)) / 2)
+    spread = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, df) / df)
+    return float(stats.t.ppf(1 - alpha / 2, df)) * spread, weights / 2
 
 
 def seeds_needed(difference: float, sd: float, *, paired: bool) -> int | None:
