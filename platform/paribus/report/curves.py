@@ -140,7 +140,7 @@ def _forests(analysis: Analysis) -> Figure | None:
     paired = "paired by seed" if analysis.plan.paired else "seeds not paired"
     return Figure(
         key="forest",
-        title="What each change moves",
+        title="What each change moves, as intervals",
         caption=f"Difference to `{base}`, {paired}, with 95% t interval; without interval below 3 seeds. Filled: the "
         "interval leaves out 0, before any correction.",
         forests=tuple(f for f in forests if f.intervals),

@@ -58,6 +58,7 @@ def forest_figure(forest: Forest) -> Json:
         "symmetric": False,
         "array": [0 if i.high is None else _gap(i.high, i.value) for i in rows],
         "arrayminus": [0 if i.low is None else _gap(i.value, i.low) for i in rows],
+        "color": BASE_COLOUR,
         "thickness": 1.4,
         "width": 0,
     }

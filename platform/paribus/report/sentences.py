@@ -86,8 +86,9 @@ def _ladder(analysis: Analysis, name: str, rows: list[Row]) -> str:
     moved = [f"`{row.label}` {interval_text(e.estimate, signed=True)}" for row, e in tested if e.separated]
     count = f"{len(moved)} {'is' if len(moved) == 1 else 'are'}" if moved else "none is"
     testable = "" if len(tested) == len(steps) else f" that can be tested, of {len(steps)}"
-    text = f"Ladder `{name}`: of its {len(tested)} steps{testable}, {count} separated from seed noise in {analysis.score.label}, "
-    text += "each given the rows above and uncorrected" + (f": {_list(moved)}." if moved else ".")
+    text = f"Ladder `{name}`: of its {len(tested)} steps{testable}, {count} separated from seed noise in "
+    text += f"{analysis.score.label}, each given the rows above and uncorrected"
+    text += f": {_list(moved)}." if moved else "."
     last = analysis.to_base.get(rows[-1].arm)
     if last is None or not last.supported:
         return text

@@ -267,9 +267,9 @@ def _additive_note(analysis: Analysis, found: Sequence[Contribution]) -> list[st
     note = "The mean of both is free of the order of the tricks, and valid only without three-way interactions."
     full, removed = _knockouts(analysis.plan.rows)
     full_effect = analysis.effect(full, analysis.plan.base, analysis.score) if full else None
-    if full_effect is None or len(removed) != len(found) or not all(c.mean for c in found):
+    sums = [dict(c.mean.by_seed) for c in found if c.mean and c.trick in removed]
+    if full_effect is None or len(sums) < len(removed):
         return [note]
-    sums = [dict(c.mean.by_seed) for c in found if c.mean]
     common = [s for s, _ in full_effect.by_seed if all(s in x for x in sums)]
     if len(common) < MIN_SEEDS:
         return [note]

@@ -24,9 +24,7 @@ def to_terminal(model: ReportModel, width: int = 120) -> str:
         console.print(text + "\n")
     told: set[str] = set()
     for table in model.main_tables():
-        wide = _grid(table, "")
-        fits = Measurement.get(console, console.options.update(width=10 * width), wide).maximum <= width
-        console.print(wide if fits else _grid(table, "\n"))
+        console.print(_fitting(console, table, width))
         console.print("\n".join(f"  {n.replace('Bold:', '◂')}" for n in table.notes if n not in told) + "\n")
         told.update(table.notes)
     if model.warnings:
@@ -34,15 +32,25 @@ def to_terminal(model: ReportModel, width: int = 120) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _grid(table: Table, split: str) -> Grid:
+def _fitting(console: Console, table: Table, width: int) -> Grid:
+    """Return the widest layout that fits: all in one line, intervals below their values, or words cut as need be."""
+    candidates = (_grid(table, ""), _grid(table, "\n"), _grid(table, "\n", whole_words=False))
+    free = console.options.update(width=10 * width)
+    if Measurement.get(console, free, candidates[0]).maximum <= width:
+        return candidates[0]
+    return next((g for g in candidates[1:] if Measurement.get(console, free, g).minimum <= width), candidates[-1])
+
+
+def _grid(table: Table, split: str, *, whole_words: bool = True) -> Grid:
     """Return the table; with ``split`` a new line, intervals stand below their values."""
-    grid = Grid(box=box.SIMPLE_HEAD, title=table.title, title_justify="left", title_style="", padding=(0, 1, 0, 0), pad_edge=False)
-    grid.add_column(table.first, no_wrap=True)
+    grid = Grid(box=box.SIMPLE_HEAD, title=table.title, title_justify="left", title_style="", pad_edge=False)
+    grid.padding = (0, 1, 0, 0)
+    grid.add_column(table.first, no_wrap=whole_words)
     for i, column in enumerate(table.columns):
         head = f"{column.label}\n{column.unit}" if column.unit else column.label
         cells = [_cell(row.cells[i], split) for row in table.rows]
         longest = max(len(word) for text in (head, *cells) for word in text.split())
-        grid.add_column(Text(head), justify="right", min_width=longest)
+        grid.add_column(Text(head), justify="right", min_width=longest if whole_words else None, overflow="fold")
     for row in table.rows:
         grid.add_row(Text(row.label), *(Text(_cell(c, split)) for c in row.cells))
     return grid

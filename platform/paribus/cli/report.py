@@ -1,0 +1,38 @@
+"""``paribus report``: write the tables and figures of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("study")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the files. [default: reports/<study>]"
+)
+@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+def command(study: str, out: Path | None, folder: Path | None) -> None:
+    """Write the report of STUDY, a name or a study file, finished or not: HTML, Markdown, CSV, LaTeX and JSON."""
+    from paribus.report.write import write_report
+    from paribus.store.reader import Reader
+    from paribus.study.home import home
+
+    name = study_name(study)
+    with Reader.look(folder or home()) as reader:
+        written = write_report(reader, name, out or Path("reports") / name)
+    click.echo(written.text)
+    for path in written.paths:
+        click.echo(f"  {path}")
+    for note in written.notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def study_name(study: str) -> str:
+    """Return the name of a study that is given by its name or by its file."""
+    if not study.endswith((".yaml", ".yml")):
+        return study
+    from paribus.study.load import load_study
+
+    return load_study(Path(study)).study

@@ -1,0 +1,145 @@
+"""Collects what a report is made of from the store and the run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from paribus.errors import ParibusError, RunFolderError
+from paribus.recipe.recipe import flatten
+from paribus.report.data import Outcome, RunData, StudyData
+from paribus.store.reader import Reader
+from paribus.store.records import ResultRecord, RunRecord, StudyRecord
+from paribus.store.states import RunState
+from paribus.study.fingerprint import run_fingerprint
+from paribus.study.plan import Plan
+from paribus.study.runner import load_runner
+from paribus.track.folder import SHORT, Evaluation, MetricLine, RunFolder, read_json
+
+OUTCOMES: Mapping[RunState, Outcome] = {
+    RunState.SUCCEEDED: "finished",
+    RunState.STOPPED_EARLY: "stopped_early",
+    RunState.FAILED: "failed",
+    RunState.QUARANTINED: "failed",
+    RunState.CANCELLED: "cancelled",
+}
+"""What the terminal states mean for the tables; all others are pending."""
+
+NOT_RECORDED = "not recorded"
+
+
+def read_study(reader: Reader, name: str) -> StudyData:
+    """Return the study that was submitted last under this name, as far as it has come.
+
+    Raises:
+        StoreError: there is no such study.
+    """
+    study = reader.study(name)
+    records = reader.runs_of(study.id)
+    results = reader.results([r.fingerprint for r in records])
+    attempts: dict[str, int] = {}
+    for attempt in reader.attempts_of(study.id):
+        attempts[attempt.fingerprint] = attempts.get(attempt.fingerprint, 0) + 1
+    runs = tuple(_run(reader, r, results.get(r.fingerprint), attempts.get(r.fingerprint, 0)) for r in records)
+    return StudyData(plan=study.plan, runs=runs, provenance=_provenance(reader, study, results))
+
+
+def _run(reader: Reader, record: RunRecord, result: ResultRecord | None, attempts: int) -> RunData:
+    outcome: Outcome = OUTCOMES.get(record.state, "pending")
+    reason = record.reason or (str(result.payload.get("reason", "")) if result else "")
+    token = result.token if result else record.token
+    lines, evaluations, trouble = _records(reader, record.fingerprint, token)
+    if outcome in ("finished", "stopped_early") and (trouble or not lines):
+        outcome, reason = "failed", f"its records cannot be read: {trouble or 'there are none'}"
+    return RunData(
+        fingerprint=record.fingerprint,
+        arm=record.arm,
+        seed=record.seed,
+        outcome=outcome,
+        state=str(record.state),
+        reason=reason,
+        attempts=attempts,
+        lines=lines,
+        evaluations=evaluations,
+    )
+
+
+def _records(
+    reader: Reader, fingerprint: str, token: int
+) -> tuple[tuple[MetricLine, ...], tuple[Evaluation, ...], str]:
+    """Return metric lines, evaluations and what was wrong with them, of the newest attempt that wrote any.
+
+    A resumed attempt carries the lines of the earlier one over, so that one folder holds them all.
+    """
+    for number in range(token, 0, -1):
+        folder = RunFolder.of(reader.home, fingerprint, number)
+        by_step: dict[int, MetricLine] = {}
+        trouble = ""
+        try:
+            for line in folder.read_metrics():
+                earlier = by_step.get(line.step)
+                values = {**(earlier.values if earlier else {}), **line.values}
+                by_step[line.step] = MetricLine(step=line.step, time_ms=line.time_ms, values=values)
+            evaluations = folder.read_evaluations()
+        except RunFolderError as error:
+            trouble, evaluations = str(error), ()
+        if by_step or trouble:
+            return tuple(by_step[s] for s in sorted(by_step)), evaluations, trouble
+    return (), (), ""
+
+
+def _provenance(reader: Reader, study: StudyRecord, results: Mapping[str, ResultRecord]) -> dict[str, str]:
+    environment = _environment(reader, results)
+    last = max((r.at for r in results.values()), default=None)
+    commit = environment.pop("git_commit", "") or environment.pop("git", "")
+    return {
+        "paribus": version("paribus"),
+        "git commit": commit or NOT_RECORDED,
+        **_fingerprints(study.plan),
+        "environment": ", ".join(f"{k} {v}" for k, v in environment.items()) or NOT_RECORDED,
+        "submitted": _time(study.submitted_at),
+        "last result": _time(last) if last is not None else "none yet",
+    }
+
+
+def _environment(reader: Reader, results: Mapping[str, ResultRecord]) -> dict[str, str]:
+    """Return name to value, or to all values where runs differ, of what the runs recorded as their environment."""
+    found: dict[str, dict[str, None]] = {}
+    for result in results.values():
+        path = RunFolder.of(reader.home, result.fingerprint, result.token).environment
+        if not path.is_file():
+            continue
+        recorded: Any = read_json(path)
+        for name, value in flatten(recorded if isinstance(recorded, dict) else {}).items():
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            found.setdefault(name, {})[text] = None
+    return {name: " / ".join(texts) for name, texts in found.items()}
+
+
+def _fingerprints(plan: Plan) -> dict[str, str]:
+    """Return the hashes of code, data and initial model of the base arm.
+
+    They are hashed now, and stated only if together they give the fingerprint that the run got when it was planned.
+    """
+    names = ("code", "data", "initial model")
+    recipe = plan.arm(plan.base).recipe
+    run = next((r for r in plan.runs if r.arm == plan.base), None)
+    try:
+        runner = load_runner(plan.runner)
+        hashes = runner.code_fingerprint(recipe), runner.data_fingerprint(recipe), runner.model_fingerprint(recipe)
+    except ParibusError as error:
+        return dict.fromkeys(names, f"not at hand now ({error})")
+    code, data, model = hashes
+    now = run and run_fingerprint(
+        recipe=recipe, evaluate=plan.evaluate, seed=run.seed, code=code, data=data, model=model
+    )
+    if run is None or now != run.fingerprint:
+        other = "part of the run fingerprints; what is installed now differs from what the runs used"
+        return dict.fromkeys(names, other)
+    return {name: text[:SHORT] for name, text in zip(names, hashes, strict=True)}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,72 @@
+"""Writes a report: the same model in five formats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paribus.errors import MissingExtra
+from paribus.report.build import build_report
+from paribus.report.csv import to_csv
+from paribus.report.figures import plotly_script
+from paribus.report.html import to_html
+from paribus.report.latex import to_latex
+from paribus.report.markdown import to_markdown
+from paribus.report.model import ReportModel
+from paribus.report.read import read_study
+from paribus.report.terminal import to_terminal
+from paribus.store.reader import Reader
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenReport:
+    """A report on disk.
+
+    Attributes:
+        paths: the files, HTML first.
+        text: the main tables for a terminal, 120 characters wide.
+        notes: what the user should know, e.g. that figures are missing.
+    """
+
+    paths: tuple[Path, ...]
+    text: str
+    notes: tuple[str, ...]
+
+
+def write_report(reader: Reader, study: str, out: Path) -> WrittenReport:
+    """Write ``report.{html,md,csv,tex,json}`` of the newest study of this name into ``out``.
+
+    Raises:
+        ParibusError: there is no such study, or ``out`` cannot be written.
+    """
+    return write_model(build_report(read_study(reader, study)), out)
+
+
+def write_model(model: ReportModel, out: Path) -> WrittenReport:
+    """Write a report that is already built."""
+    notes: list[str] = []
+    script = None
+    try:
+        script = plotly_script()
+    except MissingExtra as error:
+        notes.append(f"report.html has no figures: {error}")
+    formats: Mapping[str, Callable[[], str]] = {
+        "report.html": lambda: to_html(model, script),
+        "report.md": lambda: to_markdown(model),
+        "report.csv": lambda: to_csv(model),
+        "report.tex": lambda: to_latex(model),
+        "report.json": model.to_json,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for name, render in formats.items():
+        _write(out / name, render())
+    return WrittenReport(paths=tuple(out / name for name in formats), text=to_terminal(model), notes=tuple(notes))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all, so that an open report is never half of one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
