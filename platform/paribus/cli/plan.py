@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(study: Path, as_json: bool) -> None:
     """Show what STUDY comes to: designs, arms, runs, and what to know before spending compute."""
+    from paribus.store.recorded import recorded_runs
     from paribus.study.expand import plan_of, refuse_unsupported
     from paribus.study.home import home
     from paribus.study.load import load_study
@@ -76,15 +77,6 @@ class _Tolerant:
         except ParibusError as error:
             self.unread.append(str(error))
             return "unread"
-
-
-def recorded_runs(home: Path, fingerprints: Sequence[str]) -> frozenset[str]:
-    """Return which runs the store already has results of; none where there is no store."""
-    if not (home / "paribus.db").exists():
-        return frozenset()
-    from paribus.store import recorded
-
-    return recorded.recorded_runs(home, fingerprints)
 
 
 def as_plain(plan: Plan, recorded: frozenset[str]) -> dict[str, Any]:

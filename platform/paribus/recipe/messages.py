@@ -104,8 +104,9 @@ def _step(node: dict[str, Any], part: str | int, schema: dict[str, Any]) -> dict
     mapping = node.get("discriminator", {}).get("mapping", {})
     if part in mapping:
         return {"$ref": mapping[part]}
+    patterns = list(node.get("patternProperties", {}).values())
     inner = node.get("properties", {}).get(part) or node.get("additionalProperties") or node.get("items")
-    return inner if isinstance(inner, dict) else {}
+    return inner if isinstance(inner, dict) else next(iter(patterns), {})
 
 
 def _target(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

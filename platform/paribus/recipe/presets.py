@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paribus._resources import data_root
 from paribus.errors import ParibusError, Problem, StudyFileError, did_you_mean
-from paribus.recipe.document import locate, plain, read_document
+from paribus.recipe.document import Node, locate, plain, read_document
 from paribus.recipe.messages import explain, split_errors
 from paribus.recipe.patch import apply
 from paribus.recipe.recipe import Recipe
@@ -120,7 +120,7 @@ def read_preset(path: Path) -> Preset:
         return Preset(name=path.stem, **{**vars(file), "set": target.set, "recipe": target.recipe})
     patched = apply(Recipe().model_dump(), file.set)
     if patched.faults:
-        problems = [_problem(root, ("set", *fault.source), fault.message) for fault in patched.faults]
+        problems = [_problem(root, ("set", *f.source), f.message, at_key=f.at_key) for f in patched.faults]
         raise StudyFileError(str(path), problems)
     try:
         recipe = Recipe.model_validate(patched.values)
@@ -130,6 +130,6 @@ def read_preset(path: Path) -> Preset:
     return Preset(name=path.stem, **vars(file), recipe=recipe)
 
 
-def _problem(root: Any, path: tuple[str | int, ...], message: str) -> Problem:
-    mark = locate(root, path)
+def _problem(root: Node, path: tuple[str | int, ...], message: str, *, at_key: bool = False) -> Problem:
+    mark = locate(root, path, key=at_key)
     return Problem(message=message, path=".".join(map(str, path)), line=mark.line, column=mark.column)

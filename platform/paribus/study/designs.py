@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -15,10 +15,23 @@ MAX_ROWS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One patch of a row, and where it stands in the study file."""
+    """One patch of a row, and where it stands in the study file.
+
+    Attributes:
+        place: keys that lead to the patch.
+        patch: as written.
+        items: for a grid: path to the place of its value in the list of values.
+    """
 
     place: tuple[str, ...]
     patch: Mapping[str, Any]
+    items: Mapping[str, int] = field(default_factory=dict)
+
+    def find(self, source: Sequence[str], *, at_key: bool = False) -> tuple[str | int, ...]:
+        """Return where the keys ``source`` of the patch stand in the study file."""
+        if source and source[0] in self.items and not (at_key and len(source) == 1):
+            return (*self.place, source[0], self.items[source[0]], *source[1:])
+        return (*self.place, *source)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +161,11 @@ class _Rows:
 
     def grid(self, over: Mapping[str, Sequence[Any]]) -> tuple[Draft, ...]:
         rows = [self._draft("base", None)]
-        for values in product(*over.values()):
-            patch = dict(zip(over, values, strict=True))
+        for chosen in product(*(range(len(values)) for values in over.values())):
+            items = dict(zip(over, chosen, strict=True))
+            patch = {path: over[path][k] for path, k in items.items()}
             label = ", ".join(f"{path}={value_label(value)}" for path, value in patch.items())
-            step = Step(place=("designs", self.design, "over"), patch=patch)
+            step = Step(place=("designs", self.design, "over"), patch=patch, items=items)
             rows.append(
                 Draft(
                     design=self.design,

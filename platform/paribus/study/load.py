@@ -15,7 +15,7 @@ from paribus.recipe.document import Node, locate, plain, read_document
 from paribus.recipe.messages import explain, fields_at, plain_location
 from paribus.recipe.presets import unknown_preset
 from paribus.study.designs import MAX_ROWS, Draft, Step, expand, row_count
-from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row
+from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row, written_faults
 from paribus.study.spec import AddOne, Cumulative, Design, Factorial, Grid, LeaveOneOut, Listed, Study
 
 _EVAL_NAMES = ("truncated_frac", "length_mean", "length_mean_correct", "length_mean_incorrect")
@@ -94,13 +94,14 @@ def _meaning(study: Study, defined: Sequence[str]) -> list[Fault]:
         faults += found
         if not found and all(trick in study.tricks for trick in _tricks_of(design)):
             usable[name] = design
-    if any(fault.place[0] == "base" for fault in faults):
-        return faults
+    tricks = [Step(place=("tricks", name), patch=patch) for name, patch in study.tricks.items()]
+    if unknown_preset(study.base.preset):
+        steps = (Step(place=("base", "set"), patch=study.base.set), *tricks)
+        return [*faults, *(fault for step in steps for fault in written_faults(step))]
     base = resolve_base(study.base)
     faults += base.faults
-    for name, patch in study.tricks.items():
-        place = ("tricks", name)
-        faults += resolve(base.values, (Step(place=place, patch=patch),), place).faults
+    for step in tricks:
+        faults += resolve(base.values, (step,), step.place).faults
     if not base.faults:
         for name, design in usable.items():
             faults += _row_faults(base.values, expand(name, design, study.tricks), known=faults)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from paribus.recipe.messages import explain, plain_location, split_errors
-from paribus.recipe.patch import apply
+from paribus.recipe.patch import PatchFault, apply, read_patch
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe
 from paribus.study.designs import Draft, Step
@@ -47,7 +47,7 @@ class _Origin:
     """Where a value of the recipe was set."""
 
     path: tuple[str, ...]
-    place: tuple[str, ...]
+    place: tuple[str | int, ...]
 
 
 def resolve_base(base: Base) -> Resolved:
@@ -75,15 +75,23 @@ def resolve(values: Mapping[str, Any], steps: Sequence[Step], place: tuple[str, 
     for step in steps:
         patched = apply(values, step.patch)
         values = patched.values
-        origins += [_Origin(s.path, (*step.place, *s.source)) for s in patched.settings]
-        faults += [Fault(place=(*step.place, *f.source), message=f.message, at_key=f.at_key) for f in patched.faults]
-    if faults:
-        return Resolved(None, values, tuple(faults))
+        origins += [_Origin(s.path, step.find(s.source)) for s in patched.settings]
+        faults += _patch_faults(step, patched.faults)
     try:
-        return Resolved(Recipe.model_validate(values), values)
+        recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        found = (_fault(e, values, origins, place) for e in split_errors(error))
-        return Resolved(None, values, tuple(found))
+        known = [e for e in split_errors(error) if not faults or e["type"] != "value_error"]  # else a consequence
+        return Resolved(None, values, (*faults, *(_fault(e, values, origins, place) for e in known)))
+    return Resolved(None if faults else recipe, values, tuple(faults))
+
+
+def written_faults(step: Step) -> tuple[Fault, ...]:
+    """Return the faults of a patch that can be seen without the recipe that it is for."""
+    return tuple(_patch_faults(step, read_patch(step.patch)[1]))
+
+
+def _patch_faults(step: Step, faults: Iterable[PatchFault]) -> list[Fault]:
+    return [Fault(place=step.find(f.source, at_key=f.at_key), message=f.message, at_key=f.at_key) for f in faults]
 
 
 def _fault(error: ErrorDetails, values: Mapping[str, Any], origins: Sequence[_Origin], place: tuple[str, ...]) -> Fault:
@@ -94,8 +102,9 @@ def _fault(error: ErrorDetails, values: Mapping[str, Any], origins: Sequence[_Or
     blamed = _blamed(path, message, origins)
     if blamed is None:
         return Fault(place=place, message=message)
-    if path[: len(blamed.path)] != blamed.path and error["type"] != "missing" and path:
-        message = f"{'.'.join(map(str, path))}: {message}"
+    dotted = ".".join(map(str, path))
+    if path[: len(blamed.path)] != blamed.path and error["type"] != "missing" and dotted not in message:
+        message = f"{dotted}: {message}"
     return Fault(place=blamed.place, message=message)
 
 
