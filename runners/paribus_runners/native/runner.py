@@ -31,10 +31,9 @@ class NativeRunner:
 
     def warm(self) -> None:
         """Import torch and transformers and fix one thread, so that forked processes start at once."""
-        import torch
+        from paribus_runners.native import session
 
-        torch.set_num_threads(1)
-        from paribus_runners.native import session  # noqa: F401 - the import is the purpose
+        session.settle()
 
     def prepare(self, recipe: Recipe, cache: Path) -> None:
         """Make the tiny model in ``cache`` if the recipe uses it and it is not there."""

@@ -1,0 +1,118 @@
+"""Search: find two of n letters whose digits add up to the target, in visible tries.
+
+A prompt such as ``a3b9c8=2`` gives each letter a digit and asks for two letters whose digits add up to 2, modulo 10.
+A response is one or more *tries* of six symbols: a letter, its digit, another letter, its digit, the last digit of the
+sum, and what is missing to the target, modulo 10; ``b9a320`` ends the search. More tries find more answers, so length
+is useful, and the length limit makes it harmful.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from paribus_runners.native.task.base import Problem, Verdict, heldout_stream, stream, streamed
+
+LETTERS = "abcdefgh"
+SYMBOLS = "0123456789" + LETTERS + "="
+WIDTH = 18
+"""Symbols of the longest prompt."""
+TRY = 6
+LIMIT = 37
+"""Symbols of six tries and the end mark; longer traces of the warm-up are cut."""
+_TRIES = re.compile(r"(?:[a-h]\d[a-h]\d\d\d)+")
+_PAIR = re.compile(r"([a-h])(\d)")
+
+
+def draw(random: Random) -> Iterator[tuple[str, str]]:
+    """Yield (prompt, target) without end; two to eight letters, and some pair hits the target."""
+    while True:
+        digits = [random.randrange(10) for _ in range(random.randint(2, 8))]
+        first, second = random.sample(range(len(digits)), 2)
+        target = (digits[first] + digits[second]) % 10
+        yield "".join(f"{k}{d}" for k, d in zip(LETTERS, digits, strict=False)) + f"={target}", str(target)
+
+
+class Search:
+    """The task ``search``."""
+
+    def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
+        """Return the problems of one sampling round."""
+        return streamed("search", draw(stream("search", seed, step, round_)), count)
+
+    def heldout(self, count: int) -> list[Problem]:
+        """Return the first ``count`` held-out problems."""
+        return streamed("search", draw(heldout_stream("search")), count)
+
+    def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """Accept whole tries whose last two letters differ and have digits in the prompt that add up to the target.
+
+        The digits that the response wrote do not count: those of the prompt do.
+        """
+        if not finished or _TRIES.fullmatch(text) is None:
+            return Verdict.of(False, "")
+        one, two = text[-TRY], text[-TRY + 2]
+        digits = dict(_PAIR.findall(problem.prompt))
+        hit = one != two and {one, two} <= digits.keys()
+        hit = hit and (int(digits[one]) + int(digits[two])) % 10 == int(problem.answer)
+        return Verdict.of(hit, "".join(sorted((one, two))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Habits:
+    """How the traces of the warm-up search, as probabilities for each try or symbol.
+
+    Attributes:
+        knows: a try takes the matching partner of its first letter, if there is one.
+        digit: a copied digit is wrong.
+        total: the sum is wrong; the same for what is missing.
+        overshoot: the search goes on after a hit.
+        give_up: the search ends after a miss.
+        persistent: share of traces that give up with ``give_up_persistent`` instead.
+    """
+
+    knows: float = 0.0
+    digit: float = 0.0
+    total: float = 0.0
+    overshoot: float = 0.0
+    give_up: float = 0.0
+    persistent: float = 0.0
+    give_up_persistent: float = 0.0
+
+
+CLEAN = Habits()
+NOISY = Habits(
+    knows=0.05, digit=0.02, total=0.02, overshoot=0.05, give_up=0.3, persistent=0.2, give_up_persistent=0.05
+)
+
+
+def trace(random: Random, prompt: str, habits: Habits) -> tuple[str, bool]:
+    """Return a response to ``prompt`` and whether it ends by itself; if not, it is cut at ``LIMIT`` symbols."""
+    digits = {k: int(d) for k, d in _PAIR.findall(prompt)}
+    target = int(prompt[-1])
+    give_up = habits.give_up_persistent if random.random() < habits.persistent else habits.give_up
+    text = ""
+    while len(text) < LIMIT:
+        tried, missing = _one_try(random, digits, target, habits)
+        text += tried
+        if len(text) < LIMIT and random.random() < (1 - habits.overshoot if missing == 0 else give_up):
+            return text, True
+    return text[:LIMIT], False
+
+
+def _one_try(random: Random, digits: dict[str, int], target: int, habits: Habits) -> tuple[str, int]:
+    one, two = random.sample(list(digits), 2)
+    if random.random() < habits.knows:
+        partners = [k for k, d in digits.items() if k != one and (digits[one] + d) % 10 == target]
+        two = random.choice(partners) if partners else two
+    first = _slip(random, digits[one], habits.digit)
+    second = _slip(random, digits[two], habits.digit)
+    total = _slip(random, (first + second) % 10, habits.total)
+    missing = _slip(random, (target - total) % 10, habits.total)
+    return f"{one}{first}{two}{second}{total}{missing}", missing
+
+
+def _slip(random: Random, digit: int, probability: float) -> int:
+    return (digit + random.randint(1, 9)) % 10 if random.random() < probability else digit

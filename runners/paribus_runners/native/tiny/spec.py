@@ -18,6 +18,7 @@ class TinySpec:
     inner: int = 192
     rms_eps: float = 1e-6
     rope_theta: float = 10000.0
+    initializer_range: float = 0.06
     seed: int = 0
 
     def record(self) -> dict[str, Any]:
@@ -34,7 +35,8 @@ class WarmUp:
 
     Attributes:
         task: kind of the task.
-        clean_steps: updates on traces without mistakes.
+        short_steps: first updates, on problems of two or three digits (task ``chain``): long ones alone teach adding late.
+        clean_steps: updates after these, on traces without mistakes.
         noisy_steps: updates after these, on traces with mistakes, so that there is something to learn from rewards.
         batch: traces in an update.
         learning_rate: peak; linear rise over ``rise_steps``, flat to 60 % of the steps, then linear to 2 %.
@@ -42,6 +44,7 @@ class WarmUp:
     """
 
     task: str
+    short_steps: int = 0
     clean_steps: int
     noisy_steps: int
     batch: int
@@ -57,7 +60,7 @@ class WarmUp:
     def of(cls, task: Task) -> WarmUp:
         """Return the settings for a generated task."""
         if isinstance(task, ChainTask):
-            return cls(task="chain", clean_steps=400, noisy_steps=225, batch=128, careful=task.careful)
+            return cls(task="chain", short_steps=150, clean_steps=150, noisy_steps=200, batch=128, careful=task.careful)
         return cls(task=task.kind, clean_steps=400, noisy_steps=300, batch=64)
 
     def record(self) -> dict[str, Any]:

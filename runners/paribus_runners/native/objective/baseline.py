@@ -1,0 +1,35 @@
+"""F4: what is subtracted from the reward."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paribus.recipe import factors as f
+from paribus_runners.native.objective import segment
+
+
+def centre(level: f.Baseline, reward: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Return R - b [N].
+
+    ``none``: b = 0 (REINFORCE). ``group_mean``: mean of the group (GRPO, arXiv 2402.03300, section 4.1). ``group_loo``: mean
+    of the other responses of the group (RLOO, arXiv 2402.14740, Eq. 8), which is G/(G-1) (R - group mean); 0 for a response
+    alone in its group. ``batch_mean``: mean of the batch (REINFORCE++, arXiv 2501.03262). A group without spread gives
+    exactly 0 under both group baselines.
+
+    Args:
+        level: the baseline.
+        reward: [N] R, in float64 so that rounding cannot pass for spread.
+        group: [N] index of the group of each response.
+        groups: number of groups.
+    """
+    if isinstance(level, f.NoBaseline):
+        return reward
+    if isinstance(level, f.BatchMean):
+        return reward - reward.mean() if len(reward) else reward
+    centred = reward - segment.mean(reward, group, groups)[group]
+    centred = torch.where(segment.spread(reward, group, groups)[group] > 0, centred, torch.zeros_like(centred))
+    if isinstance(level, f.GroupLeaveOneOut):
+        size = segment.size(group, groups)[group].to(reward.dtype)
+        centred = centred * size / (size - 1).clamp_min(1)
+    return centred

@@ -1,0 +1,59 @@
+"""F7: how the surrogate r A is bounded."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from paribus.recipe import factors as f
+
+
+def surrogate(level: f.Clip, r: Tensor, A: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Return the objective of each token [T], to be maximised.
+
+    ``none``: r A. ``ppo_min``: min(r A, clip(r) A) (PPO, arXiv 1707.06347, Eq. 7; separate bounds: DAPO, Eq. 8).
+    ``ppo_dual``: for A < 0 not below c A (arXiv 1912.09729). ``two_sided``: min(min(r, delta) A, clip(r) A) (INTELLECT-2,
+    arXiv 2505.07291). ``is_cap_sg``: sg(clip(r, floor, cap)) A log pi (CISPO, arXiv 2506.13585, Eq. 4). ``soft_gate``:
+    (4 / tau) sigmoid(tau (r - 1)) A with tau by the sign of A (SAPO, arXiv 2511.20347). ``dynamic``: ppo_min with bounds
+    that widen for rare tokens (DCPO, arXiv 2509.02333).
+
+    Args:
+        level: the clip rule.
+        r: [T] ratio.
+        A: [T] advantage.
+        new: [T] log-probability under the policy that is updated; only ``is_cap_sg`` reads it.
+        old: [T] log-probability under the policy that sampled; only ``dynamic`` reads it.
+    """
+    if isinstance(level, f.NoClip):
+        return r * A
+    if isinstance(level, f.SoftGate):
+        tau = torch.where(A > 0, level.tau_positive, level.tau_negative)
+        return 4 / tau * torch.sigmoid(tau * (r - 1)) * A
+    low, high = bounds(level, old)
+    clipped = r.clamp(low, high)
+    if isinstance(level, f.CappedWeight):
+        return clipped.detach() * A * new
+    capped = r.clamp_max(level.delta) if isinstance(level, f.TwoSided) else r
+    least = torch.minimum(capped * A, clipped * A)
+    return torch.where(A < 0, torch.maximum(least, level.c * A), least) if isinstance(level, f.PpoDual) else least
+
+
+def bounds(level: f.Clip, old: Tensor) -> tuple[Tensor, Tensor]:
+    """Return lower and upper bound of r, each [T]; infinite where the rule has none.
+
+    ``dynamic``, with q the old probability: 0.5 + 0.5 sqrt(max(1 - 4 low / q, 0)) and 0.5 + 0.5 sqrt(1 + 4 high / q), the
+    latter at most ``cap`` (DCPO, arXiv 2509.02333).
+    """
+    if isinstance(level, f.DynamicBand):
+        q = old.exp()
+        low = 0.5 + 0.5 * (1 - 4 * level.low / q).clamp_min(0).sqrt()
+        return low, (0.5 + 0.5 * (1 + 4 * level.high / q).sqrt()).clamp_max(level.cap)
+    if isinstance(level, f.CappedWeight):
+        edges = level.floor, level.cap
+    elif isinstance(level, f.PpoMin | f.PpoDual | f.TwoSided):
+        edges = 1 - level.low, 1 + level.high
+    else:
+        edges = -math.inf, math.inf
+    return torch.full_like(old, edges[0]), torch.full_like(old, edges[1])

@@ -1,0 +1,28 @@
+"""F3: which groups are trained on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paribus.recipe import factors as f
+from paribus_runners.native.objective import segment
+
+
+def keep(level: f.Filter, correct: Tensor, reward: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Return [groups] which groups have spread.
+
+    ``metric: correct`` asks for both correct and incorrect responses (DAPO, arXiv 2503.14476, Eq. 11), ``reward_std`` for
+    any difference of R after shaping. With ``kind: none`` every group is kept.
+
+    Args:
+        level: the filter.
+        correct: [N] correctness.
+        reward: [N] R after length rule and KL.
+        group: [N] index of the group of each response.
+        groups: number of groups.
+    """
+    if isinstance(level, f.NoFilter):
+        return torch.ones(groups, dtype=torch.bool)
+    values = correct.to(reward.dtype) if level.metric == "correct" else reward
+    return segment.spread(values, group, groups) > 0

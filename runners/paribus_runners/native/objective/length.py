@@ -1,0 +1,31 @@
+"""F2: what the length of a response does to its reward and to its place in the loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paribus.recipe.factors import Length, SoftOverlong
+
+
+def punishment(level: Length, length: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to R [N] for responses of ``length`` [N] tokens.
+
+    Soft overlong punishment (DAPO, arXiv 2503.14476, Eq. 13): 0 up to ``soft_start``, then linear to -1 at ``hard_cap``,
+    -1 beyond; times ``factor``.
+    """
+    rule = level.rule
+    if not isinstance(rule, SoftOverlong):
+        return torch.zeros(len(length), dtype=dtype)
+    over = (rule.soft_start - length.to(dtype)) / (rule.hard_cap - rule.soft_start)
+    return rule.factor * over.clamp(-1, 0)
+
+
+def present(level: Length, truncated: Tensor) -> Tensor:
+    """Return [N] which responses exist for the baseline and all that follows: ``drop`` removes truncated ones."""
+    return ~truncated if level.truncated == "drop" else torch.ones_like(truncated)
+
+
+def in_loss(level: Length, truncated: Tensor) -> Tensor:
+    """Return [N] which responses enter the loss: ``mask_loss`` takes truncated ones out (overlong filtering)."""
+    return ~truncated if level.truncated == "mask_loss" else torch.ones_like(truncated)

@@ -1,0 +1,28 @@
+"""F11: which tokens count, and how much."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paribus.recipe import factors as f
+
+
+def weight(level: f.TokenWeight, entropy: Tensor, old: Tensor) -> Tensor:
+    """Return [T] what multiplies the advantage of each token in the loss of one optimizer batch.
+
+    ``uniform``: 1. ``top_entropy``: 1 on the given fraction of the tokens with the highest sampling entropy, 0 on
+    the others; the denominators of the aggregation still count all (arXiv 2506.01939, Eq. 5). ``advantage_reweight``:
+    alpha p_old + 1 - alpha (arXiv 2505.12929, Eq. 8).
+
+    Args:
+        level: the weighting.
+        entropy: [T] entropy at each token when it was sampled, nats.
+        old: [T] log-probability under the policy that sampled.
+    """
+    if isinstance(level, f.TopEntropy):
+        count = max(1, round(level.fraction * len(entropy)))
+        return (entropy >= entropy.topk(count).values[-1]).to(entropy.dtype)
+    if isinstance(level, f.AdvantageReweight):
+        return level.alpha * old.exp() + 1 - level.alpha
+    return torch.ones_like(entropy)

@@ -1,0 +1,97 @@
+"""A causal language model with its tokenizer, from a local folder or the hub."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from paribus.errors import RunnerError
+from paribus_runners.native import attention
+
+PROMPT_WIDTH = "paribus_prompt_width"
+"""Key of a model's configuration: prompts are filled on the left with the padding symbol to this many tokens."""
+
+
+def device() -> torch.device:
+    """Return the device to train on."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model that is trained or compared with, and how to read and write its tokens.
+
+    Attributes:
+        model: a Transformers model with the attention of :mod:`paribus_runners.native.attention`; weights in float32.
+        tokenizer: its tokenizer.
+        dtype: type of the computations; with bfloat16, autocast.
+        ends: tokens that end a response.
+        width: prompts are filled to this many tokens; 0: they are not.
+    """
+
+    model: Any
+    tokenizer: Any
+    dtype: torch.dtype
+    ends: tuple[int, ...]
+    width: int
+
+    @classmethod
+    def load(cls, name: str, revision: str | None, dtype: str) -> Policy:
+        """Load a model; code that comes with a model is never run.
+
+        Raises:
+            RunnerError: the model cannot be loaded, or has no attention that can be replaced.
+        """
+        path = Path(name).expanduser()
+        source = str(path) if path.is_dir() else name
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main")
+            model = AutoModelForCausalLM.from_pretrained(
+                source, revision=revision or "main", dtype=torch.float32, attn_implementation=attention.NAME
+            )
+        except (OSError, ValueError, ImportError) as error:
+            raise RunnerError(f"`model.name: {name}` cannot be loaded: {error}") from error
+        model = model.to(device()).eval()
+        ends = model.generation_config.eos_token_id
+        ends = tokenizer.eos_token_id if ends is None else ends
+        if ends is None:
+            raise RunnerError(f"`model.name: {name}` names no end-of-sequence token: responses could not end")
+        ends = tuple(ends) if isinstance(ends, list) else (ends,)
+        return cls(model, tokenizer, getattr(torch, dtype), ends, getattr(model.config, PROMPT_WIDTH, 0))
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the weights are."""
+        return next(self.model.parameters()).device  # type: ignore[no-any-return]
+
+    def encode(self, prompt: str) -> list[int]:
+        """Return the tokens of a prompt."""
+        ids: list[int] = self.tokenizer(prompt).input_ids
+        return [self.tokenizer.pad_token_id] * (self.width - len(ids)) + ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of a response, without end mark and other special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)  # type: ignore[no-any-return]
+
+    def logits(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None = None) -> Tensor:
+        """Return the logits [n, V] in float32 at the places ``at`` of a row of tokens [T]; absent: at all."""
+        amp = torch.autocast(self.device.type, self.dtype) if self.dtype != torch.float32 else contextlib.nullcontext()
+        with amp:
+            out = self.model(
+                input_ids=ids[None],
+                position_ids=positions[None],
+                use_cache=False,
+                layout=layout,
+                logits_to_keep=0 if at is None else at,
+            ).logits[0]
+        wanted = len(ids) if at is None else len(at)
+        if len(out) != wanted:
+            raise RunnerError(f"{type(self.model).__name__} does not select logits by place: it cannot be trained here")
+        return out.float()

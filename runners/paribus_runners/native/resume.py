@@ -1,0 +1,58 @@
+"""Going on from an earlier attempt: its newest valid checkpoint, and its records up to there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+
+from paribus.errors import ParibusError
+from paribus.study.job import Job
+from paribus.track.folder import MetricLine, RunFolder
+from paribus_runners.native import checkpoint
+from paribus_runners.native.checkpoint import Progress
+
+_ATTEMPT = re.compile(r"a(\d+)")
+log = logging.getLogger(__name__)
+
+
+def find(folder: RunFolder, job: Job) -> tuple[RunFolder, Progress] | None:
+    """Return the newest earlier attempt with a valid checkpoint and a gapless record up to it; damaged ones are noted."""
+    for token in sorted(_earlier(folder.path, job.token), reverse=True):
+        attempt = RunFolder(folder.path.parent / f"a{token}")
+        if not attempt.checkpoint.is_dir():
+            continue
+        try:
+            progress = checkpoint.read(attempt.checkpoint, job.run)
+            steps = [line.step for line in _lines(attempt, progress.step)]
+            if steps == list(range(progress.step + 1)):
+                return attempt, progress
+            log.warning("%s is not used: its metrics do not reach step %d", attempt.checkpoint, progress.step)
+        except ParibusError as error:
+            log.warning("%s is not used: %s", attempt.checkpoint, error)
+    return None
+
+
+def take_over(folder: RunFolder, attempt: RunFolder, progress: Progress) -> None:
+    """Copy metrics, evaluations and samples up to ``progress``, unchanged, replacing those that are there."""
+    folder.metrics.unlink(missing_ok=True)
+    for line in _lines(attempt, progress.step):
+        folder.append_metrics(line)
+    shutil.rmtree(folder.evals, ignore_errors=True)
+    for evaluation in attempt.read_evaluations():
+        if evaluation.step <= progress.step:
+            folder.write_evaluation(evaluation)
+    samples = attempt.samples.read_text(encoding="utf-8").splitlines() if attempt.samples.exists() else []
+    kept = [line for line in samples if json.loads(line)["step"] <= progress.step]
+    folder.samples.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def _earlier(path: Path, token: int) -> list[int]:
+    matches = (_ATTEMPT.fullmatch(p.name) for p in path.parent.iterdir())
+    return [int(m[1]) for m in matches if m and int(m[1]) < token]
+
+
+def _lines(attempt: RunFolder, last: int) -> list[MetricLine]:
+    return [line for line in attempt.read_metrics() if line.step <= last]

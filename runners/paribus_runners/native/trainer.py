@@ -1,0 +1,142 @@
+"""The training of one run: sample, verify, weigh, update, measure; again."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from paribus.study.job import Job
+from paribus.track.folder import MetricLine, RunFolder, write_json
+from paribus_runners.native import checkpoint, metrics
+from paribus_runners.native.checkpoint import Progress
+from paribus_runners.native.evaluate import evaluate
+from paribus_runners.native.policy import Policy
+from paribus_runners.native.rollout.collect import collect
+from paribus_runners.native.task import Task
+from paribus_runners.native.update import updates
+
+PREEMPTED = 75
+"""Exit status of a run that was asked to stop and can be resumed."""
+
+
+class Trainer:
+    """Trains one policy on one task by one recipe.
+
+    Args:
+        job: what to train.
+        folder: where to write.
+        policy: the initial policy; its weights change.
+        reference: the initial policy once more, if the recipe has a KL term.
+        task: problems and verifier.
+        asked_to_stop: True when the run shall end at the next step boundary.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        folder: RunFolder,
+        policy: Policy,
+        reference: Policy | None,
+        task: Task,
+        asked_to_stop: Callable[[], bool],
+    ) -> None:
+        self._job, self._recipe, self._folder = job, job.recipe, folder
+        self._policy, self._reference, self._task = policy, reference, task
+        self._asked_to_stop = asked_to_stop
+        settings = job.recipe.optimizer
+        self.optimizer = torch.optim.AdamW(
+            policy.model.parameters(),
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    def run(self, progress: Progress | None) -> None:
+        """Train to the end; ``progress`` is where a checkpoint stands whose weights are loaded already.
+
+        Raises:
+            SystemExit: with status 75, after a checkpoint, when the run was asked to stop.
+        """
+        last = self._recipe.schedule.steps
+        if progress is None:
+            progress = Progress()
+            self._write(0, self._evaluated(0, {}))
+            self._boundary(progress)
+        while progress.step < last:
+            progress, values = self._step(progress)
+            step = progress.step
+            if step == last or step % self._job.evaluate.every == 0:
+                values = self._evaluated(step, values)
+            self._write(step, values)
+            if "nan" in self._job.stop_on and not _finite(values):
+                self._end(progress, "stopped_early", f"nan: a loss, gradient or probability is not finite at step {step}")
+                return
+            self._boundary(progress, evaluated=step % self._job.evaluate.every == 0)
+        self._end(progress, "succeeded", "")
+
+    def _step(self, progress: Progress) -> tuple[Progress, dict[str, float]]:
+        """Sample, verify, filter, weigh and update once; return where the run stands and the metrics."""
+        start = time.perf_counter()
+        step, recipe = progress.step + 1, self._recipe
+        rollouts = collect(recipe, self._policy, self._reference, self._task, self._job.seed, step)
+        rate = self._set_rate(step)
+        sampled = time.perf_counter()
+        done = updates(recipe, self._policy, self.optimizer, rollouts, self._job.seed, step)
+        end = time.perf_counter()
+        spent = progress.spent.after(recipe, rollouts, done)
+        values = metrics.of_rollouts(recipe, rollouts) | metrics.of_updates(recipe, done) | metrics.of_spent(spent)
+        values |= {
+            "optim/lr": rate,
+            "perf/time_gen_s": rollouts.seconds_sampling,
+            "perf/time_reward_s": rollouts.seconds_reward,
+            "perf/time_update_s": end - sampled,
+            "perf/time_step_s": end - start,
+            "perf/gen_tokens_per_s": float(rollouts.responses.length.sum()) / rollouts.seconds_sampling,
+        }
+        return Progress(step, spent), values
+
+    def _set_rate(self, step: int) -> float:
+        settings = self._recipe.optimizer
+        rise = min(1.0, step / settings.warmup_steps) if settings.warmup_steps else 1.0
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * rise
+        return settings.learning_rate * rise
+
+    def _evaluated(self, step: int, values: dict[str, float]) -> dict[str, float]:
+        """Evaluate, write the records, and return the metrics with those of the evaluation."""
+        start = time.perf_counter()
+        outcome = evaluate(self._job, self._policy, self._task, step)
+        self._folder.write_evaluation(outcome.evaluation)
+        with self._folder.samples.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(record) + "\n" for record in outcome.samples)
+        seconds = time.perf_counter() - start
+        times = {"perf/time_eval_s": seconds, "perf/time_step_s": values.get("perf/time_step_s", 0.0) + seconds}
+        return values | outcome.values | times
+
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        self._folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
+
+    def _boundary(self, progress: Progress, evaluated: bool = False) -> None:
+        """Save where an evaluation was made or a stop is asked for; end in the latter case."""
+        stop = self._asked_to_stop()
+        if stop or evaluated:
+            checkpoint.save(self._folder.checkpoint, self._job.run, progress, self._policy, self.optimizer)
+        if stop:
+            raise SystemExit(PREEMPTED)
+
+    def _end(self, progress: Progress, status: str, reason: str) -> None:
+        checkpoint.save(self._folder.checkpoint, self._job.run, progress, self._policy, self.optimizer)
+        record = {"status": status, "reason": reason, "step": progress.step, **metrics.of_spent(progress.spent)}
+        write_json(self._folder.result, record)
+
+
+def _finite(values: dict[str, float]) -> bool:
+    watched = ("policy/entropy", "optim/loss", "optim/grad_norm")
+    return all(math.isfinite(values[name]) for name in watched if name in values)
