@@ -67,7 +67,8 @@ class EngineSettings:
 class Engine(Protocol):
     """What an entry point of the group ``paribus.engines`` names: a class made from :class:`EngineSettings`.
 
-    All calls are idempotent by the unique name under which a job was submitted.
+    All calls are idempotent by the unique name under which a job was submitted. An engine need not have a thread of its
+    own: it may make progress in its calls only, so :meth:`poll` is called often.
     """
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterable, Mapping
 
 from paribus.engines.base import INLINE, EngineSettings, JobState, Spec, Status, call_main
@@ -23,7 +24,10 @@ class InlineEngine:
         """Run the job and return its name."""
         if name not in self._ended:
             self._ended[name] = 1
-            self._ended[name] = call_main(spec.module, [*spec.arguments, INLINE])
+            try:
+                self._ended[name] = call_main(spec.module, [*spec.arguments, INLINE])
+            except Exception:  # noqa: BLE001 - as in a process of its own, a job's error is its exit code
+                traceback.print_exc()
         return name
 
     def find(self, name: str) -> str | None:

@@ -1,8 +1,7 @@
 """A runner that trains nothing and supports everything, for tests of what stands above runners.
 
-Like any runner it is found by its entry point. Paribus installs none for it; a test puts a folder on the path that
-holds ``fake-0.dist-info/entry_points.txt`` with ``[paribus.runners]`` and ``fake = paribus.testing.fake_runner:runner``
-(and a ``METADATA`` file). Its behaviour is chosen as :mod:`paribus.testing.fake_training` says.
+Like any runner it is found by its entry point. Paribus installs none for it: a test calls :func:`install` and puts the
+folder on the path. How the runner behaves is chosen as :mod:`paribus.testing.fake_training` says.
 """
 
 from __future__ import annotations
@@ -57,3 +56,16 @@ class FakeRunner:
 
 runner = FakeRunner()
 """What an entry point names."""
+
+
+def install(folder: Path) -> Path:
+    """Write into ``folder`` what makes Python find the runner ``fake``; put the folder on ``PYTHONPATH``.
+
+    Returns:
+        The folder.
+    """
+    information = folder / "fake-0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: fake\nVersion: 0\n")
+    (information / "entry_points.txt").write_text(f"[paribus.runners]\nfake = {__name__}:runner\n")
+    return folder

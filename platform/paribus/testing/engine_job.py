@@ -1,0 +1,35 @@
+"""What the jobs of the engines' conformance suite do: ``main(["touch", FILE])``, ``exit N``, ``fail``, ``sleep FILE``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do one thing.
+
+    ``touch FILE`` adds a line with the arguments to a file; ``exit N`` returns N; ``fail`` raises; ``sleep FILE`` writes
+    its process id to a file, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM.
+    """
+    match arguments[0]:
+        case "touch":
+            with Path(arguments[1]).open("a") as file:
+                file.write(" ".join(arguments) + "\n")
+        case "exit":
+            return int(arguments[1])
+        case "fail":
+            raise ValueError("a job of the conformance suite fails on purpose")
+        case "sleep" | "deaf":
+            signal.signal(signal.SIGTERM, _exit if arguments[0] == "sleep" else signal.SIG_IGN)
+            Path(arguments[1]).write_text(str(os.getpid()))
+            for _ in range(600):
+                time.sleep(0.1)
+    return 0
+
+
+def _exit(*_: object) -> None:
+    os._exit(7)

@@ -1,0 +1,117 @@
+"""Both engines of one machine pass the conformance suite; the local one survives what happens to its server."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from paribus.engines.base import EngineSettings, JobState, load_engine
+from paribus.engines.inline import InlineEngine
+from paribus.engines.local import LocalEngine
+from paribus.errors import ParibusError
+from paribus.testing.engine_suite import EngineSuite, ended, gone, job, started, until
+
+
+class TestInline(EngineSuite):
+    """The engine that runs jobs inside the calling process."""
+
+    make = InlineEngine
+    concurrent = False
+
+
+class TestLocal(EngineSuite):
+    """The engine with slots, warm."""
+
+    @staticmethod
+    def make(settings):
+        """Use a runner that is warm at once."""
+        return LocalEngine(EngineSettings(runner="fake", folder=settings.folder, slots=settings.slots))
+
+
+class TestLocalCold(EngineSuite):
+    """The engine with slots, where the runner cannot be imported ahead of time."""
+
+    @staticmethod
+    def make(settings):
+        """Name a runner that does not exist, so that warming it fails."""
+        return LocalEngine(EngineSettings(runner="missing", folder=settings.folder, slots=settings.slots))
+
+
+@pytest.fixture
+def local(tmp_path):
+    """A local engine with one slot."""
+    engine = LocalEngine(EngineSettings(runner="fake", folder=tmp_path / "engine", slots=1))
+    yield engine
+    engine.close()
+
+
+def test_a_killed_server_ends_its_jobs_and_is_started_again(local, tmp_path):
+    """After kill -9 of the warm server its jobs are gone and told as ended, and the next job runs."""
+    local.submit(job("deaf", tmp_path / "pid"), "first")
+    pid = started(local, "first", tmp_path / "pid")
+    os.kill(parent_of(pid), signal.SIGKILL)
+    assert ended(local, "first").exit_code == -signal.SIGKILL
+    until(lambda: gone(pid))
+    local.submit(job("exit", 5), "second")
+    assert ended(local, "second").exit_code == 5
+
+
+def parent_of(pid):
+    """Return the parent of a process."""
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def test_no_job_survives_a_killed_owner(tmp_path):
+    """After kill -9 of the process that made the engine, its server and jobs are gone."""
+    pid = tmp_path / "pid"
+    code = textwrap.dedent(f"""
+        import time
+        from pathlib import Path
+        from paribus.engines.base import EngineSettings
+        from paribus.engines.local import LocalEngine
+        from paribus.testing.engine_suite import job
+        engine = LocalEngine(EngineSettings(runner="fake", folder=Path({str(tmp_path)!r}), slots=1))
+        engine.submit(job("deaf", {str(pid)!r}), "left")
+        time.sleep(60)
+    """)
+    owner = subprocess.Popen([sys.executable, "-c", code])
+    until(lambda: pid.exists() and pid.read_text() != "")
+    child = int(pid.read_text())
+    server = parent_of(child)
+    owner.kill()
+    owner.wait()
+    until(lambda: gone(child) and gone(server))
+
+
+def test_jobs_on_gpus_are_pinned_to_one_each(tmp_path, monkeypatch):
+    """With GPUs there is a slot for each, and a job sees the one of its slot."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    engine = LocalEngine(EngineSettings(runner="fake", folder=tmp_path))
+    try:
+        assert (engine.slots(), engine.gpus_per_run) == (2, 1.0)
+        assert [engine._pinned(i)["CUDA_VISIBLE_DEVICES"] for i in range(2)] == ["4", "6"]
+    finally:
+        engine.close()
+
+
+def test_without_gpus_the_ledger_counts_none(local):
+    """A CPU core is no GPU."""
+    assert local.gpus_per_run == 0.0
+
+
+def test_a_job_is_pending_until_it_runs(local, tmp_path):
+    """A job that was submitted is known at once."""
+    local.submit(job("sleep", tmp_path / "pid"), "one")
+    assert local.poll(["one"])["one"].state in (JobState.PENDING, JobState.RUNNING)
+    until(lambda: local.poll(["one"])["one"].state is JobState.RUNNING)
+
+
+def test_engines_are_found_by_name():
+    """An unknown engine is told with the nearest name."""
+    assert load_engine("local") is LocalEngine
+    with pytest.raises(ParibusError, match=r"no engine `lokal`.*Did you mean `local`.*inline, local"):
+        load_engine("lokal")
