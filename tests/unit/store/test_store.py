@@ -1,0 +1,219 @@
+"""The store: studies are submitted once, runs shared, attempts fenced, results recorded once."""
+
+import multiprocessing
+
+import pytest
+
+from paribus.errors import LostLease, StoreError
+from paribus.store.reader import Reader
+from paribus.store.recorded import recorded_runs
+from paribus.store.states import RunState
+from paribus.store.store import INFRASTRUCTURE_TRIES, LEASE_S, Store, backoff_s
+from paribus.testing.plans import small_plan
+
+
+def take(store, study):
+    """Claim a run."""
+    return store.claim(study.id, engine="test", worker="here")
+
+
+def started(store, study):
+    """Claim a run and start it."""
+    claim = take(store, study)
+    store.start(claim.run_id, claim.token)
+    return claim
+
+
+def states(store, study):
+    """Return the states in queue order."""
+    return [r.state for r in store.runs_of(study.id)]
+
+
+def test_the_same_plan_is_one_study(store):
+    """Submitting a plan again changes nothing but the time."""
+    first = store.add_study(small_plan())
+    again = store.add_study(small_plan())
+    assert (again.id, again.plan) == (first.id, small_plan())
+    assert len(store.runs_of(first.id)) == 4
+    assert [e.move for e in store.events_of(1)] == ["submit"]
+
+
+def test_the_study_of_a_name_is_the_one_submitted_last(store, clock):
+    """Going back to an earlier plan finds its runs again."""
+    before = store.add_study(small_plan(seeds=1))
+    clock.now += 1
+    store.add_study(small_plan(seeds=2))
+    clock.now += 1
+    assert store.add_study(small_plan(seeds=1)).id == before.id
+    assert store.study("small").id == before.id
+
+
+def test_studies_share_runs(store):
+    """A run that two studies ask for is trained once, and both see its result."""
+    one, two = store.add_study(small_plan("one")), store.add_study(small_plan("two"))
+    claim = started(store, one)
+    store.finish(claim.run_id, claim.token, {"status": "succeeded"})
+    assert states(store, two)[0] is RunState.SUCCEEDED
+    assert store.result(store.runs_of(two.id)[0].fingerprint).token == 1
+    assert take(store, two).run_id != claim.run_id
+
+
+def test_runs_are_claimed_in_queue_order_under_a_new_token(store):
+    """Seed-major order, the base first, each claim with the token raised by one and a name of its own."""
+    study = store.add_study(small_plan())
+    claims = [take(store, study) for _ in range(4)]
+    assert [(c.seed, c.arm, c.token) for c in claims] == [
+        (0, "arm0", 1),
+        (0, "arm1", 1),
+        (1, "arm0", 1),
+        (1, "arm1", 1),
+    ]
+    assert take(store, study) is None
+    assert len({c.submit_name for c in claims}) == 4
+
+
+def test_a_result_is_recorded_once(store):
+    """The same finish again is accepted, a different one and a stale one are refused."""
+    study = store.add_study(small_plan())
+    old = started(store, study)
+    store.release(old.run_id, old.token, "interrupted")
+    new = started(store, study)
+    assert (new.run_id, new.token) == (old.run_id, 2)
+    with pytest.raises(LostLease):
+        store.finish(old.run_id, old.token, {"score": 1})
+    store.finish(new.run_id, new.token, {"score": 2})
+    store.finish(new.run_id, new.token, {"score": 2})
+    for token, score in ((2, 3), (1, 2)):
+        with pytest.raises(LostLease):
+            store.finish(new.run_id, token, {"score": score})
+    result = store.result(store.runs_of(study.id)[0].fingerprint)
+    assert (result.token, result.payload) == (2, {"score": 2})
+
+
+def test_a_supervisor_starts_once(store):
+    """A second process with the same token is refused: it was started by mistake."""
+    claim = started(store, store.add_study(small_plan()))
+    with pytest.raises(LostLease):
+        store.start(claim.run_id, claim.token)
+
+
+def test_a_program_that_fails_twice_is_quarantined(store):
+    """One retry, then the run waits for a person, with the traceback's signature."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    for expected in (RunState.QUEUED, RunState.QUARANTINED):
+        claim = started(store, study)
+        assert store.fail(claim.run_id, claim.token, "program", "ValueError: 3", "ValueError: #") is expected
+    run = store.runs_of(study.id)[0]
+    assert (run.reason, run.signature, run.program_failures) == ("ValueError: 3", "ValueError: #", 2)
+    assert take(store, study) is None
+
+
+def test_failures_of_the_infrastructure_wait_longer_each_time(store, clock):
+    """The first retry comes at once, later ones after a wait; the fifth failure ends the run."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    for failure in range(1, INFRASTRUCTURE_TRIES + 1):
+        claim = started(store, study)
+        store.fail(claim.run_id, claim.token, "infrastructure", "killed")
+        wait = backoff_s(failure)
+        if wait and failure < INFRASTRUCTURE_TRIES:
+            assert take(store, study) is None
+        clock.now += wait
+    assert states(store, study) == [RunState.FAILED]
+    assert [backoff_s(n) for n in (1, 2, 3, 20)] == [0.0, 30.0, 60.0, 1800.0]
+
+
+def test_an_expired_lease_is_taken_back(store, clock):
+    """Without heartbeats the run is queued again; with them it is not; the old token is stale from then on."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    claim = started(store, study)
+    clock.now += LEASE_S - 1
+    store.renew(claim.run_id, claim.token)
+    clock.now += LEASE_S - 1
+    assert store.expire() == ()
+    clock.now += 2
+    assert [a.token for a in store.expire()] == [1]
+    with pytest.raises(LostLease):
+        store.renew(claim.run_id, claim.token)
+    assert take(store, study).token == 2
+
+
+def test_cancelling_is_a_request_that_a_finish_may_beat(store):
+    """A queued run is cancelled at once; a running one at its next heartbeat, unless it finishes first."""
+    study = store.add_study(small_plan(arms=3, seeds=1))
+    first, second = started(store, study), started(store, study)
+    for run in store.runs_of(study.id):
+        store.request_cancel(run.id)
+    assert states(store, study) == [RunState.RUNNING, RunState.RUNNING, RunState.CANCELLED]
+    assert store.renew(first.run_id, first.token).cancel
+    store.finish(first.run_id, first.token, {})
+    store.cancelled(second.run_id, second.token)
+    assert states(store, study) == [RunState.SUCCEEDED, RunState.CANCELLED, RunState.CANCELLED]
+
+
+def test_gpu_seconds_count_running_and_wasted_attempts(store, clock):
+    """Each attempt is charged from its claim to its end, or to now."""
+    study = store.add_study(small_plan(arms=1, seeds=2))
+    wasted = store.claim(study.id, engine="test", worker="here", gpus=1.0)
+    clock.now += 10
+    store.release(wasted.run_id, wasted.token, "interrupted")
+    store.claim(study.id, engine="test", worker="here", gpus=2.0)
+    clock.now += 5
+    assert store.gpu_seconds(study.id) == 20.0
+
+
+def test_an_unknown_study_is_told_with_the_nearest_name(store):
+    """The message lists what there is."""
+    store.add_study(small_plan("ladder"))
+    with pytest.raises(StoreError, match=r"no study `lader`.*Did you mean `ladder`"):
+        store.study("lader")
+
+
+def test_asking_what_is_recorded_makes_no_database(tmp_path):
+    """`paribus plan` leaves no trace; with a store it learns which runs have results."""
+    plan = small_plan()
+    fingerprints = [r.fingerprint for r in plan.runs]
+    assert recorded_runs(tmp_path, fingerprints) == frozenset()
+    assert list(tmp_path.iterdir()) == []
+    with Store.open(tmp_path) as store:
+        claim = started(store, store.add_study(plan))
+        store.finish(claim.run_id, claim.token, {})
+        assert recorded_runs(tmp_path, fingerprints) == {claim.fingerprint}
+        assert recorded_runs(tmp_path, fingerprints[1:]) == frozenset()
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path):
+    """Not a traceback of the driver."""
+    (tmp_path / "paribus.db").write_text("this is text, long enough to be no database header at all")
+    with pytest.raises(StoreError, match="cannot read the store"):
+        recorded_runs(tmp_path, ["0" * 64])
+
+
+def test_looking_needs_a_store(tmp_path):
+    """`paribus status` says how to get one."""
+    with pytest.raises(StoreError, match="there is no store"):
+        Reader.look(tmp_path)
+
+
+def claim_all(home, results):
+    """Claim until nothing is left, and tell what was claimed."""
+    with Store.open(home) as store:
+        study = store.study("small")
+        claimed = []
+        while (claim := take(store, study)) is not None:
+            claimed.append((claim.fingerprint, claim.token))
+    results.put(claimed)
+
+
+def test_two_processes_never_claim_the_same_run(tmp_path):
+    """Both claim as fast as they can from one file: each run goes to one of them."""
+    with Store.open(tmp_path) as store:
+        store.add_study(small_plan(arms=10, seeds=5))
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    both = [context.Process(target=claim_all, args=(tmp_path, results)) for _ in range(2)]
+    for process in both:
+        process.start()
+    claimed = results.get(timeout=60) + results.get(timeout=60)
+    for process in both:
+        process.join()
+    assert len(claimed) == len(set(claimed)) == 50

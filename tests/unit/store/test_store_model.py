@@ -1,0 +1,220 @@
+"""The store against a model: whatever the order of calls, with right and stale tokens, both agree."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from paribus.errors import LostLease
+from paribus.store import tables as t
+from paribus.store.database import Database
+from paribus.store.states import LIVE, RECORDED, TERMINAL, RunState, target_of
+from paribus.store.store import INFRASTRUCTURE_TRIES, LEASE_S, PROGRAM_TRIES, Store, backoff_s
+from paribus.testing.plans import small_plan
+
+RUNS = 3
+
+
+@dataclass
+class Run:
+    """What the model knows of a run."""
+
+    state: RunState = RunState.QUEUED
+    token: int = 0
+    lease_until: float = 0.0
+    ready_at: float = 0.0
+    program: int = 0
+    infrastructure: int = 0
+    cancel: bool = False
+    results: list = field(default_factory=list)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Claims, heartbeats, ends and clock jumps in any order, by right and stale holders."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 1000.0
+        database = Database("sqlite://", lambda: self.now)
+        t.metadata.create_all(database.engine)
+        self.store = Store(database, Path("unused"))
+        self.study = self.store.add_study(small_plan(arms=RUNS, seeds=1))
+        self.ids = [r.id for r in self.store.runs_of(self.study.id)]
+        self.model = {i: Run() for i in self.ids}
+
+    def teardown(self):
+        """Close the connection."""
+        self.store.close()
+
+    runs = st.integers(0, RUNS - 1)
+    ages = st.integers(0, 2)
+
+    def holder(self, index, age):
+        """Return a run's number, its model, a token that is ``age`` claims old, and whether this one holds the run."""
+        run_id = self.ids[index]
+        run = self.model[run_id]
+        token = run.token - age
+        return run_id, run, token, age == 0 and run.state in LIVE
+
+    def call(self, allowed, function, *arguments, **keywords):
+        """Call the store; it must refuse exactly what the model does not allow."""
+        try:
+            answer = function(*arguments, **keywords)
+        except LostLease:
+            assert not allowed
+            return None
+        assert allowed
+        return answer
+
+    def put_back(self, run, wait=0.0):
+        """Queue a run of the model again."""
+        run.state, run.ready_at = RunState.QUEUED, self.now + wait
+
+    @rule()
+    def claim(self):
+        """The first run in queue order that is ready is claimed."""
+        ready = [i for i in self.ids if self.model[i].state is RunState.QUEUED and self.model[i].ready_at <= self.now]
+        claim = self.store.claim(self.study.id, engine="test", worker="here")
+        assert (claim.run_id if claim else None) == (ready[0] if ready else None)
+        if claim:
+            run = self.model[claim.run_id]
+            run.state, run.token, run.cancel = RunState.LEASED, run.token + 1, False
+            run.lease_until = self.now + LEASE_S
+            assert claim.token == run.token
+
+    @rule(index=runs, age=ages)
+    def start(self, index, age):
+        """Only the holder of a lease starts, and once."""
+        run_id, run, token, holds = self.holder(index, age)
+        allowed = holds and run.state is RunState.LEASED
+        self.call(allowed, self.store.start, run_id, token)
+        if allowed:
+            run.state, run.lease_until = RunState.RUNNING, self.now + LEASE_S
+
+    @rule(index=runs, age=ages)
+    def renew(self, index, age):
+        """Only the holder prolongs its lease, and it hears of a request to cancel."""
+        run_id, run, token, holds = self.holder(index, age)
+        answer = self.call(holds, self.store.renew, run_id, token)
+        if holds:
+            run.lease_until = self.now + LEASE_S
+            assert answer.cancel == run.cancel
+
+    @rule(index=runs, age=ages, payload=st.integers(0, 1), early=st.booleans())
+    def finish(self, index, age, payload, early):
+        """The first result of a running holder counts; the same again is no news; all else is refused."""
+        run_id, run, token, holds = self.holder(index, age)
+        fresh = holds and run.state is RunState.RUNNING
+        allowed = fresh or (token, payload) in run.results
+        self.call(allowed, self.store.finish, run_id, token, {"payload": payload}, stopped_early=early)
+        if fresh:
+            run.state = RunState.STOPPED_EARLY if early else RunState.SUCCEEDED
+            run.results.append((token, payload))
+
+    @rule(index=runs, age=ages, wait=st.sampled_from([0.0, 5.0]))
+    def release(self, index, age, wait):
+        """An interrupted run goes back into the queue."""
+        run_id, run, token, holds = self.holder(index, age)
+        self.call(holds, self.store.release, run_id, token, "interrupted", wait_s=wait)
+        if holds:
+            self.put_back(run, wait)
+
+    @rule(index=runs, age=ages, program=st.booleans())
+    def fail(self, index, age, program):
+        """Failures of program and infrastructure are counted apart."""
+        run_id, run, token, holds = self.holder(index, age)
+        state = self.call(
+            holds, self.store.fail, run_id, token, "program" if program else "infrastructure", "why", "sig"
+        )
+        if not holds:
+            return
+        run.program += program
+        run.infrastructure += not program
+        if program and run.program >= PROGRAM_TRIES:
+            run.state = RunState.QUARANTINED
+        elif not program and run.infrastructure >= INFRASTRUCTURE_TRIES:
+            run.state = RunState.FAILED
+        else:
+            self.put_back(run, 0.0 if program else backoff_s(run.infrastructure))
+        assert state is run.state
+
+    @rule(index=runs)
+    def request_cancel(self, index):
+        """A queued run is cancelled at once, a live one is asked."""
+        run_id, run, _, _ = self.holder(index, 0)
+        self.store.request_cancel(run_id)
+        if run.state is RunState.QUEUED:
+            run.state = RunState.CANCELLED
+        elif run.state in LIVE:
+            run.cancel = True
+
+    @rule(index=runs, age=ages)
+    def cancelled(self, index, age):
+        """The holder notes that it has obeyed."""
+        run_id, run, token, holds = self.holder(index, age)
+        self.call(holds, self.store.cancelled, run_id, token)
+        if holds:
+            run.state = RunState.CANCELLED
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, LEASE_S + 1, 3600.0]))
+    def pass_time(self, seconds):
+        """The clock goes on."""
+        self.now += seconds
+
+    @precondition(lambda self: any(r.state in LIVE and r.lease_until < self.now for r in self.model.values()))
+    @rule()
+    def expire(self):
+        """Exactly the runs whose lease is over are taken back."""
+        over = {i: r for i, r in self.model.items() if r.state in LIVE and r.lease_until < self.now}
+        lost = self.store.expire()
+        assert {(a.run_id, a.token) for a in lost} == {(i, r.token) for i, r in over.items()}
+        for run in over.values():
+            run.infrastructure += 1
+            if run.infrastructure >= INFRASTRUCTURE_TRIES:
+                run.state = RunState.FAILED
+            else:
+                self.put_back(run, backoff_s(run.infrastructure))
+
+    @invariant()
+    def rows_are_what_the_model_says(self):
+        """States, tokens and counts agree."""
+        for record in self.store.runs_of(self.study.id):
+            run = self.model[record.id]
+            assert (record.state, record.token) == (run.state, run.token)
+            assert (record.program_failures, record.infrastructure_failures) == (run.program, run.infrastructure)
+            assert (record.lease_until is not None) == (run.state in LIVE)
+
+    @invariant()
+    def a_run_has_one_result_exactly_if_it_is_recorded(self):
+        """Its token is the newest one."""
+        with self.store.database.read() as connection:
+            rows = connection.execute(sa.select(t.result.c.run_id, t.result.c.token)).all()
+        recorded = {i: r for i, r in self.model.items() if r.state in RECORDED}
+        assert sorted(rows) == sorted((i, r.token) for i, r in recorded.items())
+
+    @invariant()
+    def the_log_replays_to_the_rows(self):
+        """Each line of the log is an allowed move from the state that the line before left."""
+        for run_id, run in self.model.items():
+            state, claims = RunState.PLANNED, 0
+            for event in self.store.events_of(run_id):
+                assert event.source == state
+                assert state not in TERMINAL
+                state = target_of(event.move, state)
+                claims += event.move == "claim"
+                assert (event.target, event.token) == (state, claims)
+            assert (state, claims) == (run.state, run.token)
+
+    @invariant()
+    def an_attempt_is_open_exactly_while_it_holds_its_run(self):
+        """One row a claim, and only the newest of a live run has no end."""
+        open_attempts = {(a.run_id, a.token) for a in self.store.attempts_of(self.study.id) if a.ended_at is None}
+        assert open_attempts == {(i, r.token) for i, r in self.model.items() if r.state in LIVE}
+        assert len(self.store.attempts_of(self.study.id)) == sum(r.token for r in self.model.values())
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
