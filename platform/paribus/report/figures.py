@@ -53,32 +53,34 @@ def panel_figure(panel: Panel, styles: Mapping[str, Style]) -> Json:
 def forest_figure(forest: Forest) -> Json:
     """Return data and layout of one forest plot; filled marks are intervals that leave out 0."""
     rows = forest.intervals
-    error = {
-        "type": "data",
-        "symmetric": False,
-        "array": [0 if i.high is None else _gap(i.high, i.value) for i in rows],
-        "arrayminus": [0 if i.low is None else _gap(i.value, i.low) for i in rows],
-        "color": BASE_COLOUR,
-        "thickness": 1.4,
-        "width": 0,
+    known = [(i.low, i.high, i.label) for i in rows if i.low is not None and i.high is not None]
+    intervals = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [x for low, high, _ in known for x in (low, high, None)],
+        "y": [y for _, _, label in known for y in (label, label, None)],
+        "line": {"width": 1.5, "color": BASE_COLOUR},
+        "hoverinfo": "skip",
     }
-    colours = [COLOURS[0] if i.separated else BASE_COLOUR for i in rows]
-    trace = {
+    marks = {
         "type": "scatter",
         "mode": "markers",
         "x": [i.value for i in rows],
         "y": [i.label for i in rows],
         "customdata": [[i.n] for i in rows],
-        "error_x": error,
-        "marker": {"color": colours, "size": 8, "symbol": ["circle" if i.separated else "circle-open" for i in rows]},
+        "marker": {
+            "color": [COLOURS[0] if i.separated else BASE_COLOUR for i in rows],
+            "size": 8,
+            "symbol": ["circle" if i.separated else "circle-open" for i in rows],
+        },
         "hovertemplate": "%{y}: %{x} (n=%{customdata[0]})<extra></extra>",
-        "showlegend": False,
     }
     layout = _layout(forest.x_label, "")
-    layout["yaxis"] |= {"autorange": "reversed", "type": "category", "showgrid": False}
+    order = {"categoryorder": "array", "categoryarray": [i.label for i in rows]}
+    layout["yaxis"] |= {"autorange": "reversed", "type": "category", "showgrid": False, **order}
     layout["xaxis"] |= {"zeroline": True, "zerolinewidth": 1}
     layout["height"] = 96 + 24 * len(rows)
-    return {"data": [trace], "layout": layout}
+    return {"data": [intervals, marks], "layout": layout}
 
 
 def _layout(x_label: str, y_label: str) -> Json:
@@ -135,11 +137,6 @@ def _seeds(line: Line, style: Style) -> Sequence[Json]:
         }
         for seed, x, y in line.seeds
     ]
-
-
-def _gap(high: float, low: float) -> float:
-    """Return the length that plotly draws between two printed numbers."""
-    return float(f"{high - low:.6g}")
 
 
 def _rgba(colour: str, alpha: float) -> str:

@@ -1,0 +1,337 @@
+"""What a report says: estimates, differences, wording by number of seeds, lost runs, sentences."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paribus.errors import ParibusError
+from paribus.report.analysis import Analysis
+from paribus.report.build import build_report
+from paribus.report.data import RunData, StudyData
+from paribus.report.details import singles
+from paribus.report.measures import evaluation_error, score_steps, symptom_measures, value_of
+from paribus.report.model import Cell, ReportModel, Table
+from paribus.report.tables import contributions
+from paribus.report.text import decimals_for, interval_text, number
+from paribus.stats.intervals import mean_interval
+from paribus.study.job import Evaluate
+from paribus.testing.studies import MOVES, PROVENANCE, Shape, made_up_study
+from paribus.track.folder import Evaluation, MetricLine
+
+EVALUATE = Evaluate(every=1, problems=4, samples=1)
+
+
+def run_of(values: dict[int, dict[str, float]], outcome: str = "finished") -> RunData:
+    """A run with these metric values by step."""
+    lines = tuple(MetricLine(step=s, time_ms=s, values=v) for s, v in values.items())
+    return RunData(fingerprint="f", arm="a", seed=0, outcome=outcome, lines=lines)  # type: ignore[arg-type]
+
+
+def table(model: ReportModel, key: str) -> Table:
+    """The table with this key."""
+    return next(t for t in model.tables if t.key == key)
+
+
+def cell(model: ReportModel, key: str, row: str, column: str) -> Cell:
+    """One cell."""
+    found = table(model, key)
+    place = [c.key for c in found.columns].index(column)
+    return next(r for r in found.rows if r.label == row).cells[place]
+
+
+def everything(model: ReportModel) -> str:
+    """All text that the report prints."""
+    return model.to_json()
+
+
+def scores(**by_step: float) -> dict[int, dict[str, float]]:
+    """Evaluations at steps s0, s1, ..."""
+    return {int(k[1:]): {"eval/heldout/avg_at_1": v} for k, v in by_step.items()}
+
+
+def test_checkpoint_rules() -> None:
+    """Mean of the last three evaluations, never the one before training; or the final one; as declared."""
+    run = run_of(scores(s0=0.9, s1=0.1, s2=0.2, s3=0.3, s4=0.4))
+    score = Analysis(made_up_study()).score
+    assert value_of(run, score, EVALUATE) == pytest.approx(0.3)
+    assert value_of(run, score, EVALUATE.model_copy(update={"checkpoint": "final"})) == 0.4
+    assert value_of(run_of(scores(s0=0.9, s1=0.1, s2=0.2)), score, EVALUATE) == pytest.approx(0.15)
+
+
+def test_stopped_runs_count_with_their_last_valid_evaluation() -> None:
+    """A diverged run keeps the last evaluation that is a number, before training if there is no other."""
+    score = Analysis(made_up_study()).score
+    assert value_of(run_of(scores(s0=0.5, s1=0.4, s2=math.nan), "stopped_early"), score, EVALUATE) == 0.4
+    assert value_of(run_of(scores(s0=0.5, s1=math.nan), "stopped_early"), score, EVALUATE) == 0.5
+    for outcome in ("failed", "pending", "cancelled"):
+        assert value_of(run_of(scores(s0=0.5, s1=0.4), outcome), score, EVALUATE) is None
+
+
+def test_symptoms_are_means_over_the_last_quarter() -> None:
+    """Of 8 steps the last two count; a value that is not finite or absent is left out."""
+    entropy = next(m for m in symptom_measures() if m.key == "entropy")
+    values = {s: {"policy/entropy": float(s)} for s in range(1, 9)}
+    assert value_of(run_of(values), entropy, EVALUATE) == 7.5
+    assert value_of(run_of({**values, 8: {"policy/entropy": math.nan}}), entropy, EVALUATE) == 7
+    assert value_of(run_of({**values, 7: {}}), entropy, EVALUATE) == 8
+
+
+def test_costs() -> None:
+    """Tokens in thousands, the share thrown away, seconds summed, and the gain for a million tokens."""
+    analysis = Analysis(made_up_study())
+    assert analysis.costs["generated"].unit == "k tokens"
+    run = run_of(
+        {
+            0: {"eval/heldout/avg_at_1": 0.2},
+            1: {"budget/gen_tokens": 4e3, "budget/trained_tokens": 4e3, "perf/time_step_s": 2.0},
+            2: {
+                "budget/gen_tokens": 1e4,
+                "budget/trained_tokens": 2.5e3,
+                "perf/time_step_s": 3.0,
+                "eval/heldout/avg_at_1": 0.5,
+            },
+        }
+    )
+    want = {"generated": 10.0, "trained": 2.5, "waste": 0.75, "seconds": 5.0}
+    assert {k: value_of(run, analysis.costs[k], EVALUATE) for k in want} == pytest.approx(want)
+
+
+def test_effects_without_noise_are_exact() -> None:
+    """Without noise every difference is what the study was made with, alone, in the full recipe and on average."""
+    analysis = Analysis(made_up_study(Shape(noise=0.0, problems=2000)))
+    for c in contributions(analysis):
+        for effect in (c.alone, c.in_full, c.mean):
+            assert effect is not None
+            assert effect.estimate.value == pytest.approx(MOVES[c.trick]["score"], abs=1e-3)
+            assert not effect.separated  # without spread there is nothing to compare with
+    for single in singles(analysis):
+        for measure in symptom_measures():
+            effect = analysis.effect(single.arm, analysis.plan.base, measure)
+            move = {"length": "length", "length_wrong": "wrong", "truncated": "truncated", "entropy": "entropy"}
+            expected = MOVES[single.name].get(move.get(measure.key, ""), 0.0)
+            assert effect is not None
+            assert effect.estimate.value == pytest.approx(expected, abs=1e-6)
+
+
+def test_large_effects_are_found_and_small_ones_are_not_claimed() -> None:
+    """Ten seeds: soft overlong punishment separates, clip-higher does not; the words follow the tests."""
+    model = build_report(made_up_study(Shape(seeds=10)))
+    by_trick = {re.split("`", w)[1]: w for w in model.words}
+    assert "lowered held-out accuracy by 0.0" in by_trick["soft_overlong"]
+    assert re.search(r"lowered .*truncation by 0\.2\d", by_trick["soft_overlong"])
+    assert re.search(
+        r"no difference in held-out accuracy detected .*could detect 0\.0\d+ or more", by_trick["clip_higher"]
+    )
+    assert cell(model, "effects", "soft_overlong", "truncated").verdict == "separated"
+    assert cell(model, "effects", "soft_overlong", "truncated").note == "separated*"
+    assert "raised generated tokens" in by_trick["dynamic_sampling"]
+    assert "no effect" not in everything(model)
+
+
+def test_family_of_the_correction_is_all_arms_against_the_base() -> None:
+    """Holm runs over every distinct arm but the base, whatever table it stands in."""
+    analysis = Analysis(made_up_study())
+    assert analysis.family == len(analysis.plan.arms) - 1 == 10
+    raw = sorted(e.estimate.p for e in analysis.to_base.values() if e and e.estimate.p is not None)
+    adjusted = sorted(e.p_adjusted for e in analysis.to_base.values() if e and e.p_adjusted is not None)
+    assert adjusted[0] == pytest.approx(raw[0] * 10)
+    assert "over 10 comparisons" in everything(build_report(made_up_study()))
+
+
+def test_one_seed_makes_no_claim() -> None:
+    """A single seed: no interval over training, no test, no bold, no star, and the sentence that says so."""
+    model = build_report(made_up_study(Shape(seeds=1)))
+    text = everything(model)
+    assert "training variance unknown" in text
+    cells = [c for t in model.tables for r in t.rows for c in r.cells]
+    assert not any(c.bold or c.p is not None or c.p_adjusted is not None or c.low is not None for c in cells)
+    assert not any("*" in c.text + c.note or "±" in c.text for c in cells)
+    assert not any(c.verdict in ("separated", "not_separated") for c in cells)
+    assert "evaluation noise only" in cell(model, "ladder.score", "base", "score").note
+    assert "ranking not supported" in text
+    assert all(not line.low for f in model.figures for p in f.panels for line in p.lines)
+    assert all(i.low is None for f in model.figures for x in f.forests for i in x.intervals)
+
+
+def test_two_seeds_show_both_values() -> None:
+    """Two seeds: both values, no interval, no test, no bold."""
+    model = build_report(made_up_study(Shape(seeds=2)))
+    base = cell(model, "ladder.score", "base", "score")
+    assert len(base.text.split(", ")) == 2
+    assert base.low is None
+    assert cell(model, "ladder.score", "+ clip_higher", "p").text == "—"
+    assert not any(c.bold for t in model.tables for r in t.rows for c in r.cells)
+    assert "2 runs" in " ".join(model.summary)
+
+
+def test_three_seeds_are_indicative() -> None:
+    """With three or four seeds the report says that it is indicative, with five it does not."""
+    assert "indicative" in everything(build_report(made_up_study(Shape(seeds=3))))
+    assert "indicative" not in everything(build_report(made_up_study(Shape(seeds=5))))
+
+
+def test_bold_is_the_best_and_what_is_not_told_from_it() -> None:
+    """The best arm is bold; an arm that a corrected test tells from it is not; all cells of an arm agree."""
+    model = build_report(made_up_study(Shape(seeds=8, designs=("list",))))
+    bold = {r.label: r.cells[1].bold for r in table(model, "levels.score").rows}
+    assert bold["dynamic_sampling"]
+    assert not bold["soft_overlong"]
+    assert not bold["token_level"]
+
+
+def test_unpaired_studies_use_welch() -> None:
+    """Where seeds are not paired there is no table of pairs, and the tests are named Welch's."""
+    model = build_report(made_up_study(Shape(paired=False)))
+    assert "pairs" not in [t.key for t in model.tables]
+    assert "Welch" in model.provenance["tests"]
+    assert "mean" not in [c.key for c in table(model, "contributions").columns]
+
+
+def test_lost_runs_never_vanish(model: ReportModel) -> None:
+    """Failed and stopped runs are listed with their reason, marked in their row, counted, and told in the warnings."""
+    rows = {r.label: [c.text for c in r.cells] for r in table(model, "losses").rows}
+    assert rows["clip_higher"][1].startswith("failed")
+    assert rows["clip_higher"][4] == "out of memory"
+    assert rows["+ soft_overlong"][1].startswith("stopped early")
+    assert cell(model, "solo.score", "clip_higher", "seeds").text == "2/3✗"
+    assert cell(model, "ladder.score", "+ soft_overlong", "seeds").text == "2/3†"
+    assert cell(model, "ladder.score", "+ soft_overlong", "score").n == 3
+    assert "(n=3)" in cell(model, "ladder.score", "+ soft_overlong", "score").text
+    assert len(model.warnings) >= 2
+    assert "10 as planned" in model.status
+
+
+def test_verdicts_that_hang_on_lost_runs_are_fragile() -> None:
+    """If counting a failed seed as worst changes the verdict, the row says fragile; untouched rows do not."""
+    data = made_up_study(Shape(seeds=4, outcomes=(("+ clip_higher", 0, "failed"), ("+ soft_overlong", 0, "failed"))))
+    moved = [
+        replace(r, lines=_shifted(r.lines, 0.1)) if r.arm == data.plan.arms[1].key else r for r in data.runs
+    ]  # clip_higher made clearly better, but for the seed that it lost
+    model = build_report(replace(data, runs=tuple(moved)))
+    assert cell(model, "sensitivity", "+ clip_higher", "as_planned").verdict == "separated"
+    assert cell(model, "sensitivity", "+ clip_higher", "verdict").text == "fragile"
+    assert "fragile" in cell(model, "ladder.score", "+ clip_higher", "status").text
+    assert cell(model, "ladder.score", "+ token_level", "status").text == "ok"
+    assert any(w.startswith("Fragile") for w in model.warnings)
+
+
+def _shifted(lines: tuple[MetricLine, ...], by: float) -> tuple[MetricLine, ...]:
+    """The lines with a better score after training."""
+    name = "eval/heldout/avg_at_1"
+    moved = ({k: v + by * (k == name and x.step > 0) for k, v in x.values.items()} for x in lines)
+    return tuple(replace(x, values=v) for x, v in zip(lines, moved, strict=True))
+
+
+@pytest.mark.parametrize("outcome", ["pending", "failed", "cancelled"])
+def test_no_finished_run_at_all(outcome: str) -> None:
+    """A study with no finished run gives a report that says so, not a crash."""
+    data = made_up_study()
+    none = replace(data, runs=tuple(replace(r, outcome=outcome, lines=(), evaluations=()) for r in data.runs))  # type: ignore[arg-type]
+    model = build_report(none)
+    assert "nothing can be said" in model.summary[0]
+    assert model.complete == (outcome != "pending")
+    assert cell(model, "ladder.score", "base", "score").text == "n/a"
+
+
+def test_running_study_is_marked_incomplete() -> None:
+    """Unfinished runs are counted, marked, and kept out of the means."""
+    data = made_up_study(Shape(seeds=4, outcomes=(("base", 3, "pending"), ("+ clip_higher", 2, "pending"))))
+    model = build_report(data)
+    assert not model.complete
+    assert model.status.startswith("incomplete: 42 of 44 runs")
+    assert cell(model, "ladder.score", "base", "seeds").text == "3/4…"
+    assert cell(model, "ladder.score", "base", "score").n == 3
+
+
+def test_base_arm_learns(model: ReportModel) -> None:
+    """The first table and sentence give the base arm before and after, and the gain within runs."""
+    gain = cell(model, "learning", "base", "gain")
+    assert gain.verdict == "separated"
+    assert gain.value == pytest.approx(0.17, abs=0.05)
+    assert model.summary[0].startswith("The base arm `base` went from 0.46")
+
+
+def test_provenance_is_demanded(lossy: StudyData) -> None:
+    """Without provenance the report is refused, and the message names what is missing."""
+    lacking = {k: v for k, v in PROVENANCE.items() if k != "git commit"}
+    with pytest.raises(ParibusError, match="git commit"):
+        build_report(replace(lossy, provenance=lacking))
+
+
+def test_provenance_states_how_numbers_were_made(model: ReportModel) -> None:
+    """Seeds, checkpoint rule, tests, alpha, correction, sampling and fingerprints are stated."""
+    text = " ".join(f"{k}: {v}" for k, v in model.provenance.items())
+    for part in ("mean_of_last_3", "0, 1, 2", "Holm", "0.05", "temperature: 1", "max new tokens: 37", "c0dec0de"):
+        assert part in text
+    assert re.search(r"12 planned: (?=.*10 finished)(?=.*1 failed)(?=.*1 stopped early)", text)
+        "1 stopped early, 1 failed", "1 failed, 1 stopped early"
+    )
+
+
+def test_lack_of_fit_of_the_additive_estimate_is_told() -> None:
+    """The sum of the order-free estimates is checked against the whole difference, with its interval."""
+    notes = " ".join(table(build_report(made_up_study()), "contributions").notes)
+    assert "three-way interactions" in notes
+    assert re.search(r"Check: .* is [+−]?0\.\d+ \[", notes)
+
+
+def test_single_run_noise_adds_counts_by_problem() -> None:
+    """The noise of a score over three evaluations uses each problem once, not three times."""
+    correct = ((1, 0, 1, 0), (1, 0, 1, 0), (1, 0, 1, 0))
+    evaluations = tuple(
+        Evaluation(
+            step=s,
+            set="heldout",
+            samples=1,
+            problems=("a", "b", "c", "d"),
+            correct=c,
+            truncated=(0,) * 4,
+            tokens=(0,) * 4,
+            tokens_correct=(0,) * 4,
+            answers=({},) * 4,
+        )
+        for s, c in zip((1, 2, 3), correct, strict=True)
+    )
+    run = replace(run_of(scores(s0=0.1, s1=0.5, s2=0.5, s3=0.5)), evaluations=evaluations)
+    assert [s for s, _ in score_steps(run, EVALUATE)] == [1, 2, 3]
+    assert evaluation_error(run, EVALUATE) == pytest.approx(math.sqrt(4 * 0.25 / 12))
+
+
+def test_curves_are_the_raw_points(lossy: StudyData, model: ReportModel) -> None:
+    """A mean line is the plain mean of its seeds at each step; a stopped run shortens it, not its points."""
+    panel = next(p for f in model.figures for p in f.panels if p.key == "curves.ladder.score")
+    base = next(line for line in panel.lines if line.arm == "base")
+    runs = lossy.of_arm(lossy.plan.base)
+    for x, mean in zip(base.x, base.mean, strict=True):
+        at = [line.values["eval/heldout/avg_at_1"] for r in runs for line in r.lines if line.step == x]
+        assert mean == pytest.approx(sum(at) / 3, rel=1e-5)
+    stopped = next(line for line in panel.lines if line.arm == "+ soft_overlong")
+    assert max(stopped.x) < max(max(x) for _, x, _ in stopped.seeds)
+
+
+@given(st.lists(st.floats(-1e4, 1e4), min_size=3, max_size=6), st.booleans())
+def test_printed_intervals_are_rounded_values(values: list[float], signed: bool) -> None:
+    """Value and ends are the estimate's, rounded to the same decimals; never a negative zero; n/a never appears."""
+    estimate = mean_interval(values)
+    text = interval_text(estimate, signed=signed)
+    found = [float(x.replace("−", "-").replace("+", "")) for x in re.findall(r"[+−]?\d+(?:\.\d+)?", text)]
+    step = 10.0 ** -decimals_for(estimate.se, estimate.value)
+    assert found[0] == pytest.approx(estimate.value, abs=0.51 * step + 1e-9)
+    if len(found) == 3:
+        assert found[1] <= found[0] <= found[2]
+    assert not re.search(r"−0(\.0+)?(?![\d.])", text)
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "signed", "text"),
+    [(0.6312, 2, False, "0.63"), (-0.004, 2, True, "0.00"), (0.05, 2, True, "+0.05"), (1234.0, -2, False, "1200")],
+)
+def test_number(value: float, decimals: int, signed: bool, text: str) -> None:
+    """Hand values of rounding, signs and zeros."""
+    assert number(value, decimals, signed=signed) == text
