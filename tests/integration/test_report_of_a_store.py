@@ -1,0 +1,140 @@
+"""From a store and run folders to a written report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paribus.cli.report import command
+from paribus.errors import StoreError
+from paribus.report.data import RunData, StudyData
+from paribus.report.read import read_study
+from paribus.report.write import write_report
+from paribus.store.reader import Reader
+from paribus.store.store import Store
+from paribus.testing.studies import Shape, made_up_study
+from paribus.track.folder import RunFolder, write_json
+
+SHAPE = Shape(
+    seeds=3,
+    steps=4,
+    tricks=("soft_overlong",),
+    designs=("cumulative",),
+    outcomes=(("base", 1, "failed"), ("+ soft_overlong", 2, "stopped_early"), ("+ soft_overlong", 1, "pending")),
+)
+
+
+def fill(home: Path, data: StudyData) -> None:
+    """Write the runs of a made-up study as a real one would have left them."""
+    runs = {r.fingerprint: r for r in data.runs}
+    with Store.open(home) as store:
+        study = store.add_study(data.plan)
+        while (claim := store.claim(study.id, engine="inline", worker="test")) is not None:
+            run = runs[claim.fingerprint]
+            if run.outcome == "pending":
+                continue
+            store.start(claim.run_id, claim.token)
+            write_folder(RunFolder.of(home, claim.fingerprint, claim.token), run)
+            if run.outcome == "failed":
+                store.fail(claim.run_id, claim.token, "program", "out of memory")
+            else:
+                early = run.outcome == "stopped_early"
+                store.finish(claim.run_id, claim.token, {"status": "done", "reason": run.reason}, stopped_early=early)
+
+
+def write_folder(folder: RunFolder, run: RunData) -> None:
+    """Write the files of one attempt."""
+    folder.path.mkdir(parents=True)
+    for line in run.lines:
+        folder.append_metrics(line)
+    for evaluation in run.evaluations:
+        folder.write_evaluation(evaluation)
+    write_json(
+        folder.environment, {"git_commit": "abc123", "python": "3.11", "torch": {"version": "2.13", "threads": 1}}
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder with one study: finished, failed, stopped and unfinished runs."""
+    folder = tmp_path_factory.mktemp("home")
+    fill(folder, made_up_study(SHAPE))
+    return folder
+
+
+def test_what_was_written_is_read(home: Path) -> None:
+    """Plan, metric lines and evaluations come back as they were; states and reasons become outcomes."""
+    wanted = made_up_study(SHAPE)
+    with Reader.look(home) as reader:
+        data = read_study(reader, "made-up")
+    assert data.plan == wanted.plan
+    for got, want in zip(data.runs, wanted.runs, strict=True):
+        assert (got.fingerprint, got.arm, got.seed) == (want.fingerprint, want.arm, want.seed)
+        if want.outcome == "pending":
+            assert (got.outcome, got.lines) == ("pending", ())
+            continue
+        assert (got.lines, got.evaluations) == (want.lines, want.evaluations)
+    by_outcome = {r.outcome: r for r in data.runs}
+    assert by_outcome["failed"].reason == "out of memory"
+    assert by_outcome["failed"].attempts >= 1
+    assert by_outcome["stopped_early"].reason == "nan in optim/loss"
+    assert data.provenance["git commit"] == "abc123"
+    assert "torch.version 2.13" in data.provenance["environment"]
+
+
+def test_newest_attempt_with_records_counts(home: Path, tmp_path: Path) -> None:
+    """A second attempt that died before its first step does not hide what the first one recorded."""
+    data = made_up_study(SHAPE)
+    fill(tmp_path, data)
+    with Reader.look(tmp_path) as reader:
+        (failed,) = (r for r in read_study(reader, "made-up").runs if r.state in ("QUARANTINED", "FAILED"))
+    assert failed.attempts == 2
+    folder = RunFolder.of(tmp_path, failed.fingerprint, 2)
+    for path in (folder.metrics, *folder.evals.glob("*")):
+        path.unlink(missing_ok=True)
+    with Reader.look(tmp_path) as reader:
+        (again,) = (r for r in read_study(reader, "made-up").runs if r.fingerprint == failed.fingerprint)
+    assert again.lines == failed.lines
+
+
+def test_lost_or_damaged_records_are_told(tmp_path: Path) -> None:
+    """A finished run whose records are gone or damaged counts as lost, with the reason, not as a smaller n."""
+    data = made_up_study(Shape(seeds=2, steps=4, tricks=("soft_overlong",), designs=("cumulative",)))
+    fill(tmp_path, data)
+    first, second = (RunFolder.of(tmp_path, r.fingerprint, 1) for r in data.runs[:2])
+    first.metrics.unlink()
+    with second.metrics.open("ab") as file:
+        file.write(b"no metric line\n")
+    with Reader.look(tmp_path) as reader:
+        runs = read_study(reader, "made-up").runs
+    assert [r.outcome for r in runs] == ["failed", "failed", "finished", "finished"]
+    assert "there are none" in runs[0].reason
+    assert "metrics.jsonl:6" in runs[1].reason
+
+
+def test_five_files_and_a_table(home: Path, tmp_path: Path) -> None:
+    """The report is written in five formats; the text for the terminal shows the ladder and the losses."""
+    with Reader.look(home) as reader:
+        written = write_report(reader, "made-up", tmp_path)
+    assert {p.name for p in written.paths} == {f"report.{x}" for x in ("html", "md", "csv", "tex", "json")}
+    assert all(p.is_file() for p in written.paths)
+    assert "+ soft_overlong" in written.text
+    assert "incomplete" in written.text.lower()
+    assert max(map(len, written.text.splitlines())) <= 120
+
+
+def test_report_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`paribus report NAME` prints tables and paths, and writes below reports/<study> by default."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command, ["made-up", "--home", str(home)])
+    assert done.exit_code == 0, done.output
+    assert "Ladder `ladder`" in done.output
+    assert (tmp_path / "reports" / "made-up" / "report.html").is_file()
+
+
+def test_study_that_is_not_there(home: Path) -> None:
+    """An unknown name is an error that lists the studies and the nearest name."""
+    with Reader.look(home) as reader, pytest.raises(StoreError, match="Did you mean `made-up`"):
+        read_study(reader, "madeup")
