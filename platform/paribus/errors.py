@@ -60,6 +60,13 @@ class UnsupportedRecipe(ParibusError):
     exit_code = 2
 
 
+class UnreadableInput(ParibusError):
+    """Data or a model that a study names cannot be read; all that is unreadable is listed."""
+
+    code = "P111"
+    exit_code = 2
+
+
 class MissingExtra(ParibusError):
     """An optional part of Paribus is not installed; the message names the pip line."""
 

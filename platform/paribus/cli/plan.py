@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paribus.errors import ParibusError
+from paribus.errors import ParibusError, UnreadableInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,13 +43,6 @@ def command(study: Path, as_json: bool) -> None:
     refuse_unsupported(plan, runner)
     if runner.unread:
         raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(dict.fromkeys(runner.unread)))
-
-
-class UnreadableInput(ParibusError):
-    """Data or a model that a study names cannot be read; all are listed."""
-
-    code = "P111"
-    exit_code = 2
 
 
 class _Tolerant:

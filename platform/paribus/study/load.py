@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from paribus.recipe.messages import explain, fields_at, plain_location
 from paribus.recipe.presets import unknown_preset
 from paribus.study.designs import MAX_ROWS, Draft, Step, expand, row_count
 from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row, written_faults
-from paribus.study.spec import AddOne, Cumulative, Design, Factorial, Grid, LeaveOneOut, Listed, Study
+from paribus.study.spec import DESIGN_KINDS, AddOne, Cumulative, Design, Factorial, Grid, LeaveOneOut, Listed, Study
 
 _EVAL_NAMES = ("truncated_frac", "length_mean", "length_mean_correct", "length_mean_incorrect")
 
@@ -50,9 +49,9 @@ def _parse(raw: Mapping[str, Any]) -> tuple[Study | None, list[Fault]]:
     except ValidationError as error:
         errors = error.errors(include_url=False)
     faults = [_syntax_fault(e, raw) for e in errors]
-    kept: dict[str, Any] = {"study": "x", "designs": {"base": _NOTHING}, **raw}
+    kept = dict(raw)
     for fault in faults:
-        top = fault.place[0]
+        top = fault.place[0] if fault.place else ""
         if top in ("tricks", "designs") and len(fault.place) > 1 and isinstance(kept.get(str(top)), Mapping):
             kept[str(top)] = {k: v for k, v in kept[str(top)].items() if k != fault.place[1]}
         else:
@@ -77,9 +76,7 @@ def _syntax_fault(error: ErrorDetails, raw: Mapping[str, Any]) -> Fault:
     if kind == "missing":
         return Fault(place=path[:-1], message=f"`{path[-1]}` is missing", at_key=True)
     if kind == "union_tag_not_found":
-        kinds = re.findall(r"'([a-z_]+)'", str(error["ctx"].get("expected_tags", "")))
-        allowed = ", ".join(kinds) or "cumulative, add_one, leave_one_out, grid, factorial, list"
-        return Fault(place=path, message=f"a design needs a `kind`: {allowed}", at_key=True)
+        return Fault(place=path, message=f"a design needs a `kind`: {', '.join(DESIGN_KINDS)}", at_key=True)
     if kind == "union_tag_invalid":
         return Fault(place=(*path, "kind"), message=explain(error))
     return Fault(place=path, message=explain(error))

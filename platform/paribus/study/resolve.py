@@ -112,15 +112,17 @@ def _blamed(path: tuple[str | int, ...], message: str, origins: Iterable[_Origin
     """Return the last entry that set the value at ``path``, or the value nearest to it, or one that is mentioned."""
     mentioned = set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+|(?<=`)[a-z_]+", message))
 
-    def nearness(origin: _Origin) -> tuple[int, int]:
+    def nearness(origin: _Origin) -> tuple[int, bool]:
         common = 0
         for a, b in zip(origin.path, path, strict=False):
             if a != b:
                 break
             common += 1
         named = {".".join(origin.path[:k]) for k in range(1, len(origin.path) + 1)} & mentioned
-        return common, max((name.count(".") + 1 for name in named), default=0)
+        return common, bool(named)
 
     ranked = [(nearness(origin), k, origin) for k, origin in enumerate(origins)]
     best = max(ranked, key=lambda item: item[:2], default=None)
-    return best[2] if best is not None and best[0] > (0, 0) else (best[2] if best is not None and not path else None)
+    if best is None or (best[0] == (0, False) and path):
+        return None
+    return best[2]

@@ -11,6 +11,9 @@ from paribus.study.job import Evaluate
 NOTE_CODES = ("identical_rows", "inert", "never_clips", "no_change", "rescaled", "same_responses", "seeds")
 """Codes of the notes that ``allow`` may silence."""
 
+DESIGN_KINDS = ("cumulative", "add_one", "leave_one_out", "grid", "factorial", "list")
+"""Kinds of designs."""
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
 Label = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f|`]+$", min_length=1, max_length=64)]
 Patch = dict[str, Any]

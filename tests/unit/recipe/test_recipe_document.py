@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paribus.errors import Problem, StudyFileError
@@ -106,12 +106,14 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 @given(st.text(max_size=200))
+@settings(deadline=None)
 def test_any_text_is_a_document_or_is_refused(text: str) -> None:
     """No text leads to another exception than StudyFileError."""
     assert problems_of(text) != ()
 
 
 @given(st.text(alphabet="ab:-[]{}&*!|>'\"#%@`,? \n\t01.e", max_size=80))
+@settings(deadline=None)
 def test_any_soup_of_yaml_signs_is_a_document_or_is_refused(text: str) -> None:
     """No arrangement of YAML's own signs leads to another exception than StudyFileError."""
     assert problems_of(text) != ()

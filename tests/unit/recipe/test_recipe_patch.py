@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paribus.recipe.patch import apply
@@ -107,6 +107,7 @@ KEYS = st.lists(
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
+@settings(deadline=None)
 def test_any_patch_is_applied_or_returns_faults_and_leaves_its_input_alone(patch: dict[str, Any]) -> None:
     """Application is total and pure."""
     before = copy.deepcopy(RAW)

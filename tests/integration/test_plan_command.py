@@ -1,0 +1,198 @@
+"""`paribus plan`, `recipes` and `schema` as a person types them, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paribus._resources import data_root
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+HEAD = "study: s\nbase: {preset: grpo, set: {kl: off}}\n"
+ADD = "designs: {d: {kind: add_one}}\n"
+
+
+@pytest.fixture
+def paribus(tmp_path: Path) -> Run:
+    """A function that runs the command line in a folder without a store."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PARIBUS_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "paribus", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "unknown key": (HEAD + "designs: {d: {kind: list, arms: {a: {}}}}\nquestoin: x\n",
+                    "f.yaml:4:1: questoin: unknown key `questoin`. Did you mean `question`? Allowed: `study`, `question`, "
+                    "`runner`, `base`, `tricks`, `designs`, `seeds`, `evaluate`, `health`, `budget`, `allow`."),
+    "wrong type": (HEAD + "tricks: {a: {clip.high: wide}}\n" + ADD,
+                   "f.yaml:3:25: tricks.a.clip.high: expects a number, and `wide` is not"),
+    "undefined trick": (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, bb]}}\n",
+                        "f.yaml:4:44: designs.d.order.2: there is no trick `bb`. Defined under `tricks`: a."),
+    "no such parameter": (HEAD + "tricks: {a: {clip.c: 3.0}}\n" + ADD,
+                          "f.yaml:3:14: tricks.a.clip.c: the level `ppo_min` of `clip` has no parameter `c` "
+                          "(its parameters are `low`, `high`). Levels that have it: `ppo_dual`."),
+    "duplicate key": (HEAD + "tricks: {a: {clip.high: 0.3}, a: {clip.high: 0.4}}\n" + ADD,
+                      "f.yaml:3:31: the key `a` appears twice, first on line 3: keep one"),
+    "1e-6": (HEAD + "tricks: {a: {optimizer.learning_rate: 1e-6}}\n" + ADD,
+             "f.yaml:3:39: tricks.a.optimizer.learning_rate: expects a number, and `1e-6` is not: `1e-6` is text in "
+             "YAML 1.1: write 1.0e-6"),
+    "no": (HEAD + "tricks: {a: {length.count_masked_rows: no}}\n" + ADD,
+           "f.yaml:3:40: tricks.a.length.count_masked_rows: expects true or false, and `no` is not: write false"),
+    "cycle": ("study: s\nbase: &b {preset: grpo, set: *b}\n",
+              "f.yaml:2:30: `*b` stands inside `&b`: the value would contain itself"),
+    "empty": ("", "f.yaml: the file is empty"),
+    "binary": (bytes(range(128, 256)) * 50, "f.yaml:1:1: this is not UTF-8 text: save the file as UTF-8"),
+    "zeros": (bytes(5000), "f.yaml:1:1: the character U+0000 is not allowed in YAML: is this a text file?"),
+    "nesting": ("a: " + "[" * 999_000, "f.yaml:1:28: nested more than 24 levels deep"),
+    "nested mappings": ("{a: " * 249_000, "f.yaml:1:98: nested more than 24 levels deep"),
+    "object": ("study: !!python/object/apply:os.system [ls]\n",
+               "f.yaml:1:8: tags such as `!!python/object/apply:os.system` are not used here: leave it out"),
+    "not a mapping": ("- a\n", "f.yaml:1:1: a study is a mapping that begins with `study: <name>`: see "
+                      "docs/quickstart.md"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(BAD))
+def test_bad_files_end_with_place_and_remedy_and_never_with_a_traceback(
+    paribus: Run, tmp_path: Path, name: str
+) -> None:
+    """Exit status 2, nothing on standard output, and the exact place of the problem."""
+    content, line = BAD[name]
+    (tmp_path / "f.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = paribus("plan", "f.yaml")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.removeprefix("error P100:").strip() == line
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder", "folder: this is a folder: name the YAML file in it"),
+        ("missing.yaml", "missing.yaml: cannot be read: No such file or directory"),
+        ("link.yaml", "link.yaml: cannot be read: No such file or directory"),
+        ("file/below.yaml", "file/below.yaml: cannot be read: Not a directory"),
+        ("pipe", "pipe: this is not a regular file"),
+        ("large.yaml", "large.yaml: the file has 1.5 MB; at most 1 MB is read"),
+        ("x" * 300, "x: cannot be read: File name too long"),
+    ],
+)
+def test_paths_that_cannot_be_read(paribus: Run, tmp_path: Path, name: str, message: str) -> None:
+    """A folder, nothing, a dangling link, a path under a file, a pipe, and a huge file end in one line."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link.yaml").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large.yaml").write_bytes(b"#" * 1_500_000)
+    done = paribus("plan", name)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().endswith(message)
+
+
+def test_all_problems_come_in_the_order_of_their_lines(paribus: Run, tmp_path: Path) -> None:
+    """One run of the command is enough to see everything that is wrong."""
+    (tmp_path / "f.yaml").write_text(
+        HEAD + "tricks: {a: {clip.c: 3.0}, b: {aggregation: tokn}}\n" + ADD + "seeds: {n: 0}\nrunnr: x\n"
+    )
+    done = paribus("plan", "f.yaml")
+    places = [line.split(": ")[0] for line in done.stderr.splitlines()[1:]]
+    assert places == ["f.yaml:3:14", "f.yaml:3:45", "f.yaml:5:12", "f.yaml:6:1"]
+
+
+def test_an_unknown_runner_is_told_with_those_that_are_installed(paribus: Run, tmp_path: Path) -> None:
+    """The runner is found by its name among entry points."""
+    (tmp_path / "f.yaml").write_text(HEAD + "designs: {d: {kind: list, arms: {a: {}}}}\nrunner: nativ\n")
+    done = paribus("plan", "f.yaml")
+    assert "there is no runner `nativ`. Did you mean `native`?" in done.stderr
+    assert done.returncode == 1
+
+
+def test_the_plan_of_the_quickstart(paribus: Run) -> None:
+    """Designs, arms, runs, evaluation and notes fit into 100 columns and hold no escape codes."""
+    done = paribus("plan", str(data_root("ablations") / "studies" / "quickstart.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for text in (
+        "ladder (cumulative)", "knockout (leave_one_out)", "clip.high: 0.2 -> 0.28", "changes against the row above",
+        "changes against `full`", "runs: 51 listed, 39 distinct, 0 already recorded (reused)", "1000 held-out problems",
+        "[seeds] 3 seeds", "13 distinct arms",
+    ):  # fmt: skip
+        assert text in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "\x1b" not in done.stdout
+
+
+def test_the_plan_as_json(paribus: Run) -> None:
+    """Programs read the same plan, with the fingerprint of each run."""
+    done = paribus("plan", "--json", str(data_root("ablations") / "studies" / "smoke.yaml"))
+    plan = json.loads(done.stdout)
+    assert [row["label"] for row in plan["rows"]] == ["base", "+ soft_overlong"]
+    assert [len(run["fingerprint"]) for run in plan["runs"]] == [64] * 4
+    assert not any(run["recorded"] for run in plan["runs"])
+    assert plan["rows"][1]["changes"]["length.rule.kind"] == ["none", "soft_overlong"]
+
+
+def test_a_plan_is_shown_before_its_data_are_there(paribus: Run) -> None:
+    """The published ladder names files that the user supplies: the plan is printed, then what is missing."""
+    done = paribus("plan", str(data_root("ablations") / "studies" / "dapo_table1.yaml"))
+    assert done.returncode == 2
+    assert "+ dynamic_sampling" in done.stdout
+    assert "data/dapo-math-17k.jsonl" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_plan_that_the_runner_cannot_train_is_shown_with_what_is_missing(paribus: Run, tmp_path: Path) -> None:
+    """Router shift needs a mixture of experts, which the native runner has not."""
+    (tmp_path / "f.yaml").write_text(HEAD + "designs: {d: {kind: list, arms: {routed: {preset: rspo}}}}\n")
+    done = paribus("plan", "f.yaml")
+    assert done.returncode == 2
+    assert "d (list)" in done.stdout
+    assert done.stderr.startswith("error P110:\nthe runner `native` cannot train this study:\n")
+    assert "`routed`" in done.stderr
+
+
+def test_recipes_are_listed_shown_and_compared(paribus: Run) -> None:
+    """The presets with sources; one with its factors and deviations; the difference of two."""
+    listed = paribus("recipes")
+    assert all(name in listed.stdout for name in ("dapo_paper_agg", "sroy_cisco", "arXiv 2503.20783"))
+    shown = paribus("recipes", "show", "dapo").stdout
+    assert all(text in shown for text in ("source: arXiv 2503.14476", "soft_start=16384", "deviations", "high=0.28"))
+    assert "scale.kind" in paribus("recipes", "diff", "grpo", "dr_grpo").stdout
+    assert "the same recipe" in paribus("recipes", "diff", "dapo", "clip_dapo").stdout
+    refused = paribus("recipes", "show", "cisco")
+    assert "`cisco` is not a preset" in refused.stderr
+    assert refused.returncode == 1
+
+
+def test_the_schema_is_json(paribus: Run) -> None:
+    """Editors take the output as it is."""
+    schema = json.loads(paribus("schema").stdout)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "clip.high" in schema["$defs"]["Patch"]["properties"]
+
+
+def test_planning_loads_nothing_heavy(tmp_path: Path) -> None:
+    """A plan needs neither torch nor a database nor scientific libraries."""
+    study = data_root("ablations") / "studies" / "quickstart.yaml"
+    code = (
+        "import sys\nfrom paribus.cli import paribus\n"
+        f"paribus(['plan', {str(study)!r}], standalone_mode=False)\n"
+        "heavy = {'torch', 'transformers', 'sqlalchemy', 'alembic', 'mlflow', 'scipy', 'numpy', 'plotly'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.strip() == "[]"

@@ -1,0 +1,91 @@
+"""Studies that ship: each parses, expands, and differs rung by rung in exactly what it names."""
+
+from __future__ import annotations
+
+import pytest
+
+from paribus._resources import data_root
+from paribus.recipe.patch import read_patch
+from paribus.study.expand import make_plan
+from paribus.study.load import load_study
+from paribus.study.plan import Plan, Row
+from paribus.study.spec import Study
+from paribus.testing.fake_runner import FakeRunner
+
+STUDIES = {path.stem: path for path in (data_root("ablations") / "studies").glob("*.yaml")}
+COUNTS = {"smoke": (2, 4), "quickstart": (13, 39), "exploration_cpu": (9, 27), "dapo_table1": (6, 6)}
+
+
+def plan_of(name: str) -> tuple[Study, Plan]:
+    """Return a shipped study and its plan."""
+    study = load_study(STUDIES[name])
+    return study, make_plan(study, FakeRunner())
+
+
+def test_all_shipped_studies_are_checked_here() -> None:
+    """A new study needs an entry with its number of arms and runs."""
+    assert set(STUDIES) == set(COUNTS)
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_counts_and_notes(name: str) -> None:
+    """Arms and runs are as many as the study's comment says; only the published ladder has a trick that hardly acts."""
+    _, plan = plan_of(name)
+    assert (len(plan.arms), len(plan.runs)) == COUNTS[name]
+    expected = {"seeds", "same_responses"} if name == "dapo_table1" else {"seeds"}
+    assert {note.code for note in plan.notes} == expected
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_each_rung_differs_from_its_parent_in_exactly_its_trick(name: str) -> None:
+    """What a row changes is what the trick sets that it adds or leaves out, and nothing else."""
+    study, plan = plan_of(name)
+    by_label = {(row.design, row.label): row for row in plan.rows}
+    for row in plan.rows:
+        if row.parent is None:
+            continue
+        trick = difference_in_tricks(row, by_label[row.design, row.parent])
+        settings, faults = read_patch(study.tricks[trick])
+        assert faults == []
+        named = {".".join(setting.path).removesuffix(".kind") for setting in settings}
+        assert row.changes, row.label
+        for path in row.changes:
+            assert any(path == one or path.startswith(f"{one}.") for one in named), (row.label, path)
+
+
+def difference_in_tricks(row: Row, parent: Row) -> str:
+    """Return the one trick in which two rows differ, and check that the label names it."""
+    (trick,) = set(row.tricks) ^ set(parent.tricks)
+    assert row.label == f"{'+' if trick in row.tricks else '-'} {trick}"
+    return trick
+
+
+def test_the_quickstart_is_the_recipe_that_was_tried() -> None:
+    """Sixteen updates a rollout batch, +-1 rewards, no KL; soft punishment over the last seven tokens."""
+    _, plan = plan_of("quickstart")
+    base = plan.arm(plan.base).recipe
+    s = base.schedule
+    assert (s.steps, s.prompts_per_step, s.group_size, s.updates_per_rollout, s.max_new_tokens) == (40, 16, 8, 16, 37)
+    assert (base.kl.kind, base.reward.map, base.optimizer.learning_rate, base.optimizer.max_grad_norm) == (
+        "off", "pm1", 5e-4, 1.0,
+    )  # fmt: skip
+    labels = [arm.label for arm in plan.arms]
+    assert {"+ no_std", "+ dr_grpo", "- clip_higher"} <= set(labels)
+
+
+def test_the_published_ladder_is_in_the_published_order() -> None:
+    """DAPO, arXiv 2503.14476, Table 1: soft punishment is added while the overlong filter stays on."""
+    _, plan = plan_of("dapo_table1")
+    assert [row.label for row in plan.rows] == [
+        "base", "+ overlong_filtering", "+ clip_higher", "+ soft_overlong", "+ token_level", "+ dynamic_sampling",
+    ]  # fmt: skip
+    last = plan.arm(plan.rows[-1].arm).recipe
+    assert last.length.truncated == "mask_loss"
+    assert last.schedule.updates_per_rollout == 16
+    assert (last.clip.kind, last.aggregation.kind, last.filter.kind) == ("ppo_min", "token_batch", "refill")
+
+
+def test_no_shipped_study_is_in_another_folder() -> None:
+    """All YAML files below ablations are presets or studies."""
+    root = data_root("ablations")
+    assert {path.parent for path in root.rglob("*.y*ml")} == {root / "recipes", root / "studies"}

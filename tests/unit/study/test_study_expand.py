@@ -1,0 +1,160 @@
+"""Plans: distinct arms, distinct runs, their order, and what the runner cannot train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paribus.errors import StudyFileError, UnsupportedRecipe
+from paribus.recipe.recipe import Recipe, flatten
+from paribus.study.expand import make_plan, plan_of
+from paribus.study.plan import Plan
+from paribus.study.spec import Base, Listed, ListedArm, Study
+from paribus.testing.fake_runner import FakeRunner
+
+Read = Callable[[str], Study]
+
+
+def present(recipe: Recipe) -> dict[str, Any]:
+    """Return the values of a recipe by dotted path, without those that are null."""
+    return {path: value for path, value in flatten(recipe.model_dump(mode="json")).items() if value is not None}
+
+
+def test_arms_are_as_many_as_distinct_recipes(plan: Plan) -> None:
+    """The union of all designs is deduplicated by the resolved recipe."""
+    assert len({arm.key for arm in plan.arms}) == len(plan.arms)
+    assert len({arm.recipe.model_dump_json() for arm in plan.arms}) == len(plan.arms)
+    assert {row.arm for row in plan.rows} <= {arm.key for arm in plan.arms}
+    assert len(plan.arms) == 13
+    assert len(plan.rows) == 24
+
+
+def test_every_row_is_its_parent_and_its_changes(plan: Plan) -> None:
+    """The changes of a row, applied to its parent's recipe, give the row's recipe."""
+    arms = {(row.design, row.label): plan.arm(row.arm) for row in plan.rows}
+    for row in plan.rows:
+        if row.parent is None:
+            assert row.changes == {}
+            continue
+        values = present(arms[row.design, row.parent].recipe)
+        for path, (before, after) in row.changes.items():
+            assert values.pop(path, None) == before
+            if after is not None:
+                values[path] = after
+        assert values == present(arms[row.design, row.label].recipe)
+
+
+def test_labels_of_arms_are_unique_and_the_base_is_first(plan: Plan) -> None:
+    """Two arms whose rows have the same label are told apart by their design."""
+    labels = [arm.label for arm in plan.arms]
+    assert labels[0] == "base"
+    assert len(set(labels)) == len(labels)
+    assert "+ token_level (solo)" in labels
+
+
+def test_runs_go_seed_by_seed_with_the_base_first(plan: Plan) -> None:
+    """A study that is cut short has whole blocks of arms with the same seed."""
+    arms = [arm.key for arm in plan.arms]
+    assert [run.order for run in plan.runs] == list(range(len(plan.runs)))
+    assert [(run.seed, run.arm) for run in plan.runs] == [(seed, arm) for seed in (0, 1, 2) for arm in arms]
+    assert len({run.fingerprint for run in plan.runs}) == len(plan.runs)
+
+
+def test_unpaired_arms_have_seeds_of_their_own(read: Read, text: str) -> None:
+    """No seed is used twice, and an arm's seeds do not depend on the other arms."""
+    plan = make_plan(read(text + "seeds: {n: 4, paired: false}\n"), FakeRunner())
+    seeds = [run.seed for run in plan.runs]
+    assert len(set(seeds)) == len(seeds) == 4 * len(plan.arms)
+    fewer = text.split("  knockout")[0] + "seeds: {n: 4, paired: false}\n"
+    smaller = make_plan(read(fewer), FakeRunner())
+    assert {(r.arm, r.seed) for r in smaller.runs} <= {(r.arm, r.seed) for r in plan.runs}
+
+
+def test_another_study_of_the_same_arms_has_the_same_runs(read: Read, text: str) -> None:
+    """Names of study, tricks, designs and arms, and the question, stay out of fingerprints."""
+    other = text.replace("clip_higher", "wider").replace("ladder", "stairs").replace("Which trick?", "Why?")
+    mine, theirs = make_plan(read(text), FakeRunner()), make_plan(read(other), FakeRunner())
+    assert [r.fingerprint for r in mine.runs] == [r.fingerprint for r in theirs.runs]
+    assert mine.fingerprint != theirs.fingerprint
+
+
+def test_new_code_of_the_runner_makes_new_runs(read: Read, text: str) -> None:
+    """No run is reused whose numbers another trainer made."""
+    old, new = (make_plan(read(text), FakeRunner(version=v)) for v in "12")
+    assert not {r.fingerprint for r in old.runs} & {r.fingerprint for r in new.runs}
+    assert [arm.key for arm in old.arms] == [arm.key for arm in new.arms]
+
+
+def test_everything_that_the_runner_cannot_train_is_listed_at_once(read: Read) -> None:
+    """The error names each missing part with all arms that ask for it; the plan can be made all the same."""
+    study = read(
+        "study: s\nbase: {preset: grpo}\ndesigns: {d: {kind: list, arms: "
+        "{one: {preset: cispo}, two: {preset: sapo}, three: {preset: cispo, set: {clip.cap: 5.0}}}}}\n"
+    )
+    runner = FakeRunner(missing=(("is_cap_sg", "no is_cap_sg"), ("soft_gate", "no soft_gate")))
+    with pytest.raises(UnsupportedRecipe) as caught:
+        make_plan(study, runner)
+    assert "no is_cap_sg (arms: `one`, `three`)" in str(caught.value)
+    assert "no soft_gate (arms: `two`)" in str(caught.value)
+    assert len(plan_of(study, runner).arms) == 4
+
+
+def test_a_study_made_in_python_is_checked_too() -> None:
+    """Without a file the problems have paths but no lines."""
+    arms = {"a": ListedArm(set={"clip.hihg": 0.3})}
+    study = Study(study="s", base=Base(preset="grpo"), designs={"d": Listed(kind="list", arms=arms)})
+    with pytest.raises(StudyFileError, match=r"s: designs\.d\.arms\.a\.set\.clip\.hihg: no level of `clip`"):
+        make_plan(study, FakeRunner())
+
+
+def shuffled(value: Any, draw: Callable[..., Any]) -> Any:
+    """Return the same value with the keys of all mappings in another order."""
+    if isinstance(value, dict):
+        keys = draw(st.permutations(list(value)))
+        return {key: shuffled(value[key], draw) for key in keys}
+    return value
+
+
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+def test_the_order_of_keys_does_not_change_the_runs(read: Read, text: str, data: st.DataObject) -> None:
+    """A mapping is a mapping: shuffling the keys of a file whose tricks commute leaves the set of runs."""
+    paired = data.draw(st.booleans())
+    raw = {**yaml.safe_load(text.replace("kl: off", "kl: 'off'")), "seeds": {"n": 2, "paired": paired}}
+    content = yaml.safe_dump(shuffled(raw, data.draw), sort_keys=False)
+    runs = make_plan(read(content), FakeRunner()).runs
+    expected = make_plan(read(yaml.safe_dump(raw, sort_keys=False)), FakeRunner()).runs
+    assert {run.fingerprint for run in runs} == {run.fingerprint for run in expected}
+
+
+PATHS = {
+    "clip.high": [0.2, 0.28, 0.3], "aggregation": ["seq_mean", "token_batch", "const"], "scale": ["none", "group_std"],
+    "schedule.epochs": [1, 2], "reward.map": ["pm1", "binary01"],
+}  # fmt: skip
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "b", "c", "d"]),
+        st.fixed_dictionaries({}, optional={path: st.sampled_from(values) for path, values in PATHS.items()}),
+        min_size=1,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+def test_dedup_for_any_tricks(read: Read, tricks: dict[str, dict[str, Any]]) -> None:
+    """For any tricks there are as many arms as distinct recipes, and as many runs as arms times seeds."""
+    designs = {
+        "ladder": {"kind": "cumulative", "order": list(tricks)},
+        "solo": {"kind": "add_one"},
+        "knockout": {"kind": "leave_one_out"},
+        "all": {"kind": "factorial"},
+    }
+    raw = {"study": "s", "base": {"preset": "dr_grpo"}, "tricks": tricks, "designs": designs}
+    plan = make_plan(read(yaml.safe_dump(raw, sort_keys=False)), FakeRunner())
+    assert len(plan.arms) == len({arm.recipe.model_dump_json() for arm in plan.arms})
+    assert len(plan.runs) == len({run.fingerprint for run in plan.runs}) == 3 * len(plan.arms)

@@ -1,0 +1,77 @@
+"""Fingerprints: kept for ever, and changed by what changes the numbers alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paribus.recipe.presets import load_preset
+from paribus.recipe.recipe import Recipe, flatten
+from paribus.study.fingerprint import ADDED, recipe_key, run_fingerprint
+from paribus.study.job import Evaluate
+
+PARTS: dict[str, Any] = {
+    "recipe": Recipe(), "evaluate": Evaluate(), "seed": 0, "code": "c", "data": "d", "model": "m",
+}  # fmt: skip
+
+
+def test_golden_fingerprints() -> None:
+    """Runs that were recorded under version 0.1 are found again: these keys never change.
+
+    A new option of a recipe must be entered in ``ADDED`` with the value that means the behaviour before it.
+    """
+    assert run_fingerprint(**PARTS) == GOLDEN["default"]
+    assert run_fingerprint(**{**PARTS, "recipe": load_preset("dapo").recipe}) == GOLDEN["dapo"]
+
+
+GOLDEN = {
+    "default": "b339ae5a966466606ff9ae4a1b706c94c3d9e742f70a1b4be78b2835df6454a2",
+    "dapo": "9e8fee6a744379abd5875347f1a0bbd02e482c8401ed678737a2e1ccdc9dca70",
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"code": "x"},
+        {"data": "x"},
+        {"model": "x"},
+        {"evaluate": Evaluate(every=5)},
+        {"evaluate": Evaluate(samples=2)},
+        {"recipe": Recipe.model_validate({"schedule": {"steps": 41}})},
+        {"recipe": Recipe.model_validate({"optimizer": {"learning_rate": 1e-4}})},
+        {"recipe": Recipe.model_validate({"clip": {"kind": "ppo_dual"}})},
+    ],
+)
+def test_what_changes_the_numbers_changes_the_fingerprint(change: dict[str, Any]) -> None:
+    """Recipe, evaluation, seed, horizon, code, data and model are each part of the identity."""
+    assert run_fingerprint(**{**PARTS, **change}) != run_fingerprint(**PARTS)
+
+
+def test_code_data_and_model_do_not_take_each_others_place() -> None:
+    """Swapping two hashes is another run."""
+    assert run_fingerprint(**{**PARTS, "code": "d", "data": "c"}) != run_fingerprint(**PARTS)
+
+
+def test_equal_values_have_equal_fingerprints_however_they_are_written() -> None:
+    """1 and 1.0 are the same coefficient; the default metric and its name are the same."""
+    whole = Recipe.model_validate({"reward": {"factor": 1}})
+    named = Evaluate(primary="eval/heldout/avg_at_1")
+    assert run_fingerprint(**{**PARTS, "recipe": whole, "evaluate": named}) == run_fingerprint(**PARTS)
+
+
+def test_an_option_that_was_added_with_its_old_meaning_leaves_keys_alone() -> None:
+    """A value equal to the recorded old behaviour is left out of the key; another one is in it."""
+    added = {"reward.factor": 1.0, "evaluate.temperature": 1.0}
+    assert "reward.factor" not in recipe_key(Recipe(), added)
+    assert recipe_key(Recipe.model_validate({"reward": {"factor": 2.0}}), added)["reward.factor"] == 2.0
+    before = run_fingerprint(**PARTS, added=added)
+    assert run_fingerprint(**{**PARTS, "evaluate": Evaluate(temperature=0.5)}, added=added) != before
+
+
+def test_only_paths_of_a_recipe_are_recorded_as_added() -> None:
+    """A misspelt entry of the table would silently do nothing."""
+    known = {f"evaluate.{name}" for name in Evaluate.model_fields} | set(flatten(Recipe().model_dump()))
+    assert set(ADDED) <= known

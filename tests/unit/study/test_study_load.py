@@ -1,0 +1,199 @@
+"""Study files: what is wrong is told all at once, with places and remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paribus.errors import StudyFileError
+from paribus.study.load import load_study
+from paribus.study.spec import Study
+
+Read = Callable[[str], Study]
+HEAD = "study: s\nbase: {preset: grpo, set: {kl: off}}\n"
+ONE = "designs: {d: {kind: list, arms: {a: {}}}}\n"
+
+
+def lines(read: Read, content: str) -> list[str]:
+    """Return the messages of a refused study, without the folder of the file."""
+    with pytest.raises(StudyFileError) as caught:
+        read(content)
+    folder = f"{Path(caught.value.file).parent}/"
+    return [line.removeprefix(folder) for line in str(caught.value).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (HEAD + ONE + "questoin: x\n",
+         "study.yaml:4:1: questoin: unknown key `questoin`. Did you mean `question`? Allowed: `study`,"),
+        (HEAD + "designs: {d: {kind: list, arms: {a: {trick: [x]}}}}\n",
+         "study.yaml:3:38: designs.d.arms.a.trick: unknown key `trick`. Did you mean `tricks`? Allowed: `preset`,"),
+        (HEAD + ONE + "seeds: {n: three}\n", "study.yaml:4:12: seeds.n: expects a whole number, and `three` is not"),
+        (HEAD + ONE + "seeds: {n: 0}\n", "study.yaml:4:12: seeds.n: must be >= 1, and 0 is not"),
+        (HEAD + ONE + "seeds: {n: 3.0}\n", "study.yaml:4:12: seeds.n: expects a whole number, and 3.0 is not: write 3"),
+        (HEAD + ONE + "seeds: {paired: no}\n",
+         "study.yaml:4:17: seeds.paired: expects true or false, and `no` is not: write false"),
+        (HEAD + ONE + "seeds: [1, 2]\n", "study.yaml:4:8: seeds: expects a mapping, and a list is not"),
+        (HEAD + ONE + "budget: {gpu_hours: 1e3}\n",
+         "study.yaml:4:21: budget.gpu_hours: expects a number, and `1e3` is not: `1e3` is text in YAML 1.1: "
+         "write 1.0e+3"),
+        (HEAD + ONE + "health: {stop_on: [nans]}\n",
+         "study.yaml:4:20: health.stop_on.1: `nans` is not allowed. Did you mean `nan`? Allowed: `nan`, `dead_run`."),
+        (HEAD + ONE + "evaluate: {samples: 8, primary: eval/heldout/avg_at_4}\n",
+         "study.yaml:4:33: evaluate.primary: `eval/heldout/avg_at_4` is not measured with `samples: 8`."),
+        (HEAD + ONE + "allow: [clips]\n", "study.yaml:4:9: allow.1: `clips` is not allowed."),
+        (HEAD, "study.yaml:1:1: `designs` is missing"),
+        (HEAD + "designs: {}\n", "study.yaml:3:10: designs: needs at least 1 entry"),
+        (HEAD + "designs: {d: {order: [a]}}\n", "study.yaml:3:11: designs.d: a design needs a `kind`: cumulative,"),
+        (HEAD + "designs: {d: {kind: cumulativ, order: [a]}}\n",
+         "study.yaml:3:21: designs.d.kind: `cumulativ` is not allowed. Did you mean `cumulative`?"),
+        (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, aa]}}\n",
+         "study.yaml:4:44: designs.d.order.2: there is no trick `aa`. Did you mean `a`? Defined under `tricks`: a."),
+        (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, a]}}\n",
+         "study.yaml:4:44: designs.d.order.2: the trick `a` appears twice"),
+        (HEAD + "designs: {d: {kind: add_one}}\n", "study.yaml:3:14: designs.d: `add_one` needs tricks, and none is"),
+        (HEAD + "tricks: {a: {clip.c: 3.0}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:14: tricks.a.clip.c: the level `ppo_min` of `clip` has no parameter `c`"),
+        (HEAD + "tricks: {a: {optimizer.learning_rate: 1e-6}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:39: tricks.a.optimizer.learning_rate: expects a number, and `1e-6` is not: `1e-6` is text in "
+         "YAML 1.1: write 1.0e-6"),
+        (HEAD + "tricks: {a: {length.count_masked_rows: no}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:40: tricks.a.length.count_masked_rows: expects true or false, and `no` is not: write false"),
+        (HEAD + "tricks: {a: {length: {rule: soft_overlong}}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:29: tricks.a.length.rule: needs `hard_cap`"),
+        (HEAD + "tricks: {a: {schedule.minibatches: 99}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:36: tricks.a.schedule.minibatches: schedule.minibatches (99) is larger than"),
+        (HEAD + "tricks: {a: {clip.high: -1}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:25: tricks.a.clip.high: must be >= 0.0, and -1 is not"),
+        (HEAD + "tricks: {a: {optimizer.learning_rate: .inf}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:39: tricks.a.optimizer.learning_rate: expects a finite number, and inf is not"),
+        (HEAD + "tricks: {a: {baseline: critic_gae}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:24: tricks.a.baseline: `baseline: critic_gae` and `auxiliary.value` go together"),
+        (HEAD + "designs: {d: {kind: grid, over: {clip.high: [0.2, x]}}}\n",
+         "study.yaml:3:51: designs.d.over.clip.high.2: expects a number, and `x` is not"),
+        (HEAD + "designs: {d: {kind: grid, over: {clip.hihg: [0.2]}}}\n",
+         "study.yaml:3:34: designs.d.over.clip.hihg: no level of `clip` has a parameter `hihg`. Did you mean `high`?"),
+        (HEAD + "designs: {d: {kind: grid, over: {clip.high: [0.2, 0.20]}}}\n",
+         "study.yaml:3:51: designs.d.over.clip.high.2: the value 0.2 appears twice"),
+        (HEAD + "designs: {d: {kind: list, arms: {base: {}}}}\n",
+         "study.yaml:3:34: designs.d.arms.base: the first row of every list is `base`: give this arm another name"),
+        (HEAD + "designs: {d: {kind: list, arms: {a: {preset: cisco}}}}\n",
+         "study.yaml:3:46: designs.d.arms.a.preset: `cisco` is not a preset: no paper of this name was found."),
+        ("study: s\nbase: {preset: grpp}\n" + ONE, "study.yaml:2:16: base.preset: there is no preset `grpp`. Did you"),
+        ("study: s\nbase: {preset: dapo, set: {schedule.max_new_tokens: 37}}\n" + ONE,
+         "study.yaml:2:53: base.set.schedule.max_new_tokens: length.rule.soft_start (16384) is never passed"),
+        ("study: S/../x\nbase: {preset: grpo}\n" + ONE, "study.yaml:1:8: study: `S/../x` must match"),
+        ("just text\n", "study.yaml:1:1: a study is a mapping that begins with `study: <name>`"),
+        ("- a\n- b\n", "study.yaml:1:1: a study is a mapping that begins with `study: <name>`"),
+    ],
+)  # fmt: skip
+def test_each_problem_has_place_path_and_remedy(read: Read, content: str, line: str) -> None:
+    """The message begins with file:line:column and the path, and says what is allowed."""
+    found = lines(read, content)
+    assert any(message.startswith(line) for message in found), found
+
+
+def test_all_problems_of_a_file_are_told_at_once(read: Read) -> None:
+    """Wrong syntax in one part does not hide what is wrong in the meaning of another."""
+    found = lines(
+        read,
+        "study: s\nbase: {preset: grpo, set: {kl: off, clip.hihg: 1.0}}\n"
+        "tricks:\n  a: {clip.c: 3.0}\n  b: {aggregation: tokn}\n  c: {optimizer.learning_rate: 1e-6}\n"
+        "designs:\n  x: {kind: cumulative, order: [a, zz]}\n  y: {kind: nope}\n"
+        "seeds: {n: 0, paired: yes}\nevaluate: {every: x}\n",
+    )
+    assert [line.split(": ")[0] for line in found] == [
+        f"study.yaml:{place}" for place in ("2:37", "4:7", "5:20", "6:32", "8:36", "9:13", "10:12", "10:23", "11:19")
+    ]
+
+
+def test_a_problem_that_many_arms_share_is_told_once(read: Read) -> None:
+    """A wrong value in a grid is one problem, however many rows it stands in."""
+    over = "{clip.high: [0.2, 0.24, -1], scale: [none, group_std], aggregation: [seq_mean, token_batch]}"
+    assert len(lines(read, HEAD + f"designs: {{d: {{kind: grid, over: {over}}}}}\n")) == 1
+
+
+def test_only_the_combination_of_right_tricks_is_wrong(read: Read) -> None:
+    """An arm that has no meaning is found although each of its tricks is right by itself."""
+    content = (
+        HEAD + "tricks:\n  soft: {length.rule: {kind: soft_overlong, soft_start: 30, hard_cap: 37}}\n"
+        "  short: {schedule.max_new_tokens: 20}\ndesigns:\n  d: {kind: leave_one_out}\n"
+    )
+    assert lines(read, content) == [
+        "study.yaml:5:36: tricks.short.schedule.max_new_tokens: length.rule.soft_start (30) is never passed: "
+        "generation stops at schedule.max_new_tokens (20)"
+    ]
+
+
+def test_too_many_rows_are_refused_before_they_are_made(read: Read) -> None:
+    """A factorial of forty tricks ends in a message, not in memory."""
+    tricks = "\n".join(f"  t{k}: {{clip.high: {k / 100 + 0.01}}}" for k in range(40))
+    found = lines(read, HEAD + f"tricks:\n{tricks}\ndesigns:\n  d: {{kind: factorial}}\n")
+    assert found == ["study.yaml:45:6: designs.d: makes 1,099,511,627,776 rows; at most 4,096 are allowed"]
+
+
+def test_words_of_yaml_are_names_of_levels(read: Read) -> None:
+    """`kl: off` and `correction: off` name levels."""
+    study = read("study: s\nbase: {preset: grpo, set: {kl: off, correction: off, filter: none}}\n" + ONE)
+    assert study.base.set == {"kl": "off", "correction": "off", "filter": "none"}
+
+
+def test_a_whole_number_is_a_number(read: Read) -> None:
+    """1 and 1.0 are the same temperature; true is neither."""
+    assert read(HEAD + ONE + "evaluate: {temperature: 1}\n").evaluate.temperature == 1.0
+    assert lines(read, HEAD + ONE + "evaluate: {temperature: true}\n")
+
+
+NAMES = st.sampled_from(
+    ["study", "base", "tricks", "designs", "seeds", "evaluate", "health", "budget", "allow", "preset", "set", "kind",
+     "order", "arms", "over", "n", "clip.high", "clip", "grpo", "cumulative", "list", "grid", "a", "b", "base", "x"]
+)  # fmt: skip
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def as_yaml(value: object) -> str:
+    """Return a value in YAML's flow style."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {as_yaml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(as_yaml, value)) + "]"
+    if value is None:
+        return "~"
+    return str(value).lower()
+
+
+def study_or_problems(path: Path) -> bool:
+    """Tell whether the file is a study; if not it must have problems."""
+    try:
+        return isinstance(load_study(path), Study)
+    except StudyFileError as error:
+        return bool(error.problems)
+
+
+@given(content=st.binary(max_size=300))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_bytes_are_a_study_or_are_refused(tmp_path: Path, content: bytes) -> None:
+    """No file leads to another exception than StudyFileError."""
+    path = tmp_path / "study.yaml"
+    path.write_bytes(content)
+    assert study_or_problems(path)
+
+
+@given(tree=st.dictionaries(NAMES, TREES, max_size=6), patch=TREES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_tree_is_a_study_or_is_refused(tmp_path: Path, tree: dict[str, object], patch: object) -> None:
+    """No arrangement of the language's own words leads to another exception than StudyFileError."""
+    path = tmp_path / "study.yaml"
+    frame: dict[str, object] = {"study": "s", "base": {"preset": "grpo", "set": patch}, "tricks": {"a": patch}}
+    frame["designs"] = {"d": {"kind": "add_one"}, "e": {"kind": "grid", "over": {"clip": [patch]}}}
+    path.write_text(as_yaml({**frame, **tree}))
+    assert study_or_problems(path)
