@@ -50,7 +50,8 @@ class StudyFileError(ParibusError):
     def _line(self, problem: Problem) -> str:
         place = f"{self.file}:{problem.line}:{problem.column}" if problem.line else self.file
         path = f" {problem.path}:" if problem.path else ""
-        return f"{place}:{path} {problem.message}"
+        line = f"{place}:{path} {problem.message}"
+        return "".join(c if c.isprintable() else "?" for c in line)  # keys of a file may hold terminal escapes
 
 
 class UnsupportedRecipe(ParibusError):

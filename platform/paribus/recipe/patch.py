@@ -7,7 +7,6 @@ with ``kind`` puts that level with its defaults in place of the current one; a p
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +62,7 @@ def apply(raw: Mapping[str, Any], patch: Mapping[str, Any]) -> Patched:
         patch: as written in a study file.
     """
     settings, faults = read_patch(patch)
-    values = copy.deepcopy(dict(raw))
+    values = _copy(raw)
     applied: list[Setting] = []
     for setting in settings:
         message = _place(values, setting)
@@ -72,6 +71,11 @@ def apply(raw: Mapping[str, Any], patch: Mapping[str, Any]) -> Patched:
         else:
             applied.append(setting)
     return Patched(values, tuple(applied), tuple(faults))
+
+
+def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return new mappings with the same values; the values themselves are never changed."""
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def read_patch(patch: Mapping[str, Any]) -> tuple[list[Setting], list[PatchFault]]:

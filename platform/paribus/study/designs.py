@@ -112,9 +112,10 @@ def value_label(value: object) -> str:
         rest = [f"{key}={value_label(inner)}" for key, inner in value.items() if key != "kind"]
         kind = str(value.get("kind", ""))
         return f"{kind}({', '.join(rest)})" if rest else kind
-    if isinstance(value, bool) or value is None:
-        return str(value).lower() if value is not None else "null"
-    return str(value)
+    if value is None:
+        return "null"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 @dataclass(frozen=True)

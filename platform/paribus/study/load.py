@@ -13,7 +13,7 @@ from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.recipe.document import Node, locate, plain, read_document
 from paribus.recipe.messages import explain, fields_at, plain_location
 from paribus.recipe.presets import unknown_preset
-from paribus.study.designs import MAX_ROWS, Draft, Step, expand, row_count
+from paribus.study.designs import MAX_ROWS, Draft, Step, expand, row_count, value_label
 from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row, written_faults
 from paribus.study.spec import DESIGN_KINDS, AddOne, Cumulative, Design, Factorial, Grid, LeaveOneOut, Listed, Study
 
@@ -163,7 +163,7 @@ def _size_faults(name: str, design: Design, study: Study) -> Iterator[Fault]:
         yield Fault(place=("designs", name), message=f"makes {count:,} rows; at most {MAX_ROWS:,} are allowed")
     if isinstance(design, Grid):
         for path, values in design.over.items():
-            shown = [repr(v) for v in values]
+            shown = [value_label(v) for v in values]
             for k, value in enumerate(shown):
                 if value in shown[:k]:
                     yield Fault(place=("designs", name, "over", path, k), message=f"the value {value} appears twice")

@@ -61,11 +61,14 @@ def resolve_row(base: Mapping[str, Any], row: Draft) -> Resolved:
 
     Args:
         base: values of the base recipe.
-        row: its patches; a preset replaces the objective and leaves model, task, optimizer and schedule.
+        row: its patches; a preset replaces the objective and leaves model, task, optimizer, and of the schedule all but
+            the kind of update, so that arms stay comparable.
     """
     if row.preset is None:
         return resolve(base, row.steps, row.place)
-    return resolve(apply(base, load_preset(row.preset).set).values, row.steps, row.place)
+    patch = load_preset(row.preset).set
+    objective = {k: v for k, v in patch.items() if not k.startswith("schedule.") or k.startswith("schedule.update")}
+    return resolve(apply(base, objective).values, row.steps, row.place)
 
 
 def resolve(values: Mapping[str, Any], steps: Sequence[Step], place: tuple[str, ...]) -> Resolved:

@@ -49,6 +49,7 @@ def test_presets_leave_model_task_and_optimizer_alone(name: str) -> None:
     """A preset is an objective: what it is applied to is the study's."""
     parts = {setting.path[0] for setting in read_patch(load_preset(name).set)[0]}
     assert parts <= {*OBJECTIVE, "schedule"}
+    assert "schedule" not in load_preset(name).set  # dotted, so that a list of arms can leave the schedule out
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))

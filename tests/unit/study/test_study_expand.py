@@ -104,6 +104,23 @@ def test_everything_that_the_runner_cannot_train_is_listed_at_once(read: Read) -
     assert len(plan_of(study, runner).arms) == 4
 
 
+def test_a_preset_in_a_list_replaces_the_objective_and_nothing_else(read: Read) -> None:
+    """Arms of several presets are trained on the same model and task for as many tokens."""
+    content = (
+        "study: s\nbase: {preset: grpo, set: {task: chain, schedule: {steps: 7, max_new_tokens: 32}}}\n"
+        "designs: {d: {kind: list, arms: {lopti: {preset: lopti}, dapo: {preset: dapo%s}}}}\n"
+    )
+    rule = ", set: {length.rule: {kind: soft_overlong, soft_start: 24, hard_cap: 32}}"
+    plan = make_plan(read(content % rule), FakeRunner())
+    base, lopti, dapo = (arm.recipe for arm in plan.arms)
+    assert lopti.schedule.update.kind == "lopti"
+    assert (lopti.clip.high, dapo.clip.high, dapo.kl.kind) == (0.24, 0.28, "off")
+    assert dapo.schedule == base.schedule
+    assert lopti.task == dapo.task == base.task
+    with pytest.raises(StudyFileError, match=r"study.yaml:3:64: designs.d.arms.dapo: length.rule.soft_start \(16384\)"):
+        read(content % "")
+
+
 def test_a_study_made_in_python_is_checked_too() -> None:
     """Without a file the problems have paths but no lines."""
     arms = {"a": ListedArm(set={"clip.hihg": 0.3})}

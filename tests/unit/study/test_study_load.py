@@ -137,6 +137,13 @@ def test_too_many_rows_are_refused_before_they_are_made(read: Read) -> None:
     assert found == ["study.yaml:45:6: designs.d: makes 1,099,511,627,776 rows; at most 4,096 are allowed"]
 
 
+def test_messages_hold_no_escapes_of_the_file(read: Read) -> None:
+    """A key with a terminal's escape code or a line break is shown without it, on one line."""
+    assert lines(read, HEAD + ONE + '"a\\e[31mb\\nc": 1\n')[0].startswith(
+        "study.yaml:4:1: a?[31mb?c: unknown key `a?[31mb?c`."
+    )
+
+
 def test_words_of_yaml_are_names_of_levels(read: Read) -> None:
     """`kl: off` and `correction: off` name levels."""
     study = read("study: s\nbase: {preset: grpo, set: {kl: off, correction: off, filter: none}}\n" + ONE)
