@@ -56,6 +56,8 @@ def redirect_output(folder: RunFolder) -> None:
         os.dup2(source, target)
     os.close(log)
     os.close(null)
+    # whatever these names were before: text streams of the new files, each line written at once
+    sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))
 
 
 class Forked:
@@ -75,6 +77,7 @@ class Forked:
             lead_group(os.getpid())
             die_with_parent(parent)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            redirect_output(folder)
             faulthandler.enable(sys.stderr)
             code = _call(runner, folder)
             sys.stdout.flush()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -61,8 +62,7 @@ def test_a_killed_server_ends_its_jobs_and_is_started_again(local, tmp_path):
 
 def parent_of(pid):
     """Return the parent of a process."""
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_no_job_survives_a_killed_owner(tmp_path):

@@ -14,6 +14,7 @@ class Clock:
         self.now = 1000.0
 
     def __call__(self):
+        """Return the time."""
         return self.now
 
 

@@ -1,0 +1,251 @@
+"""The supervisor: whatever its runner does, the end is told truthfully, and a lost lease ends the runner."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from paribus.engines.process import Identity
+from paribus.recipe.factors import Schedule
+from paribus.recipe.recipe import Recipe
+from paribus.schedule.child import Forked
+from paribus.schedule.supervisor import EXIT_LOST, Pace, Supervisor
+from paribus.study.job import Evaluate, Job
+from paribus.track.folder import RunFolder, read_json
+
+STEPS = 6
+QUICK = Pace(tick_s=0.01, grace_s=0.5, retry_s=0.02)
+
+
+class FakeOffice:
+    """Answers requests, and remembers them."""
+
+    def __init__(self, lease_s=60.0):
+        self.lease_s = lease_s
+        self.requests = []
+        self.answers = {}
+
+    def __call__(self, request):
+        """Answer a request; an answer may be an exception."""
+        self.requests.append(request)
+        answer = self.answers.get(request["do"], {"ok": True, "lease_s": self.lease_s, "cancel": False})
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def last(self):
+        """The report of the end."""
+        return self.requests[-1]
+
+
+@pytest.fixture
+def office():
+    """An office."""
+    return FakeOffice()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An attempt folder with a job for the runner `fake`."""
+    made = RunFolder(tmp_path / "runs" / "r" / "a1")
+    made.path.mkdir(parents=True)
+    job = Job(
+        run="f" * 64,
+        study="s",
+        arm="arm",
+        runner="fake",
+        seed=0,
+        token=1,
+        recipe=Recipe(schedule=Schedule(steps=STEPS)),
+        evaluate=Evaluate(every=3, problems=10, samples=2),
+        cache=str(tmp_path / "cache"),
+        stop_on=("nan",),
+    )
+    made.job.write_text(job.model_dump_json())
+    return made
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Order how the fake runner behaves."""
+
+    def order(do=None, at=3, step_s=0.01):
+        rules = [{"do": do, "at": at}] if do else []
+        monkeypatch.setenv("PARIBUS_FAKE", json.dumps({"step_s": step_s, "rules": rules}))
+
+    order()
+    return order
+
+
+def supervise(folder, office, **keywords):
+    """Supervise an attempt to its end."""
+    return Supervisor(folder, 7, office, **{"pace": QUICK, **keywords}).supervise(Forked)
+
+
+def test_a_good_run_is_finished_with_its_result(folder, office, fake):
+    """Start, the result as the runner wrote it, and the same request in outcome.json."""
+    assert supervise(folder, office) == 0
+    assert [r["do"] for r in office.requests] == ["start", "finish"]
+    assert office.last["payload"] == read_json(folder.result)
+    assert (office.last["run"], office.last["token"], office.last["stopped_early"]) == (7, 1, False)
+    assert read_json(folder.outcome) == office.last
+    assert {line.step for line in folder.read_metrics()} == set(range(STEPS + 1))
+
+
+def test_the_attempt_file_names_the_processes(folder, office, fake):
+    """A scheduler that comes later can tell the supervisor and the runner from other processes."""
+    supervise(folder, office)
+    here = read_json(folder.attempt)
+    assert here["token"] == 1
+    assert Identity.read(here["supervisor"]) == Identity.of(os.getpid())
+    assert not Identity.read(here["runner"]).alive()
+
+
+def test_a_crash_is_a_failure_of_the_program_with_a_signature(folder, office, fake):
+    """The message goes to people; in the signature numbers do not count."""
+    fake("crash")
+    assert supervise(folder, office) == 0
+    assert (office.last["do"], office.last["kind"]) == ("fail", "program")
+    assert office.last["reason"].startswith("ValueError: made to fail in process ")
+    assert office.last["signature"] == "ValueError: made to fail in process # (fake_training.py:_misbehave)"
+
+
+def test_exit_0_without_a_result_is_a_failure(folder, office, fake):
+    """A program that ends well has written what it found."""
+    fake("exit")
+    supervise(folder, office)
+    assert (office.last["do"], office.last["kind"]) == ("fail", "program")
+    assert "result.json" in office.last["reason"]
+
+
+def test_a_runner_that_is_killed_is_a_failure_of_the_infrastructure(folder, office, fake):
+    """SIGKILL comes from outside: a person, or the kernel that is out of memory."""
+    fake("kill")
+    supervise(folder, office)
+    assert (office.last["do"], office.last["kind"]) == ("fail", "infrastructure")
+    assert "SIGKILL" in office.last["reason"]
+
+
+def test_not_a_number_stops_the_run_if_the_study_says_so(folder, office, fake):
+    """The run has an honest end: stopped early, with the finding."""
+    fake("nan", step_s=0.05)
+    supervise(folder, office)
+    assert (office.last["do"], office.last["stopped_early"]) == ("finish", True)
+    assert office.last["payload"]["finding"]["step_onset"] == 3
+    assert read_json(folder.result)["status"] == "stopped_early"
+
+
+def test_a_line_that_is_no_metric_line_stops_the_run(folder, office, fake):
+    """A runner that breaks the contract is not believed."""
+    fake("garbage", step_s=0.05)
+    supervise(folder, office)
+    assert (office.last["do"], office.last["kind"]) == ("fail", "program")
+    assert "not a metric line" in office.last["reason"]
+
+
+def test_a_run_without_progress_is_stopped_if_the_study_says_so(folder, office, fake):
+    """After ten minutes without a line the runner is killed and the attempt has failed."""
+    fake("deaf")
+    job = json.loads(folder.job.read_text())
+    folder.job.write_text(json.dumps({**job, "stop_on": ["dead_run"]}))
+    begun = time.monotonic()
+    supervise(folder, office, clock=lambda: (time.monotonic() - begun) * 2000)
+    assert (office.last["do"], office.last["signature"]) == ("fail", "dead_run")
+
+
+def test_a_lost_lease_kills_the_runner_at_once(folder, office, fake):
+    """Another attempt holds the run: nothing is reported, and the runner is gone before the supervisor."""
+    fake("deaf")
+    office.lease_s = 0.6
+    office.answers["renew"] = {"ok": False, "lost": True, "error": "stale"}
+    assert supervise(folder, office) == EXIT_LOST
+    assert office.last["do"] == "renew"
+    assert not Identity.read(read_json(folder.attempt)["runner"]).alive()
+    assert read_json(folder.outcome)["do"] == "lost"
+
+
+def test_a_lease_that_cannot_be_renewed_kills_the_runner_before_it_is_over(folder, office, fake):
+    """With the scheduler unreachable the runner ends within the lease, and the run is given back."""
+    fake("deaf")
+    office.lease_s = 0.9
+    office.answers["renew"] = ConnectionRefusedError()
+    assert supervise(folder, office) == 0
+    assert (office.last["do"], office.last["reason"]) == ("release", "the lease could not be renewed in time")
+
+
+def test_a_run_that_was_lost_before_the_start_starts_no_runner(folder, office, fake):
+    """No process, no file."""
+    office.answers["start"] = {"ok": False, "lost": True, "error": "stale"}
+    assert supervise(folder, office) == EXIT_LOST
+    assert not folder.attempt.exists()
+
+
+def test_cancelling_lets_the_runner_end_and_says_so(folder, office, fake):
+    """A heartbeat brings the request."""
+    fake(step_s=0.2)
+    office.lease_s = 0.6
+    office.answers["renew"] = {"ok": True, "lease_s": 0.6, "cancel": True}
+    supervise(folder, office)
+    assert office.last["do"] == "cancelled"
+    assert (folder.checkpoint / "state.json").exists()
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_sigterm_gives_the_run_back(folder, office, fake, deaf):
+    """The runner writes a checkpoint; one that does not hear is killed after the grace; both are only interrupted."""
+    fake("deaf" if deaf else None, step_s=0.05)
+    supervisor = Supervisor(folder, 7, office, pace=QUICK)
+    threading.Timer(0.4, supervisor.ask_to_stop).start()
+    assert supervisor.supervise(Forked) == 0
+    if deaf or office.last["do"] != "finish":
+        assert (office.last["do"], office.last["reason"]) == ("release", "asked to stop")
+    assert (folder.checkpoint / "state.json").exists() == (office.last["do"] == "release" and not deaf)
+
+
+def test_the_report_is_sent_until_it_is_taken(folder, office, fake):
+    """An office that is away for a moment loses nothing."""
+    calls = iter([ConnectionRefusedError(), ConnectionRefusedError(), None])
+    answer = office.__call__
+
+    def flaky(request):
+        if request["do"] == "finish" and (error := next(calls)) is not None:
+            raise error
+        return answer(request)
+
+    assert supervise(folder, flaky) == 0
+    assert office.last["do"] == "finish"
+
+
+def test_a_supervisor_loads_nothing_heavy():
+    """It is one process a run, and it must start at once."""
+    code = "import sys, paribus.schedule.supervisor; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"sqlalchemy", "numpy", "torch", "mlflow", "scipy", "alembic", "rich"} & set(shown)
+
+
+def test_a_killed_supervisor_takes_its_runner_along(folder, tmp_path, fake):
+    """After kill -9 of the supervisor no runner is left."""
+    fake("deaf")
+    code = (
+        "import sys; from paribus.schedule.supervisor import *\n"
+        "office = lambda request: {'ok': True, 'lease_s': 60.0, 'cancel': False}\n"
+        "Supervisor(RunFolder(Path(sys.argv[1])), 7, office).supervise(Forked)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder.path)])
+    end = time.monotonic() + 60
+    while not (folder.attempt.exists() and folder.metrics.exists()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    runner = Identity.read(read_json(folder.attempt)["runner"])
+    assert runner.alive()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    while runner.alive():
+        assert time.monotonic() < end
+        time.sleep(0.01)
