@@ -51,8 +51,8 @@ def write_report(folder: Path, study: str) -> None:
     with Reader.look(folder) as reader:
         written = write(reader, study, Path("reports") / study)
     click.echo(written.text)
-    for path in written.paths:
-        click.echo(f"  {path}")
+    for line in (*written.notes, *map(str, written.paths)):
+        click.echo(line)
 
 
 def closing_lines(summary: Summary, folder: Path) -> list[str]:

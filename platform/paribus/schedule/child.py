@@ -57,7 +57,7 @@ def redirect_output(folder: RunFolder) -> None:
     os.close(log)
     os.close(null)
     # whatever these names were before: text streams of the new files, each line written at once
-    sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))
+    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
 
 
 class Forked:

@@ -1,4 +1,4 @@
-"""What the jobs of the engines' conformance suite do: ``main(["touch", FILE])``, ``exit N``, ``fail``, ``sleep FILE``."""
+"""The jobs of the engines' conformance suite: ``touch FILE``, ``exit N``, ``fail``, ``sleep FILE``, ``deaf FILE``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 def main(arguments: Sequence[str]) -> int:
     """Do one thing.
 
-    ``touch FILE`` adds a line with the arguments to a file; ``exit N`` returns N; ``fail`` raises; ``sleep FILE`` writes
-    its process id to a file, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM.
+    ``touch FILE`` adds a line with the arguments; ``exit N`` returns N; ``fail`` raises; ``sleep FILE`` writes
+    its process id, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM.
     """
     match arguments[0]:
         case "touch":
