@@ -50,11 +50,22 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
         if chosen[0].kind not in ("add_one", "leave_one_out"):
             yield score_table(analysis, design, chosen)
             yield behaviour_table(analysis, design, chosen)
-    for table in (contribution_table(analysis), effects_table(analysis)):
-        if table is not None:
-            yield table
+    both = contribution_table(analysis)
+    if both is not None:
+        yield both
+    tricks = list(_trick_tables(analysis, main=both is None))
+    effects = effects_table(analysis)
+    yield from (t for t in tricks if t.main)
+    if effects is not None:
+        yield effects
+    yield from (t for t in tricks if not t.main)
+    yield from all_details(analysis)
+
+
+def _trick_tables(analysis: Analysis, *, main: bool) -> Iterable[Table]:
+    """Return scores and behaviour of tricks added and removed; main tables unless one table shows both designs."""
+    rows = analysis.plan.rows
     for design in dict.fromkeys(r.design for r in rows if r.kind in ("add_one", "leave_one_out")):
         chosen = [r for r in rows if r.design == design]
-        yield score_table(analysis, design, chosen, main=False)
-        yield behaviour_table(analysis, design, chosen, main=False)
-    yield from all_details(analysis)
+        yield score_table(analysis, design, chosen, main=main)
+        yield behaviour_table(analysis, design, chosen, main=main)

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from paribus.report.analysis import Analysis, Effect, corrected
 from paribus.report.measures import LATE_RULE, Measure, gain_measure, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow
-from paribus.report.tables import HALF_WIDTH, INTERVALS, finished, measure_cell, seeds_cell
-from paribus.report.text import MISSING, NOT_APPLICABLE, by_seed, decimals_for, effect_cell, number, p_text
+from paribus.report.tables import HALF_WIDTH, finished, interval_notes, measure_cell, seeds_cell
+from paribus.report.text import MISSING, NOT_APPLICABLE, by_seed, effect_cell, number, p_text, single_decimals
 from paribus.stats.intervals import correlation, sign_flip_p
 from paribus.stats.power import CAP
 from paribus.study.plan import Row
 
 EXACT_FROM, EXACT_TO = 5, 16
 """Pairs for which the exact sign-flip test is printed; below it cannot reach 5%."""
+
+WORST = "Worst score: the worst of any run of the study, the evaluation before training included."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +66,13 @@ def effects_table(analysis: Analysis) -> Table | None:
         body.append(TableRow(label=single.name, cells=tuple(cells)))
     tested = sum(e is not None and e.p_adjusted is not None for e in found.values())
     how = "paired by seed" if analysis.plan.paired else "seeds not paired (Welch)"
-    notes = (
-        f"Difference to `{analysis.label(analysis.plan.base)}`, {how}. {_late_note()}",
-        f"separated: the 95% interval leaves out 0. * p < 0.05 after Holm's correction over the {tested} tests here.",
-        "not separated: in brackets about how many seeds an arm would show a difference of this size with 80% power at "
-        f"two-sided 5%, by the spread seen here, up to {CAP}; rough, because this spread is that of few seeds.",
-        INTERVALS,
-    )
+    notes = [f"Difference to `{analysis.label(analysis.plan.base)}`, {how}. {_late_note()}"]
+    if tested:
+        notes += [
+            f"separated: the 95% interval leaves out 0. * p < 0.05 after Holm's correction over {tested} tests.",
+            "not separated: in brackets about how many seeds an arm would show a difference of this size with 80% "
+            f"power at two-sided 5%, by the spread seen here, up to {CAP}; rough, as this spread is that of few seeds.",
+        ]
     return Table(
         key="effects",
         title="What each change moves",
@@ -78,7 +80,7 @@ def effects_table(analysis: Analysis) -> Table | None:
         first="Change",
         columns=columns,
         rows=tuple(body),
-        notes=notes,
+        notes=(*notes, *interval_notes(body)),
         main=True,
     )
 
@@ -102,7 +104,7 @@ def cost_table(analysis: Analysis) -> Table:
         first="Configuration",
         columns=tuple(columns),
         rows=tuple(rows),
-        notes=(HALF_WIDTH,),
+        notes=tuple(interval_notes(rows, HALF_WIDTH)),
     )
 
 
@@ -118,7 +120,7 @@ def seeds_table(analysis: Analysis) -> Table:
     return Table(
         key="seeds",
         title="Every run",
-        answers=f"{analysis.score.label} of each seed, nothing left out.",
+        answers=f"What did each seed reach in {analysis.score.label}? Nothing is left out.",
         first="Configuration",
         columns=columns,
         rows=tuple(rows),
@@ -155,7 +157,7 @@ def pairs_table(analysis: Analysis) -> Table | None:
         first="Configuration",
         columns=tuple(columns),
         rows=tuple(rows),
-        notes=(INTERVALS, *_exact_note(len(seeds))),
+        notes=(*interval_notes(rows), *_exact_note(len(seeds))),
     )
 
 
@@ -207,7 +209,10 @@ def sensitivity_table(analysis: Analysis) -> Table | None:
         first="Configuration",
         columns=(*columns, Column(key="verdict", label="verdict", note="fragile: separation or sign changes")),
         rows=tuple(rows),
-        notes=("Worst score: the worst of any run of the study, the evaluation before training included.", INTERVALS),
+        notes=(
+            "Worst score: the worst of any run of the study, the evaluation before training included.",
+            *interval_notes(rows),
+        ),
     )
 
 
@@ -228,8 +233,8 @@ def _seed_cell(analysis: Analysis, arm: str, seed: int) -> Cell:
     if seed not in values:
         return Cell(text=mark or MISSING.text)
     estimate = analysis.estimate(arm, analysis.score)
-    decimals = decimals_for(estimate.se if estimate else None, values[seed])
-    text = number(values[seed], decimals + 1) + mark  # a single run is known better than its scatter over seeds
+    assert estimate is not None  # there is a value
+    text = number(values[seed], single_decimals(estimate)) + mark
     return Cell(text=text, value=float(f"{values[seed]:.6g}"), n=1, seeds=by_seed({seed: values[seed]}))
 
 
@@ -237,8 +242,8 @@ def _difference_of(effect: Effect, seed: int) -> Cell:
     found = dict(effect.by_seed)
     if seed not in found:
         return NOT_APPLICABLE
-    decimals = decimals_for(effect.estimate.se, found[seed]) + (1 if effect.estimate.se else 0)
-    return Cell(text=number(found[seed], decimals, signed=True), value=float(f"{found[seed]:.6g}"), n=1)
+    text = number(found[seed], single_decimals(effect.estimate), signed=True)
+    return Cell(text=text, value=float(f"{found[seed]:.6g}"), n=1)
 
 
 def _count(n: int) -> Cell:

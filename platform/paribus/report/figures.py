@@ -56,10 +56,11 @@ def forest_figure(forest: Forest) -> Json:
     known = [(i.low, i.high, i.label) for i in rows if i.low is not None and i.high is not None]
     intervals = {
         "type": "scatter",
-        "mode": "lines",
+        "mode": "lines+markers",
         "x": [x for low, high, _ in known for x in (low, high, None)],
         "y": [y for _, _, label in known for y in (label, label, None)],
         "line": {"width": 1.5, "color": BASE_COLOUR},
+        "marker": {"size": 6, "opacity": 0},  # unseen, so that the axis leaves room at both ends
         "hoverinfo": "skip",
     }
     marks = {
@@ -86,8 +87,8 @@ def forest_figure(forest: Forest) -> Json:
 def _layout(x_label: str, y_label: str) -> Json:
     axis = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 3}
     return {
-        "xaxis": {**axis, "title": {"text": x_label, "standoff": 8}},
-        "yaxis": {**axis, "title": {"text": y_label, "standoff": 8}},
+        "xaxis": {**axis, "title": {"text": x_label, "standoff": 8, "font": {"size": 11}}},
+        "yaxis": {**axis, "title": {"text": y_label, "standoff": 8, "font": {"size": 11}}},
         "margin": {"l": 52, "r": 12, "t": 8, "b": 44},
         "height": 260,
         "hovermode": "closest",
@@ -102,7 +103,7 @@ def _band(line: Line, style: Style) -> Json:
         "x": [*line.x, *reversed(line.x)],
         "y": [*line.high, *reversed(line.low)],
         "fill": "toself",
-        "fillcolor": _rgba(style["color"], 0.13),
+        "fillcolor": _rgba(style["color"], 0.1),
         "line": {"width": 0},
         "mode": "lines",
         "hoverinfo": "skip",

@@ -128,7 +128,7 @@ def cost_measures(largest: float) -> dict[str, Measure]:
             rule="sum",
             unit="s/run",
             better="lower",
-            note="sum of the step times; start-up is not counted, and other load on the machine is",
+            note="sum of the step times with their evaluations; start-up is left out, other load on the machine is not",
         ),
     )
     return {m.key: m for m in found}

@@ -52,8 +52,13 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
         "intervals": f"{LEVEL:.0%} Student t over training seeds",
         "tests": f"{'paired t by seed' if plan.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
-        "correction": f"Holm over {analysis.family} comparisons with the base in the primary metric; "
-        "in the other tables over the tests of the table",
+        "correction": _correction(analysis.family),
         "power": f"{POWER:.0%} by the noncentral t, at the spread seen",
         "late in training": f"last {LATE:.0%} of the steps",
     }
+
+
+def _correction(family: int) -> str:
+    if not family:
+        return "none: no comparison with the base could be tested"
+    return f"Holm over {family} comparisons with the base in the primary metric; elsewhere over the tests of the table"

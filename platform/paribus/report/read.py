@@ -113,6 +113,8 @@ def _environment(reader: Reader, results: Mapping[str, ResultRecord]) -> dict[st
             continue
         recorded: Any = read_json(path)
         for name, value in flatten(recorded if isinstance(recorded, dict) else {}).items():
+            if value in (None, ""):
+                continue
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             found.setdefault(name, {})[text] = None
     return {name: " / ".join(texts) for name, texts in found.items()}

@@ -25,6 +25,11 @@ HALF_WIDTH = (
 FEW = "Below 3 seeds the values of the seeds are printed, without interval, test or bold: ranking not supported."
 
 
+def interval_notes(rows: Iterable[TableRow], note: str = INTERVALS) -> list[str]:
+    """Return how to read the intervals of a table, if there are any."""
+    return [note] if any(c.low is not None for r in rows for c in r.cells) else []
+
+
 def learning_table(analysis: Analysis) -> Table:
     """Return score before and after training of the base arm, and the gain, paired within each run."""
     base, score = analysis.plan.base, analysis.score
@@ -50,7 +55,7 @@ def learning_table(analysis: Analysis) -> Table:
         first="Configuration",
         columns=columns,
         rows=(TableRow(label=analysis.label(base), cells=cells),),
-        notes=(INTERVALS,),
+        notes=tuple(interval_notes([TableRow(label="", cells=cells)])),
         main=True,
     )
 
@@ -81,7 +86,7 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
         first="Configuration",
         columns=columns,
         rows=tuple(body),
-        notes=(INTERVALS, *_bold_note(analysis, rows, leaders), *_few(analysis, (r.arm for r in rows))),
+        notes=(*interval_notes(body), *_bold_note(analysis, rows, leaders), *_few(analysis, (r.arm for r in rows))),
         main=main,
     )
 
@@ -129,7 +134,7 @@ def behaviour_table(analysis: Analysis, design: str, rows: Sequence[Row], *, mai
         first="Configuration",
         columns=tuple(columns),
         rows=tuple(body),
-        notes=(HALF_WIDTH, f"{late}{LATE_RULE}."),
+        notes=(*interval_notes(body, HALF_WIDTH), f"{late}{LATE_RULE}."),
         main=main,
     )
 
@@ -162,20 +167,20 @@ def contributions(analysis: Analysis) -> tuple[Contribution, ...]:
 
 
 def contribution_table(analysis: Analysis) -> Table | None:
-    """Return tricks added to the base beside tricks removed from the full recipe; ``None`` without such designs."""
+    """Return tricks added to the base beside tricks removed from the full recipe; ``None`` without both designs."""
     found = contributions(analysis)
     if not found:
         return None
     score, planned = analysis.score, len(analysis.plan.seeds)
     shown = {
-        "alone": (any(c.alone for c in found), "added to the base", "base + trick - base"),
-        "in_full": (any(c.in_full for c in found), "in the full recipe", "full recipe - full recipe without the trick"),
-        "mean": (any(c.mean for c in found), "mean of both", "order-free estimate; see the note"),
+        "alone": ("added to the base", "base + trick - base"),
+        "in_full": ("in the full recipe", "full recipe - full recipe without the trick"),
+        "mean": ("mean of both", "order-free estimate; see the note"),
     }
-    keys = [k for k, (there, _, _) in shown.items() if there]
-    if not keys:
+    keys = [k for k in shown if any(getattr(c, k) for c in found)]
+    if len(keys) < 2:
         return None
-    columns = [Column(key=k, label=shown[k][1], unit=score.unit, note=shown[k][2]) for k in keys]
+    columns = [Column(key=k, label=shown[k][0], unit=score.unit, note=shown[k][1]) for k in keys]
     body = [
         TableRow(label=c.trick, cells=tuple(_contribution_cell(getattr(c, k), planned, k) for k in keys)) for c in found
     ]
@@ -187,7 +192,7 @@ def contribution_table(analysis: Analysis) -> Table | None:
         first="Trick",
         columns=tuple(columns),
         rows=tuple(body),
-        notes=(pairs, INTERVALS, *_additive_note(analysis, found)),
+        notes=(pairs, *interval_notes(body), *_additive_note(analysis, found)),
         main=True,
     )
 

@@ -27,8 +27,10 @@ def to_terminal(model: ReportModel, width: int = 120) -> str:
             console.print(text + "\n")
         told: set[str] = set()
         for table in model.main_tables():
+            console.print(table.title)
             console.print(_grid(table, width))
-            console.print("\n".join(f"  {n.replace('Bold:', '◂')}" for n in table.notes if n not in told) + "\n")
+            notes = [f"  {n.replace('Bold:', '◂')}" for n in table.notes if n not in told]
+            console.print("\n".join([*notes, ""]) if notes else "")
             told.update(table.notes)
         if model.warnings:
             console.print("Caution\n" + "\n".join(f"- {text}" for text in model.warnings) + "\n")
@@ -49,7 +51,7 @@ def _grid(table: Table, width: int) -> Grid:
         widths = _widths(columns, room)
         if sum(max(len(line) for text in texts for line in text.split("\n")) for texts in columns) <= room:
             break
-    grid = Grid(box=box.SIMPLE_HEAD, title=table.title, title_justify="left", title_style="", pad_edge=False)
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
     grid.padding = (0, 1, 0, 0)
     for i, (head, size) in enumerate(zip(heads, widths, strict=True)):
         grid.add_column(Text(head), justify="right" if i else "left", width=size, overflow="fold")

@@ -30,6 +30,11 @@ def precision(estimate: Estimate) -> int:
     return decimals + 1 if estimate.separated and round(nearest, decimals) == 0 else decimals
 
 
+def single_decimals(estimate: Estimate) -> int:
+    """Return the decimals of single seeds: one more than those of their mean, as a run is known better than it."""
+    return decimals_for(estimate.se, estimate.value) + (1 if estimate.se else 0)
+
+
 def number(value: float, decimals: int, *, signed: bool = False) -> str:
     """Return the rounded number with a true minus sign and never a negative zero; with ``+`` if asked for."""
     text = f"{round(value, decimals):.{max(0, decimals)}f}"
@@ -82,7 +87,7 @@ def mean_cell(
     elif supported:
         text = interval_text(estimate)
     else:
-        decimals = decimals_for(noise if estimate.n == 1 else estimate.se, estimate.value)
+        decimals = decimals_for(noise, estimate.value) if estimate.n == 1 else single_decimals(estimate)
         text = ", ".join(number(v, decimals) for v in values.values())
         if estimate.n == 1 and noise:
             ends = [number(estimate.value + z * noise, decimals) for z in (-1.96, 1.96)]
@@ -112,12 +117,11 @@ def effect_cell(effect: Effect | None, expected: int, *, verdict: bool = False) 
     if effect is None:
         return MISSING
     e = effect.estimate
-    decimals = decimals_for(e.se, e.value)
     if effect.supported:
         text = interval_text(e, signed=True)
     else:
         each = [d for _, d in effect.by_seed] or [e.value]
-        text = ", ".join(number(d, decimals, signed=True) for d in each)
+        text = ", ".join(number(d, single_decimals(e), signed=True) for d in each)
     if e.n != expected:
         text += f" (n={e.n})"
     state: Verdict = "untested"

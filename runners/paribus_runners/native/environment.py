@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ def describe() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "paribus": paribus.__version__,
+        "git_commit": _commit(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "platform": platform.platform(),
@@ -33,3 +35,15 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), platform.machine())
+
+
+def _commit() -> str:
+    """Return the commit of the checkout that this file lies in, marked ``-dirty`` if it was changed; else nothing."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -19,7 +19,7 @@
       ...layout,
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: getComputedStyle(document.body).fontFamily, size: 11.5, color: colour("--quiet") },
+      font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: colour("--quiet") },
       xaxis: { ...layout.xaxis, ...axis },
       yaxis: { ...layout.yaxis, ...axis },
     };
