@@ -1,7 +1,7 @@
 """The report as a value: every number and sentence that is printed, in every format.
 
 Rendering never computes: the renderers lay out these values and escape their texts; a number in any format is a
-number of this model, rounded here. Texts use ``**bold**``-free plain language; backquotes mark names.
+number of this model, rounded here. Texts are plain, with names in backquotes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 REPORT_SCHEMA = 1
 """Version of ``report.json``."""
@@ -104,7 +104,7 @@ class Line:
 
     Attributes:
         arm: label of the arm.
-        n: seeds at the points; where a seed ended early, fewer (``counts``).
+        n: seeds behind the mean; the mean ends where the first of them does.
         x: steps, or generated tokens.
         mean: mean over seeds.
         low: lower end of the 95% t band; empty below three seeds.
@@ -208,8 +208,3 @@ class ReportModel:
 def stored(value: float | None) -> float | None:
     """Return a number as the model keeps it: to 6 significant digits, so that files do not differ by machine."""
     return None if value is None else float(f"{value:.6g}")
-
-
-def from_asdict(raw: Any) -> Any:
-    """Return the tuples and numbers of a value as JSON has them, for comparisons."""
-    return json.loads(json.dumps(raw))
