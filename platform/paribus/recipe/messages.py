@@ -131,8 +131,6 @@ def _type_message(kind: str, given: object, context: Mapping[str, Any], message:
         return f"needs at least {context['min_length']} {'entry' if kind == 'too_short' else 'character'}"
     if kind in ("too_long", "string_too_long"):
         return f"has more than {context['max_length']} {'entries' if kind == 'too_long' else 'characters'}"
-    if kind == "string_pattern_mismatch":
-        return f"{shown(given)} must match {context['pattern']}"
     return message
 
 

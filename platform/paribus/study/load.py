@@ -11,11 +11,22 @@ from pydantic_core import ErrorDetails
 
 from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.recipe.document import Node, locate, plain, read_document
-from paribus.recipe.messages import explain, fields_at, plain_location
+from paribus.recipe.messages import explain, fields_at, plain_location, shown
 from paribus.recipe.presets import unknown_preset
 from paribus.study.designs import MAX_ROWS, Draft, Step, expand, row_count, value_label
 from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row, written_faults
-from paribus.study.spec import DESIGN_KINDS, AddOne, Cumulative, Design, Factorial, Grid, LeaveOneOut, Listed, Study
+from paribus.study.spec import (
+    ALPHABETS,
+    DESIGN_KINDS,
+    AddOne,
+    Cumulative,
+    Design,
+    Factorial,
+    Grid,
+    LeaveOneOut,
+    Listed,
+    Study,
+)
 
 _EVAL_NAMES = ("truncated_frac", "length_mean", "length_mean_correct", "length_mean_incorrect")
 
@@ -71,6 +82,10 @@ def _syntax_fault(error: ErrorDetails, raw: Mapping[str, Any]) -> Fault:
     kind = error["type"]
     if kind == "extra_forbidden":
         return Fault(place=path, message=explain(error, fields_at(Study, error["loc"])), at_key=True)
+    if kind == "string_pattern_mismatch":
+        message = f"{shown(error['input'])} is not a name: a name here has {ALPHABETS[error['ctx']['pattern']]}"
+        at_key = path[-1] == "[key]"
+        return Fault(place=path[:-1] if at_key else path, message=message, at_key=at_key)
     if path and path[-1] == "[key]":
         return Fault(place=path[:-1], message=f"as a name, {explain(error)}", at_key=True)
     if kind == "missing":

@@ -14,8 +14,18 @@ NOTE_CODES = ("identical_rows", "inert", "never_clips", "no_change", "rescaled",
 DESIGN_KINDS = ("cumulative", "add_one", "leave_one_out", "grid", "factorial", "list")
 """Kinds of designs."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
-Label = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f|`]+$", min_length=1, max_length=64)]
+STUDY_NAME = r"^[a-z0-9][a-z0-9_-]*$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+LABEL = r"^[^\x00-\x1f\x7f|`]+$"
+ALPHABETS = {
+    STUDY_NAME: "lower-case letters, digits, `_` and `-`, beginning with a letter or digit",
+    NAME: "letters, digits, `_` and `-`, beginning with a letter or digit",
+    LABEL: "any printed character but | and `",
+}
+"""What each pattern of a name means, in words."""
+
+Name = Annotated[str, Field(pattern=NAME, max_length=64)]
+Label = Annotated[str, Field(pattern=LABEL, min_length=1, max_length=64)]
 Patch = dict[str, Any]
 TrickList = Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -115,9 +125,7 @@ class Budget(Part):
 class Study(Part):
     """A study file, read and checked."""
 
-    study: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)] = Field(
-        description="name of the study"
-    )
+    study: Annotated[str, Field(pattern=STUDY_NAME, max_length=64)] = Field(description="name of the study")
     question: str = Field(default="", max_length=2000, description="what the study asks; printed above its tables")
     runner: str = Field(default="native", description="what trains: the name of an installed runner")
     base: Base
