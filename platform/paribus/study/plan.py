@@ -93,6 +93,7 @@ class Plan:
         arms: distinct arms, the base first, then in order of first appearance.
         rows: rows of all designs, in the order of the study file.
         runs: distinct runs in queue order.
+        seeds: one number a block; without ``paired`` only their count matters, each run has its own seed.
         notes: what to know before the launch.
     """
 
