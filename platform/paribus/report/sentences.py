@@ -102,12 +102,11 @@ def _singles(analysis: Analysis) -> str:
         return ""
     moved = [f"`{s.name}` {interval_text(e.estimate, signed=True)}" for s, e in tested if e.separated]
     kept = [f"`{s.name}`" for s, e in tested if e.confirmed]
-    head = f"Of {len(tested)} single changes, {len(moved) or 'none'} "
-    head += f"{'is' if len(moved) < 2 else 'are'} separated from the base in {analysis.score.label}"
+    head = f"Single changes separated from the base in {analysis.score.label}: {len(moved) or 'none'} of {len(tested)}"
     if not moved:
         return f"{head}."
     after = f"after Holm's correction over {analysis.family} comparisons: {_list(kept) if kept else 'none'}"
-    return f"{head}: {_list(moved)}; {after}."
+    return f"{head}, {_list(moved)}; {after}."
 
 
 def _seeds_rule(analysis: Analysis) -> str:

@@ -150,7 +150,7 @@ def verdict_text(effect: Effect) -> str:
         return "same in every pair"
     if effect.separated:
         return "separated*" if effect.confirmed else "separated"
-    return f"not separated (≈ {effect.needed} seeds)" if effect.needed else f"not separated (> {CAP} seeds)"
+    return f"not separated (≈{effect.needed} seeds)" if effect.needed else f"not separated (>{CAP} seeds)"
 
 
 def needed_text(effect: Effect) -> str:
