@@ -79,7 +79,7 @@ def forest_figure(forest: Forest) -> Json:
     layout = _layout(forest.x_label, "")
     order = {"categoryorder": "array", "categoryarray": [i.label for i in rows]}
     layout["yaxis"] |= {"autorange": "reversed", "type": "category", "showgrid": False, **order}
-    layout["xaxis"] |= {"zeroline": True, "zerolinewidth": 1}
+    layout["xaxis"] |= {"zeroline": True, "zerolinewidth": 1, "rangemode": "tozero"}
     layout["height"] = 96 + 24 * len(rows)
     return {"data": [intervals, marks], "layout": layout}
 
