@@ -1,0 +1,306 @@
+"""`paribus run` from end to end with the fake runner: whatever is killed, one result a run and each step once."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from paribus.engines.process import Identity
+from paribus.store.reader import Reader
+from paribus.track.folder import RunFolder, read_json
+
+STEPS = 12
+STUDY = f"""
+study: faked
+question: Does it run?
+runner: fake
+base:
+  preset: grpo
+  set: {{schedule.steps: {STEPS}, kl: {{kind: "off"}}}}
+tricks:
+  token_level: {{aggregation: token_batch}}
+designs:
+  solo: {{kind: add_one}}
+seeds: {{n: 2}}
+evaluate: {{every: 6, problems: 20, samples: 2}}
+"""
+PATIENCE_S = 120.0
+
+
+class Site:
+    """A folder with a study, and the commands that work in it."""
+
+    def __init__(self, path):
+        self.path = path
+        self.home = path / "home"
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "PARIBUS_"))}
+        self.environment |= {"PARIBUS_HOME": str(self.home)}
+        (path / "study.yaml").write_text(STUDY)
+
+    def start(self, *arguments, step_s=0.01, rules=()):
+        """Start `paribus run` in a session of its own."""
+        orders = json.dumps({"step_s": step_s, "rules": list(rules)})
+        return subprocess.Popen(
+            [sys.executable, "-m", "paribus", "run", "study.yaml", "--no-report", "--slots", "2", *arguments],
+            cwd=self.path,
+            env={**self.environment, "PARIBUS_FAKE": orders},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments, **orders):
+        """Run `paribus run` to its end; return its exit status and output."""
+        process = self.start(*arguments, **orders)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, output
+
+    def command(self, *arguments):
+        """Run another command and return its output."""
+        shown = subprocess.run(
+            [sys.executable, "-m", "paribus", *arguments],
+            cwd=self.path,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return shown.stdout
+
+    def runs(self):
+        """Return the runs in the store; none before there is one."""
+        if not (self.home / "paribus.db").exists():
+            return ()
+        with Reader.look(self.home) as reader:
+            return reader.runs_of(reader.study("faked").id)
+
+    def attempts(self):
+        """Return the attempts in the store."""
+        with Reader.look(self.home) as reader:
+            return reader.attempts_of(reader.study("faked").id)
+
+    def live(self):
+        """Return the folders of the attempts that have trained some steps and are not at their end."""
+        if not (self.home / "runs").exists():
+            return []
+        folders = [RunFolder(p) for p in sorted((self.home / "runs").glob("*/a*"))]
+        return [
+            f
+            for f in folders
+            if f.attempt.exists() and not f.outcome.exists() and 3 <= len(list(f.read_metrics())) <= STEPS - 4
+        ]
+
+    def processes(self):
+        """Return the process ids of all supervisors and runners that any attempt has named and that are alive."""
+        identities = []
+        for file in (self.home / "runs").glob("*/a*/attempt.json"):
+            here = read_json(file)
+            identities += [Identity.read(here[k]) for k in ("supervisor", "runner")]
+        return [i.pid for i in identities if i.alive()]
+
+    def check(self):
+        """Every run has one result; MLflow has each recorded step of each metric once, and nothing else."""
+        runs = self.runs()
+        assert {str(r.state) for r in runs} == {"SUCCEEDED"}
+        with closing(sqlite3.connect(self.home / "paribus.db")) as store:
+            assert store.execute("SELECT COUNT(*), COUNT(DISTINCT run_id) FROM result").fetchone() == (4, 4)
+        with closing(sqlite3.connect(self.home / "mlflow.db")) as mlflow:
+            tagged = dict(mlflow.execute("SELECT value, run_uuid FROM tags WHERE key = 'paribus.run'").fetchall())
+            assert mlflow.execute("SELECT COUNT(*) FROM runs").fetchone() == (4,)
+            assert {r.fingerprint for r in runs} == set(tagged)
+            for run in runs:
+                query = "SELECT key, step FROM metrics WHERE run_uuid = ?"
+                held = Counter(mlflow.execute(query, (tagged[run.fingerprint],)).fetchall())
+                folders = [RunFolder.of(self.home, run.fingerprint, t) for t in range(1, run.token + 1)]
+                spooled = {(k, line.step) for f in folders for line in f.read_metrics() for k in line.values}
+                assert set(held) == spooled
+                assert set(held.values()) == {1}
+            assert {s for (s,) in mlflow.execute("SELECT status FROM runs")} == {"FINISHED"}
+        assert self.processes() == []
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site; what a test leaves running is ended."""
+    return Site(tmp_path)
+
+
+def until(condition):
+    """Wait until a condition gives something, and return it."""
+    end = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come so far"
+        time.sleep(0.02)
+    return found
+
+
+def family(pid):
+    """Return a process and all its descendants."""
+    children = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(int(status.parent.name))
+    found, open_ = [], [pid]
+    while open_:
+        found.append(open_.pop())
+        open_ += children.get(found[-1], [])
+    return found
+
+
+def test_a_study_is_trained_once(site):
+    """The first command trains, the second finds nothing to do and starts neither attempt nor shipper."""
+    status, output = site.run()
+    assert status == 0, output
+    assert "4 succeeded" in output
+    site.check()
+    before = {p: p.stat().st_mtime_ns for p in site.home.iterdir() if p.name.startswith("shipper")}
+    status, output = site.run()
+    assert status == 0, output
+    assert "nothing to train" in output
+    assert len(site.attempts()) == 4
+    assert before == {p: p.stat().st_mtime_ns for p in site.home.iterdir() if p.name.startswith("shipper")}
+
+
+def test_kill_9_of_everything_loses_and_doubles_nothing(site):
+    """Scheduler, shipper, server, supervisors and runners are killed at once; the same command goes on and finishes."""
+    process = site.start(step_s=0.1)
+    until(site.live)
+    for pid in family(process.pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.communicate()
+    until(lambda: site.processes() == [])
+    status, output = site.run()
+    assert status == 0, output
+    site.check()
+    assert len(site.attempts()) > 4
+
+
+def test_kill_9_of_the_scheduler_alone_leaves_no_orphan(site):
+    """Server, supervisors and runners die with it."""
+    process = site.start(step_s=0.1)
+    until(site.live)
+    descendants = [Identity.of(p) for p in family(process.pid)[1:]]
+    process.kill()
+    process.communicate()
+    until(lambda: site.processes() == [])
+    until(lambda: not any(d.alive() for d in descendants))
+    status, output = site.run()
+    assert status == 0, output
+    site.check()
+
+
+@pytest.mark.parametrize("victim", ["runner", "supervisor"])
+def test_kill_9_of_one_process_costs_one_attempt(site, victim):
+    """The run is tried again; the others do not notice."""
+    process = site.start(step_s=0.05)
+    folder = until(site.live)[0]
+    os.kill(read_json(folder.attempt)[victim]["pid"], signal.SIGKILL)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    site.check()
+    assert Counter(a.outcome for a in site.attempts()) == {"succeed": 4, "retry": 1}
+
+
+def test_kill_9_of_the_shipper_doubles_nothing(site):
+    """It is started again, and goes on where MLflow is."""
+    process = site.start(step_s=0.2)
+
+    def shipper():
+        for pid in family(process.pid):
+            called = Path(f"/proc/{pid}/cmdline").read_text()
+            if "paribus.schedule.shipper" in called and (site.home / "shipper.db").exists():
+                return pid
+        return None
+
+    victim = until(lambda: site.live() and shipper())
+    os.kill(victim, signal.SIGKILL)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    site.check()
+
+
+def test_ctrl_c_stops_with_checkpoints_and_the_same_command_goes_on(site):
+    """The runs are given back, nothing is counted against them, and they go on after their last step."""
+    process = site.start(step_s=0.1)
+    until(site.live)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, output
+    assert "Type the same command to go on" in output
+    stopped = [a for a in site.attempts() if a.outcome == "release"]
+    assert stopped
+    assert {str(r.state) for r in site.runs()} <= {"QUEUED", "SUCCEEDED"}
+    status, output = site.run()
+    assert status == 0, output
+    site.check()
+    assert all(r.program_failures == r.infrastructure_failures == 0 for r in site.runs())
+    first = RunFolder.of(site.home, stopped[0].fingerprint, 1)
+    second = RunFolder.of(site.home, stopped[0].fingerprint, 2)
+    trained = list(first.read_metrics())
+    assert list(second.read_metrics())[: len(trained)] == trained
+
+
+def test_a_second_ctrl_c_does_not_wait(site):
+    """Runners that do not hear are ended by force, and the run is still there to go on with."""
+    process = site.start(rules=[{"do": "deaf", "at": 3}])
+    until(lambda: [f for f in site.live() if len(list(f.read_metrics())) == 3])
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, output
+    assert site.processes() == []
+    assert site.run()[0] == 0
+    site.check()
+
+
+def test_a_run_that_fails_twice_is_quarantined_and_the_others_finish(site):
+    """The exit status is 1, and `paribus status` names the reason."""
+    status, output = site.run(rules=[{"do": "crash", "at": 5, "arm": "+ token_level", "seed": 1}])
+    assert status == 1, output
+    shown = json.loads(site.command("status", "faked", "--json"))["runs"]
+    assert Counter(r["state"] for r in shown) == {"SUCCEEDED": 3, "QUARANTINED": 1}
+    bad = next(r for r in shown if r["state"] == "QUARANTINED")
+    assert (bad["arm"], bad["seed"], bad["attempt"]) == ("+ token_level", 1, 2)
+    assert bad["reason"].startswith("ValueError: made to fail")
+
+
+def test_the_inline_engine_gives_the_same_numbers(site, tmp_path):
+    """All in one process, one run at a time: the same metric values."""
+    assert site.run("--home", str(tmp_path / "other"))[0] == 0
+    status, output = site.run("--engine", "inline")
+    assert status == 0, output
+    site.check()
+    for run in site.runs():
+        here, there = (RunFolder.of(h, run.fingerprint, 1) for h in (site.home, tmp_path / "other"))
+        assert [line.values for line in here.read_metrics()] == [line.values for line in there.read_metrics()]
+
+
+def test_one_at_a_time_and_status_meanwhile(site):
+    """A second `paribus run` is refused with the process id of the first; `paribus status` works."""
+    process = site.start(step_s=0.2)
+    until(site.live)
+    status, output = site.run()
+    assert status == 1
+    assert f"process {process.pid}" in output
+    shown = json.loads(site.command("status", "faked", "--json"))["runs"]
+    assert "RUNNING" in {r["state"] for r in shown}
+    assert max(r["step"] for r in shown) >= 2
+    assert json.loads(site.command("status", "--json"))["studies"][0]["runs"] == 4
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE_S)
