@@ -1,0 +1,258 @@
+"""The scheduler's turns, with a fake engine: budget, settlement, expiry, orphans."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paribus.engines.base import JobState, Status
+from paribus.errors import RunnerError, StoreError
+from paribus.schedule.scheduler import Ending, Scheduler
+from paribus.store.states import RunState
+from paribus.store.store import LEASE_S, Store
+from paribus.study.job import Job
+from paribus.testing.plans import small_plan
+from paribus.track.folder import RunFolder, write_json
+
+
+class FakeEngine:
+    """Runs nothing; a test says how each job ends."""
+
+    name = "fake"
+
+    def __init__(self, slots=2, gpus_per_run=0.0):
+        self.specs = {}
+        self.ended = {}
+        self.cancelled = []
+        self.gpus_per_run = gpus_per_run
+        self._slots = slots
+
+    def submit(self, spec, name):
+        """Note the job."""
+        self.specs.setdefault(name, spec)
+        return f"fake-{name}"
+
+    def find(self, name):
+        """Return its identity."""
+        return f"fake-{name}" if name in self.specs else None
+
+    def poll(self, names):
+        """Return running, or how the test ended it."""
+        running = Status(state=JobState.RUNNING)
+        return {n: Status(state=JobState.ENDED, exit_code=self.ended[n]) if n in self.ended else running for n in names}
+
+    def cancel(self, name, grace):
+        """Note the request; the job ends at once."""
+        self.cancelled.append((name, grace))
+        self.ended.setdefault(name, -9)
+
+    def slots(self):
+        """Return the number of slots."""
+        return self._slots
+
+    def capacity(self):
+        """Return the number of free slots."""
+        return self._slots - len(set(self.specs) - set(self.ended))
+
+    def close(self):
+        """Do nothing."""
+
+
+class Case:
+    """A store on a clock, a study, an engine, a scheduler."""
+
+    def __init__(self, home, engine=None, **plan):
+        self.now = 1000.0
+        self.said = []
+        self.store = Store.open(home, clock=lambda: self.now)
+        self.study = self.store.add_study(small_plan(**plan))
+        self.engine = engine or FakeEngine()
+        self.scheduler = self.another(self.engine)
+
+    def another(self, engine):
+        """Return a scheduler with a new engine."""
+        return Scheduler(self.store, engine, self.study, self.store.home / "office", say=self.said.append, host="here")
+
+    def supervisor(self, name):
+        """Return run, token and folder of a job, as its supervisor would know them."""
+        folder, _, run = self.engine.specs[name].arguments
+        return int(run), Job.model_validate_json(RunFolder(self.path(name)).job.read_bytes()).token, folder
+
+    def path(self, name):
+        """Return the attempt folder of a job."""
+        return self.store.home / "runs" / name.split("-")[1] / name.split("-")[2]
+
+    def start(self, name):
+        """Do what a supervisor does first."""
+        run, token, _ = self.supervisor(name)
+        self.store.start(run, token)
+
+    def finish(self, name):
+        """Do what a supervisor does last."""
+        run, token, _ = self.supervisor(name)
+        self.store.finish(run, token, {"status": "succeeded"})
+        self.engine.ended[name] = 0
+
+    def states(self):
+        """Return the states in queue order."""
+        return [str(r.state) for r in self.store.runs_of(self.study.id)]
+
+
+@pytest.fixture
+def case(tmp_path):
+    """Make cases."""
+    made = []
+
+    def make(**keywords):
+        made.append(Case(tmp_path, **keywords))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.store.close()
+
+
+def test_a_study_is_brought_to_its_end_in_queue_order(case):
+    """Each free slot takes the next run, and the end comes when all are recorded."""
+    one = case()
+    seen = []
+    while one.scheduler.turn() is None:
+        for name in [n for n in one.engine.specs if n not in one.engine.ended]:
+            seen.append(name)
+            one.start(name)
+            one.finish(name)
+    assert one.scheduler.turn() is Ending.COMPLETE
+    wanted = [f"paribus-{r.fingerprint[:12]}-a1" for r in one.study.plan.runs]
+    assert seen == wanted
+
+
+def test_the_job_of_an_attempt_says_everything(case):
+    """Recipe, seed, evaluation, cache and token are in job.json, in a folder of the attempt's own."""
+    one = case(stop_on=("nan",))
+    one.scheduler.turn()
+    name = next(iter(one.engine.specs))
+    job = Job.model_validate_json((one.path(name) / "job.json").read_bytes())
+    run = one.study.plan.runs[0]
+    assert (job.run, job.arm, job.seed, job.token) == (run.fingerprint, "arm 0", 0, 1)
+    assert (job.recipe, job.evaluate) == (one.study.plan.arms[0].recipe, one.study.plan.evaluate)
+    assert (job.stop_on, job.cache) == (("nan",), str(one.store.home / "cache"))
+    assert [a.external_id for a in one.store.attempts_of(one.study.id)] == [f"fake-{n}" for n in one.engine.specs]
+
+
+def test_a_supervisor_that_ends_without_a_report_costs_an_attempt(case):
+    """The run is queued again as a failure of the infrastructure."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    name = next(iter(one.engine.specs))
+    one.start(name)
+    one.engine.ended[name] = -9
+    one.scheduler.turn()
+    assert [n.split("-")[2] for n in one.engine.specs] == ["a1", "a2"]
+    assert one.store.runs_of(one.study.id)[0].infrastructure_failures == 1
+
+
+def test_an_outcome_that_could_not_be_delivered_is_found_in_the_folder(case):
+    """A result that is on disk is recorded, not trained again."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    name = next(iter(one.engine.specs))
+    one.start(name)
+    run, token, folder = one.supervisor(name)
+    outcome = {"do": "finish", "run": run, "token": token, "payload": {"status": "succeeded"}, "stopped_early": False}
+    write_json(RunFolder(one.path(name)).outcome, {**outcome, "exit_code": 0})
+    one.engine.ended[name] = 1
+    assert one.scheduler.turn() is Ending.COMPLETE
+    assert one.states() == ["SUCCEEDED"]
+
+
+def test_a_scheduler_that_comes_after_a_killed_one_queues_its_attempts(case):
+    """At once, not after the lease; nothing is counted against the runs; attempts of other hosts are left alone."""
+    one = case()
+    one.scheduler.turn()
+    other = one.store.claim(one.study.id, engine="fake", worker="elsewhere")
+    new = FakeEngine()
+    scheduler = one.another(new)
+    scheduler.reconcile()
+    assert one.states() == ["QUEUED", "QUEUED", "LEASED", "QUEUED"]
+    assert {r.infrastructure_failures for r in one.store.runs_of(one.study.id)} == {0}
+    scheduler.turn()
+    assert {n.split("-")[2] for n in new.specs} == {"a2"}
+    assert other.token == 1
+
+
+def test_an_attempt_without_heartbeats_is_killed_and_its_run_queued(case):
+    """When the lease is over the engine is told to end what is left."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    name = next(iter(one.engine.specs))
+    one.start(name)
+    one.now += LEASE_S + 1
+    one.scheduler.turn()
+    assert (name, 0.0) in one.engine.cancelled
+    assert len(one.engine.specs) == 2
+
+
+def test_the_budget_ends_new_attempts_but_not_those_that_run(case):
+    """GPU-hours count from the claim; when they are used up nothing more is claimed, and the study says so."""
+    one = case(engine=FakeEngine(slots=1, gpus_per_run=1.0), gpu_hours=0.5)
+    one.scheduler.turn()
+    name = next(iter(one.engine.specs))
+    one.start(name)
+    one.now += 1801
+    run, token, _ = one.supervisor(name)
+    one.store.finish(run, token, {})
+    one.engine.ended[name] = 0
+    assert one.scheduler.turn() is Ending.BUDGET
+    assert len(one.engine.specs) == 1
+    assert any("budget is used up" in line for line in one.said)
+
+
+def test_an_interrupt_stops_with_grace_and_a_second_one_by_force(case):
+    """No attempt is claimed any more; the end is told as interrupted."""
+    one = case()
+    one.scheduler.turn()
+    one.engine.cancel = lambda name, grace: one.engine.cancelled.append((name, grace))
+    one.scheduler.interrupt()
+    assert one.scheduler.turn() is None
+    graces = [g for _, g in one.engine.cancelled]
+    assert len(graces) == 2
+    assert min(graces) > 0
+    one.scheduler.interrupt()
+    one.scheduler.turn()
+    assert [g for _, g in one.engine.cancelled[2:]] == [0.0, 0.0]
+    one.engine.ended = dict.fromkeys(one.engine.specs, -9)
+    assert one.scheduler.turn() is Ending.INTERRUPTED
+    assert set(one.states()) == {"QUEUED"}
+
+
+def test_the_folder_of_a_lost_store_is_not_written_over(case):
+    """Results that nobody remembers are still somebody's."""
+    one = case()
+    folder = RunFolder.of(one.store.home, one.study.plan.runs[0].fingerprint, 1)
+    folder.path.mkdir(parents=True)
+    with pytest.raises(StoreError, match="exists already"):
+        one.scheduler.turn()
+    assert one.store.runs_of(one.study.id)[0].state is RunState.QUEUED
+
+
+def test_what_runs_share_is_prepared_once_and_before_the_first_run(case):
+    """One job for each distinct model and task; a failure ends the session with the end of the log."""
+    one = case()
+
+    def end_well():
+        one.engine.ended = dict.fromkeys(one.engine.specs, 0)
+
+    one.scheduler.prepare(end_well)
+    assert len(one.engine.specs) == 1
+    spec = next(iter(one.engine.specs.values()))
+    assert spec.module == "paribus.schedule.prepare"
+    assert json.loads(Path(spec.arguments[1]).read_text())["model"]["name"] == "tiny"
+
+    engine = FakeEngine()
+
+    def end_badly():
+        Path(next(iter(engine.specs.values())).arguments[3]).write_text("OSError: no space left")
+        engine.ended = dict.fromkeys(engine.specs, 1)
+
+    with pytest.raises(RunnerError, match="no space left"):
+        one.another(engine).prepare(end_badly)
