@@ -56,10 +56,11 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "zeros": (bytes(5000), "f.yaml:1:1: the character U+0000 is not allowed in YAML: is this a text file?"),
     "nesting": ("a: " + "[" * 999_000, "f.yaml:1:28: nested more than 24 levels deep"),
     "nested mappings": ("{a: " * 249_000, "f.yaml:1:98: nested more than 24 levels deep"),
-    "object": ("study: !!python/object/apply:os.system [ls]\n",
+    "object": ("study: !!python/object/apply:os.system [ls]\nbase: {preset: grpo}\n"
+               "designs: {d: {kind: list, arms: {a: {}}}}\n",
                "f.yaml:1:8: tags such as `!!python/object/apply:os.system` are not used here: leave it out"),
     "not a mapping": ("- a\n", "f.yaml:1:1: a study is a mapping that begins with `study: <name>`: see "
-                      "docs/quickstart.md"),
+                      "docs/studies.md"),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -62,11 +62,36 @@ class Entry:
     node: Node
 
 
-def read_document(path: Path) -> Node:
-    """Return the root of the YAML document in a file.
+@dataclass(frozen=True)
+class Document:
+    """A YAML document that could be read to its end.
+
+    Attributes:
+        file: its name in messages.
+        root: its values; where a key stands twice, the first counts.
+        problems: what is wrong all the same, such as keys that stand twice.
+    """
+
+    file: str
+    root: Node
+    problems: tuple[Problem, ...]
+
+    def checked(self) -> Node:
+        """Return the root.
+
+        Raises:
+            StudyFileError: the document has problems; all are listed.
+        """
+        if self.problems:
+            raise StudyFileError(self.file, self.problems)
+        return self.root
+
+
+def read_document(path: Path) -> Document:
+    """Return the YAML document in a file.
 
     Raises:
-        StudyFileError: the file cannot be read or is not one plain YAML document; everything found is listed.
+        StudyFileError: the file cannot be read, or not to its end as YAML; everything found is listed.
     """
     file = str(path)
     try:
@@ -91,30 +116,30 @@ def read_document(path: Path) -> Node:
     return parse_document(text, file)
 
 
-def parse_document(text: str, file: str) -> Node:
-    """Return the root of the YAML document in a text; ``file`` names it in messages.
+def parse_document(text: str, file: str) -> Document:
+    """Return the YAML document in a text; ``file`` names it in messages.
 
     Raises:
-        StudyFileError: the text is not one plain YAML document; everything found is listed.
+        StudyFileError: the text cannot be read to its end as one plain YAML document; everything found is listed.
     """
     builder = _Builder()
     try:
         builder.read(yaml.SafeLoader(text))
     except _Stop:
-        pass
+        raise StudyFileError(file, builder.problems) from None
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark or error.context_mark
-        what = f"not valid YAML: {error.problem or error.context}"
-        builder.say(_mark(place) if place else Mark(0, 0), what)
+        mark = _mark(place) if place else Mark(0, 0)
+        problem = _problem(mark, f"not valid YAML: {error.problem or error.context}")
+        raise StudyFileError(file, [*builder.problems, problem]) from error
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         mark = Mark(before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1)
-        builder.say(mark, f"the character U+{error.character:04X} is not allowed in YAML: is this a text file?")
-    if builder.root is None and not builder.problems:
-        builder.say(Mark(0, 0), "the file is empty")
-    if builder.problems:
-        raise StudyFileError(file, builder.problems)
-    return cast(Node, builder.root)
+        message = f"the character U+{error.character:04X} is not allowed in YAML: is this a text file?"
+        raise StudyFileError(file, [*builder.problems, _problem(mark, message)]) from error
+    if builder.root is None:
+        raise StudyFileError(file, [*builder.problems, _problem(Mark(0, 0), "the file is empty")])
+    return Document(file, builder.root, tuple(builder.problems))
 
 
 def plain(node: Node) -> Any:
@@ -173,7 +198,7 @@ class _Builder:
         self._nodes = 0
 
     def say(self, mark: Mark, message: str) -> None:
-        self.problems.append(Problem(message=message, line=mark.line, column=mark.column))
+        self.problems.append(_problem(mark, message))
         if len(self.problems) >= MAX_PROBLEMS:
             raise _Stop
 
@@ -280,6 +305,10 @@ class _Builder:
 def _events(loader: yaml.SafeLoader) -> Iterator[yaml.Event]:
     while loader.check_event():
         yield loader.get_event()  # type: ignore[no-untyped-call]  # the stubs leave it untyped
+
+
+def _problem(mark: Mark, message: str) -> Problem:
+    return Problem(message=message, line=mark.line, column=mark.column)
 
 
 def _mark(mark: Any) -> Mark:

@@ -108,7 +108,7 @@ def read_preset(path: Path) -> Preset:
     Raises:
         StudyFileError: the file is not a preset; all problems are listed.
     """
-    root = read_document(path)
+    root = read_document(path).checked()
     raw = plain(root)
     try:
         file = _PresetFile.model_validate(raw)

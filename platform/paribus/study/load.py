@@ -37,16 +37,21 @@ def load_study(path: Path) -> Study:
     Raises:
         StudyFileError: the file is not a valid study; every problem is listed with its place and a remedy.
     """
-    root = read_document(path)
+    document = read_document(path)
+    root = document.root
     raw = plain(root)
     if not isinstance(raw, dict):
-        message = "a study is a mapping that begins with `study: <name>`: see docs/quickstart.md"
-        raise StudyFileError(str(path), [Problem(message=message, line=root.mark.line, column=root.mark.column)])
+        message = "a study is a mapping that begins with `study: <name>`: see docs/studies.md"
+        problem = Problem(message=message, line=root.mark.line, column=root.mark.column)
+        raise StudyFileError(str(path), [*document.problems, problem])
     study, faults = _parse(raw)
     if study is not None:
         faults += _meaning(study, defined=tuple(_mapping(raw.get("tricks"))))
-    if study is None or faults:
-        raise StudyFileError(str(path), {_problem(root, fault) for fault in faults})
+    known = {(p.line, p.column) for p in document.problems}  # what stands there has no meaning that could be wrong
+    meant = (_problem(root, fault) for fault in faults)
+    problems = {*document.problems, *(p for p in meant if (p.line, p.column) not in known)}
+    if study is None or problems:
+        raise StudyFileError(str(path), problems)
     return study
 
 
@@ -112,8 +117,10 @@ def _meaning(study: Study, defined: Sequence[str]) -> list[Fault]:
         return [*faults, *(fault for step in steps for fault in written_faults(step))]
     base = resolve_base(study.base)
     faults += base.faults
+    of_base = {fault.message for fault in base.faults}
     for step in tricks:
-        faults += resolve(base.values, (step,), step.place).faults
+        found = resolve(base.values, (step,), step.place).faults
+        faults += [fault for fault in found if fault.message not in of_base]
     if not base.faults:
         for name, design in usable.items():
             faults += _row_faults(base.values, expand(name, design, study.tricks), known=faults)

@@ -15,14 +15,14 @@ from paribus.recipe.document import MAX_DEPTH, MAX_NODES, locate, parse_document
 def refusal(text: str) -> str:
     """Return the message with which the text is refused."""
     with pytest.raises(StudyFileError) as caught:
-        parse_document(text, "f.yaml")
+        parse_document(text, "f.yaml").checked()
     return str(caught.value)
 
 
 def problems_of(text: str) -> tuple[Problem, ...] | None:
     """Return the problems of the text; ``None`` if it is a document."""
     try:
-        parse_document(text, "f.yaml")
+        parse_document(text, "f.yaml").checked()
     except StudyFileError as error:
         return error.problems
     return None
@@ -39,14 +39,14 @@ def problems_of(text: str) -> tuple[Problem, ...] | None:
 )  # fmt: skip
 def test_scalars_are_taken_literally_but_for_truth_values_and_plain_numbers(text: str, value: object) -> None:
     """A plain scalar becomes a boolean, a number or null only where no person would mean a word."""
-    found = plain(parse_document(f"x: {text}", "f.yaml"))["x"]
+    found = plain(parse_document(f"x: {text}", "f.yaml").checked())["x"]
     assert found == value
     assert type(found) is type(value)
 
 
 def test_every_value_knows_its_line_and_column() -> None:
     """Keys and values have the places at which an editor shows them."""
-    root = parse_document("a: 1\nb:\n  c: [x, yy]\n", "f.yaml")
+    root = parse_document("a: 1\nb:\n  c: [x, yy]\n", "f.yaml").checked()
     assert (locate(root, ("b", "c"), key=True).line, locate(root, ("b", "c"), key=True).column) == (3, 3)
     assert (locate(root, ("b", "c", 1)).line, locate(root, ("b", "c", 1)).column) == (3, 10)
     assert locate(root, ("b", "missing", "deeper")) == locate(root, ("b",))
@@ -54,7 +54,7 @@ def test_every_value_knows_its_line_and_column() -> None:
 
 def test_aliases_are_expanded_to_equal_values() -> None:
     """An anchor may be used again anywhere after it."""
-    root = parse_document("a: &x {k: [1, 2]}\nb: *x\n", "f.yaml")
+    root = parse_document("a: &x {k: [1, 2]}\nb: *x\n", "f.yaml").checked()
     assert plain(root) == {"a": {"k": (1, 2)}, "b": {"k": (1, 2)}}
 
 
@@ -135,11 +135,11 @@ def test_files_that_cannot_be_read_are_told_apart(tmp_path: Path) -> None:
     }
     for name, message in expected.items():
         with pytest.raises(StudyFileError, match=message):
-            read_document(tmp_path / name)
+            read_document(tmp_path / name).checked()
 
 
 def test_a_byte_order_mark_is_no_part_of_the_document(tmp_path: Path) -> None:
     """Files that some editors begin with a byte order mark are read as others."""
     path = tmp_path / "f.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\n")
-    assert plain(read_document(path)) == {"a": 1}
+    assert plain(read_document(path).checked()) == {"a": 1}

@@ -210,3 +210,13 @@ def test_any_tree_is_a_study_or_is_refused(tmp_path: Path, tree: dict[str, objec
     frame["designs"] = {"d": {"kind": "add_one"}, "e": {"kind": "grid", "over": {"clip": [patch]}}}
     path.write_text(as_yaml({**frame, **tree}))
     assert study_or_problems(path)
+
+
+def test_keys_that_stand_twice_and_wrong_values_are_told_together(read):
+    """A duplicate key does not hide what else is wrong, and a mistake of the base is not told again for each trick."""
+    content = (
+        "study: s\nbase: {preset: grpo, set: {kl: off, optimizer.learning_rate: 1e-6}}\n"
+        "tricks: {a: {clip.high: x}}\ndesigns:\n  l: {kind: add_one}\n  l: {kind: grid}\nseed: {n: 3}\n"
+    )
+    found = lines(read, content)
+    assert [line.split(":")[1:3] for line in found] == [["2", "62"], ["3", "25"], ["6", "3"], ["7", "1"]]
