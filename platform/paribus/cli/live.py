@@ -80,8 +80,9 @@ class LiveDisplay:
         """Draw the progress."""
         elapsed = duration(time.monotonic() - self._begun)
         header = Text.assemble((self._study, "bold"), f"  {counts_line(view)}  {elapsed} gone{_left(view)}")
-        bar = ProgressBar(total=1.0, completed=view.done, width=40)
-        self._live.update(Group(header, bar, runs_table(view.live)))
+        bar = Table.grid(padding=(0, 1, 0, 0))
+        bar.add_row(ProgressBar(total=1.0, completed=view.done, width=40), Text(f"{view.done:.0%} of the steps"))
+        self._live.update(Group(header, bar, *([runs_table(view.live)] if view.live else [])))
 
 
 def counts_line(view: StudyView) -> str:

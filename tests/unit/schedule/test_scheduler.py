@@ -157,7 +157,7 @@ def test_an_outcome_that_could_not_be_delivered_is_found_in_the_folder(case):
     one.scheduler.turn()
     name = next(iter(one.engine.specs))
     one.start(name)
-    run, token, folder = one.supervisor(name)
+    run, token, _ = one.supervisor(name)
     outcome = {"do": "finish", "run": run, "token": token, "payload": {"status": "succeeded"}, "stopped_early": False}
     write_json(RunFolder(one.path(name)).outcome, {**outcome, "exit_code": 0})
     one.engine.ended[name] = 1
