@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from paribus.errors import ParibusError
+from paribus.recipe.presets import load_preset
+from paribus.recipe.recipe import FACTORS, difference
 from paribus.report.analysis import Analysis
 from paribus.report.measures import LATE
 from paribus.stats.compare import ALPHA
 from paribus.stats.intervals import LEVEL
 from paribus.stats.power import POWER
+from paribus.study.plan import Plan
 from paribus.track.folder import SHORT
 from paribus.track.metrics import METRIC_SCHEMA
+
+OBJECTIVE = (*FACTORS[1:], "loss")
+"""What a preset pins: all factors but the schedule, and the loss family."""
 
 RECORDED = ("paribus", "git commit", "code", "data", "initial model", "environment", "submitted", "last result")
 """What :attr:`StudyData.provenance` has to hold; where something is not known, its text says so."""
@@ -37,6 +43,7 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "study": plan.study,
         "study fingerprint": plan.fingerprint,
         "runner": plan.runner,
+        **_preset(plan),
         **{name: str(recorded[name]) for name in RECORDED},
         **{name: str(text) for name, text in recorded.items() if name not in RECORDED},
         "metric schema": str(METRIC_SCHEMA),
@@ -55,6 +62,21 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "correction": _correction(analysis.family),
         "power": f"{POWER:.0%} by the noncentral t, at the spread seen",
         "late in training": f"last {LATE:.0%} of the steps",
+    }
+
+
+def _preset(plan: Plan) -> dict[str, str]:
+    """Return where the base comes from, how that deviates from its source, and how the base deviates from it."""
+    if not plan.preset:
+        return {}
+    preset = load_preset(plan.preset)
+    changed = difference(preset.recipe, plan.arm(plan.base).recipe)
+    set_here = {path: new for path, (_, new) in changed.items() if path.split(".")[0] in OBJECTIVE and new is not None}
+    own = [f"{path} = {value}" for path, value in set_here.items()]
+    return {
+        "preset": f"{preset.name}: {preset.source}",
+        "preset's deviations": " ".join(preset.deviations) or "none",
+        "base's changes of it": ", ".join(own) or "none",
     }
 
 

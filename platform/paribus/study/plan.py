@@ -89,6 +89,7 @@ class Plan:
     Attributes:
         study: name of the study.
         fingerprint: hash of the plan: same file meaning, same code, data and model give the same.
+        preset: name of the preset that the base starts from; empty if there is none.
         base: key of the base arm.
         arms: distinct arms, the base first, then in order of first appearance.
         rows: rows of all designs, in the order of the study file.
@@ -111,6 +112,7 @@ class Plan:
     stop_on: tuple[str, ...]
     gpu_hours: float | None
     notes: tuple[Note, ...]
+    preset: str = ""
 
     def arm(self, key: str) -> Arm:
         """Return the arm with this key."""
