@@ -26,7 +26,7 @@ class InlineEngine:
             self._ended[name] = 1
             try:
                 self._ended[name] = call_main(spec.module, [*spec.arguments, INLINE])
-            except Exception:  # noqa: BLE001 - as in a process of its own, a job's error is its exit code
+            except Exception:  # as in a process of its own, a job's error is its exit code
                 traceback.print_exc()
         return name
 

@@ -96,7 +96,7 @@ class Server:
             die_with_parent(server)
             os.environ.update(request["environment"])
             code = call_main(request["module"], request["arguments"])
-        except BaseException:
+        except BaseException:  # a forked process must never return into the server's loop
             traceback.print_exc()
         finally:
             sys.stdout.flush()
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     channel = Channel(socket.socket(fileno=int(descriptor)))
     try:
         load_runner(runner).warm()
-    except Exception as error:
+    except Exception as error:  # whatever a runner's imports raise, jobs are then started cold
         channel.send({"warm": False, "error": f"{type(error).__name__}: {error}"})
         return 1
     gc.freeze()  # the collector must not touch, and so copy, the pages that the jobs share

@@ -40,7 +40,7 @@ def _call(runner: str, folder: RunFolder) -> int:
         load_runner(runner).run(folder.path)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
+    except BaseException:  # the traceback goes to the log, the code to the supervisor
         traceback.print_exc()
         return 1
     return 0

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     with Path(log).open("w") as file, redirect_stdout(file), redirect_stderr(file):
         try:
             load_runner(runner).prepare(Recipe.model_validate_json(Path(recipe).read_bytes()), Path(cache))
-        except Exception:
+        except Exception:  # the scheduler shows the end of the log
             traceback.print_exc()
             return 1
     return 0

@@ -124,7 +124,7 @@ class Shipper:
                 if self._ship(shipment):
                     closed.add(shipment.fingerprint)
                 self._failures.pop(shipment.fingerprint, None)
-            except Exception as error:
+            except Exception as error:  # whatever MLflow raises, it is tried again later
                 _log.exception("run %s", shipment.fingerprint)
                 self.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
                 wait = min(2.0**count, _BACKOFF_MAX_S)
