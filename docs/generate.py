@@ -32,7 +32,7 @@ HEADER = "<!-- Written by docs/generate.py from the code: change the code, then 
 
 def first_paragraph(thing: object) -> str:
     """Return the first paragraph of a docstring on one line."""
-    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split()).replace("``", "`")
 
 
 def cell(text: str) -> str:
@@ -78,7 +78,9 @@ def show_default(value: Any) -> str:
     """Return a default as the study file would write it."""
     if isinstance(value, Level):
         return getattr(value, "kind", "see below")
-    return {None: "absent", True: "true", False: "false"}.get(value, str(value)) if not isinstance(value, dict) else "{}"
+    if value is None:
+        return "absent"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def recipes_page() -> str:
@@ -102,7 +104,7 @@ def recipes_page() -> str:
     for name in preset_names():
         preset = load_preset(name)
         missing = runner.unsupported(preset.recipe)
-        trained = "yes" if not missing else "no: " + "; ".join(missing)
+        trained = "yes" if not missing else "not yet: " + ", ".join(m.split(" is not trained")[0] for m in missing)
         lines.append(f"| `{name}` | {cell(preset.title)} | {cell(preset.source)} | {cell(trained)} |")
     return "\n".join(lines) + "\n"
 
