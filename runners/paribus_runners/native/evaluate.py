@@ -42,10 +42,10 @@ def evaluate(job: Job, policy: Policy, task: Task, step: int) -> Outcome:
     """Sample and judge ``evaluate.samples`` responses to each held-out problem."""
     k, settings = job.evaluate.samples, job.evaluate
     problems = task.heldout(settings.problems)
-    prompts = [policy.encode(p.prompt) for p in problems]
+    prompts = policy.encode([p.prompt for p in problems])
     numbers = uniforms(len(problems) * k, job.recipe.schedule.max_new_tokens, job.seed, "evaluate", SET, step)
     responses = sample(policy, prompts, k, numbers, settings.temperature)
-    texts = [policy.decode(ids) for ids in responses.tokens()]
+    texts = policy.decode(responses.tokens())
     finished = (~responses.truncated).tolist()
     verdicts = [task.verify(problems[i // k], t, e) for i, (t, e) in enumerate(zip(texts, finished, strict=True))]
     correct = torch.tensor([v.correct for v in verdicts])

@@ -19,8 +19,8 @@ PROMPT_WIDTH = "paribus_prompt_width"
 """Key of a model's configuration: prompts are filled on the left with the padding symbol to this many tokens."""
 
 
-def device() -> torch.device:
-    """Return the device to train on."""
+def best_device() -> torch.device:
+    """Return the device to train on: a GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -34,6 +34,7 @@ class Policy:
         dtype: type of the computations; with bfloat16, autocast.
         ends: tokens that end a response.
         width: prompts are filled to this many tokens; 0: they are not.
+        device: where the weights are.
     """
 
     model: Any
@@ -41,6 +42,7 @@ class Policy:
     dtype: torch.dtype
     ends: tuple[int, ...]
     width: int
+    device: torch.device
 
     @classmethod
     def load(cls, name: str, revision: str | None, dtype: str) -> Policy:
@@ -58,27 +60,25 @@ class Policy:
             )
         except (OSError, ValueError, ImportError) as error:
             raise RunnerError(f"`model.name: {name}` cannot be loaded: {error}") from error
-        model = model.to(device()).eval()
+        model = model.to(best_device()).eval()
         ends = model.generation_config.eos_token_id
         ends = tokenizer.eos_token_id if ends is None else ends
         if ends is None:
             raise RunnerError(f"`model.name: {name}` names no end-of-sequence token: responses could not end")
         ends = tuple(ends) if isinstance(ends, list) else (ends,)
-        return cls(model, tokenizer, getattr(torch, dtype), ends, getattr(model.config, PROMPT_WIDTH, 0))
+        width = getattr(model.config, PROMPT_WIDTH, 0)
+        return cls(model, tokenizer, getattr(torch, dtype), ends, width, best_device())
 
-    @property
-    def device(self) -> torch.device:
-        """Return where the weights are."""
-        return next(self.model.parameters()).device  # type: ignore[no-any-return]
+    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each prompt."""
+        blank = self.tokenizer.pad_token_id
+        return [[blank] * (self.width - len(ids)) + ids for ids in self.tokenizer(list(prompts)).input_ids]
 
-    def encode(self, prompt: str) -> list[int]:
-        """Return the tokens of a prompt."""
-        ids: list[int] = self.tokenizer(prompt).input_ids
-        return [self.tokenizer.pad_token_id] * (self.width - len(ids)) + ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of a response, without end mark and other special tokens."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)  # type: ignore[no-any-return]
+    def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each response, without its end mark."""
+        bare = [ids[:-1] if ids and ids[-1] in self.ends else ids for ids in responses]
+        texts: list[str] = self.tokenizer.batch_decode(bare, clean_up_tokenization_spaces=False)
+        return texts
 
     def logits(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None = None) -> Tensor:
         """Return the logits [n, V] in float32 at the places ``at`` of a row of tokens [T]; absent: at all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -80,12 +81,13 @@ def updates(recipe: Recipe, policy: Policy, optimizer: torch.optim.Optimizer, ro
     The log-probabilities from sampling are the old ones: sampler and learner share weights, temperature and code.
     """
     A = advantages(recipe, rollouts.scored, rollouts.kept)
+    parameters = list(policy.model.parameters())
     done = []
     for epoch in range(recipe.schedule.epochs):
         for batch in minibatches(recipe, rollouts, Random(f"update/{seed}/{step}/{epoch}")):
             optimizer.zero_grad(set_to_none=True)
             parts = tuple(_backward(recipe, policy, rollouts, A, batch))
-            norm = clip_gradients(policy, recipe.optimizer.max_grad_norm)
+            norm = clip_gradients(parameters, recipe.optimizer.max_grad_norm)
             optimizer.step()
             done.append(Update(parts, norm))
     return tuple(done)
@@ -192,10 +194,6 @@ def _observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, value: Tens
     return Part(len(new), *torch.stack([v.double() for v in values]).tolist())
 
 
-def clip_gradients(policy: Policy, limit: float | None) -> float:
+def clip_gradients(parameters: Sequence[Tensor], limit: float | None) -> float:
     """Scale the gradients down to the global norm ``limit`` and return their norm before."""
-    parameters = [p for p in policy.model.parameters() if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    if limit is not None:
-        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
-    return float(norm)
+    return float(torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit))

@@ -72,7 +72,7 @@ def _round(
     size, schedule = recipe.schedule.group_size, recipe.schedule
     start = time.perf_counter()
     problems = task.training(seed, step, round_, schedule.prompts_per_step)
-    prompts = [policy.encode(p.prompt) for p in problems]
+    prompts = policy.encode([p.prompt for p in problems])
     numbers = uniforms(len(problems) * size, schedule.max_new_tokens, seed, "rollout", step, round_)
     responses = sample(policy, prompts, size, numbers, schedule.temperature)
     sampled = time.perf_counter()
@@ -103,10 +103,8 @@ def _verify(
     task: Task, problems: Sequence[Problem], policy: Policy, responses: Responses, size: int
 ) -> tuple[Tensor, Tensor]:
     finished = (~responses.truncated).tolist()
-    verdicts = [
-        task.verify(problems[i // size], policy.decode(ids), ended)
-        for i, (ids, ended) in enumerate(zip(responses.tokens(), finished, strict=True))
-    ]
+    texts = policy.decode(responses.tokens())
+    verdicts = [task.verify(problems[i // size], t, e) for i, (t, e) in enumerate(zip(texts, finished, strict=True))]
     score = torch.tensor([v.score for v in verdicts], dtype=torch.float64)
     return score, torch.tensor([v.correct for v in verdicts])
 

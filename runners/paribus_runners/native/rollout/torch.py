@@ -13,7 +13,7 @@ from paribus_runners.native.rollout.responses import Responses
 
 EVICT = 0.25
 """Finished responses are dropped when they make up this share of the batch."""
-ROWS = {"cpu": 256, "cuda": 1024}
+ROWS = {"cpu": 512, "cuda": 1024}
 """Responses that are sampled at once, by device: bounds the memory of the cache."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 from paribus_runners.native.task.base import Problem, Verdict, heldout_stream, stream, streamed
@@ -38,12 +39,17 @@ class Chain:
 
     def heldout(self, count: int) -> list[Problem]:
         """Return the first ``count`` held-out problems."""
-        return streamed("chain", draw(heldout_stream("chain")), count)
+        return list(_heldout(count))
 
     def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
         """Accept a finished response that ends with ``#`` and the right digit."""
         match = _ANSWER.search(text) if finished else None
         return Verdict.of(match is not None and match[1] == problem.answer, match[1] if match else "")
+
+
+@lru_cache(maxsize=1)
+def _heldout(count: int) -> tuple[Problem, ...]:
+    return tuple(streamed("chain", draw(heldout_stream("chain")), count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,7 @@ class Habits:
         careful: a trace is written out.
         step: a running sum is wrong.
         check: a running sum is stated again, each time; ``check_often`` in the share ``often`` of traces.
-        check_wrong: a sum that is stated again is wrong.
+        check_wrong: it is not what was stated before.
     """
 
     careful: float = 1.0
@@ -81,11 +87,10 @@ def trace(random: Random, prompt: str, habits: Habits) -> str:
     check = habits.check_often if random.random() < habits.often else habits.check
     parts, stated = [], pairs[0][1]
     for letter, digit in pairs[1:]:
-        right = (stated + digit) % 10
-        stated = _slip(random, right, habits.step)
+        stated = _slip(random, (stated + digit) % 10, habits.step)
         parts.append(f"{letter}{digit}{stated}")
         while random.random() < check:
-            stated = _slip(random, right, habits.check_wrong)
+            stated = _slip(random, stated, habits.check_wrong)
             parts.append(f"?{stated}")
     return "".join(parts) + f"#{stated}"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 from paribus_runners.native.task.base import Problem, Verdict, heldout_stream, stream, streamed
@@ -44,7 +45,7 @@ class Search:
 
     def heldout(self, count: int) -> list[Problem]:
         """Return the first ``count`` held-out problems."""
-        return streamed("search", draw(heldout_stream("search")), count)
+        return list(_heldout(count))
 
     def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
         """Accept whole tries whose last two letters differ and have digits in the prompt that add up to the target.
@@ -58,6 +59,11 @@ class Search:
         hit = one != two and {one, two} <= digits.keys()
         hit = hit and (int(digits[one]) + int(digits[two])) % 10 == int(problem.answer)
         return Verdict.of(hit, "".join(sorted((one, two))))
+
+
+@lru_cache(maxsize=1)
+def _heldout(count: int) -> tuple[Problem, ...]:
+    return tuple(streamed("search", draw(heldout_stream("search")), count))
 
 
 @dataclass(frozen=True, kw_only=True)

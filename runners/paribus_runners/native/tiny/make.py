@@ -22,7 +22,7 @@ from paribus_runners.native.task import search
 from paribus_runners.native.tiny.spec import TINY, TinySpec, WarmUp
 
 BLANK, END = "_", "$"
-SHORT = 3
+SHORT = 4
 """Digits of the longest problem in the first stage of the task ``chain``."""
 Trace = tuple[str, str, bool]
 """Prompt, response, and whether the response ends with the end mark."""
@@ -87,7 +87,7 @@ def build(spec: TinySpec, task: str) -> Policy:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         model = LlamaForCausalLM(config).eval()
-    return Policy(model, words, torch.float32, (int(words.eos_token_id),), module.WIDTH)
+    return Policy(model, words, torch.float32, (int(words.eos_token_id),), module.WIDTH, torch.device("cpu"))
 
 
 def train(policy: Policy, settings: WarmUp) -> None:
@@ -108,8 +108,9 @@ def train(policy: Policy, settings: WarmUp) -> None:
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * rate(step, total, settings.rise_steps)
         batch = list(islice(source, settings.batch))
-        prompts = [policy.encode(prompt) for prompt, _, _ in batch]
-        responses = [[policy.tokenizer(text).input_ids + list(policy.ends) * ends] for _, text, ends in batch]
+        prompts = policy.encode([prompt for prompt, _, _ in batch])
+        texts: list[list[int]] = policy.tokenizer([text for _, text, _ in batch]).input_ids
+        responses = [[ids + list(policy.ends) * ends] for ids, (_, _, ends) in zip(texts, batch, strict=True)]
         logp, _ = score(policy, prompts, responses, temperature=1.0)
         optimizer.zero_grad()
         (-logp.mean()).backward()  # type: ignore[no-untyped-call]

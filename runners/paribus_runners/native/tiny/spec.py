@@ -35,7 +35,7 @@ class WarmUp:
 
     Attributes:
         task: kind of the task.
-        short_steps: first updates, on problems of two or three digits (task ``chain``): long ones alone teach adding late.
+        short_steps: first updates, on problems of two to four digits (task ``chain``): long ones alone teach adding late.
         clean_steps: updates after these, on traces without mistakes.
         noisy_steps: updates after these, on traces with mistakes, so that there is something to learn from rewards.
         batch: traces in an update.
@@ -60,7 +60,15 @@ class WarmUp:
     def of(cls, task: Task) -> WarmUp:
         """Return the settings for a generated task."""
         if isinstance(task, ChainTask):
-            return cls(task="chain", short_steps=150, clean_steps=150, noisy_steps=200, batch=128, careful=task.careful)
+            return cls(
+                task="chain",
+                short_steps=150,
+                clean_steps=150,
+                noisy_steps=200,
+                batch=128,
+                learning_rate=2e-3,
+                careful=task.careful,
+            )
         return cls(task=task.kind, clean_steps=400, noisy_steps=300, batch=64)
 
     def record(self) -> dict[str, Any]:
