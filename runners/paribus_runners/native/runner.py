@@ -30,10 +30,8 @@ class NativeRunner:
         return fingerprint.model(recipe)
 
     def warm(self) -> None:
-        """Import torch and transformers and fix one thread, so that forked processes start at once."""
-        from paribus_runners.native import session
-
-        session.settle()
+        """Import torch and transformers, so that forked processes start at once; nothing is computed."""
+        from paribus_runners.native import session  # noqa: F401 - the import is the purpose
 
     def prepare(self, recipe: Recipe, cache: Path) -> None:
         """Make the tiny model in ``cache`` if the recipe uses it and it is not there."""

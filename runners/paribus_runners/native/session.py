@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import torch
 import transformers.models.llama.modeling_llama  # noqa: F401 - loaded here, so that forked processes have it
 from pydantic import ValidationError
 
-from paribus.errors import RunFolderError
+from paribus.errors import ParibusError, RunFolderError
 from paribus.recipe.recipe import Recipe
 from paribus.study.job import Job
 from paribus.track.folder import RunFolder, write_json
@@ -25,21 +26,38 @@ from paribus_runners.native.tiny import make as tiny
 from paribus_runners.native.tiny.spec import WarmUp
 from paribus_runners.native.trainer import Trainer
 
+THREADS = "PARIBUS_THREADS"
+"""Environment variable with the number of threads that torch uses on a CPU."""
 
-def settle() -> None:
-    """Fix what torch does in this process: one thread, so that equal runs are equal to the bit.
 
-    Numbers too small for the normal format become zero: on a CPU they are a hundred times slower.
+@contextmanager
+def settled() -> Iterator[None]:
+    """Fix what torch does for the duration: ``PARIBUS_THREADS`` threads, one if it is not set.
+
+    Equal runs are equal to the bit at equal threads only; ``environment.json`` names them. Numbers too small for the
+    normal format become zero: on a CPU they are many times slower.
+
+    Raises:
+        ParibusError: the variable is not a positive number.
     """
-    torch.set_num_threads(1)
+    wanted = os.environ.get(THREADS, "1")
+    if not wanted.isascii() or not wanted.isdigit() or int(wanted) < 1:
+        raise ParibusError(f"{THREADS} is {wanted!r}: set it to a number of threads, 1 or more, or unset it")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(int(wanted))
     torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
 
 
 def prepare(recipe: Recipe, cache: Path) -> None:
     """Make the tiny model if the recipe uses it and it is not there."""
-    settle()
     if recipe.model.name == "tiny":
-        tiny.make(cache, fingerprint.model(recipe), WarmUp.of(recipe.task))
+        with settled():
+            tiny.make(cache, fingerprint.model(recipe), WarmUp.of(recipe.task))
 
 
 def run(path: Path) -> None:
@@ -49,14 +67,13 @@ def run(path: Path) -> None:
         RunFolderError: ``job.json`` is not a job.
         SystemExit: with status 75 after SIGTERM.
     """
-    settle()
     folder = RunFolder(path)
     try:
         job = Job.model_validate_json(folder.job.read_bytes())
     except (OSError, ValidationError) as error:
         raise RunFolderError(f"cannot read {folder.job}: {error}") from error
-    write_json(folder.environment, environment.describe())
-    with _termination() as asked:
+    with settled(), _termination() as asked:
+        write_json(folder.environment, environment.describe())
         policy = _load(job)
         reference = None
         if job.recipe.kl.kind != "off":

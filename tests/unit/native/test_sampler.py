@@ -1,0 +1,116 @@
+"""The sampler agrees with a plain forward pass, whoever else is in the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from paribus_runners.native.policy import Policy
+from paribus_runners.native.rollout import torch as sampler
+from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.score import reference_logp, score
+from paribus_runners.native.seeds import uniforms
+from paribus_runners.native.task import Chain
+
+ROOM = 10
+
+
+@pytest.fixture
+def prompts(policy: Policy) -> list[list[int]]:
+    """Prompts of unequal length: the model's padding is left out of two."""
+    full = policy.encode([p.prompt for p in Chain().training(0, 1, 0, 5)])
+    return [full[0], full[1][6:], full[2], full[3][3:], full[4]]
+
+
+def _sample(policy: Policy, prompts: list[list[int]], copies: int = 3) -> Responses:
+    return sampler.sample(policy, prompts, copies, uniforms(len(prompts) * copies, ROOM, "test"), 0.7)
+
+
+def test_log_probabilities_and_entropies_are_those_of_a_plain_forward(
+    policy: Policy, prompts: list[list[int]], chain_model: Path
+) -> None:
+    """Token by token, the cached sampler gives what the unchanged model gives for the whole sequence alone."""
+    plain = AutoModelForCausalLM.from_pretrained(chain_model, attn_implementation="eager")
+    responses = _sample(policy, prompts)
+    for i, ids in enumerate(responses.tokens()):
+        prompt = prompts[i // 3]
+        with torch.no_grad():
+            logits = plain(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        logp = (logits / 0.7).log_softmax(-1)
+        n = len(ids)
+        chosen = logp.gather(1, torch.tensor(ids)[:, None]).squeeze(1)
+        torch.testing.assert_close(responses.logp[i, :n], chosen, rtol=0, atol=1e-4)
+        torch.testing.assert_close(responses.entropy[i, :n], -(logp.exp() * logp).sum(-1), rtol=0, atol=1e-4)
+        assert responses.logp[i, n:].abs().sum() == 0
+
+
+def test_learner_agrees_with_sampler(policy: Policy, prompts: list[list[int]]) -> None:
+    """Packed sequences that share prompts give the log-probabilities that sampling gave."""
+    responses = _sample(policy, prompts)
+    tokens = responses.tokens()
+    groups = [tokens[i : i + 3] for i in range(0, len(tokens), 3)]
+    logp, entropy = score(policy, prompts, groups, 0.7, with_entropy=True)
+    assert entropy is not None
+    torch.testing.assert_close(logp.detach(), responses.logp[responses.mask], rtol=0, atol=1e-4)
+    torch.testing.assert_close(entropy.detach(), responses.entropy[responses.mask], rtol=0, atol=1e-4)
+    torch.testing.assert_close(reference_logp(policy, prompts, responses, 0.7), responses.logp, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "evict"), [(512, 2.0), (512, 0.01), (4, 0.25), (1, 0.25)])
+def test_the_batch_around_a_response_does_not_matter(
+    policy: Policy, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, rows: int, evict: float
+) -> None:
+    """The same draws give the same tokens, whenever finished responses leave and however batches are cut."""
+    want = _sample(policy, prompts)
+    monkeypatch.setitem(sampler.ROWS, "cpu", rows)
+    monkeypatch.setattr(sampler, "EVICT", evict)
+    got = _sample(policy, prompts)
+    assert torch.equal(got.ids, want.ids)
+    assert torch.equal(got.length, want.length)
+    assert torch.equal(got.truncated, want.truncated)
+    torch.testing.assert_close(got.logp, want.logp, rtol=0, atol=1e-5)
+
+
+def test_truncated_means_without_end_mark(policy: Policy, prompts: list[list[int]]) -> None:
+    """A response is truncated exactly if it fills the room without an end mark at its end."""
+    responses = _sample(policy, prompts, copies=20)
+    for ids, cut in zip(responses.tokens(), responses.truncated.tolist(), strict=True):
+        assert cut == (ids[-1] not in policy.ends)
+        assert not cut or len(ids) == ROOM
+        assert all(i not in policy.ends for i in ids[:-1])
+    assert 0 < responses.truncated.sum() < len(responses)
+
+
+def test_tokens_follow_their_probabilities() -> None:
+    """Evenly spread uniform numbers give each token its share, and never one of probability zero."""
+    logits = torch.tensor([0.5, 0.25, 0.0, 0.25]).log().expand(1000, 4)
+    token, logp, entropy = sampler.draw(logits, torch.arange(1000, dtype=torch.float64) / 1000, 1.0)
+    assert token.bincount(minlength=4).tolist() == [500, 250, 0, 250]
+    assert logp[0].exp().item() == pytest.approx(0.5)
+    assert entropy[0].item() == pytest.approx(1.5 * 0.6931472, abs=1e-6)
+
+
+def test_the_largest_uniform_number_gives_the_last_possible_token() -> None:
+    """Rounding never leads past the vocabulary or to an impossible token."""
+    logits = torch.tensor([[0.1, 0.2, 0.7, 0.0]]).log()
+    token, _, _ = sampler.draw(logits, torch.tensor([1 - 2**-53], dtype=torch.float64), 1.0)
+    assert token.tolist() == [2]
+
+
+def test_probabilities_that_are_not_finite_do_not_stop_sampling() -> None:
+    """A policy that has blown up gives tokens and nan, so that the metrics can show it."""
+    token, logp, entropy = sampler.draw(torch.full((2, 4), torch.nan), torch.rand(2, dtype=torch.float64), 1.0)
+    assert token.max() < 4
+    assert bool(logp.isnan().all())
+    assert bool(entropy.isnan().all())
+
+
+def test_uniform_numbers_belong_to_their_place() -> None:
+    """Equal places give equal numbers, other places others."""
+    one = uniforms(3, 4, 0, "rollout", 1, 0)
+    assert torch.equal(one, uniforms(3, 4, 0, "rollout", 1, 0))
+    assert not torch.equal(one, uniforms(3, 4, 0, "rollout", 1, 1))
+    assert not torch.equal(one, uniforms(3, 4, 0, "rollout", 11, 0))

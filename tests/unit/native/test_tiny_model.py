@@ -1,0 +1,113 @@
+"""The tiny model: its size, its tokenizer, how it is made once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paribus.recipe.recipe import ChainTask, Model, Recipe, SearchTask
+from paribus_runners.native import runner
+from paribus_runners.native.task import chain, search, task_of
+from paribus_runners.native.tiny import make
+from paribus_runners.native.tiny.spec import TINY, WarmUp
+
+POLICY = make.build(TINY, "chain")
+
+
+@given(st.text(alphabet=chain.SYMBOLS, min_size=1, max_size=40))
+def test_tokenizer_round_trip(text: str) -> None:
+    """Every text of the task's symbols is one token a symbol, and comes back."""
+    ids = POLICY.tokenizer(text).input_ids
+    assert len(ids) == len(text)
+    assert POLICY.decode([ids]) == [text]
+    assert POLICY.decode([[*ids, *POLICY.ends]]) == [text]
+
+
+def test_prompts_have_one_width() -> None:
+    """Short prompts are filled on the left with a symbol that the verifier never takes for part of an answer."""
+    ids = POLICY.encode(["a3b5=", "a3b5c8d1e1f1g1h1="])
+    assert [len(x) for x in ids] == [chain.WIDTH] * 2
+    assert POLICY.decode(ids)[0] == make.BLANK * 12 + "a3b5="
+
+
+@pytest.mark.parametrize("task", ["search", "chain"])
+def test_the_model_is_tiny_and_the_same_each_time(task: str) -> None:
+    """About 108 thousand parameters, tied embeddings, equal weights whenever it is built."""
+    one, two = make.build(TINY, task).model, make.build(TINY, task).model
+    assert 100_000 < sum(p.numel() for p in one.parameters()) < 115_000
+    assert one.config.tie_word_embeddings
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+SCRIPT = """
+import dataclasses, sys
+from pathlib import Path
+from paribus.recipe.recipe import SearchTask
+from paribus_runners.native.tiny import make
+from paribus_runners.native.tiny.spec import WarmUp
+train = make.train
+def noted(policy, settings):
+    with open(sys.argv[2], "a") as file:
+        file.write("made\\n")
+    train(policy, settings)
+make.train = noted
+few = dataclasses.replace(WarmUp.of(SearchTask()), clean_steps=2, noisy_steps=1, batch=2)
+print(make.make(Path(sys.argv[1]), "f" * 64, few))
+"""
+
+
+def test_two_processes_make_it_once(tmp_path: Path) -> None:
+    """Two processes that want the same model at once: one makes it, both get it, nothing half-made is left."""
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "cache"), str(tmp_path / "made")]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [p.communicate(timeout=120)[0].strip() for p in processes]
+    assert [p.returncode for p in processes] == [0, 0]
+    assert outputs[0] == outputs[1]
+    assert (tmp_path / "made").read_text() == "made\n"
+    assert {p.name for p in (tmp_path / "cache" / "models").iterdir()} <= {"f" * 64, "f" * 64 + ".lock"}
+
+
+def test_fingerprints_follow_what_they_name() -> None:
+    """Task and warm-up change the tiny model's fingerprint; other models are known by name and revision."""
+    tiny = [
+        runner.model_fingerprint(Recipe(task=t)) for t in (SearchTask(), ChainTask(), ChainTask(careful=0.05))
+    ]
+    assert len(set(tiny)) == 3
+    assert runner.model_fingerprint(Recipe(model=Model(name="org/model", revision="abc"))) == "org/model@abc"
+    data = [runner.data_fingerprint(Recipe(task=t)) for t in (ChainTask(), ChainTask(careful=0.05), SearchTask())]
+    assert data[0] == data[1] != data[2]
+
+
+def test_unsupported_levels_are_all_named() -> None:
+    """Each thing that is missing has its own sentence."""
+    recipe = Recipe.model_validate(
+        {"aggregation": {"kind": "token_micro"}, "schedule": {"staleness": 2}, "correction": {"kind": "token_truncate"}}
+    )
+    assert len(runner.unsupported(recipe)) == 3
+    assert runner.unsupported(Recipe()) == ()
+
+
+@pytest.mark.slow
+def test_the_warmed_up_model_is_worth_training() -> None:
+    """After its warm-up the search model is right in about half of the cases, and rarely truncated."""
+    from paribus_runners.native.rollout.torch import sample
+    from paribus_runners.native.seeds import uniforms
+    from paribus_runners.native.session import settled
+
+    policy, task = make.build(TINY, "search"), task_of(SearchTask())
+    with settled():
+        make.train(policy, WarmUp.of(SearchTask()))
+        problems = task.heldout(500)
+        prompts = policy.encode([p.prompt for p in problems])
+        responses = sample(policy, prompts, 1, uniforms(500, search.LIMIT, "worth"), 1.0)
+    texts, finished = policy.decode(responses.tokens()), (~responses.truncated).tolist()
+    right = [task.verify(p, t, e).correct for p, t, e in zip(problems, texts, finished, strict=True)]
+    assert 0.4 < sum(right) / 500 < 0.6
+    assert 12 < responses.length.double().mean() < 19
+    assert responses.truncated.double().mean() < 0.15

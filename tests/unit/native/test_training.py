@@ -1,0 +1,319 @@
+"""Whole runs: determinism, resume, edge cases, other models."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from paribus.errors import RunFolderError, RunnerError
+from paribus.recipe import factors as f
+from paribus.recipe.recipe import JsonlTask, Model, Recipe
+from paribus.study.job import Evaluate
+from paribus.track.folder import RunFolder, read_json
+from paribus.track.metrics import STEP_METRICS, find_metric
+from paribus_runners.native import runner, trainer
+from paribus_runners.native.policy import Policy
+from paribus_runners.native.task import Chain, Verdict
+from paribus_runners.native.tiny.make import tokenizer
+
+JobFolder = Callable[..., Path]
+
+
+def _changed(recipe: Recipe, **changes: Any) -> Recipe:
+    return Recipe.model_validate({**dict(recipe), **changes})
+
+
+def _lines(folder: Path) -> list[dict[str, float]]:
+    """Return step and metrics of each line, without what depends on the machine."""
+    timing = {m.name for m in STEP_METRICS if m.timing}
+    return [
+        {"step": line.step} | {k: v for k, v in line.values.items() if k not in timing}
+        for line in RunFolder(folder).read_metrics()
+    ]
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "checkpoint" / "model.safetensors")
+
+
+def _same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Every file of the contract is there, every metric is canonical, evaluations are at 0, every second and the last."""
+    path = job_folder(recipe)
+    runner.run(path)
+    folder = RunFolder(path)
+    lines = list(folder.read_metrics())
+    assert [line.step for line in lines] == [0, 1, 2, 3]
+    names = set().union(*(line.values for line in lines))
+    assert all(find_metric(n) for n in names)
+    assert {m.name for m in STEP_METRICS} - names <= {"kl/ref_k3", "clip/high_prob_mean", "clip/high_prob_max"}
+    assert set(lines[0].values) == {n for n in names if n.startswith("eval/")} | {"perf/time_eval_s", "perf/time_step_s"}
+    assert [e.step for e in folder.read_evaluations()] == [0, 2, 3]
+    assert all("eval/heldout/avg_at_2" in lines[i].values for i in (0, 2, 3))
+    assert "eval/heldout/avg_at_2" not in lines[1].values
+    assert read_json(folder.result)["status"] == "succeeded"
+    assert read_json(folder.environment)["torch"] == torch.__version__
+    assert len(folder.samples.read_text().splitlines()) == 3 * 8
+    assert lines[3].values["budget/optimizer_steps"] == 12
+    assert lines[1].values["mismatch/logp_abs_diff_max"] < 1e-4
+    assert lines[3].values["budget/gen_tokens"] == sum(
+        line.values["response/length_mean"] * 48 for line in lines[1:]
+    )
+
+
+def test_evaluations_agree_with_their_metrics(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Counts per problem, answers and metrics of an evaluation tell the same story."""
+    path = job_folder(recipe)
+    runner.run(path)
+    for evaluation in RunFolder(path).read_evaluations():
+        (line,) = (x for x in _lines(path) if x["step"] == evaluation.step)
+        assert line["eval/heldout/avg_at_2"] == sum(evaluation.correct) / 20
+        assert line["eval/heldout/truncated_frac"] == sum(evaluation.truncated) / 20
+        for correct, answers, right in zip(evaluation.correct, evaluation.answers, evaluation.right, strict=True):
+            assert sum(answers.values()) == 2
+            assert sum(answers[a] for a in right) == correct
+
+
+def test_the_same_seed_gives_the_same_run(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Metrics and final weights are equal to the bit; another seed differs from its first step."""
+    paths = [job_folder(recipe, name=n, seed=s) for n, s in (("one", 0), ("two", 0), ("other", 1))]
+    for path in paths:
+        runner.run(path)
+    one, two, other = (_lines(p) for p in paths)
+    assert one == two
+    assert sum(line.get("optim/grad_norm", 0) for line in one) > 0
+    assert _same(_weights(paths[0]), _weights(paths[1]))
+    assert one[1] != other[1]
+
+
+def test_arms_with_one_seed_see_the_same_first_rollouts(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Arms that differ in the objective only are paired: their first rollouts are the same."""
+    paths = [job_folder(recipe, name="a"), job_folder(_changed(recipe, aggregation=f.TokenBatch()), name="b")]
+    for path in paths:
+        runner.run(path)
+    a, b = (_lines(p) for p in paths)
+    for name in ("policy/entropy", "reward/mean", "response/length_mean"):
+        assert a[1][name] == b[1][name]
+    assert a[2] != b[2]
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 2])
+def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
+    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    """SIGTERM in any step: checkpoint, status 75; the next attempt's stream has no gap, and weights are equal to the bit."""
+    whole = job_folder(recipe, name="whole")
+    runner.run(whole)
+    first, second = job_folder(recipe, name="cut"), job_folder(recipe, name="cut", token=2)
+    write = trainer.Trainer._write
+
+    def write_and_signal(self: trainer.Trainer, step: int, values: dict[str, float]) -> None:
+        write(self, step, values)
+        if step == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_write", write_and_signal)
+        with pytest.raises(SystemExit) as stopped:
+            runner.run(first)
+    assert stopped.value.code == 75
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert [x["step"] for x in _lines(first)] == list(range(stop_at + 1))
+    assert not (first / "result.json").exists()
+    runner.run(second)
+    assert _lines(second) == _lines(whole)
+    before, after = (list(RunFolder(p).read_metrics()) for p in (first, second))
+    assert after[: stop_at + 1] == before  # times of writing included
+    assert _same(_weights(second), _weights(whole))
+    assert RunFolder(second).read_evaluations() == RunFolder(whole).read_evaluations()
+    assert (second / "samples.jsonl").read_text() == (whole / "samples.jsonl").read_text()
+
+
+@pytest.mark.parametrize("damage", ["weights", "manifest", "gone", "metrics"])
+def test_a_damaged_checkpoint_is_left_alone(
+    recipe: Recipe, job_folder: JobFolder, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """A checkpoint that cannot be trusted is noted, and the run begins anew with the same result."""
+    first, second = job_folder(recipe), job_folder(recipe, token=2)
+    runner.run(first)
+    checkpoint = first / "checkpoint"
+    if damage == "weights":
+        with (checkpoint / "model.safetensors").open("r+b") as file:
+            file.seek(-8, os.SEEK_END)
+            file.write(b"\1" * 8)
+    elif damage == "manifest":
+        (checkpoint / "paribus.json").write_text("{")
+    elif damage == "gone":
+        (checkpoint / "optimizer.safetensors").unlink()
+    else:
+        (first / "metrics.jsonl").write_bytes((first / "metrics.jsonl").read_bytes().split(b"\n", 1)[1])
+    runner.run(second)
+    assert "is not used" in caplog.text
+    assert [x["step"] for x in _lines(second)] == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_of_another_run_is_left_alone(recipe: Recipe, job_folder: JobFolder) -> None:
+    """An attempt folder that holds another run's checkpoint is not resumed from."""
+    first = job_folder(recipe)
+    runner.run(first)
+    manifest = read_json(first / "checkpoint" / "paribus.json")
+    (first / "checkpoint" / "paribus.json").write_text(json.dumps(manifest | {"run": "0" * 64}))
+    shutil.rmtree(first / "evals")
+    second = job_folder(recipe, token=2)
+    runner.run(second)
+    assert len(RunFolder(second).read_evaluations()) == 3
+
+
+def test_a_run_without_any_spread_ends_well(
+    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If every response is right, advantages are zero, weights stay, and metrics say so."""
+    monkeypatch.setattr(Chain, "verify", lambda *_: Verdict.of(True, "x"))
+    path = job_folder(recipe)
+    runner.run(path)
+    last = _lines(path)[-1]
+    assert last["group/all_correct_frac"] == last["group/zero_std_frac"] == 1
+    assert last["optim/grad_norm"] == last["optim/loss"] == 0
+    assert "response/length_mean_incorrect" not in last
+
+
+@pytest.mark.parametrize("level", [f.Drop(), f.Refill(max_generation_batches=2)], ids=lambda x: x.kind)
+def test_steps_without_a_kept_group_have_no_update(
+    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, level: f.Filter
+) -> None:
+    """When the filter leaves nothing, the run goes on without updates and the metrics show it."""
+    monkeypatch.setattr(Chain, "verify", lambda *_: Verdict.of(False, ""))
+    path = job_folder(_changed(recipe, filter=level))
+    runner.run(path)
+    last = _lines(path)[-1]
+    assert last["budget/optimizer_steps"] == last["budget/trained_tokens"] == 0
+    assert last["sampling/waste_frac"] == last["group/all_wrong_frac"] == 1
+    assert last["sampling/generation_batches"] == (2 if level.kind == "refill" else 1)
+    assert "optim/loss" not in last
+
+
+@pytest.mark.parametrize("truncated", ["as_scored", "mask_loss", "drop"])
+def test_a_batch_of_truncated_responses_ends_well(recipe: Recipe, job_folder: JobFolder, truncated: str) -> None:
+    """With room for one token, all responses are truncated; masked or dropped ones give no update."""
+    schedule = recipe.schedule.model_copy(update={"max_new_tokens": 1, "steps": 1})
+    path = job_folder(_changed(recipe, schedule=schedule, length=f.Length(truncated=truncated)))
+    runner.run(path)
+    last = _lines(path)[-1]
+    assert last["response/truncated_frac"] > 0.9
+    assert (last["budget/trained_tokens"] == 0) == (truncated != "as_scored") or last["response/truncated_frac"] < 1
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_early(recipe: Recipe, job_folder: JobFolder) -> None:
+    """A learning rate that breaks the model: nan is written, and with `nan` in stop_on the run ends with its reason."""
+    broken = _changed(recipe, optimizer=recipe.optimizer.model_copy(update={"learning_rate": 1e30}))
+    stopped, going_on = job_folder(broken, name="stop", stop_on=("nan",)), job_folder(broken, name="on")
+    runner.run(stopped)
+    runner.run(going_on)
+    result = read_json(stopped / "result.json")
+    assert result["status"] == "stopped_early"
+    assert "nan" in result["reason"]
+    assert len(_lines(stopped)) == result["step"] + 1 < 4
+    assert read_json(going_on / "result.json")["status"] == "succeeded"
+    assert len(_lines(going_on)) == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kl": f.KlInLoss()},
+        {"kl": f.KlInReward(beta=0.05), "filter": f.Drop(metric="reward_std")},
+        {"kl": f.KlInLossWeighted(beta=0.01)},
+        {"baseline": f.BatchMean(), "scale": f.BatchWhiten(unit="token"), "ratio": f.NoRatio(), "clip": f.NoClip()},
+        {"baseline": f.GroupLeaveOneOut(), "scale": f.NoScale(), "ratio": f.SequenceProduct()},
+        {"clip": f.CappedWeight(), "aggregation": f.TokenBatch()},
+        {"token_weight": f.AdvantageReweight(), "auxiliary": f.Auxiliary(entropy=0.01, positive_nll=0.1)},
+        {"length": f.Length(rule=f.SoftOverlong(soft_start=5, hard_cap=12), truncated="drop")},
+    ],
+    ids=lambda c: "+".join(f"{k}" for k in c),
+)
+def test_other_levels_train(recipe: Recipe, job_folder: JobFolder, changes: dict[str, Any]) -> None:
+    """Recipes from all over the factors train with finite metrics, and a reference shows its distance."""
+    recipe = _changed(recipe, **changes)
+    assert runner.unsupported(recipe) == ()
+    path = job_folder(recipe)
+    runner.run(path)
+    last = _lines(path)[-1]
+    assert all(torch.isfinite(torch.tensor(v)) for v in last.values())
+    assert ("kl/ref_k3" in last) == (recipe.kl.kind != "off")
+    if recipe.kl.kind != "off":
+        assert _lines(path)[1]["kl/ref_k3"] == pytest.approx(0, abs=1e-6)
+        assert last["kl/ref_k3"] > 0
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> Path:
+    """A random tiny Qwen2 with grouped keys and its own tokenizer, without a fixed prompt width."""
+    folder = tmp_path / "qwen"
+    words = tokenizer("0123456789+= ")
+    config = Qwen2Config(
+        vocab_size=len(words),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+        bos_token_id=None,
+    )
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    for name in ("train", "heldout"):
+        problems = [{"prompt": f"{10**i}+1=", "answer": str(i % 10)} for i in range(7)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(p) + "\n" for p in problems))
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_another_model_trains_on_problems_from_files(
+    recipe: Recipe, job_folder: JobFolder, qwen: Path, dtype: str
+) -> None:
+    """Any causal language model of Transformers takes part: prompts of any length, grouped keys, two precisions."""
+    task = JsonlTask(train=str(qwen / "train.jsonl"), heldout=str(qwen / "heldout.jsonl"))
+    model = Model.model_validate({"name": str(qwen), "dtype": dtype})
+    path = job_folder(_changed(recipe, model=model, task=task), evaluate=Evaluate(problems=7, samples=2))
+    runner.run(path)
+    lines = _lines(path)
+    assert lines[1]["mismatch/logp_abs_diff_max"] < (1e-4 if dtype == "float32" else 0.2)
+    assert lines[1]["optim/grad_norm"] > 0
+    assert not _same(_weights(path), load_file(qwen / "model.safetensors"))
+
+
+def test_the_final_checkpoint_is_a_model(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Transformers loads the folder `checkpoint` with the weights of the run."""
+    path = job_folder(recipe)
+    runner.run(path)
+    policy = Policy.load(str(path / "checkpoint"), None, "float32")
+    assert _same({n: p.detach() for n, p in policy.model.named_parameters()}, _weights(path))
+
+
+def test_a_model_that_is_not_there_is_named(recipe: Recipe, job_folder: JobFolder, tmp_path: Path) -> None:
+    """A folder without a model gives a message with its name, not a traceback of a library."""
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunnerError, match="empty"):
+        runner.run(job_folder(_changed(recipe, model=Model(name=str(tmp_path / "empty")))))
+
+
+def test_a_folder_without_a_job_is_named(tmp_path: Path) -> None:
+    """The message says which file cannot be read."""
+    with pytest.raises(RunFolderError, match=r"job\.json"):
+        runner.run(tmp_path)

@@ -1,0 +1,143 @@
+"""The gradient of an optimizer batch does not depend on how it is cut, and filters do what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paribus.recipe import factors as f
+from paribus.recipe.recipe import Recipe
+from paribus_runners.native import score, update
+from paribus_runners.native.objective.advantage import advantages
+from paribus_runners.native.policy import Policy
+from paribus_runners.native.rollout.collect import Rollouts, collect
+from paribus_runners.native.task import Chain, Problem, Verdict
+
+
+class _Coin(Chain):
+    """The task chain with a verifier that accepts about a third of all responses, whatever they say."""
+
+    def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """Return a verdict that depends on the symbols of the response."""
+        return Verdict.of(sum(map(ord, text)) % 3 == 0, text)
+
+
+def _changed(recipe: Recipe, **changes: Any) -> Recipe:
+    return Recipe.model_validate({**dict(recipe), **changes})
+
+
+def _gradient(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> list[Tensor]:
+    """Return the gradient of one optimizer batch with all rollouts, away from r = 1."""
+    with torch.no_grad():
+        for p in policy.model.parameters():
+            p.add_(0.01 * torch.sin(torch.arange(p.numel()).view_as(p)))
+    A = advantages(recipe, rollouts.scored, rollouts.kept)
+    whole = _changed(recipe, schedule=recipe.schedule.model_copy(update={"minibatches": 1}))
+    (batch,) = update.minibatches(whole, rollouts, Random(0))
+    list(update._backward(whole, policy, rollouts, A, batch))
+    return [p.grad for p in policy.model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"aggregation": f.TokenGroup()},
+        {"aggregation": f.TokenBatch(), "auxiliary": f.Auxiliary(entropy=0.01, positive_nll=0.1)},
+        {"aggregation": f.ConstantLength(), "scale": f.NoScale()},
+        {"ratio": f.SequenceGeometric(), "clip": f.PpoMin(low=0.003, high=0.004)},
+        {"length": f.Length(truncated="mask_loss", count_masked_rows=True)},
+        {"token_weight": f.TopEntropy(fraction=0.5)},
+    ],
+    ids=lambda c: "+".join(c) or "grpo",
+)
+def test_gradient_does_not_depend_on_the_micro_batch_split(
+    recipe: Recipe, chain_model: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    """U4: one pass with all tokens and passes of one response each add up to the same gradient."""
+    recipe = _changed(recipe, **changes)
+    policies = [Policy.load(str(chain_model), None, "float32") for _ in range(3)]
+    rollouts = collect(recipe, policies[0], None, _Coin(), 0, 1)
+    gradients = []
+    for policy, budget in zip(policies, (10**6, 1, 60), strict=True):
+        monkeypatch.setitem(score.BUDGET, "cpu", budget)
+        gradients.append(_gradient(recipe, policy, rollouts))
+    assert max(g.abs().max() for g in gradients[0]) > 1e-4
+    for other in gradients[1:]:
+        for a, b in zip(gradients[0], other, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
+
+
+def test_dropping_groups_without_spread_only_rescales(recipe: Recipe, chain_model: Any) -> None:
+    """T-F1: under group baselines, drop multiplies the gradient of seq_sum by old over kept responses."""
+    recipe = _changed(recipe, aggregation=f.SequenceSum())
+    policies = [Policy.load(str(chain_model), None, "float32") for _ in range(2)]
+    rollouts = collect(recipe, policies[0], None, _Coin(), 0, 1)
+    dropping = _changed(recipe, filter=f.Drop())
+    dropped = collect(dropping, policies[1], None, _Coin(), 0, 1)
+    kept = int(dropped.kept.sum())
+    assert 0 < kept < len(rollouts.kept)
+    full, part = _gradient(recipe, policies[0], rollouts), _gradient(dropping, policies[1], dropped)
+    for a, b in zip(full, part, strict=True):
+        torch.testing.assert_close(a * len(rollouts.kept) / kept, b, rtol=1e-3, atol=1e-6)
+
+
+class _Fixed(Chain):
+    """The task chain with a verifier that says what the test wants."""
+
+    def __init__(self, correct: bool) -> None:
+        self._correct = correct
+
+    def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """Return the fixed verdict."""
+        return Verdict.of(self._correct, text)
+
+
+def test_refill_samples_until_enough_groups_have_spread(recipe: Recipe, policy: Policy) -> None:
+    """Dynamic sampling keeps exactly P groups with both outcomes and throws the surplus away."""
+    recipe = _changed(recipe, filter=f.Refill(max_generation_batches=50))
+    rollouts = collect(recipe, policy, None, _Coin(), 0, 1)
+    assert rollouts.rounds > 1
+    assert rollouts.scored.groups == 6 * rollouts.rounds == len(rollouts.prompts)
+    kept = rollouts.scored.group[rollouts.kept]
+    assert len(kept.unique()) == 6
+    assert len(kept) == 48
+    for g in kept.unique().tolist():
+        assert 0 < rollouts.scored.correct[rollouts.scored.group == g].sum() < 8
+
+
+def test_refill_gives_up_after_its_rounds(recipe: Recipe, policy: Policy) -> None:
+    """When no group ever has spread, sampling ends after max_generation_batches with nothing to train on."""
+    rollouts = collect(_changed(recipe, filter=f.Refill(max_generation_batches=3)), policy, None, _Fixed(True), 0, 1)
+    assert rollouts.rounds == 3
+    assert not rollouts.kept.any()
+
+
+def test_minibatches_are_whole_groups_that_cover_the_batch_once(recipe: Recipe, policy: Policy) -> None:
+    """Every response is in one minibatch of the epoch, with its whole group; the order follows the random source."""
+    rollouts = collect(recipe, policy, None, Chain(), 0, 1)
+    batches = list(update.minibatches(recipe, rollouts, Random(0)))
+    assert len(batches) == 2
+    assert torch.cat([b.rows for b in batches]).sort().values.tolist() == list(range(48))
+    for batch in batches:
+        assert rollouts.scored.group[batch.rows].bincount().unique().tolist() in ([8], [0, 8])
+    others = [list(update.minibatches(recipe, rollouts, Random(i)))[0].rows.tolist() for i in range(5)]
+    assert any(o != batches[0].rows.tolist() for o in others)
+
+
+def test_masked_responses_are_not_trained_on(recipe: Recipe, policy: Policy) -> None:
+    """With mask_loss, truncated responses are in no minibatch, but stay in the denominator where asked."""
+    for counted in (False, True):
+        masked = _changed(recipe, length=f.Length(truncated="mask_loss", count_masked_rows=counted))
+        rollouts = collect(masked, policy, None, Chain(), 0, 1)
+        rollouts = dataclasses.replace(
+            rollouts, scored=dataclasses.replace(rollouts.scored, truncated=torch.arange(48) % 3 == 0)
+        )
+        batches = list(update.minibatches(masked, rollouts, Random(0)))
+        assert all((b.rows % 3 != 0).all() for b in batches)
+        assert sum(b.counted for b in batches) == (48 if counted else 32)
