@@ -1,7 +1,8 @@
 """Attention without padding: responses of a group share their prompt, and lie end to end in one row.
 
-The functions here are registered with Transformers as the attention implementation ``paribus``. All other parts of a model work
-on tokens one by one, so they never see padding; attention gathers the tokens of each sequence, and hands them back.
+The functions here are registered with Transformers as the attention implementation ``paribus``. All other parts of a
+model work on tokens one by one, so they never see padding; attention gathers the tokens of each sequence, and hands
+them back.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Packing:
             self.keys.append((flat[1], flat[2]))
         size = q.shape[-1]
         shape = (self.sequences, self.width, -1, size)
-        rows = [F.embedding(self.gather, x).view(shape).transpose(1, 2) for x in flat]
-        out = F.scaled_dot_product_attention(*rows, is_causal=True, scale=scale, enable_gqa=_grouped(q, k))
+        qs, ks, vs = (F.embedding(self.gather, x).view(shape).transpose(1, 2) for x in flat)
+        out = F.scaled_dot_product_attention(qs, ks, vs, is_causal=True, scale=scale, enable_gqa=_grouped(q, k))
         out = out.transpose(1, 2).reshape(self.sequences * self.width, -1)
         return F.embedding(self.scatter, out).view(1, len(self.scatter), -1, size)
 

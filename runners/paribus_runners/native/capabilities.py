@@ -32,13 +32,17 @@ def missing(recipe: Recipe) -> tuple[str, ...]:
         if level is not None and level not in levels:
             found.append(f"`{path}: {level}` is not trained; there are: {', '.join(sorted(levels))}.")
     if recipe.schedule.staleness:
-        found.append(f"`schedule.staleness: {recipe.schedule.staleness}` is not trained: sampling and updates alternate.")
+        found.append(
+            f"`schedule.staleness: {recipe.schedule.staleness}` is not trained: sampling and updates alternate."
+        )
     if recipe.reward.weights:
         found.append("`reward.weights` names several rewards; the tasks here have one.")
     if recipe.auxiliary.value is not None:
         found.append("`auxiliary.value` is not trained: there is no critic.")
     if recipe.model.name == "tiny" and recipe.task.kind == "jsonl":
-        found.append("`model.name: tiny` reads only the symbols of the generated tasks: name another model for `jsonl`.")
+        found.append(
+            "`model.name: tiny` reads only the symbols of the generated tasks: name another model for `jsonl`."
+        )
     return tuple(found)
 
 

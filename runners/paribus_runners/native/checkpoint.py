@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class Progress:
     """Where a run stands: steps done, and what they cost. All random numbers follow from the step."""
 
     step: int = 0
-    spent: Spent = Spent()
+    spent: Spent = field(default_factory=Spent)
 
 
 def save(folder: Path, run: str, progress: Progress, policy: Policy, optimizer: torch.optim.Optimizer) -> None:

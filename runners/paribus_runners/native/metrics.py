@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from paribus.recipe.recipe import Recipe
@@ -123,6 +122,6 @@ def _share(x: Tensor) -> float:
     return float(x.double().mean())
 
 
-def _extreme(values: Sequence[float], of: type[max] | type[min]) -> float:  # type: ignore[valid-type]
+def _extreme(values: Sequence[float], of: Callable[[Sequence[float]], float]) -> float:
     """Return the largest or smallest value, or nan if one is nan."""
     return math.nan if any(map(math.isnan, values)) else of(values)

@@ -11,9 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from paribus.errors import RunnerError
 from paribus_runners.native import attention
+
+logging.disable_progress_bar()
 
 PROMPT_WIDTH = "paribus_prompt_width"
 """Key of a model's configuration: prompts are filled on the left with the padding symbol to this many tokens."""
@@ -84,7 +87,7 @@ class Policy:
         """Return the logits [n, V] in float32 at the places ``at`` of a row of tokens [T]; absent: at all."""
         amp = torch.autocast(self.device.type, self.dtype) if self.dtype != torch.float32 else contextlib.nullcontext()
         with amp:
-            out = self.model(
+            out: Tensor = self.model(
                 input_ids=ids[None],
                 position_ids=positions[None],
                 use_cache=False,

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def find(folder: RunFolder, job: Job) -> tuple[RunFolder, Progress] | None:
-    """Return the newest earlier attempt with a valid checkpoint and a gapless record up to it; damaged ones are noted."""
+    """Return the newest earlier attempt with a valid checkpoint and a gapless record up to it; others are noted."""
     for token in sorted(_earlier(folder.path, job.token), reverse=True):
         attempt = RunFolder(folder.path.parent / f"a{token}")
         if not attempt.checkpoint.is_dir():

@@ -32,7 +32,9 @@ def score(
     """
     device = policy.device
     layout = pack([len(p) for p in prompts], [[len(r) for r in g] for g in groups], device)
-    ids, before, targets = [], [], []
+    ids: list[int] = []
+    before: list[int] = []
+    targets: list[int] = []
     for prompt, group in zip(prompts, groups, strict=True):
         last = len(ids) + len(prompt) - 1
         ids += prompt
@@ -67,8 +69,8 @@ def reference_logp(
     tokens = responses.tokens()
     groups = [tokens[i : i + size] for i in range(0, len(tokens), size)]
     parts = []
-    for part in split(range(len(prompts)), [len(p) + sum(map(len, g)) for p, g in zip(prompts, groups, strict=True)],
-                      BUDGET[policy.device.type]):
+    costs = [len(p) + sum(map(len, g)) for p, g in zip(prompts, groups, strict=True)]
+    for part in split(range(len(prompts)), costs, BUDGET[policy.device.type]):
         logp, _ = score(policy, [prompts[i] for i in part], [groups[i] for i in part], temperature)
         parts.append(logp.cpu())
     return torch.zeros_like(responses.logp).masked_scatter(responses.mask, torch.cat(parts))

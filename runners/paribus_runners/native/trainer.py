@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
@@ -76,7 +75,9 @@ class Trainer:
                 values = self._evaluated(step, values)
             self._write(step, values)
             if "nan" in self._job.stop_on and not _finite(values):
-                self._end(progress, "stopped_early", f"nan: a loss, gradient or probability is not finite at step {step}")
+                self._end(
+                    progress, "stopped_early", f"nan: a loss, gradient or probability is not finite at step {step}"
+                )
                 return
             self._boundary(progress, evaluated=step % self._job.evaluate.every == 0)
         self._end(progress, "succeeded", "")

@@ -74,8 +74,9 @@ class Batch:
     counted: int
 
 
-def updates(recipe: Recipe, policy: Policy, optimizer: torch.optim.Optimizer, rollouts: Rollouts, seed: int, step: int
-            ) -> tuple[Update, ...]:
+def updates(
+    recipe: Recipe, policy: Policy, optimizer: torch.optim.Optimizer, rollouts: Rollouts, seed: int, step: int
+) -> tuple[Update, ...]:
     """Update the policy on the rollouts of one step; returns what each update showed.
 
     The log-probabilities from sampling are the old ones: sampler and learner share weights, temperature and code.
@@ -101,7 +102,7 @@ def minibatches(recipe: Recipe, rollouts: Rollouts, random: Random) -> Iterator[
     """
     group, kept = rollouts.scored.group, rollouts.kept
     inside = kept & length.in_loss(recipe.length, rollouts.scored.truncated)
-    groups: list[int] = group[kept].unique().tolist()
+    groups: list[int] = torch.unique(group[kept]).tolist()
     random.shuffle(groups)
     count = min(recipe.schedule.minibatches, len(groups))
     for i in range(count):
@@ -134,7 +135,7 @@ def _tokens(recipe: Recipe, rollouts: Rollouts, A: Tensor, batch: Batch) -> Toke
     mask = responses.mask
     row = torch.arange(len(rows)).repeat_interleave(responses.length)
     old, entropy = responses.logp[mask], responses.entropy[mask]
-    group = rollouts.scored.group[rows].unique(return_inverse=True)[1]
+    _, group = torch.unique(rollouts.scored.group[rows], return_inverse=True)
     limit = recipe.schedule.max_new_tokens
     weight = aggregation.token_weight(recipe.aggregation, responses.length, group, batch.counted, limit)
     right = rollouts.scored.correct[rows][row]

@@ -106,10 +106,7 @@ def test_token_unit_equals_sequence_unit_at_equal_lengths(correct: list[list[boo
     """T-S1: with equal lengths (and ddof 0) weighing by tokens changes nothing."""
     scored = _scored(correct, lengths=torch.full((4 * len(correct),), tokens))
     for kind in (f.BatchStdRaw, f.BatchStdCentred, f.BatchWhiten):
-        A = [
-            advantages(Recipe(scale=kind(ddof=0, unit=unit)), scored, _all(scored))
-            for unit in ("sequence", "token")
-        ]
+        A = [advantages(Recipe(scale=kind(ddof=0, unit=unit)), scored, _all(scored)) for unit in ("sequence", "token")]
         torch.testing.assert_close(A[0], A[1])
 
 

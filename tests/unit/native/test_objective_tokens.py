@@ -27,7 +27,15 @@ RATIOS: list[f.Ratio] = [
     f.SequenceGeometricToken(),
     f.SequenceProduct(),
 ]
-CLIPS: list[f.Clip] = [f.NoClip(), f.PpoMin(), f.PpoDual(), f.TwoSided(), f.CappedWeight(), f.SoftGate(), f.DynamicBand()]
+CLIPS: list[f.Clip] = [
+    f.NoClip(),
+    f.PpoMin(),
+    f.PpoDual(),
+    f.TwoSided(),
+    f.CappedWeight(),
+    f.SoftGate(),
+    f.DynamicBand(),
+]
 AGGREGATIONS: list[f.Aggregation] = [
     f.SequenceMean(),
     f.TokenGroup(),
@@ -83,7 +91,7 @@ def test_on_policy_every_rule_has_the_policy_gradient(level: f.Ratio, rule: f.Cl
 
 @given(seeds)
 def test_constant_log_ratio_makes_gspo_and_grpo_equal(seed: int) -> None:
-    """T-Q2: with one log ratio in a response and seq_mean, sequence and token ratios have one gradient, clipped or not."""
+    """T-Q2: with one log ratio in a response, sequence and token ratios have one gradient, clipped or not."""
     tokens = _tokens(seed)
     shift = 0.4 * torch.randn(4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     new = (tokens.old + shift[ROW]).requires_grad_()
@@ -115,15 +123,15 @@ def test_wide_bounds_never_act(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("r", "A", "coefficient"),
+    ("r", "a", "coefficient"),
     [
         (0.3, 1.0, 0.3), (1.19, 1.0, 1.19), (1.21, 1.0, 0.0), (5.0, 1.0, 0.0),
         (0.79, -1.0, 0.0), (0.81, -1.0, -0.81), (1.29, -1.0, -1.29), (5.0, -1.0, -5.0), (2.0, 0.0, 0.0),
     ],
 )  # fmt: skip
-def test_ppo_truth_table(r: float, A: float, coefficient: float) -> None:
+def test_ppo_truth_table(r: float, a: float, coefficient: float) -> None:
     """For A > 0 only the upper bound cuts the gradient, for A < 0 only the lower one."""
-    assert _coefficient(f.PpoMin(), r, A) == pytest.approx(coefficient)
+    assert _coefficient(f.PpoMin(), r, a) == pytest.approx(coefficient)
 
 
 def test_clip_higher_is_asymmetric() -> None:
@@ -134,7 +142,7 @@ def test_clip_higher_is_asymmetric() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "r", "A", "coefficient"),
+    ("rule", "r", "a", "coefficient"),
     [
         (f.PpoDual(c=3.0), 4.0, -1.0, 0.0),
         (f.PpoDual(c=3.0), 2.0, -1.0, -2.0),
@@ -147,9 +155,9 @@ def test_clip_higher_is_asymmetric() -> None:
         (f.SoftGate(tau_positive=1.0), 5.0, 1.0, 0.353),
     ],
 )
-def test_other_clip_rules(rule: f.Clip, r: float, A: float, coefficient: float) -> None:
+def test_other_clip_rules(rule: f.Clip, r: float, a: float, coefficient: float) -> None:
     """Each rule has the coefficient of its paper at hand-computed points (SAPO: T-C4)."""
-    assert _coefficient(rule, r, A) == pytest.approx(coefficient, abs=1e-3)
+    assert _coefficient(rule, r, a) == pytest.approx(coefficient, abs=1e-3)
 
 
 def test_dynamic_bounds() -> None:
@@ -160,25 +168,25 @@ def test_dynamic_bounds() -> None:
     assert low.tolist() == pytest.approx([0.5, 0.769, 0.5], abs=1e-3)
 
 
-def _coefficient(rule: f.Clip, r: float, A: float) -> float:
+def _coefficient(rule: f.Clip, r: float, a: float) -> float:
     old = torch.tensor([-1.0], dtype=torch.float64)
     new = (old + math.log(r)).requires_grad_()
-    value = clip.surrogate(rule, (new - old).exp(), torch.tensor([A], dtype=torch.float64), new, old)
+    value = clip.surrogate(rule, (new - old).exp(), torch.tensor([a], dtype=torch.float64), new, old)
     return float(torch.autograd.grad(value.sum(), new)[0])
 
 
-@pytest.mark.parametrize("A", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("a", [-1.0, 0.0, 1.0])
 @pytest.mark.parametrize("r", [0.3, 0.79, 0.81, 1.0, 1.19, 1.21, 1.29, 2.0, 5.0])
-def test_ppo_gradient_by_finite_differences(r: float, A: float) -> None:
+def test_ppo_gradient_by_finite_differences(r: float, a: float) -> None:
     """U1: autograd agrees with central differences away from the bounds."""
     old, h = torch.tensor([-1.0], dtype=torch.float64), 1e-6
 
     def value(d: float) -> float:
         new = old + d
-        return float(clip.surrogate(f.PpoMin(), (new - old).exp(), torch.tensor([A]).double(), new, old))
+        return float(clip.surrogate(f.PpoMin(), (new - old).exp(), torch.tensor([a]).double(), new, old))
 
     difference = (value(math.log(r) + h) - value(math.log(r) - h)) / (2 * h)
-    assert _coefficient(f.PpoMin(), r, A) == pytest.approx(difference, abs=1e-6)
+    assert _coefficient(f.PpoMin(), r, a) == pytest.approx(difference, abs=1e-6)
 
 
 def test_equal_lengths_make_aggregations_equal() -> None:
@@ -218,7 +226,7 @@ def test_permuting_responses_permutes_the_gradient(seed: int, level: f.Aggregati
     new = _near(tokens, seed, 0.3)
     recipe = Recipe(ratio=how)
     gradient = _gradient(recipe, new, tokens)
-    order = torch.cat([(ROW == i).nonzero().squeeze(1) for i in (3, 1, 0, 2)])
+    order = torch.cat([(i == ROW).nonzero().squeeze(1) for i in (3, 1, 0, 2)])
     place = torch.tensor([2, 1, 3, 0])
     moved = dataclasses.replace(
         tokens,
@@ -243,9 +251,7 @@ def test_k2_and_k3_are_not_negative(hundredths: int) -> None:
     assert kl.estimate("k1", value)[0] == u
 
 
-@pytest.mark.parametrize(
-    ("estimator", "expected"), [("k2", "reverse"), ("k3", "forward")]
-)
+@pytest.mark.parametrize(("estimator", "expected"), [("k2", "reverse"), ("k3", "forward")])
 def test_kl_gradients_by_enumeration(estimator: str, expected: str) -> None:
     """T-K2: on-policy, k2 in the loss has the gradient of KL(pi||ref), k3 that of KL(ref||pi)."""
     logits = torch.tensor([0.3, -0.2, 0.9, 0.0], dtype=torch.float64, requires_grad=True)
@@ -259,7 +265,7 @@ def test_kl_gradients_by_enumeration(estimator: str, expected: str) -> None:
 
 
 def test_kl_in_reward_is_the_sum_over_tokens() -> None:
-    """beta k1, summed over the response, is what the reward loses."""
+    """Beta k1, summed over the response, is what the reward loses."""
     old, ref = torch.arange(T).double(), torch.ones(T).double()
     got = kl.in_reward(f.KlInReward(beta=0.5), old, ref, ROW, 4)
     torch.testing.assert_close(got[0], 0.5 * (old[:2] - ref[:2]).sum())

@@ -135,7 +135,7 @@ def test_a_file_is_read_once_an_epoch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[1]\n", "{\n", '{"prompt": "a"}\n', '{"prompt": "", "answer": "1"}\n'])
 def test_a_malformed_problem_file_is_refused(tmp_path: Path, text: str) -> None:
     """What is wrong is said with the name of the file."""
-    with pytest.raises(ParibusError, match="train.jsonl"):
+    with pytest.raises(ParibusError, match=r"train\.jsonl"):
         task_of(_files(tmp_path, text))
 
 

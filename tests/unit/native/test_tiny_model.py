@@ -75,9 +75,7 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
 
 def test_fingerprints_follow_what_they_name() -> None:
     """Task and warm-up change the tiny model's fingerprint; other models are known by name and revision."""
-    tiny = [
-        runner.model_fingerprint(Recipe(task=t)) for t in (SearchTask(), ChainTask(), ChainTask(careful=0.05))
-    ]
+    tiny = [runner.model_fingerprint(Recipe(task=t)) for t in (SearchTask(), ChainTask(), ChainTask(careful=0.05))]
     assert len(set(tiny)) == 3
     assert runner.model_fingerprint(Recipe(model=Model(name="org/model", revision="abc"))) == "org/model@abc"
     data = [runner.data_fingerprint(Recipe(task=t)) for t in (ChainTask(), ChainTask(careful=0.05), SearchTask())]

@@ -51,7 +51,7 @@ def _same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFolder) -> None:
-    """Every file of the contract is there, every metric is canonical, evaluations are at 0, every second and the last."""
+    """Every file of the contract is there, every metric is canonical, evaluations are where they should be."""
     path = job_folder(recipe)
     runner.run(path)
     folder = RunFolder(path)
@@ -60,7 +60,10 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
     names = set().union(*(line.values for line in lines))
     assert all(find_metric(n) for n in names)
     assert {m.name for m in STEP_METRICS} - names <= {"kl/ref_k3", "clip/high_prob_mean", "clip/high_prob_max"}
-    assert set(lines[0].values) == {n for n in names if n.startswith("eval/")} | {"perf/time_eval_s", "perf/time_step_s"}
+    assert set(lines[0].values) == {n for n in names if n.startswith("eval/")} | {
+        "perf/time_eval_s",
+        "perf/time_step_s",
+    }
     assert [e.step for e in folder.read_evaluations()] == [0, 2, 3]
     assert all("eval/heldout/avg_at_2" in lines[i].values for i in (0, 2, 3))
     assert "eval/heldout/avg_at_2" not in lines[1].values
@@ -69,9 +72,7 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
     assert len(folder.samples.read_text().splitlines()) == 3 * 8
     assert lines[3].values["budget/optimizer_steps"] == 12
     assert lines[1].values["mismatch/logp_abs_diff_max"] < 1e-4
-    assert lines[3].values["budget/gen_tokens"] == sum(
-        line.values["response/length_mean"] * 48 for line in lines[1:]
-    )
+    assert lines[3].values["budget/gen_tokens"] == sum(line.values["response/length_mean"] * 48 for line in lines[1:])
 
 
 def test_evaluations_agree_with_their_metrics(recipe: Recipe, job_folder: JobFolder) -> None:
@@ -114,7 +115,7 @@ def test_arms_with_one_seed_see_the_same_first_rollouts(recipe: Recipe, job_fold
 def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
     recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, stop_at: int
 ) -> None:
-    """SIGTERM in any step: checkpoint, status 75; the next attempt's stream has no gap, and weights are equal to the bit."""
+    """SIGTERM: checkpoint, status 75; the next attempt has no gap in its stream and ends with the same weights."""
     whole = job_folder(recipe, name="whole")
     runner.run(whole)
     first, second = job_folder(recipe, name="cut"), job_folder(recipe, name="cut", token=2)

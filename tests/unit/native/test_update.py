@@ -126,7 +126,7 @@ def test_minibatches_are_whole_groups_that_cover_the_batch_once(recipe: Recipe, 
     assert torch.cat([b.rows for b in batches]).sort().values.tolist() == list(range(48))
     for batch in batches:
         assert rollouts.scored.group[batch.rows].bincount().unique().tolist() in ([8], [0, 8])
-    others = [list(update.minibatches(recipe, rollouts, Random(i)))[0].rows.tolist() for i in range(5)]
+    others = [next(update.minibatches(recipe, rollouts, Random(i))).rows.tolist() for i in range(5)]
     assert any(o != batches[0].rows.tolist() for o in others)
 
 

@@ -12,10 +12,11 @@ from paribus_runners.native.objective import segment
 def token_weight(level: f.Aggregation, length: Tensor, group: Tensor, rows: int, limit: int) -> Tensor:
     """Return [n] the weight of each token of each response in the loss of one optimizer batch.
 
-    The weights need no policy, so they are fixed before the batch is split for memory, and the gradient does not depend on
-    the split. With N responses, P groups and T tokens in the loss, and L the length of a response:
-    ``seq_mean`` 1/(N L) (GRPO). ``token_group`` 1/(P tokens of the group) (DAPO, arXiv 2503.14476, Eq. 8). ``token_batch`` 1/T
-    (DAPO's code). ``const`` 1/(N C) (Dr. GRPO, arXiv 2503.20783). ``seq_sum`` 1/N. ``seq_meansum`` 1/L (DCPO).
+    The weights need no policy, so they are fixed before the batch is split for memory, and the gradient does not
+    depend on the split. With N responses, P groups and T tokens in the loss, and L the length of a response:
+    ``seq_mean`` 1/(N L) (GRPO). ``token_group`` 1/(P tokens of the group) (DAPO, arXiv 2503.14476, Eq. 8).
+    ``token_batch`` 1/T (DAPO's code). ``const`` 1/(N C) (Dr. GRPO, arXiv 2503.20783). ``seq_sum`` 1/N. ``seq_meansum``
+    1/L (DCPO).
 
     Args:
         level: the aggregation.

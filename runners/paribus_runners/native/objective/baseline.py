@@ -12,10 +12,10 @@ from paribus_runners.native.objective import segment
 def centre(level: f.Baseline, reward: Tensor, group: Tensor, groups: int) -> Tensor:
     """Return R - b [N].
 
-    ``none``: b = 0 (REINFORCE). ``group_mean``: mean of the group (GRPO, arXiv 2402.03300, section 4.1). ``group_loo``: mean
-    of the other responses of the group (RLOO, arXiv 2402.14740, Eq. 8), which is G/(G-1) (R - group mean); 0 for a response
-    alone in its group. ``batch_mean``: mean of the batch (REINFORCE++, arXiv 2501.03262). A group without spread gives
-    exactly 0 under both group baselines.
+    ``none``: b = 0 (REINFORCE). ``group_mean``: mean of the group (GRPO, arXiv 2402.03300, section 4.1).
+    ``group_loo``: mean of the other responses of the group (RLOO, arXiv 2402.14740, Eq. 8), which is G/(G-1) (R -
+    group mean); 0 for a response alone in its group. ``batch_mean``: mean of the batch (REINFORCE++, arXiv
+    2501.03262). A group without spread gives exactly 0 under both group baselines.
 
     Args:
         level: the baseline.

@@ -14,10 +14,10 @@ def surrogate(level: f.Clip, r: Tensor, A: Tensor, new: Tensor, old: Tensor) -> 
     """Return the objective of each token [T], to be maximised.
 
     ``none``: r A. ``ppo_min``: min(r A, clip(r) A) (PPO, arXiv 1707.06347, Eq. 7; separate bounds: DAPO, Eq. 8).
-    ``ppo_dual``: for A < 0 not below c A (arXiv 1912.09729). ``two_sided``: min(min(r, delta) A, clip(r) A) (INTELLECT-2,
-    arXiv 2505.07291). ``is_cap_sg``: sg(clip(r, floor, cap)) A log pi (CISPO, arXiv 2506.13585, Eq. 4). ``soft_gate``:
-    (4 / tau) sigmoid(tau (r - 1)) A with tau by the sign of A (SAPO, arXiv 2511.20347). ``dynamic``: ppo_min with bounds
-    that widen for rare tokens (DCPO, arXiv 2509.02333).
+    ``ppo_dual``: for A < 0 not below c A (arXiv 1912.09729). ``two_sided``: min(min(r, delta) A, clip(r) A)
+    (INTELLECT-2, arXiv 2505.07291). ``is_cap_sg``: sg(clip(r, floor, cap)) A log pi (CISPO, arXiv 2506.13585, Eq. 4).
+    ``soft_gate``: (4 / tau) sigmoid(tau (r - 1)) A with tau by the sign of A (SAPO, arXiv 2511.20347). ``dynamic``:
+    ppo_min with bounds that widen for rare tokens (DCPO, arXiv 2509.02333).
 
     Args:
         level: the clip rule.
@@ -43,8 +43,8 @@ def surrogate(level: f.Clip, r: Tensor, A: Tensor, new: Tensor, old: Tensor) -> 
 def bounds(level: f.Clip, old: Tensor) -> tuple[Tensor, Tensor]:
     """Return lower and upper bound of r, each [T]; infinite where the rule has none.
 
-    ``dynamic``, with q the old probability: 0.5 + 0.5 sqrt(max(1 - 4 low / q, 0)) and 0.5 + 0.5 sqrt(1 + 4 high / q), the
-    latter at most ``cap`` (DCPO, arXiv 2509.02333).
+    ``dynamic``, with q the old probability: 0.5 + 0.5 sqrt(max(1 - 4 low / q, 0)) and 0.5 + 0.5 sqrt(1 + 4 high / q),
+    the latter at most ``cap`` (DCPO, arXiv 2509.02333).
     """
     if isinstance(level, f.DynamicBand):
         q = old.exp()

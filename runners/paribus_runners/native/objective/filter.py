@@ -12,8 +12,8 @@ from paribus_runners.native.objective import segment
 def keep(level: f.Filter, correct: Tensor, reward: Tensor, group: Tensor, groups: int) -> Tensor:
     """Return [groups] which groups have spread.
 
-    ``metric: correct`` asks for both correct and incorrect responses (DAPO, arXiv 2503.14476, Eq. 11), ``reward_std`` for
-    any difference of R after shaping. With ``kind: none`` every group is kept.
+    ``metric: correct`` asks for both correct and incorrect responses (DAPO, arXiv 2503.14476, Eq. 11), ``reward_std``
+    for any difference of R after shaping. With ``kind: none`` every group is kept.
 
     Args:
         level: the filter.

@@ -11,8 +11,8 @@ from paribus_runners.native.objective import segment
 def estimate(estimator: str, u: Tensor) -> Tensor:
     """Return the estimate of KL(pi || reference) at each token [T] from u = log pi - log reference, nats.
 
-    ``k1`` u, ``k2`` u^2 / 2, ``k3`` exp(-u) - 1 + u (Schulman, http://joschu.net/blog/kl-approx.html); k2 and k3 are not
-    negative.
+    ``k1`` u, ``k2`` u^2 / 2, ``k3`` exp(-u) - 1 + u (Schulman, http://joschu.net/blog/kl-approx.html); k2 and k3 are
+    not negative.
     """
     if estimator == "k1":
         return u

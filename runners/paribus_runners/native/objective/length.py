@@ -11,8 +11,8 @@ from paribus.recipe.factors import Length, SoftOverlong
 def punishment(level: Length, length: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what is added to R [N] for responses of ``length`` [N] tokens.
 
-    Soft overlong punishment (DAPO, arXiv 2503.14476, Eq. 13): 0 up to ``soft_start``, then linear to -1 at ``hard_cap``,
-    -1 beyond; times ``factor``.
+    Soft overlong punishment (DAPO, arXiv 2503.14476, Eq. 13): 0 up to ``soft_start``, then linear to -1 at
+    ``hard_cap``, -1 beyond; times ``factor``.
     """
     rule = level.rule
     if not isinstance(rule, SoftOverlong):

@@ -55,4 +55,3 @@ def loss(recipe: Recipe, new: Tensor, tokens: Tokens, entropy: Tensor | None = N
     if recipe.auxiliary.positive_nll:
         value = value - recipe.auxiliary.positive_nll * (tokens.nll_weight * new).sum()
     return value, r.detach()
-

@@ -14,9 +14,9 @@ LOG_LIMIT = 20.0
 def ratio(level: f.Ratio, new: Tensor, old: Tensor, row: Tensor, rows: int) -> Tensor:
     """Return r [T] for each token, with its gradient with respect to ``new``.
 
-    With d = new - old: ``token``: exp(d) (PPO, GRPO). ``none``: value 1, gradient of log pi (REINFORCE). ``seq_geo``: exp of
-    the mean of d over the response (GSPO, arXiv 2507.18071, Eq. 7). ``seq_geo_token``: the same value, gradient on the token
-    itself (Eq. 14). ``seq_product``: exp of the sum of d over the response.
+    With d = new - old: ``token``: exp(d) (PPO, GRPO). ``none``: value 1, gradient of log pi (REINFORCE). ``seq_geo``:
+    exp of the mean of d over the response (GSPO, arXiv 2507.18071, Eq. 7). ``seq_geo_token``: the same value, gradient
+    on the token itself (Eq. 14). ``seq_product``: exp of the sum of d over the response.
 
     Args:
         level: the ratio.

@@ -12,11 +12,11 @@ from paribus_runners.native.objective import segment
 def scale(level: f.Scale, centred: Tensor, reward: Tensor, length: Tensor, group: Tensor, groups: int) -> Tensor:
     """Return the advantage A [N]; 0 wherever the divisor is 0.
 
-    ``none``: divisor 1 (Dr. GRPO, arXiv 2503.20783). ``group_std``: std of R over the group (GRPO). ``batch_std_raw``: std of R
-    over the batch (Lite PPO, arXiv 2508.08221). ``batch_std_centred``: std over the batch of R minus its group's mean
-    (REINFORCE++-baseline). ``batch_whiten``: minus the batch mean, then divided by the batch std (REINFORCE++, arXiv
-    2501.03262). All but ``none`` add ``eps`` to the std and have ``ddof`` in its denominator; ``unit: token`` weighs a
-    response by its length.
+    ``none``: divisor 1 (Dr. GRPO, arXiv 2503.20783). ``group_std``: std of R over the group (GRPO). ``batch_std_raw``:
+    std of R over the batch (Lite PPO, arXiv 2508.08221). ``batch_std_centred``: std over the batch of R minus its
+    group's mean (REINFORCE++-baseline). ``batch_whiten``: minus the batch mean, then divided by the batch std
+    (REINFORCE++, arXiv 2501.03262). All but ``none`` add ``eps`` to the std and have ``ddof`` in its denominator;
+    ``unit: token`` weighs a response by its length.
 
     Args:
         level: the scale.

@@ -50,8 +50,8 @@ class Rollouts:
 def collect(recipe: Recipe, policy: Policy, reference: Policy | None, task: Task, seed: int, step: int) -> Rollouts:
     """Sample and verify until the filter is content, or its sampling rounds are used up.
 
-    With ``refill`` the first ``prompts_per_step`` groups with spread are kept and the surplus is thrown away; when the rounds
-    are used up, the step trains on the groups that there are.
+    With ``refill`` the first ``prompts_per_step`` groups with spread are kept and the surplus is thrown away; when the
+    rounds are used up, the step trains on the groups that there are.
     """
     wanted = recipe.schedule.prompts_per_step
     limit = recipe.filter.max_generation_batches if isinstance(recipe.filter, f.Refill) else 1
@@ -121,9 +121,7 @@ def _kl(recipe: Recipe, responses: Responses, reference: Tensor | None) -> Tenso
 def _good_groups(recipe: Recipe, scored: Scored) -> Tensor:
     there = length.present(recipe.length, scored.truncated)
     shaped = shaped_reward(recipe, scored)
-    return group_filter.keep(
-        recipe.filter, scored.correct[there], shaped[there], scored.group[there], scored.groups
-    )
+    return group_filter.keep(recipe.filter, scored.correct[there], shaped[there], scored.group[there], scored.groups)
 
 
 def _join(parts: Sequence[Rollouts]) -> Rollouts:

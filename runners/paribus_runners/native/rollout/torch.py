@@ -22,8 +22,8 @@ def sample(
 ) -> Responses:
     """Sample ``copies`` responses to each prompt.
 
-    Each token is the inverse of the cumulative distribution at one uniform number, so what a response becomes depends on
-    its own numbers only, not on the batch around it.
+    Each token is the inverse of the cumulative distribution at one uniform number, so what a response becomes depends
+    on its own numbers only, not on the batch around it.
 
     Args:
         policy: the model.

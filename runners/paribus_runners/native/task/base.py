@@ -58,7 +58,9 @@ class Task(Protocol):
 
 def streamed(kind: str, draw: Iterator[tuple[str, str]], count: int) -> list[Problem]:
     """Return ``count`` generated problems; the identity counts them, since short prompts come more than once."""
-    return [Problem(f"{kind}-{i:05d}:{prompt}", prompt, answer) for i, (prompt, answer) in enumerate(islice(draw, count))]
+    return [
+        Problem(f"{kind}-{i:05d}:{prompt}", prompt, answer) for i, (prompt, answer) in enumerate(islice(draw, count))
+    ]
 
 
 def stream(kind: str, seed: int, step: int, round_: int) -> Random:

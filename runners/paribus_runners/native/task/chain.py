@@ -1,8 +1,8 @@
 """Chain: add n digits, at once or written out.
 
 A prompt such as ``a3b5c8=`` asks for the last digit of the sum. A *direct* response is ``#6``. A *careful* one writes,
-for each further letter, the letter, its digit and the running sum, ``b58c86#6``, and may state a running sum again after
-``?``. The direct way fails for more than three digits; the careful one is rare before reinforcement learning.
+for each further letter, the letter, its digit and the running sum, ``b58c86#6``, and may state a running sum again
+after ``?``. The direct way fails for more than three digits; the careful one is rare before reinforcement learning.
 """
 
 from __future__ import annotations

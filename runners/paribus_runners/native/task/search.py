@@ -89,9 +89,7 @@ class Habits:
 
 
 CLEAN = Habits()
-NOISY = Habits(
-    knows=0.05, digit=0.02, total=0.02, overshoot=0.05, give_up=0.3, persistent=0.2, give_up_persistent=0.05
-)
+NOISY = Habits(knows=0.05, digit=0.02, total=0.02, overshoot=0.05, give_up=0.3, persistent=0.2, give_up_persistent=0.05)
 
 
 def trace(random: Random, prompt: str, habits: Habits) -> tuple[str, bool]:

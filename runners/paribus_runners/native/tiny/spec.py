@@ -35,7 +35,7 @@ class WarmUp:
 
     Attributes:
         task: kind of the task.
-        short_steps: first updates, on problems of two to four digits (task ``chain``): long ones alone teach adding late.
+        short_steps: first updates, on problems of two to four digits (``chain``): long ones alone teach adding late.
         clean_steps: updates after these, on traces without mistakes.
         noisy_steps: updates after these, on traces with mistakes, so that there is something to learn from rewards.
         batch: traces in an update.
