@@ -119,8 +119,8 @@ def _meaning(study: Study, defined: Sequence[str]) -> list[Fault]:
     faults += base.faults
     of_base = {fault.message for fault in base.faults}
     for step in tricks:
-        found = resolve(base.values, (step,), step.place).faults
-        faults += [fault for fault in found if fault.message not in of_base]
+        resolved = resolve(base.values, (step,), step.place)
+        faults += [fault for fault in resolved.faults if fault.message not in of_base]
     if not base.faults:
         for name, design in usable.items():
             faults += _row_faults(base.values, expand(name, design, study.tricks), known=faults)
