@@ -199,6 +199,11 @@ DEVIATE = [
         "kl: loss (k3)", options=kl_loss("k3", 0.3), patch=kl("loss", "k3", 0.3), does=clamped_k3, batches=("far",),
         reason="k3 is cut off at 10, so tokens furthest from the reference are not pulled back.",
     ),
+    corrected(
+        "geo_mask", {"rollout_is": None, "rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.7_1.25"},
+        {"low": 0.7, "high": 1.25}, does={"correction": {"kind": "geo_mask", "low": 0.8, "high": 1 / 0.7}},
+        reason="Bounds of `rollout_rs` on k1 are of sampler over learner, the inverse of w, which `rollout_is` bounds.",
+    ),
     verl(
         "auxiliary.entropy", options={"actor.entropy_coeff": 0.1}, patch={"auxiliary.entropy": 0.1},
         does=entropy_aggregated_like_the_loss,
