@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark conformance clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -58,5 +58,18 @@ $(TRL)/.installed: benchmarks/requirements-trl.txt constraints.txt
 benchmark: $(STAMP) $(TRL)/.installed ## tokens per second against TRL's GRPOTrainer, on one CPU
 	$(BIN)/python benchmarks/native_vs_trl.py --trl-python $(TRL)/bin/python --at-least 2
 
+CONFORMANCE := .conformance-venv
+$(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt
+	$(PYTHON) -m venv $(CONFORMANCE)
+	$(CONFORMANCE)/bin/python -m pip install --quiet "torch==$(TORCH)"
+	$(CONFORMANCE)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/conformance/requirements.txt
+	$(CONFORMANCE)/bin/python -m pip install --quiet --no-deps --requirement tests/conformance/requirements-verl.txt
+	$(CONFORMANCE)/bin/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+conformance: $(CONFORMANCE)/.installed ## the objective against the real functions of TRL and verl
+	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m pytest tests/conformance
+	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m conformance.page
+
 clean: ## remove what the targets made, but not your runs
-	rm -rf $(VENV) $(TRL) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(TRL) $(CONFORMANCE) dist build .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,75 @@
+"""What libraries compute where no recipe does: our outcome, changed by exactly the declared deviation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from conformance import ours
+from conformance.batches import Batch
+from conformance.outcome import Outcome
+from paribus.recipe.recipe import Recipe
+from paribus_runners.native.objective import kl, ratio
+
+
+def without(recipe: Recipe, **changes: object) -> Recipe:
+    """Return a recipe with other levels."""
+    return Recipe.model_validate({**recipe.model_dump(mode="json"), **changes})
+
+
+def returns_from_each_token(recipe: Recipe, batch: Batch) -> Outcome:
+    """KL in the reward reaches a token only from itself and those behind it; then whitened over tokens."""
+    cost = recipe.kl.beta * (batch.old - batch.reference) * batch.mask
+    returns = batch.score[:, None] - cost.flip(1).cumsum(1).flip(1)
+    values = returns[batch.mask]
+    advantage = torch.where(batch.mask, (returns - values.mean()) / values.std(), 0.0)
+    return ours.outcome(recipe, batch, advantage=advantage)
+
+
+def unbounded_ratio(recipe: Recipe, batch: Batch) -> Outcome:
+    """The logarithm of the ratio is not kept within -20 and 20."""
+    with patch.object(ratio, "LOG_LIMIT", math.inf):
+        return ours.outcome(recipe, batch)
+
+
+def clamped_k3(recipe: Recipe, batch: Batch) -> Outcome:
+    """k3 in the loss is cut off at 10, where it has no gradient any more."""
+
+    def extra(new: Tensor, place: Tensor) -> Tensor:
+        return recipe.kl.beta * kl.estimate("k3", new - batch.reference[place[:, 0], place[:, 1]]).clamp_max(10)
+
+    return ours.outcome(without(recipe, kl={"kind": "off"}), batch, extra=extra)
+
+
+def k3_with_gradient_of_k2(recipe: Recipe, batch: Batch) -> Outcome:
+    """The value of k3 and the gradient of k2."""
+    level = {"kind": "loss", "beta": recipe.kl.beta}
+    k3, k2 = (ours.outcome(without(recipe, kl=level | {"estimator": k}), batch) for k in ("k3", "k2"))
+    return replace(k3, gradient=k2.gradient)
+
+
+def kl_times_sequence_ratio(recipe: Recipe, batch: Batch) -> Outcome:
+    """k3 in the loss times the geometric mean of the token ratios."""
+
+    def extra(new: Tensor, place: Tensor) -> Tensor:
+        row, column = place.unbind(1)
+        total = torch.zeros(batch.rows, dtype=new.dtype).index_add(0, row, new - batch.old[row, column])
+        return (
+            recipe.kl.beta * (total / batch.length).exp()[row] * kl.estimate("k3", new - batch.reference[row, column])
+        )
+
+    return ours.outcome(without(recipe, kl={"kind": "off"}), batch, extra=extra)
+
+
+def entropy_aggregated_like_the_loss(recipe: Recipe, batch: Batch) -> Outcome:
+    """The entropy bonus has the aggregation of the policy loss."""
+    coefficient = recipe.auxiliary.entropy
+
+    def extra(new: Tensor, place: Tensor) -> Tensor:
+        return -coefficient * batch.entropy[place[:, 0], place[:, 1]]
+
+    return ours.outcome(without(recipe, auxiliary={"entropy": 0.0}), batch, extra=extra)

@@ -1,0 +1,60 @@
+"""The whole table, and the levels for which a library has nothing to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+from conformance import rows_trl, rows_verl
+from conformance.row import Row
+from paribus.recipe.factors import Level
+from paribus.recipe.factors.length import Length
+from paribus.recipe.presets import load_preset, preset_names
+from paribus.recipe.recipe import FACTORS, Recipe
+
+ROWS: tuple[Row, ...] = (*rows_trl.AGREE, *rows_verl.AGREE, *rows_trl.DEVIATE, *rows_verl.DEVIATE)
+
+SAMPLING = "decides what is sampled, not what the loss is"
+OFFICIAL_ONLY = "only in the code of its authors"
+ALONE: dict[str, str] = {
+    "filter: drop": SAMPLING,
+    "filter: refill": SAMPLING,
+    "filter: refill_async": SAMPLING,
+    "baseline: history": OFFICIAL_ONLY,
+    "scale: batch_std_centred": "verl whitens instead: see `preset: reinforce_pp_baseline` above",
+    "scale: history_smooth": OFFICIAL_ONLY,
+    "clip: dynamic": OFFICIAL_ONLY,
+    "aggregation: token_group": "DAPO's Eq. 8; libraries have `token_batch`: see `preset: dapo_paper_agg` above",
+    "aggregation: seq_meansum": OFFICIAL_ONLY,
+    "token_weight: advantage_reweight": OFFICIAL_ONLY,
+    "token_weight: router_shift": "no code was found",
+    "preset: dcpo": OFFICIAL_ONLY,
+    "preset: lopti": "an order of updates, not a loss; " + OFFICIAL_ONLY,
+    "preset: pair_dpo_extremes": "described in a blog",
+    "preset: reinforce": "its parts are compared: `baseline: none`, `ratio: none`, `aggregation: seq_sum`",
+    "preset: reinforce_rej": OFFICIAL_ONLY,
+    "preset: rspo": "no code was found",
+    "preset: sroy_cisco": "described in a blog",
+    "preset: vapo": "neither TRL nor verl has length-adaptive GAE",
+}
+"""Levels and presets without a row, with the reason."""
+
+
+def levels() -> Iterator[str]:
+    """Yield every level of the factors that act on the loss, and every preset that is no alias."""
+    fields = {name: Recipe.model_fields[name] for name in FACTORS} | {"length.rule": Length.model_fields["rule"]}
+    for name, info in fields.items():
+        for kind in get_args(info.annotation):
+            if isinstance(kind, type) and issubclass(kind, Level):
+                yield f"{name}: {kind.model_fields['kind'].default}"
+    yield from (f"preset: {p}" for p in preset_names() if load_preset(p).alias_of is None)
+
+
+def neutral() -> set[str]:
+    """Return the levels that do nothing and that every row of another factor has."""
+    return {"filter: none", "kl: off", "correction: off", "token_weight: uniform", "length.rule: none"}
+
+
+def compared() -> set[str]:
+    """Return the levels and presets that have a row, without what stands in brackets."""
+    return {level.split(" (")[0] for row in ROWS for level in row.levels}

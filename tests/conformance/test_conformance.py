@@ -1,0 +1,72 @@
+"""Our objective against the real functions of TRL and verl; run by `make conformance`, in its own environment."""
+
+import math
+
+import pytest
+import torch
+
+from conformance.batches import BATCHES, ORDINARY
+from conformance.row import TOLERANCE, VISIBLE
+from conformance.table import ALONE, ROWS, compared, levels, neutral
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_is_what_the_table_says(row):
+    """Levels agree with a library or deviate exactly as declared; where we train none, the library's side runs."""
+    if row.untrained():
+        assert all(math.isfinite(row.theirs(BATCHES[name]).loss) for name in row.batches)
+        return
+    plain, reproduced = row.errors()
+    if row.does is None:
+        assert plain <= TOLERANCE
+    else:
+        assert plain > VISIBLE
+        assert reproduced <= TOLERANCE
+
+
+def test_every_level_is_compared_or_excused():
+    """A level or preset that is added asks for a row, and a row or excuse names a level that exists."""
+    known = set(levels())
+    assert known - compared() - neutral() - set(ALONE) == set()
+    assert set(ALONE) <= known
+    assert compared() & set(ALONE) == set()
+
+
+def test_a_deviation_has_a_reason_and_a_reproduction():
+    """One without the other would be an excuse."""
+    assert all(bool(row.reason) == (row.does is not None) for row in ROWS)
+
+
+def test_the_names_of_rows_are_unique():
+    """Two rows of one name would hide each other in a report."""
+    names = [row.name + str(bool(row.reason)) for row in ROWS]
+    assert len(set(names)) == len(names)
+
+
+def test_the_batches_reach_both_sides_of_every_bound():
+    """An agreement says nothing about a branch that no token takes."""
+    seen = dict.fromkeys(
+        ("over, A > 0", "under, A > 0", "over, A < 0", "under, A < 0", "r > 3, A < 0", "inside the band of GSPO"), 0
+    )
+    for batch in map(BATCHES.__getitem__, ORDINARY):
+        r = (batch.new - batch.old).exp()
+        mean = torch.stack([batch.score[batch.group == g].mean() for g in range(batch.groups)])[batch.group]
+        A = (batch.score - mean)[:, None].expand_as(r)
+        here = {
+            "over, A > 0": (r > 1.28) & (A > 0),
+            "under, A > 0": (r < 0.8) & (A > 0),
+            "over, A < 0": (r > 1.28) & (A < 0),
+            "under, A < 0": (r < 0.8) & (A < 0),
+            "r > 3, A < 0": (r > 3) & (A < 0),
+        }
+        for name, where in here.items():
+            seen[name] += int((where & batch.mask).sum())
+        drift = ((batch.new - batch.old) * batch.mask).sum(1)
+        assert drift.abs().max() < 20  # beyond, `unbounded_ratio` is another row
+        geo = (drift / batch.length).exp()
+        seen["inside the band of GSPO"] += int(((geo - 1).abs() < 3e-4).sum())
+    assert min(seen.values()) >= 3, seen
