@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
+from paribus.errors import MissingExtra
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native import capabilities, fingerprint
 
@@ -31,16 +34,24 @@ class NativeRunner:
 
     def warm(self) -> None:
         """Import torch and transformers, so that forked processes start at once; nothing is computed."""
-        from paribus_runners.native import session  # noqa: F401 - the import is the purpose
+        _session()
 
     def prepare(self, recipe: Recipe, cache: Path) -> None:
         """Make the tiny model in ``cache`` if the recipe uses it and it is not there."""
-        from paribus_runners.native import session
-
-        session.prepare(recipe, cache)
+        _session().prepare(recipe, cache)
 
     def run(self, folder: Path) -> None:
         """Train the job in ``folder`` to its end."""
-        from paribus_runners.native import session
+        _session().run(folder)
 
-        session.run(folder)
+
+def _session() -> ModuleType:
+    """Import what trains.
+
+    Raises:
+        MissingExtra: torch, transformers, tokenizers or safetensors are not installed.
+    """
+    try:
+        return import_module("paribus_runners.native.session")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("train", f"training with the native runner ({error.name})") from error

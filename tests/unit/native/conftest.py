@@ -14,7 +14,7 @@ from paribus.study.job import Evaluate, Job
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.session import settled
 from paribus_runners.native.tiny import make
-from paribus_runners.native.tiny.spec import TINY, WarmUp
+from paribus_runners.native.tiny.spec import TINY, Stage, WarmUp
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,9 @@ def chain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that has learned to answer at once, right in about one case of ten; made in seconds."""
     folder = tmp_path_factory.mktemp("models") / "chain"
     policy = make.build(TINY, "chain")
-    settings = dataclasses.replace(WarmUp.of(ChainTask(careful=0.3)), short_steps=0, clean_steps=0, noisy_steps=60)
+    stages = (Stage(traces="noisy", steps=60),)
     with settled():
-        make.train(policy, dataclasses.replace(settings, batch=32))
+        make.train(policy, dataclasses.replace(WarmUp.of(ChainTask(careful=0.3)), stages=stages, prompts=32))
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paribus.errors import RunnerError
 from paribus.recipe.recipe import ChainTask, Model, Recipe, SearchTask
 from paribus_runners.native import runner
 from paribus_runners.native.task import chain, search, task_of
 from paribus_runners.native.tiny import make
-from paribus_runners.native.tiny.spec import TINY, WarmUp
+from paribus_runners.native.tiny.spec import TINY, Stage, WarmUp
 
 POLICY = make.build(TINY, "chain")
 
@@ -50,14 +52,14 @@ import dataclasses, sys
 from pathlib import Path
 from paribus.recipe.recipe import SearchTask
 from paribus_runners.native.tiny import make
-from paribus_runners.native.tiny.spec import WarmUp
+from paribus_runners.native.tiny.spec import Stage, WarmUp
 train = make.train
 def noted(policy, settings):
     with open(sys.argv[2], "a") as file:
         file.write("made\\n")
     train(policy, settings)
 make.train = noted
-few = dataclasses.replace(WarmUp.of(SearchTask()), clean_steps=2, noisy_steps=1, batch=2)
+few = dataclasses.replace(WarmUp.of(SearchTask()), stages=(Stage(traces="clean", steps=2),), prompts=2)
 print(make.make(Path(sys.argv[1]), "f" * 64, few))
 """
 
@@ -89,6 +91,13 @@ def test_unsupported_levels_are_all_named() -> None:
     )
     assert len(runner.unsupported(recipe)) == 3
     assert runner.unsupported(Recipe()) == ()
+
+
+def test_a_skill_that_is_not_learned_is_an_error() -> None:
+    """A stage goes on until its loss is low enough, and at its limit says that it is not."""
+    stages = (Stage(traces="clean", steps=1, learned=0.1, limit=3),)
+    with pytest.raises(RunnerError, match="in 3 updates"):
+        make.train(make.build(TINY, "search"), dataclasses.replace(WarmUp.of(SearchTask()), stages=stages, prompts=2))
 
 
 @pytest.mark.slow

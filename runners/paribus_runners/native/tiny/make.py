@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from itertools import chain, islice, repeat
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import torch
 from filelock import FileLock
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from paribus.errors import RunnerError
 from paribus_runners.native import attention
 from paribus_runners.native.policy import PROMPT_WIDTH, Policy
 from paribus_runners.native.score import score
-from paribus_runners.native.task import chain as adding
-from paribus_runners.native.task import search
-from paribus_runners.native.tiny.spec import TINY, TinySpec, WarmUp
+from paribus_runners.native.task import chain, search
+from paribus_runners.native.tiny.spec import TINY, WINDOW, Stage, TinySpec, WarmUp
 
 BLANK, END = "_", "$"
 SHORT = 4
 """Digits of the longest problem in the first stage of the task ``chain``."""
-Trace = tuple[str, str, bool]
-"""Prompt, response, and whether the response ends with the end mark."""
+
+
+class Lesson(NamedTuple):
+    """A prompt with responses to it, each with whether the end mark follows."""
+
+    prompt: str
+    traces: list[tuple[str, bool]]
 
 
 def make(cache: Path, fingerprint: str, warm_up: WarmUp) -> Path:
@@ -65,7 +71,7 @@ def tokenizer(symbols: str) -> PreTrainedTokenizerFast:
 
 def build(spec: TinySpec, task: str) -> Policy:
     """Return the untrained model with its tokenizer, on the CPU."""
-    module = adding if task == "chain" else search
+    module = chain if task == "chain" else search
     words = tokenizer(module.SYMBOLS)
     config = LlamaConfig(
         vocab_size=len(words),
@@ -91,51 +97,65 @@ def build(spec: TinySpec, task: str) -> Policy:
 
 
 def train(policy: Policy, settings: WarmUp) -> None:
-    """Train on generated traces: cross-entropy of the response tokens, a mean over all tokens of a batch."""
-    stages = {"short": settings.short_steps, "clean": settings.clean_steps, "noisy": settings.noisy_steps}
-    traces = chain.from_iterable(
-        repeat(TRACES[settings.task](settings, stage), steps) for stage, steps in stages.items()
-    )
-    total = sum(stages.values())
+    """Train on generated traces: cross-entropy of the response tokens, a mean over all tokens of a batch.
+
+    Raises:
+        RunnerError: a skill is not learned within the limit of its stage.
+    """
     optimizer = torch.optim.AdamW(
         policy.model.parameters(),
-        lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
         weight_decay=settings.weight_decay,
         fused=True,
     )
-    for step, source in enumerate(traces):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * rate(step, total, settings.rise_steps)
-        batch = list(islice(source, settings.batch))
-        prompts = policy.encode([prompt for prompt, _, _ in batch])
-        texts: list[list[int]] = policy.tokenizer([text for _, text, _ in batch]).input_ids
-        responses = [[ids + list(policy.ends) * ends] for ids, (_, _, ends) in zip(texts, batch, strict=True)]
-        logp, _ = score(policy, prompts, responses, temperature=1.0)
-        optimizer.zero_grad()
-        (-logp.mean()).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), settings.max_grad_norm)
-        optimizer.step()
+    done = 0
+    for stage in settings.stages:
+        source = TRACES[settings.task](settings, stage.traces)
+        losses: list[float] = []
+        while len(losses) < stage.steps or not _learned(stage, losses):
+            fall = 1 - 0.98 * len(losses) / stage.steps if stage is settings.stages[-1] else 1.0
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * min(1.0, (done + 1) / settings.rise_steps) * fall
+            losses.append(_update(policy, optimizer, list(islice(source, settings.prompts)), settings.max_grad_norm))
+            done += 1
 
 
-def rate(step: int, total: int, rise: int) -> float:
-    """Return the factor of the learning rate: linear rise, flat to 60 %, then linear to 2 %."""
-    fall = 1.0 - 0.98 * max(0.0, step / total - 0.6) / 0.4
-    return min(1.0, (step + 1) / rise) * fall
+def _learned(stage: Stage, losses: list[float]) -> bool:
+    if stage.learned is None or sum(losses[-WINDOW:]) < stage.learned * WINDOW:
+        return True
+    if len(losses) >= stage.limit:
+        raise RunnerError(
+            f"the tiny model did not learn its {stage.traces} traces in {stage.limit} updates (loss {losses[-1]:.3f}, "
+            f"wanted {stage.learned}): report the versions of torch and transformers and the processor"
+        )
+    return False
 
 
-def _search(settings: WarmUp, stage: str) -> Iterator[Trace]:
+def _update(policy: Policy, optimizer: torch.optim.Optimizer, batch: Sequence[Lesson], max_norm: float) -> float:
+    texts = [text for lesson in batch for text, _ in lesson.traces]
+    ids = iter(policy.tokenizer(texts).input_ids)
+    responses = [[next(ids) + list(policy.ends) * ends for _, ends in lesson.traces] for lesson in batch]
+    logp, _ = score(policy, policy.encode([lesson.prompt for lesson in batch]), responses, temperature=1.0)
+    loss = -logp.mean()
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(policy.model.parameters(), max_norm)
+    optimizer.step()
+    return float(loss.detach())
+
+
+def _search(settings: WarmUp, stage: str) -> Iterator[Lesson]:
     random = Random(f"search/warm-up/{stage}")
+    habits = search.NOISY if stage == "noisy" else search.CLEAN
     for prompt, _ in search.draw(random):
-        text, ends = search.trace(random, prompt, search.NOISY if stage == "noisy" else search.CLEAN)
-        yield prompt, text, ends
+        yield Lesson(prompt, [search.trace(random, prompt, habits) for _ in range(settings.traces)])
 
 
-def _chain(settings: WarmUp, stage: str) -> Iterator[Trace]:
+def _chain(settings: WarmUp, stage: str) -> Iterator[Lesson]:
     random = Random(f"chain/warm-up/{stage}")
-    habits = adding.noisy(settings.careful) if stage == "noisy" else adding.CLEAN
-    for prompt, _ in adding.draw(random, SHORT if stage == "short" else len(adding.LETTERS)):
-        yield prompt, adding.trace(random, prompt, habits), True
+    habits = chain.noisy(settings.careful) if stage == "noisy" else chain.CLEAN
+    for prompt, _ in chain.draw(random, SHORT if stage == "short" else len(chain.LETTERS)):
+        yield Lesson(prompt, [(chain.trace(random, prompt, habits), True) for _ in range(settings.traces)])
 
 
-TRACES: dict[str, Callable[[WarmUp, str], Iterator[Trace]]] = {"search": _search, "chain": _chain}
+TRACES: dict[str, Callable[[WarmUp, str], Iterator[Lesson]]] = {"search": _search, "chain": _chain}

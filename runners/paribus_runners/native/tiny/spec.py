@@ -30,25 +30,47 @@ TINY = TinySpec()
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One part of a warm-up.
+
+    Attributes:
+        traces: which traces: ``short``, ``clean`` or ``noisy``.
+        steps: updates, at least.
+        learned: more updates follow until the mean loss of the last ``WINDOW`` is below this, nats a token; when the
+            last piece of a skill is learned varies with the machine's rounding.
+        limit: updates, at most.
+    """
+
+    traces: str
+    steps: int
+    learned: float | None = None
+    limit: int = 2000
+
+
+WINDOW = 20
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarmUp:
     """Supervised training on generated traces before any reinforcement learning.
 
+    The learning rate rises over ``rise_steps``, stays, and falls to 2 % over the last stage, whose traces hold
+    mistakes, so that there is something to learn from rewards.
+
     Attributes:
         task: kind of the task.
-        short_steps: first updates, on problems of two to four digits (``chain``): long ones alone teach adding late.
-        clean_steps: updates after these, on traces without mistakes.
-        noisy_steps: updates after these, on traces with mistakes, so that there is something to learn from rewards.
-        batch: traces in an update.
-        learning_rate: peak; linear rise over ``rise_steps``, flat to 60 % of the steps, then linear to 2 %.
+        stages: what is trained on, in order.
+        prompts: problems in an update.
+        traces: traces of each problem in an update.
+        learning_rate: the highest.
         careful: share of written-out answers in the noisy stage (task ``chain``).
     """
 
     task: str
-    short_steps: int = 0
-    clean_steps: int
-    noisy_steps: int
-    batch: int
-    learning_rate: float = 3e-3
+    stages: tuple[Stage, ...]
+    prompts: int
+    traces: int = 1
+    learning_rate: float = 2e-3
     beta1: float = 0.9
     beta2: float = 0.98
     weight_decay: float = 0.01
@@ -62,14 +84,21 @@ class WarmUp:
         if isinstance(task, ChainTask):
             return cls(
                 task="chain",
-                short_steps=150,
-                clean_steps=150,
-                noisy_steps=200,
-                batch=128,
-                learning_rate=2e-3,
+                stages=(
+                    Stage(traces="short", steps=150),  # long sums alone teach adding late
+                    Stage(traces="clean", steps=100, learned=0.03),
+                    Stage(traces="noisy", steps=200),
+                ),
+                prompts=128,
                 careful=task.careful,
             )
-        return cls(task=task.kind, clean_steps=400, noisy_steps=300, batch=64)
+        return cls(
+            task=task.kind,
+            stages=(Stage(traces="clean", steps=300, learned=0.6), Stage(traces="noisy", steps=300)),
+            prompts=32,
+            traces=2,
+            learning_rate=3e-3,
+        )
 
     def record(self) -> dict[str, Any]:
         """Return all settings, for the fingerprint."""
