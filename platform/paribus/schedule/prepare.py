@@ -13,6 +13,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from paribus.engines.base import Spec
+from paribus.errors import ParibusError
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.study.runner import load_runner
 from paribus.track.folder import SHORT
@@ -41,7 +42,10 @@ def main(arguments: Sequence[str]) -> int:
     with Path(log).open("w") as file, redirect_stdout(file), redirect_stderr(file):
         try:
             load_runner(runner).prepare(Recipe.model_validate_json(Path(recipe).read_bytes()), Path(cache))
-        except Exception:  # the scheduler shows the end of the log
+        except ParibusError as error:  # the scheduler shows the end of the log
+            print(error)  # noqa: T201 - this is the log
+            return 1
+        except Exception:
             traceback.print_exc()
             return 1
     return 0
