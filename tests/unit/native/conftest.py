@@ -28,9 +28,15 @@ def chain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that has learned to answer at once, right in about one case of ten; made in seconds."""
     folder = tmp_path_factory.mktemp("models") / "chain"
     policy = make.build(TINY, "chain")
-    stages = (Stage(traces="noisy", steps=60),)
+    settings = dataclasses.replace(
+        WarmUp.of(ChainTask(careful=0.3)),
+        stages=(Stage(traces="noisy", steps=80),),
+        prompts=32,
+        learning_rate=3e-3,
+        rise_steps=10,
+    )
     with settled():
-        make.train(policy, dataclasses.replace(WarmUp.of(ChainTask(careful=0.3)), stages=stages, prompts=32))
+        make.train(policy, settings)
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     return folder
