@@ -20,11 +20,11 @@ from paribus_runners.native.task import Chain, Problem, Verdict
 
 
 class _Coin(Chain):
-    """The task chain with a verifier that accepts about a third of all responses, whatever they say."""
+    """The task chain with a verifier that accepts a third of the responses to some problems, and none to others."""
 
     def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
-        """Return a verdict that depends on the symbols of the response."""
-        return Verdict.of(sum(map(ord, text)) % 3 == 0, text)
+        """Return a verdict that depends on the symbols of the response, and on the problem."""
+        return Verdict.of(int(problem.answer) % 2 == 0 and sum(map(ord, text)) % 3 == 0, text)
 
 
 def _changed(recipe: Recipe, **changes: Any) -> Recipe:
