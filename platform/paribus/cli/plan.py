@@ -177,9 +177,10 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
     listed = len(plan.rows) * len(plan.seeds)
     known = sum(run.fingerprint in recorded for run in plan.runs)
     seeds = ", ".join(map(str, plan.seeds[:8])) + (", ..." if len(plan.seeds) > 8 else "")
+    noun = "seed" if len(plan.seeds) == 1 else "seeds"
     how = f"{seeds} in every arm (paired)" if plan.paired else "its own in every arm"
     e = plan.evaluate
-    out.print(f"\n{len(plan.arms)} distinct arms; {len(plan.seeds)} seeds: {how}")
+    out.print(f"\n{len(plan.arms)} distinct arms; {len(plan.seeds)} {noun}: {how}")
     out.print(f"runs: {listed} listed, {len(plan.runs)} distinct, {known} already recorded (reused)")
     out.print(
         f"evaluation: every {e.every} steps on {e.problems} held-out problems x {e.samples} samples at temperature "
