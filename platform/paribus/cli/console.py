@@ -42,3 +42,10 @@ def describe(part: BaseModel) -> str:
     kind = values.pop("kind", "")
     rest = ", ".join(f"{path.removesuffix('.kind')}={shown(value)}" for path, value in values.items())
     return f"{kind} ({rest})" if kind and rest else kind or rest
+
+
+def duration(seconds: float) -> str:
+    """Return ``1:02:03`` or ``2:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

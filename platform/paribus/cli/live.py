@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from paribus.cli.run import duration
+from paribus.cli.console import duration
 from paribus.schedule.progress import RunView, StudyView
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paribus.cli.console import duration
+
 if TYPE_CHECKING:
     from paribus.schedule.session import Summary
 
@@ -81,10 +83,3 @@ def exit_status(summary: Summary) -> int:
         return INTERRUPTED
     failed = summary.counts.keys() & {"FAILED", "QUARANTINED"}
     return int(bool(failed) or summary.ending == "budget")
-
-
-def duration(seconds: float) -> str:
-    """Return ``1:02:03`` or ``2:03``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

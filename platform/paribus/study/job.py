@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paribus.recipe.recipe import Recipe
 
-JOB_SCHEMA = 1
-
 
 class Evaluate(BaseModel):
     """How runs are evaluated; part of the fingerprint, so that only equal evaluations are compared."""

@@ -174,8 +174,3 @@ def find_metric(name: str) -> Metric | None:
         return None
     base = base_or_none
     return Metric(name=name, label=base.label, unit=base.unit, better=base.better, definition=base.definition)
-
-
-def metric_names() -> tuple[str, ...]:
-    """Return the storage names of all step metrics."""
-    return tuple(_BY_NAME)

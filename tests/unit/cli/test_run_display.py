@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from paribus.cli.console import duration
 from paribus.cli.live import LiveDisplay, PlainDisplay, counts_line
-from paribus.cli.run import closing_lines, duration, exit_status
+from paribus.cli.run import closing_lines, exit_status
 from paribus.schedule.progress import Follower
 from paribus.schedule.scheduler import Ending
 from paribus.schedule.session import Summary
