@@ -34,7 +34,7 @@ class Model(f.Level):
 
     name: Annotated[str, Field(min_length=1)] = Field(
         default="tiny",
-        description="`tiny` (made on the spot), a local folder, or a name on the Hugging Face hub",
+        description="`tiny` or `tiny_moe` (made on the spot), a local folder, or a name on the Hugging Face hub",
     )
     revision: str | None = Field(default=None, description="commit of the hub repository; pin it for a published table")
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -44,12 +44,14 @@ class SearchTask(f.Level):
     """Generated: find two of n letters whose values add up to the target; several visible tries."""
 
     kind: Literal["search"] = "search"
+    problems: f.Count | None = Field(default=None, description="training problems; absent: new ones without end")
 
 
 class ChainTask(f.Level):
     """Generated: add n digits, at once or written out step by step."""
 
     kind: Literal["chain"] = "chain"
+    problems: f.Count | None = Field(default=None, description="training problems; absent: new ones without end")
     careful: f.Fraction = Field(default=0.1, description="share of written-out answers in the tiny model's warm-up")
 
 
@@ -111,6 +113,9 @@ class Recipe(f.Level):
 
     def _coupling_problems(self) -> list[str]:
         """Return the combinations of levels that have no meaning (``couplings`` in docs/reference/recipes.md)."""
+        return [*self._levels_that_go_together(), *self._group_problems(), *self._pair_problems()]
+
+    def _levels_that_go_together(self) -> list[str]:
         found: list[str] = []
         critic = self.baseline.kind == "critic_gae"
         if critic != (self.auxiliary.value is not None):
@@ -119,19 +124,71 @@ class Recipe(f.Level):
             found.append("`clip: log_clip` and `ratio: geo_clipped` go together: set both or neither")
         if (self.scale.kind == "history_smooth") != (self.baseline.kind == "history"):
             found.append("`scale: history_smooth` and `baseline: history` go together: set both or neither")
+        if critic and self.scale.kind not in ("none", "batch_whiten"):
+            found.append("`baseline: critic_gae` gives each token its advantage: scale must be none or batch_whiten")
+        if getattr(self.kl, "unit", "sequence") == "token" and (
+            self.baseline.kind not in ("none", "batch_mean", "critic_gae")
+            or self.scale.kind not in ("none", "batch_whiten")
+        ):
+            found.append(
+                "`kl.unit: token` gives each token its return: baseline must be none, batch_mean or critic_gae, and "
+                "scale none or batch_whiten"
+            )
+        shift = self.token_weight
+        if shift.kind == "router_shift" and shift.target == "ratio" and self.ratio.kind == "none":
+            found.append("`token_weight.target: ratio` needs a ratio, and `ratio` is none")
+        if isinstance(self.length.rule, f.SoftOverlong) and self.length.rule.soft_start >= self.schedule.max_new_tokens:
+            found.append(
+                f"length.rule.soft_start ({self.length.rule.soft_start}) is never passed: "
+                f"generation stops at schedule.max_new_tokens ({self.schedule.max_new_tokens})"
+            )
+        if self.reward.combine == "norm_then_sum":
+            found += self._norm_then_sum_problems()
+        return found
+
+    def _norm_then_sum_problems(self) -> list[str]:
+        """Return what the definition of reward-decoupled normalisation (arXiv 2601.05242) does not cover."""
+        found: list[str] = []
+        if not (self.reward.weights.correct and self.reward.weights.format):
+            found.append("`reward.combine: norm_then_sum` needs two rewards: set reward.weights.format")
+        if self.baseline.kind != "group_mean" or self.scale.kind != "batch_whiten":
+            found.append(
+                "`reward.combine: norm_then_sum` normalises each reward in its group, and the sum over the batch: it "
+                "needs `baseline: group_mean` and `scale: batch_whiten`"
+            )
+        if self.length.rule.kind != "none" or self.kl.kind == "reward":
+            found.append(
+                "`reward.combine: norm_then_sum` has no place for length rule and KL in the reward: switch them off"
+            )
+        return found
+
+    def _group_problems(self) -> list[str]:
+        found: list[str] = []
         if self.schedule.group_size < 2:
+            if self.loss.kind == "pair_dpo":
+                found.append("`loss: pair_dpo` compares responses of a group: schedule.group_size must be 2 or more")
             if self.filter.kind != "none":
                 found.append(
                     f"`filter: {self.filter.kind}` compares responses of a group: schedule.group_size must be 2 or more"
                 )
             if self.baseline.kind == "group_loo":
                 found.append("`baseline: group_loo` needs other responses: schedule.group_size must be 2 or more")
-        if isinstance(self.length.rule, f.SoftOverlong) and self.length.rule.soft_start >= self.schedule.max_new_tokens:
-            found.append(
-                f"length.rule.soft_start ({self.length.rule.soft_start}) is never passed: "
-                f"generation stops at schedule.max_new_tokens ({self.schedule.max_new_tokens})"
-            )
         return found
+
+    def _pair_problems(self) -> list[str]:
+        """Return what acts on single tokens or through advantages, and so has no place in a loss of pairs."""
+        if self.loss.kind != "pair_dpo":
+            return []
+        off = {
+            "kl": self.kl.kind == "off",
+            "correction": self.correction.kind == "off",
+            "token_weight": self.token_weight.kind == "uniform",
+            "baseline": self.baseline.kind == "none",
+            "schedule.update": self.schedule.update.kind == "joint",
+            "auxiliary": self.auxiliary == f.Auxiliary(),
+        }
+        wrong = [name for name, holds in off.items() if not holds]
+        return [f"`loss: pair_dpo` knows no {', '.join(wrong)}: switch off"] if wrong else []
 
 
 def canonical_json(value: object) -> str:

@@ -35,7 +35,7 @@ def missing(recipe: Recipe) -> tuple[str, ...]:
         found.append(
             f"`schedule.staleness: {recipe.schedule.staleness}` is not trained: sampling and updates alternate."
         )
-    if recipe.reward.weights:
+    if recipe.reward.weights.format:
         found.append("`reward.weights` names several rewards; the tasks here have one.")
     if recipe.auxiliary.value is not None:
         found.append("`auxiliary.value` is not trained: there is no critic.")

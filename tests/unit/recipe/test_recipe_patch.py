@@ -55,8 +55,8 @@ def test_short_forms() -> None:
     """A bare text is the model's name or a level; null switches an optional part off."""
     assert changed({"model": "some/model"}) == {"model": {**RAW["model"], "name": "some/model"}}
     assert changed({"task": "chain"}) == {"task": {"kind": "chain"}}
-    on = apply(RAW, {"auxiliary.value.coefficient": 0.5}).values
-    assert on["auxiliary"]["value"] == {"coefficient": 0.5}
+    on = apply(RAW, {"auxiliary.value.clip": 0.5}).values
+    assert on["auxiliary"]["value"] == {"clip": 0.5}
     assert apply(on, {"auxiliary": {"value": None}}).values == RAW
 
 

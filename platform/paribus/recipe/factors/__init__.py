@@ -49,7 +49,7 @@ from paribus.recipe.factors.correction import (
     TokenTruncate,
 )
 from paribus.recipe.factors.filter import Drop, Filter, GroupMetric, NoFilter, Refill, RefillAsync
-from paribus.recipe.factors.kl import Kl, KlInLoss, KlInLossWeighted, KlInReward, NoKl
+from paribus.recipe.factors.kl import FixedReference, Kl, KlInLoss, KlInLossWeighted, KlInReward, NoKl, SyncedReference
 from paribus.recipe.factors.length import Length, NoLengthRule, SoftOverlong
 from paribus.recipe.factors.level import Count, Fraction, Level, NonNegative, Positive
 from paribus.recipe.factors.loss import Loss, PairDpo, PolicyGradient
@@ -62,7 +62,7 @@ from paribus.recipe.factors.ratio import (
     SequenceProduct,
     TokenRatio,
 )
-from paribus.recipe.factors.reward import Reward
+from paribus.recipe.factors.reward import Reward, Weights
 from paribus.recipe.factors.scale import (
     BatchStdCentred,
     BatchStdRaw,
@@ -94,6 +94,7 @@ __all__ = [
     "DynamicBand",
     "Filter",
     "FixedLambda",
+    "FixedReference",
     "Fraction",
     "GeometricClipped",
     "GeometricMask",
@@ -145,6 +146,7 @@ __all__ = [
     "SequenceTruncate",
     "SoftGate",
     "SoftOverlong",
+    "SyncedReference",
     "TokenBatch",
     "TokenGroup",
     "TokenMask",
@@ -156,4 +158,5 @@ __all__ = [
     "TwoSided",
     "UniformWeight",
     "ValueLoss",
+    "Weights",
 ]

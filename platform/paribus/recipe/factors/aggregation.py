@@ -31,6 +31,7 @@ class TokenMicro(Level):
     """sum x / T over each micro-batch, then averaged (TRL ``bnpo``); depends on the split."""
 
     kind: Literal["token_micro"] = "token_micro"
+    microbatches: Count = Field(default=2, description="equal parts, in order, of the responses of an optimizer batch")
 
 
 class ConstantLength(Level):

@@ -10,9 +10,8 @@ from paribus.recipe.factors.level import Level, NonNegative, Positive
 
 
 class ValueLoss(Level):
-    """Loss and training of the critic."""
+    """The critic: a network of its own that starts as the initial policy, with a value head of 0."""
 
-    coefficient: Positive = 1.0
     clip: Positive | None = Field(default=None, description="half-width of the value clip; absent: none")
     pretrain_steps: Annotated[int, Field(ge=0)] = 0
     learning_rate: Positive = 1e-3

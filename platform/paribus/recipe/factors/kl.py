@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paribus.recipe.factors.level import Level, Positive
+from paribus.recipe.factors.level import Count, Fraction, Level, Positive
 
 
 class NoKl(Level):
@@ -15,10 +15,24 @@ class NoKl(Level):
     kind: Literal["off"] = "off"
 
 
+class FixedReference(Level):
+    """The initial policy."""
+
+    kind: Literal["fixed"] = "fixed"
+
+
+class SyncedReference(Level):
+    """A policy that follows the trained one: every so many steps it becomes mix new + (1 - mix) old weights."""
+
+    kind: Literal["synced"] = "synced"
+    every: Count = Field(default=10, description="steps between two updates of the reference")
+    mix: Fraction = Field(default=1.0, description="1: a copy (TR-DPO, arXiv 2404.09656, hard update)")
+
+
 class _Kl(Level):
     estimator: Literal["k1", "k2", "k3"]
     beta: Positive
-    reference: Literal["fixed", "synced"] = Field(default="fixed", description="fixed: the initial policy")
+    reference: Annotated[FixedReference | SyncedReference, Field(discriminator="kind")] = FixedReference()
 
 
 class KlInReward(_Kl):
@@ -26,6 +40,10 @@ class KlInReward(_Kl):
 
     kind: Literal["reward"] = "reward"
     estimator: Literal["k1", "k2", "k3"] = "k1"
+    unit: Literal["sequence", "token"] = Field(
+        default="sequence",
+        description="sequence: the response pays as a whole; token: each token pays for itself and what follows",
+    )
 
 
 class KlInLoss(_Kl):

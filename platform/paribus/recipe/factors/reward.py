@@ -9,6 +9,15 @@ from pydantic import Field
 from paribus.recipe.factors.level import Level, Positive
 
 
+class Weights(Level):
+    """How much each reward of a response counts; every task gives both."""
+
+    correct: float = Field(default=1.0, description="the verdict, through `map`")
+    format: float = Field(
+        default=0.0, description="whether the response ended by itself and holds an answer, 1 or -1 (binary01: 0)"
+    )
+
+
 class Reward(Level):
     """F1: from the verifier's answer to the scalar reward of a response."""
 
@@ -21,4 +30,4 @@ class Reward(Level):
         default="sum_then_norm",
         description="several rewards: weighted sum, then advantages; or each normalised in its group, then summed",
     )
-    weights: dict[str, float] = Field(default={}, description="weight of each named reward of the task; empty: 1 each")
+    weights: Weights = Weights()
