@@ -23,7 +23,7 @@ class Batch:
         name: what a row of the table calls it.
         size: G.
         score: [N] the task's score.
-        second: [N] another reward of the same responses.
+        second: [N] another reward of the same responses, 1 or -1.
         correct: [N] correctness.
         length: [N] tokens.
         truncated: [N] whether the length limit ended the response.
@@ -114,7 +114,7 @@ def make(name: str, seed: int, groups: int, size: int, longest: int, *, binary: 
     }
     pad = torch.arange(longest) >= length[:, None]
     return Batch(
-        name=name, size=size, score=score.double(), second=normal(rows).double(), correct=correct, length=length,
+        name=name, size=size, score=score.double(), second=normal(rows).sign().double(), correct=correct, length=length,
         truncated=length == LIMIT, **{k: v.masked_fill(pad, GARBAGE).double() for k, v in fields.items()},
     )  # fmt: skip
 

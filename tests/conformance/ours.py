@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 
 from conformance.batches import LIMIT, Batch
-from conformance.outcome import Outcome, padded
+from conformance.outcome import Outcome
 from paribus.recipe.patch import apply
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native import update
+from paribus_runners.native.batch import minibatches, tokens_of
+from paribus_runners.native.experience import Before, weigh
 from paribus_runners.native.objective import length
-from paribus_runners.native.objective.advantage import Scored, advantages
+from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.rollout import collect
 from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.rollout.rollouts import Rollouts
 
 Extra = Callable[[Tensor, Tensor], Tensor]
 """From log-probabilities [T] and places [T, 2] of the tokens in the batch to a further loss of each token [T]."""
@@ -46,36 +48,41 @@ def outcome(recipe: Recipe, batch: Batch, *, advantage: Tensor | None = None, ex
         advantage: [N, W] takes the place of our advantages.
         extra: loss of each token that is added under the aggregation of the recipe.
     """
-    rollouts = rollouts_of(recipe, batch)
-    A = advantages(recipe, rollouts.scored, rollouts.kept)
-    (optimizer_batch,) = update.minibatches(recipe, rollouts, Random(0))
-    tokens = update._tokens(recipe, rollouts, A, optimizer_batch)
+    value = batch.value[batch.mask] if recipe.baseline.kind == "critic_gae" else None
+    before = Before(logp=batch.old[batch.mask], value=value)
+    experience = weigh(recipe, rollouts_of(recipe, batch), before)
+    (optimizer_batch,) = minibatches(recipe, experience, Random(0))
+    tokens = tokens_of(recipe, experience, optimizer_batch)
     rows = optimizer_batch.rows
     place = batch.mask[rows].nonzero()
     place[:, 0] = rows[place[:, 0]]
     at = place[:, 0], place[:, 1]
-    shown = padded(A, batch.mask)
+    shown = experience.advantage
     if advantage is not None:
         tokens, shown = replace(tokens, advantage=advantage[at]), advantage
     new = batch.new.clone().requires_grad_()
-    value, _ = loss(recipe, new[at], tokens, batch.entropy[at])
+    found = loss(recipe, new[at], tokens, batch.entropy[at]).value
     if extra is not None:
-        value = value + (tokens.weight * extra(new[at], place)).sum()
-    (gradient,) = torch.autograd.grad(value, new)
-    return Outcome(shown, float(value.detach()), gradient)
+        found = found + (tokens.weight * extra(new[at], place)).sum()
+    (gradient,) = torch.autograd.grad(found, new)
+    return Outcome(shown, float(found.detach()), gradient)
 
 
-def rollouts_of(recipe: Recipe, batch: Batch) -> collect.Rollouts:
-    """Return the batch as the rollouts of a step."""
-    W = batch.new.shape[1]
-    responses = Responses(
-        torch.ones(batch.rows, W, dtype=torch.long), batch.old, batch.entropy, batch.length, batch.truncated
-    )
+def rollouts_of(recipe: Recipe, batch: Batch) -> Rollouts:
+    """Return the batch as the rollouts of a step; sampled by the old policy unless the recipe corrects for another."""
+    logp = batch.old if recipe.correction.kind == "off" else batch.sampler
+    ids = torch.ones(batch.new.shape, dtype=torch.long)
+    responses = Responses(ids, logp, batch.entropy, batch.length, batch.truncated)
     reference = None if recipe.kl.kind == "off" else batch.reference
     scored = Scored(
-        group=batch.group, groups=batch.groups, score=batch.score, correct=batch.correct, length=batch.length,
-        truncated=batch.truncated, kl=collect._kl(recipe, responses, reference),
+        group=batch.group, groups=batch.groups, score=batch.score, correct=batch.correct, formatted=batch.second > 0,
+        length=batch.length, truncated=batch.truncated, kl=torch.zeros_like(batch.score),
     )  # fmt: skip
-    good = collect._good_groups(recipe, scored)[batch.group]
-    kept = length.present(recipe.length, batch.truncated) & good
-    return collect.Rollouts([[1]] * batch.groups, responses, scored, reference, kept, 1, 0.0, 0.0)
+    if reference is not None:
+        scored = replace(scored, kl=collect.charges(recipe, responses, reference).sum(1))
+    kept = length.present(recipe.length, batch.truncated) & collect.good_groups(recipe, scored)[batch.group]
+    return Rollouts(
+        prompts=[[1]] * batch.groups, problems=[str(i) for i in range(batch.groups)],
+        born=torch.zeros(batch.groups), carried=torch.zeros(batch.groups, dtype=torch.bool), responses=responses,
+        scored=scored, reference=reference, kept=kept, rounds=1, seconds_sampling=0.0, seconds_reward=0.0,
+    )  # fmt: skip

@@ -18,7 +18,7 @@ WHITENED = {"kind": "batch_whiten", "unit": "token", "ddof": 1, "eps": 0.0}
 UNDER_THE_ROOT = "verl adds 1e-8 to the variance: `eps: 0`"
 CRITIC = {
     "baseline": {"kind": "critic_gae", "policy_lambda": {"kind": "fixed", "value": 0.9}},
-    "auxiliary.value": {"coefficient": 1.0},
+    "auxiliary.value": {"clip": None},
 }
 REINFORCE = {"actor.policy_loss.loss_mode": "bypass_mode", "actor.loss_agg_mode": "seq-mean-token-sum"}
 VALUE = "the loss is written with log pi, ours with a ratio of 1: one gradient, two values, so the loss is not compared"

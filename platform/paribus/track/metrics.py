@@ -136,7 +136,7 @@ STEP_METRICS: tuple[Metric, ...] = (
             "sampling rounds in the step; above 1 only where the filter refills"),
     _metric("sampling/waste_frac", "thrown away", "fraction", "lower",
             "1 - tokens of responses trained on / generated tokens, in the step; a response with advantage "
-            "zero counts as trained on unless a filter removed it"),
+            "zero counts as trained on unless a filter removed it; below 0 where groups were carried over"),
     _metric("budget/gen_tokens", "tokens generated", "tokens", "lower",
             "tokens generated for training since the start"),
     _metric("budget/trained_tokens", "tokens trained on", "tokens", "lower",

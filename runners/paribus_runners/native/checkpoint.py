@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,37 +13,63 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from paribus.errors import RunFolderError
 from paribus.track.folder import read_json, write_json
+from paribus_runners.native.learner import Learner
 from paribus_runners.native.metrics import Spent
-from paribus_runners.native.policy import Policy
+from paribus_runners.native.objective.history import Visits
+from paribus_runners.native.rollout.backlog import Backlog
 
 MANIFEST = "paribus.json"
 WEIGHTS, MOMENTS = "model.safetensors", "optimizer.safetensors"
+CRITIC, CRITIC_MOMENTS = "critic.safetensors", "critic_optimizer.safetensors"
+REFERENCE = "reference.safetensors"
+BACKLOG, HISTORY = "backlog.safetensors", "history.json"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: steps done, and what they cost. All random numbers follow from the step."""
+    """Where a run stands. All random numbers follow from the step.
+
+    Attributes:
+        step: steps done.
+        spent: what they cost.
+        history: statistics of the prompts that were trained on; empty without ``baseline: history``.
+        backlog: what was sampled and not trained on yet.
+    """
 
     step: int = 0
     spent: Spent = field(default_factory=Spent)
+    history: Mapping[str, Visits] = field(default_factory=dict)
+    backlog: Backlog = field(default_factory=Backlog)
 
 
-def save(folder: Path, run: str, progress: Progress, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
+def save(folder: Path, run: str, progress: Progress, learner: Learner) -> None:
     """Replace the checkpoint in ``folder``; Transformers can load it as a model, too."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
+    policy = learner.policy
     policy.model.config.save_pretrained(partial)
     policy.model.generation_config.save_pretrained(partial)
     policy.tokenizer.save_pretrained(partial)
-    save_file(_weights(policy), partial / WEIGHTS, metadata={"format": "pt"})
-    save_file(_moments(policy, optimizer), partial / MOMENTS)
+    save_file(_weights(policy.model), partial / WEIGHTS, metadata={"format": "pt"})
+    save_file(_moments(policy.model, learner.optimizer), partial / MOMENTS)
+    if learner.critic is not None:
+        assert learner.critic_optimizer is not None
+        save_file(_weights(learner.critic.model), partial / CRITIC)
+        save_file(_moments(learner.critic.model, learner.critic_optimizer), partial / CRITIC_MOMENTS)
+    if learner.reference is not None and learner.reference_moves:
+        save_file(_weights(learner.reference.model), partial / REFERENCE)
+    if progress.history:
+        write_json(partial / HISTORY, {prompt: asdict(visits) for prompt, visits in progress.history.items()})
+    if progress.backlog:
+        progress.backlog.save(partial / BACKLOG)
     hashes = {p.name: _hash(p) for p in sorted(partial.iterdir()) if p.is_file()}
-    write_json(partial / MANIFEST, {"run": run, **asdict(progress), "files": hashes})
+    record = {"run": run, "step": progress.step, "spent": asdict(progress.spent), "files": hashes}
+    write_json(partial / MANIFEST, record)
     old = folder.with_name(f"{folder.name}.{os.getpid()}.old")
     if folder.exists():
         folder.replace(old)
@@ -59,9 +86,16 @@ def read(folder: Path, run: str) -> Progress:
     raw = read_json(folder / MANIFEST)
     try:
         files, owner = raw["files"], raw["run"]
-        progress = Progress(int(raw["step"]), Spent(**raw["spent"]))
         damaged = [name for name, digest in files.items() if _hash(folder / Path(name).name) != digest]
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        if not damaged:
+            history = read_json(folder / HISTORY) if HISTORY in files else {}
+            progress = Progress(
+                int(raw["step"]),
+                Spent(**raw["spent"]),
+                {prompt: Visits(**visits) for prompt, visits in history.items()},
+                Backlog.load(folder / BACKLOG) if BACKLOG in files else Backlog(),
+            )
+    except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
         raise RunFolderError(f"the checkpoint {folder} is damaged: {error}") from error
     if owner != run:
         raise RunFolderError(f"the checkpoint {folder} belongs to another run: {owner}")
@@ -70,37 +104,51 @@ def read(folder: Path, run: str) -> Progress:
     return progress
 
 
-def load(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
+def load(folder: Path, learner: Learner) -> None:
     """Take weights and moments over from a checkpoint that was read.
 
     Raises:
-        RunFolderError: it does not fit the model.
+        RunFolderError: it does not fit the learner.
     """
+    policy, critic = learner.policy, learner.critic
     device = str(policy.device)
     try:
-        weights = load_file(folder / WEIGHTS, device=device)
-        moments = load_file(folder / MOMENTS, device=device)
-        with torch.no_grad():
-            for name, parameter in policy.model.named_parameters():
-                parameter.copy_(weights[name])
-    except (KeyError, SafetensorError, RuntimeError) as error:
+        _load_weights(policy.model, load_file(folder / WEIGHTS, device=device))
+        _load_moments(policy.model, learner.optimizer, load_file(folder / MOMENTS, device=device))
+        if critic is not None:
+            assert learner.critic_optimizer is not None
+            _load_weights(critic.model, load_file(folder / CRITIC, device=device))
+            moments = load_file(folder / CRITIC_MOMENTS, device=device)
+            _load_moments(critic.model, learner.critic_optimizer, moments)
+        if learner.reference is not None and learner.reference_moves:
+            _load_weights(learner.reference.model, load_file(folder / REFERENCE, device=device))
+    except (KeyError, OSError, SafetensorError, RuntimeError) as error:
         raise RunFolderError(f"the checkpoint {folder} does not fit the model: {error}") from error
-    for name, parameter in policy.model.named_parameters():
-        own = {key.rsplit("/", 1)[1]: value for key, value in moments.items() if key.rsplit("/", 1)[0] == name}
-        if own:
-            optimizer.state[parameter] = own
 
 
-def _weights(policy: Policy) -> dict[str, Tensor]:
-    return {name: p.detach().contiguous() for name, p in policy.model.named_parameters()}
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().contiguous() for name, p in model.named_parameters()}
 
 
-def _moments(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+@torch.no_grad()
+def _load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.copy_(weights[name])
+
+
+def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
-    for name, parameter in policy.model.named_parameters():
+    for name, parameter in model.named_parameters():
         values: dict[str, Any] = optimizer.state.get(parameter, {})
         state |= {f"{name}/{key}": value.contiguous() for key, value in values.items()}
     return state
+
+
+def _load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        own = {key.rsplit("/", 1)[1]: value for key, value in moments.items() if key.rsplit("/", 1)[0] == name}
+        if own:
+            optimizer.state[parameter] = own
 
 
 def _hash(path: Path) -> str:

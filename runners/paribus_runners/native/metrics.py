@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import kl, length, segment
+from paribus_runners.native.batch import in_loss
+from paribus_runners.native.experience import Experience
+from paribus_runners.native.objective import correction, kl, segment
 from paribus_runners.native.objective.advantage import raw_reward, shaped_reward
-from paribus_runners.native.rollout.collect import Rollouts
-from paribus_runners.native.update import Update
+from paribus_runners.native.objective.history import Visits
+from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.update import Updates
 
 
 @dataclass(frozen=True)
@@ -24,26 +28,58 @@ class Spent:
     prompts_sampled: int = 0
     optimizer_steps: int = 0
 
-    def after(self, recipe: Recipe, rollouts: Rollouts, updates: Sequence[Update]) -> Spent:
+    def sampled(self, rollouts: Rollouts) -> Spent:
+        """Return the sum with these rollouts more, not trained on."""
+        tokens = int(rollouts.responses.length[rollouts.fresh].sum())
+        prompts = int((~rollouts.carried).sum())
+        return replace(self, gen_tokens=self.gen_tokens + tokens, prompts_sampled=self.prompts_sampled + prompts)
+
+    def after(self, recipe: Recipe, experience: Experience, updates: Updates) -> Spent:
         """Return the sum with one step more."""
-        return Spent(
-            self.gen_tokens + int(rollouts.responses.length.sum()),
-            self.trained_tokens + trained_tokens(recipe, rollouts),
-            self.prompts_sampled + rollouts.scored.groups,
-            self.optimizer_steps + len(updates),
+        sampled = self.sampled(experience.rollouts)
+        return replace(
+            sampled,
+            trained_tokens=self.trained_tokens + trained_tokens(recipe, experience),
+            optimizer_steps=self.optimizer_steps + len(updates.policy),
         )
 
 
-def trained_tokens(recipe: Recipe, rollouts: Rollouts) -> int:
+def trained_tokens(recipe: Recipe, experience: Experience) -> int:
     """Return the tokens of the responses that enter the loss, each once."""
-    inside = rollouts.kept & length.in_loss(recipe.length, rollouts.scored.truncated)
-    return int(rollouts.responses.length[inside].sum())
+    return int(experience.rollouts.responses.length[in_loss(recipe, experience)].sum())
 
 
-def of_rollouts(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
-    """Return the metrics of all generated responses, before any filter."""
-    responses, scored = rollouts.responses, rollouts.scored
-    mask, L = responses.mask, responses.length.double()
+def of_experience(
+    recipe: Recipe, experience: Experience, visited: Mapping[str, Visits], updates: int
+) -> dict[str, float]:
+    """Return the metrics of a step before its updates.
+
+    Args:
+        recipe: the objective.
+        experience: the step.
+        visited: statistics of the prompts before it.
+        updates: optimizer updates before it.
+    """
+    rollouts = experience.rollouts
+    inside = in_loss(recipe, experience)
+    values = _of_rollouts(rollouts, trained=int(rollouts.responses.length[inside].sum()))
+    values |= _of_groups(recipe, rollouts)
+    groups = torch.unique(rollouts.scored.group[inside])
+    if len(groups):
+        age = (updates - rollouts.born[groups]).double()
+        values |= {"staleness/steps_mean": float(age.mean()), "staleness/steps_max": float(age.max())}
+    if recipe.correction.kind != "off" and inside.any():
+        values |= _of_correction(recipe, experience, inside)
+    if recipe.baseline.kind == "history":
+        values["history/revisited_frac"] = sum(p in visited for p in rollouts.problems) / len(rollouts.problems)
+    return values
+
+
+def _of_rollouts(rollouts: Rollouts, trained: int) -> dict[str, float]:
+    """Return the metrics of all responses that were generated for the step, before any filter."""
+    fresh, scored = rollouts.fresh, rollouts.scored
+    responses = rollouts.responses.select(fresh)
+    correct, mask, L = scored.correct[fresh], responses.mask, responses.length.double()
     values = {
         "policy/entropy": float(responses.entropy[mask].double().mean()),
         "response/length_mean": float(L.mean()),
@@ -51,26 +87,62 @@ def of_rollouts(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
         "response/length_p95": float(L.quantile(0.95)),
         "response/length_max": float(L.max()),
         "response/truncated_frac": _share(responses.truncated),
-        "reward/correct_frac": _share(scored.correct),
+        "reward/correct_frac": _share(correct),
         "sampling/generation_batches": float(rollouts.rounds),
-        "sampling/waste_frac": 1 - trained_tokens(recipe, rollouts) / float(L.sum()),
+        "sampling/waste_frac": 1 - trained / float(L.sum()),
     }
-    for name, rows in (("correct", scored.correct), ("incorrect", ~scored.correct)):
+    for name, rows in (("correct", correct), ("incorrect", ~correct)):
         if rows.any():
             values[f"response/length_mean_{name}"] = float(L[rows].mean())
     if rollouts.reference is not None:
-        u = (responses.logp - rollouts.reference)[mask].double()
+        u = (responses.logp - rollouts.reference[fresh])[mask].double()
         values["kl/ref_k3"] = float(kl.estimate("k3", u).mean())
-    return values | _of_groups(recipe, rollouts)
+    return values
+
+
+def _of_correction(recipe: Recipe, experience: Experience, inside: Tensor) -> dict[str, float]:
+    responses = experience.rollouts.responses.select(inside)
+    mask, row = responses.mask, torch.arange(len(responses)).repeat_interleave(responses.length)
+    weight = experience.correction[inside][mask].double()
+    raw = correction.raw_weight(
+        recipe.correction, experience.old[inside][mask], responses.logp[mask], row, len(responses)
+    )
+    total = float(weight.sum())
+    difference = (experience.old[inside] - responses.logp)[mask].abs().double()
+    return {
+        "correction/weight_mean": total / len(weight),
+        "correction/effective_frac": total**2 / (len(weight) * float((weight**2).sum())) if total else 0.0,
+        "correction/changed_frac": _share(correction.changed(recipe.correction, raw)),
+        "mismatch/logp_abs_diff_mean": float(difference.mean()),
+        "mismatch/logp_abs_diff_max": float(difference.max()),
+    }
+
+
+def of_critic(recipe: Recipe, experience: Experience, losses: Sequence[float]) -> dict[str, float]:
+    """Return the metrics of the critic; empty without one, or if nothing was trained on."""
+    inside = in_loss(recipe, experience)
+    if experience.value is None or experience.returns is None or not inside.any():
+        return {}
+    mask = experience.rollouts.responses.mask[inside]
+    value, target = experience.value[inside][mask].double(), experience.returns[inside][mask].double()
+    values = {"critic/value_mean": float(value.mean()), "critic/return_mean": float(target.mean())}
+    if losses:
+        values["critic/value_loss"] = sum(losses) / len(losses)
+    spread = float(target.var(correction=0))
+    if spread > 0:
+        values["critic/explained_variance"] = 1 - float((target - value).var(correction=0)) / spread
+    return values
 
 
 def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
-    scored = rollouts.scored
-    raw, shaped = raw_reward(recipe, scored), shaped_reward(recipe, scored)
-    group, groups = scored.group, scored.groups
+    """Return the metrics of all groups that were generated for the step."""
+    scored, fresh = rollouts.scored, rollouts.fresh
+    raw, shaped = raw_reward(recipe, scored)[fresh], shaped_reward(recipe, scored)[fresh]
+    _, group = torch.unique(scored.group[fresh], return_inverse=True)
+    groups = int((~rollouts.carried).sum())
     deviation = shaped - segment.mean(shaped, group, groups)[group]
     freedom = (segment.size(group, groups) - 1).clamp_min(1)
-    right = segment.mean(scored.correct.double(), group, groups)
+    right = segment.mean(scored.correct[fresh].double(), group, groups)
     return {
         "reward/mean": float(raw.mean()),
         "reward/shaped_mean": float(shaped.mean()),
@@ -81,14 +153,14 @@ def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
     }
 
 
-def of_updates(recipe: Recipe, updates: Sequence[Update]) -> dict[str, float]:
+def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict[str, float]:
     """Return the metrics of the updates of a step; empty if there was none."""
-    parts = [p for u in updates for p in u.parts]
+    parts = [p for u in updates.policy for p in u.parts if p.tokens]
     if not parts:
         return {}
     tokens = sum(p.tokens for p in parts)
     high = sum(p.high for p in parts)
-    first, limit = updates[0].parts, recipe.optimizer.max_grad_norm or math.inf
+    done, limit = updates.policy, recipe.optimizer.max_grad_norm or math.inf
     values = {
         "clip/low_frac": sum(p.low for p in parts) / tokens,
         "clip/high_frac": high / tokens,
@@ -96,16 +168,21 @@ def of_updates(recipe: Recipe, updates: Sequence[Update]) -> dict[str, float]:
         "ratio/max": _extreme([p.ratio_max for p in parts], max),
         "ratio/min": _extreme([p.ratio_min for p in parts], min),
         "kl/old_k3": sum(p.kl_sum for p in parts) / tokens,
-        "optim/grad_norm": sum(u.grad_norm for u in updates) / len(updates),
-        "optim/grad_clip_frac": sum(u.grad_norm > limit for u in updates) / len(updates),
-        "optim/loss": sum(p.loss for p in parts) / len(updates),
-        "mismatch/logp_abs_diff_mean": sum(p.diff_sum for p in first) / sum(p.tokens for p in first),
-        "mismatch/logp_abs_diff_max": _extreme([p.diff_max for p in first], max),
+        "optim/grad_norm": sum(u.grad_norm for u in done) / len(done),
+        "optim/grad_clip_frac": sum(u.grad_norm > limit for u in done) / len(done),
+        "optim/loss": sum(p.loss for u in done for p in u.parts) / len(done),
     }
     if high:
         values["clip/high_prob_mean"] = sum(p.high_prob_sum for p in parts) / high
         values["clip/high_prob_max"] = max(p.high_prob_max for p in parts)
-    return values
+    if recipe.correction.kind == "off":  # else the log-probabilities before the updates are at hand
+        first = [p for p in done[0].parts if p.tokens]
+        values["mismatch/logp_abs_diff_mean"] = sum(p.diff_sum for p in first) / sum(p.tokens for p in first)
+        values["mismatch/logp_abs_diff_max"] = _extreme([p.diff_max for p in first], max)
+    if recipe.token_weight.kind == "router_shift":
+        values["router/shift_mean"] = sum(p.shift_sum for p in parts) / tokens
+        values["router/shift_min"] = min(p.shift_min for p in parts)
+    return values | of_critic(recipe, experience, updates.value_loss)
 
 
 def of_spent(spent: Spent) -> dict[str, float]:

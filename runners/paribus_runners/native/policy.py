@@ -18,6 +18,8 @@ from paribus_runners.native import attention
 
 logging.disable_progress_bar()
 
+ROUTERS = frozenset({"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"})
+"""Types of mixture-of-experts models whose router logits are those of a softmax over all experts."""
 PROMPT_WIDTH = "paribus_prompt_width"
 """Key of a model's configuration: prompts are filled on the left with the padding symbol to this many tokens."""
 
@@ -83,18 +85,49 @@ class Policy:
         texts: list[str] = self.tokenizer.batch_decode(bare, clean_up_tokenization_spaces=False)
         return texts
 
+    @property
+    def experts_per_token(self) -> int | None:
+        """Experts that a token goes to in each layer; None for a dense model."""
+        return getattr(self.model.config, "num_experts_per_tok", None)
+
     def logits(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None = None) -> Tensor:
         """Return the logits [n, V] in float32 at the places ``at`` of a row of tokens [T]; absent: at all."""
+        return self._logits(self._forward(ids, positions, layout, at), len(ids) if at is None else len(at))
+
+    def logits_and_router(
+        self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits, and the log-probabilities of the routers at the same places [n, layers, experts].
+
+        The latter are float32, in nats, and carry no gradient.
+
+        Raises:
+            RunnerError: the model has no routers, or none whose probabilities are known.
+        """
+        kind = self.model.config.model_type
+        if kind not in ROUTERS:
+            raise RunnerError(
+                f"a model of type {kind} has no router whose probabilities can be read: set `model.name: tiny_moe`, or "
+                f"name a mixture-of-experts model of type {', '.join(sorted(ROUTERS))}"
+            )
+        out = self._forward(ids, positions, layout, at, output_router_logits=True)
+        router = torch.stack([x.detach()[at] for x in out.router_logits], 1)
+        return self._logits(out, len(at)), router.float().log_softmax(-1)
+
+    def _forward(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None, **more: Any) -> Any:
         amp = torch.autocast(self.device.type, self.dtype) if self.dtype != torch.float32 else contextlib.nullcontext()
         with amp:
-            out: Tensor = self.model(
+            return self.model(
                 input_ids=ids[None],
                 position_ids=positions[None],
                 use_cache=False,
                 layout=layout,
                 logits_to_keep=0 if at is None else at,
-            ).logits[0]
-        wanted = len(ids) if at is None else len(at)
-        if len(out) != wanted:
+                **more,
+            )
+
+    def _logits(self, out: Any, wanted: int) -> Tensor:
+        logits: Tensor = out.logits[0]
+        if len(logits) != wanted:
             raise RunnerError(f"{type(self.model).__name__} does not select logits by place: it cannot be trained here")
-        return out.float()
+        return logits.float()

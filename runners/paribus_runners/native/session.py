@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import os
 import signal
 import threading
@@ -20,6 +18,7 @@ from paribus.recipe.recipe import Recipe
 from paribus.study.job import Job
 from paribus.track.folder import RunFolder, write_json
 from paribus_runners.native import checkpoint, environment, fingerprint, resume
+from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.task import task_of
 from paribus_runners.native.tiny import make as tiny
@@ -74,15 +73,12 @@ def run(path: Path) -> None:
         raise RunFolderError(f"cannot read {folder.job}: {error}") from error
     with settled(), _termination() as asked:
         write_json(folder.environment, environment.describe())
-        policy = _load(job)
-        reference = None
-        if job.recipe.kl.kind != "off":
-            reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model).requires_grad_(False))
-        trainer = Trainer(job, folder, policy, reference, task_of(job.recipe.task), asked.is_set)
+        learner = Learner.of(job.recipe, _load(job))
+        trainer = Trainer(job, folder, learner, task_of(job.recipe.task), asked.is_set)
         found = resume.find(folder, job)
         if found is not None:
             attempt, progress = found
-            checkpoint.load(attempt.checkpoint, policy, trainer.optimizer)
+            checkpoint.load(attempt.checkpoint, learner)
             resume.take_over(folder, attempt, progress)
         trainer.run(found[1] if found else None)
 

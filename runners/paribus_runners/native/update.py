@@ -1,4 +1,4 @@
-"""The updates on the rollouts of one step: minibatches of whole groups, split for memory, one denominator each."""
+"""The updates on the experience of one step: optimizer batches, split for memory, one denominator each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import aggregation, clip, length, token_weight
-from paribus_runners.native.objective.advantage import advantages
+from paribus_runners.native.batch import Batch, minibatches, part, passes, tokens_of
+from paribus_runners.native.experience import Experience
+from paribus_runners.native.learner import Learner
+from paribus_runners.native.objective import clip, router
+from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.loss import Tokens, loss
-from paribus_runners.native.policy import Policy
-from paribus_runners.native.rollout.collect import Rollouts
+from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.score import BUDGET, score, split
 
 
@@ -36,6 +38,8 @@ class Part:
         kl_sum: sum of r - 1 - log r of the token ratio.
         diff_sum: sum of |new - old| log-probability, nats.
         diff_max: largest.
+        shift_sum: sum of the weights of router shift; nan without it.
+        shift_min: smallest.
         loss: share in the loss of the update.
     """
 
@@ -50,6 +54,8 @@ class Part:
     kl_sum: float
     diff_sum: float
     diff_max: float
+    shift_sum: float
+    shift_min: float
     loss: float
 
 
@@ -62,125 +68,118 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The responses of one optimizer batch.
+class Updates:
+    """All updates of a step.
 
     Attributes:
-        rows: places of the responses in the rollouts, groups together.
-        counted: responses that the denominator of the aggregation counts.
+        policy: those of the policy.
+        value_loss: loss of each update of the critic.
     """
 
-    rows: Tensor
-    counted: int
+    policy: tuple[Update, ...]
+    value_loss: tuple[float, ...]
 
 
-def updates(
-    recipe: Recipe, policy: Policy, optimizer: torch.optim.Optimizer, rollouts: Rollouts, seed: int, step: int
-) -> tuple[Update, ...]:
-    """Update the policy on the rollouts of one step; returns what each update showed.
-
-    The log-probabilities from sampling are the old ones: sampler and learner share weights, temperature and code.
-    """
-    A = advantages(recipe, rollouts.scored, rollouts.kept)
-    parameters = list(policy.model.parameters())
-    done = []
+def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int, step: int) -> Updates:
+    """Update policy and critic on the experience of one step; returns what each update showed."""
+    done: list[Update] = []
+    losses: list[float] = []
+    parameters = list(learner.policy.model.parameters())
     for epoch in range(recipe.schedule.epochs):
-        for batch in minibatches(recipe, rollouts, Random(f"update/{seed}/{step}/{epoch}")):
-            optimizer.zero_grad(set_to_none=True)
-            parts = tuple(_backward(recipe, policy, rollouts, A, batch))
-            norm = clip_gradients(parameters, recipe.optimizer.max_grad_norm)
-            optimizer.step()
-            done.append(Update(parts, norm))
-    return tuple(done)
+        for batch in minibatches(recipe, experience, Random(f"update/{seed}/{step}/{epoch}")):
+            for tokens in passes(recipe, tokens_of(recipe, experience, batch)):
+                learner.optimizer.zero_grad(set_to_none=True)
+                parts = tuple(backward(recipe, learner, experience.rollouts, batch, tokens))
+                norm = clip_gradients(parameters, recipe.optimizer.max_grad_norm)
+                learner.optimizer.step()
+                done.append(Update(parts, norm))
+            if learner.critic is not None:
+                losses.append(update_critic(recipe, learner, experience, batch))
+    return Updates(tuple(done), tuple(losses))
 
 
-def minibatches(recipe: Recipe, rollouts: Rollouts, random: Random) -> Iterator[Batch]:
-    """Yield the optimizer batches of one epoch: whole groups, shuffled, in ``minibatches`` parts of nearly equal size.
+def backward(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch, tokens: Tokens) -> Iterator[Part]:
+    """Add the gradient of one update of the policy, one forward pass after the other."""
+    policy, shift = learner.policy, recipe.token_weight if recipe.token_weight.kind == "router_shift" else None
+    for first, end, prompts, texts in _forward_passes(recipe, rollouts, batch, policy.device.type):
+        mine = part(tokens, first, end, policy.device)
+        now = score(
+            policy,
+            prompts,
+            texts,
+            recipe.schedule.temperature,
+            with_entropy=recipe.auxiliary.entropy != 0,
+            with_router=shift is not None,
+        )
+        gamma = None
+        if shift is not None:
+            assert mine.routing is not None
+            assert now.router is not None
+            gamma = router.shift(shift, mine.routing, now.router)
+        found = loss(recipe, now.logp, mine, now.entropy, gamma)
+        found.value.backward()  # type: ignore[no-untyped-call]
+        yield _observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach())
 
-    If fewer groups were kept than there are minibatches, there are fewer updates. A minibatch without a response in the
-    loss is left out.
-    """
-    group, kept = rollouts.scored.group, rollouts.kept
-    inside = kept & length.in_loss(recipe.length, rollouts.scored.truncated)
-    groups: list[int] = torch.unique(group[kept]).tolist()
-    random.shuffle(groups)
-    count = min(recipe.schedule.minibatches, len(groups))
-    for i in range(count):
-        chosen = groups[i * len(groups) // count : (i + 1) * len(groups) // count]
-        mine = torch.isin(group, torch.tensor(chosen))
-        rows = (mine & inside).nonzero().squeeze(1)
-        if len(rows):
-            yield Batch(rows, int((mine & kept).sum()) if recipe.length.count_masked_rows else len(rows))
+
+def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batch: Batch) -> float:
+    """Update the critic once on an optimizer batch; returns its loss, the mean over tokens."""
+    critic, optimizer, level = learner.critic, learner.critic_optimizer, recipe.auxiliary.value
+    assert critic is not None
+    assert optimizer is not None
+    assert level is not None
+    assert experience.value is not None
+    assert experience.returns is not None
+    rollouts, rows = experience.rollouts, batch.rows
+    mask = rollouts.responses.mask[rows]
+    old, returns = experience.value[rows], experience.returns[rows]
+    count = int(mask.sum())
+    optimizer.zero_grad(set_to_none=True)
+    total = 0.0
+    for first, end, prompts, texts in _forward_passes(recipe, rollouts, batch, critic.device.type):
+        here = mask[first:end]
+        targets = [x[first:end][here].float().to(critic.device) for x in (old, returns)]
+        share = value_loss.loss(level, critic.values(prompts, texts), *targets).sum() / count
+        share.backward()  # type: ignore[no-untyped-call]
+        total += float(share.detach())
+    clip_gradients(list(critic.model.parameters()), recipe.optimizer.max_grad_norm)
+    optimizer.step()
+    return total
 
 
-def _backward(recipe: Recipe, policy: Policy, rollouts: Rollouts, A: Tensor, batch: Batch) -> Iterator[Part]:
-    """Add the gradient of one optimizer batch, one forward pass after the other."""
-    rows, responses, device = batch.rows, rollouts.responses.select(batch.rows), policy.device
-    tokens = _tokens(recipe, rollouts, A, batch)
-    ids, groups = responses.tokens(), rollouts.scored.group[rows].tolist()
+def _forward_passes(
+    recipe: Recipe, rollouts: Rollouts, batch: Batch, device: str
+) -> Iterator[tuple[int, int, list[list[int]], list[list[list[int]]]]]:
+    """Yield parts of a batch that fit into memory: first and end response, prompts, responses by prompt."""
+    responses, groups = rollouts.responses.select(batch.rows), rollouts.scored.group[batch.rows].tolist()
+    ids = responses.tokens()
     costs = [len(x) + len(rollouts.prompts[g]) // recipe.schedule.group_size for x, g in zip(ids, groups, strict=True)]
-    for part in split(range(len(rows)), costs, BUDGET[device.type]):
-        prompts, texts = _by_group(part, ids, groups, rollouts.prompts)
-        mine = _slice(tokens, part[0], part[-1] + 1, device)
-        wants_entropy = recipe.auxiliary.entropy != 0
-        new, entropy = score(policy, prompts, texts, recipe.schedule.temperature, with_entropy=wants_entropy)
-        value, r = loss(recipe, new, mine, entropy)
-        value.backward()  # type: ignore[no-untyped-call]
-        yield _observe(recipe, new.detach(), mine, r, value.detach())
-
-
-def _tokens(recipe: Recipe, rollouts: Rollouts, A: Tensor, batch: Batch) -> Tokens:
-    """Return all tokens of an optimizer batch, with the weights that its global denominators give them."""
-    rows, responses = batch.rows, rollouts.responses.select(batch.rows)
-    mask = responses.mask
-    row = torch.arange(len(rows)).repeat_interleave(responses.length)
-    old, entropy = responses.logp[mask], responses.entropy[mask]
-    _, group = torch.unique(rollouts.scored.group[rows], return_inverse=True)
-    limit = recipe.schedule.max_new_tokens
-    weight = aggregation.token_weight(recipe.aggregation, responses.length, group, batch.counted, limit)
-    right = rollouts.scored.correct[rows][row]
-    return Tokens(
-        row=row,
-        rows=len(rows),
-        old=old,
-        advantage=A[rows][row].float() * token_weight.weight(recipe.token_weight, entropy, old),
-        weight=weight[row].float(),
-        entropy_weight=1 / len(row),
-        nll_weight=right.float() / right.sum().clamp_min(1),
-        reference=None if rollouts.reference is None else rollouts.reference[rows][mask],
-    )
-
-
-def _slice(tokens: Tokens, first: int, end: int, device: torch.device) -> Tokens:
-    """Return the tokens of the responses ``first`` to ``end``, on the device."""
-    here = (tokens.row >= first) & (tokens.row < end)
-    return Tokens(
-        row=(tokens.row[here] - first).to(device),
-        rows=end - first,
-        old=tokens.old[here].to(device),
-        advantage=tokens.advantage[here].to(device),
-        weight=tokens.weight[here].to(device),
-        entropy_weight=tokens.entropy_weight,
-        nll_weight=tokens.nll_weight[here].to(device),
-        reference=None if tokens.reference is None else tokens.reference[here].to(device),
-    )
+    unit = 2 if recipe.loss.kind == "pair_dpo" else 1
+    sums = [sum(costs[i : i + unit]) for i in range(0, len(ids), unit)]
+    for units in split(range(len(sums)), sums, BUDGET[device]):
+        first, end = units[0] * unit, (units[-1] + 1) * unit
+        yield first, end, *_by_group(range(first, end), ids, groups, rollouts.prompts)
 
 
 def _by_group(
-    part: Sequence[int], ids: Sequence[list[int]], groups: Sequence[int], prompts: Sequence[list[int]]
+    rows: Sequence[int], ids: Sequence[list[int]], groups: Sequence[int], prompts: Sequence[list[int]]
 ) -> tuple[list[list[int]], list[list[list[int]]]]:
-    runs = [(g, [ids[i] for i in members]) for g, members in groupby(part, key=lambda i: groups[i])]
+    runs = [(g, [ids[i] for i in members]) for g, members in groupby(rows, key=lambda i: groups[i])]
     return [prompts[g] for g, _ in runs], [texts for _, texts in runs]
 
 
-def _observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, value: Tensor) -> Part:
-    low, high = clip.bounds(recipe.clip, tokens.old)
-    is_low = (tokens.advantage < 0) & (r < low)
-    high_prob = tokens.old.exp() * ((tokens.advantage > 0) & (r > high))
-    difference = new - tokens.old
+def _observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tensor | None, share: Tensor) -> Part:
+    """Return what a pass showed of the tokens that have a weight in it."""
+    there = tokens.weight > 0
+    old, A, r, new = tokens.old[there], tokens.advantage[there], r[there], new[there]
+    if not len(old):
+        return Part(0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, math.nan, math.inf, float(share))
+    low, high = clip.bounds(recipe.clip, old)
+    high_prob = old.exp() * ((A > 0) & (r > high))
+    difference = new - old
     ratio = difference.exp()
+    gamma = torch.full_like(old, math.nan) if shift is None else shift[there]
     values = (
-        is_low.sum(),
+        ((A < 0) & (r < low)).sum(),
         (high_prob > 0).sum(),
         high_prob.sum(),
         high_prob.max(),
@@ -190,7 +189,9 @@ def _observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, value: Tens
         (ratio - 1 - difference).sum(),
         difference.abs().sum(),
         difference.abs().max(),
-        value,
+        gamma.sum(),
+        gamma.min(),
+        share,
     )
     return Part(len(new), *torch.stack([v.double() for v in values]).tolist())
 

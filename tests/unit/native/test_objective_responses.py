@@ -25,6 +25,7 @@ def _scored(correct: list[list[bool]], lengths: Tensor | None = None, truncated:
         groups=len(correct),
         score=2 * flat.double() - 1,
         correct=flat,
+        formatted=flat,
         length=torch.full_like(flat, 5, dtype=torch.long) if lengths is None else lengths,
         truncated=torch.zeros_like(flat) if truncated is None else truncated,
         kl=torch.zeros(len(flat), dtype=torch.float64),
@@ -55,7 +56,12 @@ def test_plus_minus_one_doubles_without_a_std(correct: list[list[bool]]) -> None
 
 def test_reward_factor_multiplies() -> None:
     """The factor multiplies the mapped reward."""
-    R = reward(f.Reward(map="binary01", factor=10.0), torch.tensor([-1.0, 1.0]), torch.tensor([False, True]))
+    R = reward(
+        f.Reward(map="binary01", factor=10.0),
+        torch.tensor([-1.0, 1.0]),
+        torch.tensor([False, True]),
+        torch.tensor([True, True]),
+    )
     assert R.tolist() == [0.0, 10.0]
 
 

@@ -60,7 +60,8 @@ def _tokens(seed: int, level: f.Aggregation | None = None) -> Tokens:
         old=-3 * torch.rand(T, generator=g, dtype=torch.float64) - 0.1,
         advantage=A[ROW],
         weight=_weights(level or f.SequenceMean())[ROW],
-        entropy_weight=1 / T,
+        correction=torch.ones(T, dtype=torch.float64),
+        entropy_weight=torch.full((T,), 1 / T, dtype=torch.float64),
         nll_weight=torch.zeros(T, dtype=torch.float64),
     )
 
@@ -71,8 +72,7 @@ def _near(tokens: Tokens, seed: int, by: float) -> Tensor:
 
 
 def _gradient(recipe: Recipe, new: Tensor, tokens: Tokens) -> Tensor:
-    value, _ = loss(recipe, new, tokens)
-    return torch.autograd.grad(value, new)[0]
+    return torch.autograd.grad(loss(recipe, new, tokens).value, new)[0]
 
 
 @pytest.mark.parametrize("level", RATIOS, ids=lambda x: x.kind)
@@ -81,7 +81,7 @@ def test_on_policy_every_rule_has_the_policy_gradient(level: f.Ratio, rule: f.Cl
     """T-Q1 and T-C1: at r = 1 the coefficient of each token is A times its weight; only sequence ratios spread it."""
     tokens = _tokens(0)
     new = tokens.old.clone().requires_grad_()
-    r = ratio.ratio(level, new, tokens.old, ROW, 4)
+    r = ratio.ratio(level, new - tokens.old, ROW, 4)
     torch.testing.assert_close(r, torch.ones_like(r))
     want = -tokens.weight * tokens.advantage
     if level.kind == "seq_product" and rule.kind != "is_cap_sg":  # d r / d log pi is 1 for each token: times L
@@ -264,12 +264,11 @@ def test_kl_gradients_by_enumeration(estimator: str, expected: str) -> None:
     torch.testing.assert_close(got, torch.autograd.grad(reverse if expected == "reverse" else forward, logits)[0])
 
 
-def test_kl_in_reward_is_the_sum_over_tokens() -> None:
-    """Beta k1, summed over the response, is what the reward loses."""
+def test_kl_in_reward_charges_each_token() -> None:
+    """Each token pays beta k1; without KL in the reward none pays."""
     old, ref = torch.arange(T).double(), torch.ones(T).double()
-    got = kl.in_reward(f.KlInReward(beta=0.5), old, ref, ROW, 4)
-    torch.testing.assert_close(got[0], 0.5 * (old[:2] - ref[:2]).sum())
-    assert kl.in_reward(f.NoKl(), old, ref, ROW, 4).tolist() == [0.0] * 4
+    torch.testing.assert_close(kl.charge(f.KlInReward(beta=0.5), old, ref), 0.5 * (old - ref))
+    assert kl.charge(f.KlInLoss(), old, ref).tolist() == [0.0] * T
 
 
 def test_kl_in_the_loss_adds_its_gradient() -> None:

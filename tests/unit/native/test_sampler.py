@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout import torch as sampler
 from paribus_runners.native.rollout.responses import Responses
-from paribus_runners.native.score import reference_logp, score
+from paribus_runners.native.score import score, score_all
 from paribus_runners.native.seeds import uniforms
 from paribus_runners.native.task import Chain
 
@@ -52,11 +52,12 @@ def test_learner_agrees_with_sampler(policy: Policy, prompts: list[list[int]]) -
     responses = _sample(policy, prompts)
     tokens = responses.tokens()
     groups = [tokens[i : i + 3] for i in range(0, len(tokens), 3)]
-    logp, entropy = score(policy, prompts, groups, 0.7, with_entropy=True)
-    assert entropy is not None
-    torch.testing.assert_close(logp.detach(), responses.logp[responses.mask], rtol=0, atol=1e-4)
-    torch.testing.assert_close(entropy.detach(), responses.entropy[responses.mask], rtol=0, atol=1e-4)
-    torch.testing.assert_close(reference_logp(policy, prompts, responses, 0.7), responses.logp, rtol=0, atol=1e-4)
+    scores = score(policy, prompts, groups, 0.7, with_entropy=True)
+    assert scores.entropy is not None
+    torch.testing.assert_close(scores.logp.detach(), responses.logp[responses.mask], rtol=0, atol=1e-4)
+    torch.testing.assert_close(scores.entropy.detach(), responses.entropy[responses.mask], rtol=0, atol=1e-4)
+    scored = responses.padded(score_all(policy, prompts, responses, 0.7).logp)
+    torch.testing.assert_close(scored, responses.logp, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(("rows", "evict"), [(512, 2.0), (512, 0.01), (4, 0.25), (1, 0.25)])

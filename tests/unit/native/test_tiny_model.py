@@ -84,13 +84,17 @@ def test_fingerprints_follow_what_they_name() -> None:
     assert data[0] == data[1] != data[2]
 
 
-def test_unsupported_levels_are_all_named() -> None:
-    """Each thing that is missing has its own sentence."""
+def test_what_cannot_be_trained_is_named() -> None:
+    """Each model that does not fit has its own sentence; all levels of all factors are trained."""
     recipe = Recipe.model_validate(
-        {"aggregation": {"kind": "token_micro"}, "schedule": {"staleness": 2}, "correction": {"kind": "token_truncate"}}
+        {
+            "task": {"kind": "jsonl", "train": "a", "heldout": "b"},
+            "token_weight": {"kind": "router_shift"},
+            "correction": {"kind": "token_truncate"},
+        }
     )
-    assert len(runner.unsupported(recipe)) == 3
-    assert runner.unsupported(Recipe()) == ()
+    assert len(runner.unsupported(recipe)) == 2
+    assert runner.unsupported(Recipe.model_validate({"aggregation": {"kind": "token_micro"}})) == ()
 
 
 def test_a_skill_that_is_not_learned_is_an_error() -> None:

@@ -13,9 +13,12 @@ from torch import Tensor
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native import score, update
-from paribus_runners.native.objective.advantage import advantages
+from paribus_runners.native.batch import minibatches, tokens_of
+from paribus_runners.native.experience import weigh
+from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.rollout.collect import Rollouts, collect
+from paribus_runners.native.rollout.collect import Source, collect
+from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.task import Chain, Problem, Verdict
 
 
@@ -36,10 +39,11 @@ def _gradient(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> list[Tensor
     with torch.no_grad():
         for p in policy.model.parameters():
             p.add_(0.01 * torch.sin(torch.arange(p.numel()).view_as(p)))
-    A = advantages(recipe, rollouts.scored, rollouts.kept)
     whole = _changed(recipe, schedule=recipe.schedule.model_copy(update={"minibatches": 1}))
-    (batch,) = update.minibatches(whole, rollouts, Random(0))
-    list(update._backward(whole, policy, rollouts, A, batch))
+    experience = weigh(whole, rollouts)
+    (batch,) = minibatches(whole, experience, Random(0))
+    tokens = tokens_of(whole, experience, batch)
+    list(update.backward(whole, Learner.of(whole, policy), rollouts, batch, tokens))
     return [p.grad for p in policy.model.parameters() if p.grad is not None]
 
 
@@ -62,7 +66,7 @@ def test_gradient_does_not_depend_on_the_micro_batch_split(
     """U4: one pass with all tokens and passes of one response each add up to the same gradient."""
     recipe = _changed(recipe, **changes)
     policies = [Policy.load(str(chain_model), None, "float32") for _ in range(3)]
-    rollouts = collect(recipe, policies[0], None, _Coin(), 0, 1)
+    rollouts = collect(recipe, Source(policies[0], None, _Coin(), 0), 1).rollouts
     gradients = []
     for policy, budget in zip(policies, (10**6, 1, 60), strict=True):
         monkeypatch.setitem(score.BUDGET, "cpu", budget)
@@ -77,9 +81,9 @@ def test_dropping_groups_without_spread_only_rescales(recipe: Recipe, chain_mode
     """T-F1: under group baselines, drop multiplies the gradient of seq_sum by old over kept responses."""
     recipe = _changed(recipe, aggregation=f.SequenceSum())
     policies = [Policy.load(str(chain_model), None, "float32") for _ in range(2)]
-    rollouts = collect(recipe, policies[0], None, _Coin(), 0, 1)
+    rollouts = collect(recipe, Source(policies[0], None, _Coin(), 0), 1).rollouts
     dropping = _changed(recipe, filter=f.Drop())
-    dropped = collect(dropping, policies[1], None, _Coin(), 0, 1)
+    dropped = collect(dropping, Source(policies[1], None, _Coin(), 0), 1).rollouts
     kept = int(dropped.kept.sum())
     assert 0 < kept < len(rollouts.kept)
     full, part = _gradient(recipe, policies[0], rollouts), _gradient(dropping, policies[1], dropped)
@@ -101,7 +105,7 @@ class _Fixed(Chain):
 def test_refill_samples_until_enough_groups_have_spread(recipe: Recipe, policy: Policy) -> None:
     """Dynamic sampling keeps exactly P groups with both outcomes and throws the surplus away."""
     recipe = _changed(recipe, filter=f.Refill(max_generation_batches=50))
-    rollouts = collect(recipe, policy, None, _Coin(), 0, 1)
+    rollouts = collect(recipe, Source(policy, None, _Coin(), 0), 1).rollouts
     assert rollouts.rounds > 1
     assert rollouts.scored.groups == 6 * rollouts.rounds == len(rollouts.prompts)
     kept = rollouts.scored.group[rollouts.kept]
@@ -113,20 +117,22 @@ def test_refill_samples_until_enough_groups_have_spread(recipe: Recipe, policy: 
 
 def test_refill_gives_up_after_its_rounds(recipe: Recipe, policy: Policy) -> None:
     """When no group ever has spread, sampling ends after max_generation_batches with nothing to train on."""
-    rollouts = collect(_changed(recipe, filter=f.Refill(max_generation_batches=3)), policy, None, _Fixed(True), 0, 1)
+    rollouts = collect(
+        _changed(recipe, filter=f.Refill(max_generation_batches=3)), Source(policy, None, _Fixed(True), 0), 1
+    ).rollouts
     assert rollouts.rounds == 3
     assert not rollouts.kept.any()
 
 
 def test_minibatches_are_whole_groups_that_cover_the_batch_once(recipe: Recipe, policy: Policy) -> None:
     """Every response is in one minibatch of the epoch, with its whole group; the order follows the random source."""
-    rollouts = collect(recipe, policy, None, Chain(), 0, 1)
-    batches = list(update.minibatches(recipe, rollouts, Random(0)))
+    rollouts = collect(recipe, Source(policy, None, Chain(), 0), 1).rollouts
+    batches = list(minibatches(recipe, weigh(recipe, rollouts), Random(0)))
     assert len(batches) == 2
     assert torch.cat([b.rows for b in batches]).sort().values.tolist() == list(range(48))
     for batch in batches:
         assert rollouts.scored.group[batch.rows].bincount().unique().tolist() in ([8], [0, 8])
-    others = [next(update.minibatches(recipe, rollouts, Random(i))).rows.tolist() for i in range(5)]
+    others = [next(minibatches(recipe, weigh(recipe, rollouts), Random(i))).rows.tolist() for i in range(5)]
     assert any(o != batches[0].rows.tolist() for o in others)
 
 
@@ -134,10 +140,10 @@ def test_masked_responses_are_not_trained_on(recipe: Recipe, policy: Policy) -> 
     """With mask_loss, truncated responses are in no minibatch, but stay in the denominator where asked."""
     for counted in (False, True):
         masked = _changed(recipe, length=f.Length(truncated="mask_loss", count_masked_rows=counted))
-        rollouts = collect(masked, policy, None, Chain(), 0, 1)
+        rollouts = collect(masked, Source(policy, None, Chain(), 0), 1).rollouts
         rollouts = dataclasses.replace(
             rollouts, scored=dataclasses.replace(rollouts.scored, truncated=torch.arange(48) % 3 == 0)
         )
-        batches = list(update.minibatches(masked, rollouts, Random(0)))
+        batches = list(minibatches(masked, weigh(masked, rollouts), Random(0)))
         assert all((b.rows % 3 != 0).all() for b in batches)
         assert sum(b.counted for b in batches) == (48 if counted else 32)

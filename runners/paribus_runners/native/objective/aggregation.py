@@ -15,7 +15,8 @@ def token_weight(level: f.Aggregation, length: Tensor, group: Tensor, rows: int,
     The weights need no policy, so they are fixed before the batch is split for memory, and the gradient does not
     depend on the split. With N responses, P groups and T tokens in the loss, and L the length of a response:
     ``seq_mean`` 1/(N L) (GRPO). ``token_group`` 1/(P tokens of the group) (DAPO, arXiv 2503.14476, Eq. 8).
-    ``token_batch`` 1/T (DAPO's code). ``const`` 1/(N C) (Dr. GRPO, arXiv 2503.20783). ``seq_sum`` 1/N. ``seq_meansum``
+    ``token_batch`` 1/T (DAPO's code). ``token_micro`` 1/(m tokens of the micro-batch) with m micro-batches (TRL
+    ``bnpo``). ``const`` 1/(N C) (Dr. GRPO, arXiv 2503.20783). ``seq_sum`` 1/N. ``seq_meansum``
     1/L (DCPO).
 
     Args:
@@ -33,6 +34,10 @@ def token_weight(level: f.Aggregation, length: Tensor, group: Tensor, rows: int,
         return (1 / (groups * segment.total(L, group, groups)))[group]
     if isinstance(level, f.TokenBatch):
         return torch.full_like(L, 1 / float(L.sum()))
+    if isinstance(level, f.TokenMicro):
+        count = min(level.microbatches, len(L))
+        micro = torch.arange(len(L)) * count // len(L)
+        return (1 / (count * segment.total(L, micro, count)))[micro]
     if isinstance(level, f.ConstantLength):
         return torch.full_like(L, 1 / (rows * (level.length or limit)))
     if isinstance(level, f.SequenceSum):

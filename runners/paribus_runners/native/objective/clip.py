@@ -17,7 +17,8 @@ def surrogate(level: f.Clip, r: Tensor, A: Tensor, new: Tensor, old: Tensor) -> 
     ``ppo_dual``: for A < 0 not below c A (arXiv 1912.09729). ``two_sided``: min(min(r, delta) A, clip(r) A)
     (INTELLECT-2, arXiv 2505.07291). ``is_cap_sg``: sg(clip(r, floor, cap)) A log pi (CISPO, arXiv 2506.13585, Eq. 4).
     ``soft_gate``: (4 / tau) sigmoid(tau (r - 1)) A with tau by the sign of A (SAPO, arXiv 2511.20347). ``dynamic``:
-    ppo_min with bounds that widen for rare tokens (DCPO, arXiv 2509.02333).
+    ppo_min with bounds that widen for rare tokens (DCPO, arXiv 2509.02333). ``log_clip``: r A, for an r that was made
+    of clipped log ratios (:func:`clip_log_ratio`).
 
     Args:
         level: the clip rule.
@@ -26,7 +27,7 @@ def surrogate(level: f.Clip, r: Tensor, A: Tensor, new: Tensor, old: Tensor) -> 
         new: [T] log-probability under the policy that is updated; only ``is_cap_sg`` reads it.
         old: [T] log-probability under the policy that sampled; only ``dynamic`` reads it.
     """
-    if isinstance(level, f.NoClip):
+    if isinstance(level, f.NoClip | f.LogClip):
         return r * A
     if isinstance(level, f.SoftGate):
         tau = torch.where(A > 0, level.tau_positive, level.tau_negative)
@@ -40,8 +41,26 @@ def surrogate(level: f.Clip, r: Tensor, A: Tensor, new: Tensor, old: Tensor) -> 
     return torch.where(A < 0, torch.maximum(least, level.c * A), least) if isinstance(level, f.PpoDual) else least
 
 
+def clip_log_ratio(level: f.Clip, d: Tensor, A: Tensor) -> Tensor:
+    """Return the log ratio of each token [T] as it enters the ratio of its response.
+
+    ``log_clip``: min(d, high) where A > 0, max(d, -low) where A < 0 (GMPO, arXiv 2507.20673, Eq. 4; the clip is on the
+    side that the update would go further to). All other rules leave d alone.
+
+    Args:
+        level: the clip rule.
+        d: [T] new minus old log-probability, nats.
+        A: [T] advantage.
+    """
+    if not isinstance(level, f.LogClip):
+        return d
+    return torch.where(A > 0, d.clamp_max(level.high), torch.where(A < 0, d.clamp_min(-level.low), d))
+
+
 def bounds(level: f.Clip, old: Tensor) -> tuple[Tensor, Tensor]:
-    """Return lower and upper bound of r, each [T]; infinite where the rule has none.
+    """Return lower and upper bound of the ratio that the rule looks at, each [T]; infinite where it has none.
+
+    For ``log_clip`` that is the ratio of the token, for all others r.
 
     ``dynamic``, with q the old probability: 0.5 + 0.5 sqrt(max(1 - 4 low / q, 0)) and 0.5 + 0.5 sqrt(1 + 4 high / q),
     the latter at most ``cap`` (DCPO, arXiv 2509.02333).
@@ -52,6 +71,8 @@ def bounds(level: f.Clip, old: Tensor) -> tuple[Tensor, Tensor]:
         return low, (0.5 + 0.5 * (1 + 4 * level.high / q).sqrt()).clamp_max(level.cap)
     if isinstance(level, f.CappedWeight):
         edges = level.floor, level.cap
+    elif isinstance(level, f.LogClip):
+        edges = math.exp(-level.low), math.exp(level.high)
     elif isinstance(level, f.PpoMin | f.PpoDual | f.TwoSided):
         edges = 1 - level.low, 1 + level.high
     else:

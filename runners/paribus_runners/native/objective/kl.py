@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
-from paribus_runners.native.objective import segment
 
 
 def estimate(estimator: str, u: Tensor) -> Tensor:
@@ -19,19 +19,20 @@ def estimate(estimator: str, u: Tensor) -> Tensor:
     return u**2 / 2 if estimator == "k2" else (-u).exp() - 1 + u
 
 
-def in_reward(level: f.Kl, old: Tensor, reference: Tensor, row: Tensor, rows: int) -> Tensor:
-    """Return [N] what is subtracted from R: beta times the estimate, summed over the tokens of each response.
+def charge(level: f.Kl, old: Tensor, reference: Tensor) -> Tensor:
+    """Return what each token pays from the reward [T]: beta times the estimate; 0 where KL is not in the reward.
+
+    With ``unit: sequence`` R pays the sum over the response (RLOO, arXiv 2402.14740); with ``unit: token`` each token
+    pays for itself, and through its return for those behind it (REINFORCE++, arXiv 2501.03262).
 
     Args:
         level: the KL term.
         old: [T] log-probability under the policy that sampled.
         reference: [T] log-probability under the reference.
-        row: [T] index of the response of each token.
-        rows: N.
     """
     if not isinstance(level, f.KlInReward):
-        return old.new_zeros(rows)
-    return level.beta * segment.total(estimate(level.estimator, old - reference), row, rows)
+        return torch.zeros_like(old)
+    return level.beta * estimate(level.estimator, old - reference)
 
 
 def in_loss(level: f.Kl, new: Tensor, old: Tensor, reference: Tensor) -> Tensor:

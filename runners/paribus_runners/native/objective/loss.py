@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
+from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import clip, kl, ratio
+from paribus_runners.native.objective import clip, kl, pair, ratio
+from paribus_runners.native.objective.router import Routing
 
 
 @dataclass(frozen=True)
@@ -17,12 +20,14 @@ class Tokens:
     Attributes:
         row: [T] index of the response of each token, 0 to n - 1.
         rows: n.
-        old: [T] log-probability when sampled, nats.
-        advantage: [T] A times the token weight.
+        old: [T] log-probability under the policy at the start of the updates, nats.
+        advantage: [T] A times the token weight; for a loss of pairs 1 in the better response and -1 in the worse one.
         weight: [T] weight in the loss of the optimizer batch (:mod:`.aggregation`).
-        entropy_weight: weight of each token's entropy in the entropy bonus: 1 / tokens in the optimizer batch.
+        correction: [T] importance weight between sampler and learner (:mod:`.correction`).
+        entropy_weight: [T] weight of the entropy in the entropy bonus: 1 / tokens in the optimizer batch.
         nll_weight: [T] weight in the NLL of correct responses: 1 / their tokens in the optimizer batch, or 0.
         reference: [T] log-probability under the reference; ``None`` without KL.
+        routing: how the tokens were routed at the start of the updates; ``None`` without router shift.
     """
 
     row: Tensor
@@ -30,28 +35,64 @@ class Tokens:
     old: Tensor
     advantage: Tensor
     weight: Tensor
-    entropy_weight: float
+    correction: Tensor
+    entropy_weight: Tensor
     nll_weight: Tensor
     reference: Tensor | None = None
+    routing: Routing | None = None
 
 
-def loss(recipe: Recipe, new: Tensor, tokens: Tokens, entropy: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the share of these tokens in the loss (the shares of all parts of a batch add up), and r [T].
+class Loss(NamedTuple):
+    """The loss of some tokens.
+
+    Attributes:
+        value: share in the loss of the optimizer batch; the shares of all parts add up.
+        ratio: [T] the ratio that the clip rule looks at, without gradient.
+    """
+
+    value: Tensor
+    ratio: Tensor
+
+
+def loss(
+    recipe: Recipe, new: Tensor, tokens: Tokens, entropy: Tensor | None = None, shift: Tensor | None = None
+) -> Loss:
+    """Return the loss of these tokens.
 
     Args:
         recipe: ratio, clip, KL and auxiliary levels.
         new: [T] log-probability under the policy that is updated, nats.
         tokens: the tokens.
         entropy: [T] entropy of the policy that is updated; needed for the entropy bonus only.
+        shift: [T] weight of tokens whose routing moved (:mod:`.router`); needed for router shift only.
     """
-    r = ratio.ratio(recipe.ratio, new, tokens.old, tokens.row, tokens.rows)
-    x = clip.surrogate(recipe.clip, r, tokens.advantage, new, tokens.old)
+    if isinstance(recipe.loss, f.PairDpo):
+        return _pairs(recipe.loss, new, tokens)
+    d, A = new - tokens.old, tokens.advantage
+    if isinstance(recipe.token_weight, f.RouterShift):
+        assert shift is not None
+        if recipe.token_weight.target == "ratio":
+            d = d + shift.log()
+        else:
+            A = A * shift
+    clipped = clip.clip_log_ratio(recipe.clip, d, A)
+    r = ratio.ratio(recipe.ratio, clipped, tokens.row, tokens.rows)
+    x = tokens.correction * clip.surrogate(recipe.clip, r, A, new, tokens.old)
     if tokens.reference is not None:
         x = x - kl.in_loss(recipe.kl, new, tokens.old, tokens.reference)
     value = -(tokens.weight * x).sum()
     if recipe.auxiliary.entropy:
         assert entropy is not None
-        value = value - recipe.auxiliary.entropy * tokens.entropy_weight * entropy.sum()
+        value = value - recipe.auxiliary.entropy * (tokens.entropy_weight * entropy).sum()
     if recipe.auxiliary.positive_nll:
         value = value - recipe.auxiliary.positive_nll * (tokens.nll_weight * new).sum()
-    return value, r.detach()
+    looked_at = d.exp() if isinstance(recipe.clip, f.LogClip) else r
+    return Loss(value, looked_at.detach())
+
+
+def _pairs(level: f.PairDpo, new: Tensor, tokens: Tokens) -> Loss:
+    """Return the loss of whole pairs, each with the weight of its first token."""
+    assert tokens.reference is not None
+    each = pair.loss(level, new, tokens.reference, tokens.advantage, tokens.row, tokens.rows)
+    weight = tokens.weight.new_zeros(len(each)).scatter(0, tokens.row // 2, tokens.weight)
+    return Loss((weight * each).sum(), (new - tokens.old).exp().detach())

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from paribus.recipe.factors import Reward
 
 
-def reward(level: Reward, score: Tensor, correct: Tensor) -> Tensor:
-    """Return R [N] from the task's score [N] and correctness y [N].
+def parts(level: Reward, score: Tensor, correct: Tensor, formatted: Tensor) -> list[tuple[float, Tensor]]:
+    """Return the rewards that count, each as its weight and r [N].
 
-    ``binary01``: y. ``pm1``: 2y - 1 (DAPO, arXiv 2503.14476, Eq. 7). ``scalar``: the score. Times ``level.factor``.
+    With x in {0, 1}, the correctness or whether there is an answer: ``binary01``: x. ``pm1``: 2x - 1 (DAPO, arXiv
+    2503.14476, Eq. 7). ``scalar``: the task's own score, for the form of the answer 2x - 1. Times ``level.factor``.
+
+    Args:
+        level: the reward map.
+        score: [N] the task's own score.
+        correct: [N] correctness.
+        formatted: [N] whether the response ended by itself and holds an answer.
     """
-    y = correct.to(score.dtype)
-    return level.factor * {"binary01": y, "pm1": 2 * y - 1, "scalar": score}[level.map]
+    found = []
+    for weight, x, own in (
+        (level.weights.correct, correct, score),
+        (level.weights.format, formatted, 2 * formatted.to(score.dtype) - 1),
+    ):
+        if weight:
+            y = x.to(score.dtype)
+            found.append((weight, level.factor * {"binary01": y, "pm1": 2 * y - 1, "scalar": own}[level.map]))
+    return found
+
+
+def reward(level: Reward, score: Tensor, correct: Tensor, formatted: Tensor) -> Tensor:
+    """Return R [N], the weighted sum of the rewards that count; arguments as in :func:`parts`."""
+    total = torch.zeros_like(score)
+    for weight, r in parts(level, score, correct, formatted):
+        total = total + weight * r
+    return total

@@ -29,18 +29,29 @@ def scale(level: f.Scale, centred: Tensor, reward: Tensor, length: Tensor, group
     if isinstance(level, f.NoScale) or not len(reward):
         return centred
     if isinstance(level, f.GroupStd):
-        deviation = reward - segment.mean(reward, group, groups)[group]
-        freedom = (segment.size(group, groups) - level.ddof).clamp_min(1)
-        std = (segment.total(deviation**2, group, groups) / freedom).sqrt()[group]
-        return _divide(centred, std, level.eps)
+        return by_group_std(level, centred, reward, group, groups)
     assert isinstance(level, f.BatchStdRaw | f.BatchStdCentred | f.BatchWhiten)
     weight = length.to(reward.dtype) if level.unit == "token" else torch.ones_like(reward)
     if isinstance(level, f.BatchWhiten):
-        centred = centred - (weight * centred).sum() / weight.sum()
-        return _divide(centred, _std(centred, weight, level.ddof), level.eps)
+        return whiten(level, centred, weight)
     raw = isinstance(level, f.BatchStdRaw)
     values = reward if raw else reward - segment.mean(reward, group, groups)[group]
     return _divide(centred, _std(values, weight, level.ddof), level.eps)
+
+
+def by_group_std(
+    level: f.GroupStd | f.BatchWhiten, centred: Tensor, reward: Tensor, group: Tensor, groups: int
+) -> Tensor:
+    """Return ``centred`` [N] divided by the std of ``reward`` [N] over its group, with ddof and eps of ``level``."""
+    deviation = reward - segment.mean(reward, group, groups)[group]
+    freedom = (segment.size(group, groups) - level.ddof).clamp_min(1)
+    return _divide(centred, (segment.total(deviation**2, group, groups) / freedom).sqrt()[group], level.eps)
+
+
+def whiten(level: f.BatchWhiten, x: Tensor, weight: Tensor) -> Tensor:
+    """Return ``x`` [n] minus its mean, divided by its std, each value counted ``weight`` [n] times."""
+    x = x - (weight * x).sum() / weight.sum()
+    return _divide(x, _std(x, weight, level.ddof), level.eps)
 
 
 def _std(x: Tensor, weight: Tensor, ddof: int) -> Tensor:

@@ -1,10 +1,12 @@
-"""The rollouts of one step: sampling rounds, verification, group filter."""
+"""Collecting the rollouts of one step: sampling rounds, verification, group filter."""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,81 +18,94 @@ from paribus_runners.native.objective import kl, length
 from paribus_runners.native.objective.advantage import Scored, shaped_reward
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.rollout.torch import sample
-from paribus_runners.native.score import reference_logp
+from paribus_runners.native.score import score_all
 from paribus_runners.native.seeds import uniforms
 from paribus_runners.native.task import Problem, Task
 
 
 @dataclass(frozen=True)
-class Rollouts:
-    """All responses of a step, those that the filter threw away included.
+class Source:
+    """Where rollouts come from.
 
     Attributes:
-        prompts: tokens of the prompt of each group.
-        responses: N responses, groups one after the other.
-        scored: what the verifier said, and all else that rewards are made of.
-        reference: [N, M] log-probabilities under the reference; ``None`` without KL.
-        kept: [N] which responses take part in the baseline: their group passed the filter, they were not dropped.
-        rounds: sampling rounds.
-        seconds_sampling: seconds spent in sampling.
-        seconds_reward: seconds spent in verification.
+        policy: samples; its weights change between steps.
+        reference: what KL or a loss of pairs compares with; ``None`` if the recipe has neither.
+        task: problems and verifier.
+        seed: seed of the run.
     """
 
-    prompts: list[list[int]]
-    responses: Responses
-    scored: Scored
-    reference: Tensor | None
-    kept: Tensor
-    rounds: int
-    seconds_sampling: float
-    seconds_reward: float
+    policy: Policy
+    reference: Policy | None
+    task: Task
+    seed: int
 
 
-def collect(recipe: Recipe, policy: Policy, reference: Policy | None, task: Task, seed: int, step: int) -> Rollouts:
+class Collected(NamedTuple):
+    """The rollouts of a step, and groups beyond the wanted number that the next step may begin with."""
+
+    rollouts: Rollouts
+    surplus: Rollouts | None
+
+
+def collect(recipe: Recipe, source: Source, step: int, updates: int = 0, waiting: Rollouts | None = None) -> Collected:
     """Sample and verify until the filter is content, or its sampling rounds are used up.
 
-    With ``refill`` the first ``prompts_per_step`` groups with spread are kept and the surplus is thrown away; when the
-    rounds are used up, the step trains on the groups that there are.
+    With ``refill`` and ``refill_async`` the first ``prompts_per_step`` groups with spread are kept; when the rounds are
+    used up, the step trains on the groups that there are. ``refill`` throws the surplus away, ``refill_async`` hands at
+    most ``max_surplus`` groups of it to the next step, the oldest first; its sampler never rests, so each step has a
+    round.
+
+    Args:
+        recipe: schedule, filter, length rule and KL.
+        source: where rollouts come from.
+        step: the step that they are for; below 0 in value pretraining.
+        updates: optimizer updates that the policy has seen.
+        waiting: surplus of the step before.
     """
     wanted = recipe.schedule.prompts_per_step
-    limit = recipe.filter.max_generation_batches if isinstance(recipe.filter, f.Refill) else 1
-    parts: list[Rollouts] = []
-    found = 0
-    while not parts or (found < wanted and len(parts) < limit):
-        part = _round(recipe, policy, reference, task, seed, step, len(parts))
-        good = _good_groups(recipe, part.scored)
-        good &= good.cumsum(0) <= wanted - found
-        found += int(good.sum())
-        parts.append(replace(part, kept=part.kept & good[part.scored.group]))
-    return _join(parts)
+    again = isinstance(recipe.filter, f.Refill | f.RefillAsync)
+    limit = recipe.filter.max_generation_batches if isinstance(recipe.filter, f.Refill | f.RefillAsync) else 1
+    parts = [] if waiting is None else [replace(waiting, carried=torch.ones_like(waiting.carried))]
+    found = sum(len(p.prompts) for p in parts)
+    rounds = 0
+    while rounds == 0 or (again and found < wanted and rounds < limit):
+        part = _round(recipe, source, step, rounds, updates)
+        found += int(good_groups(recipe, part.scored).sum())
+        parts.append(part)
+        rounds += 1
+    joined = Rollouts.join(parts)
+    good = good_groups(recipe, joined.scored)
+    first = good & (good.cumsum(0) <= wanted) if again else good
+    surplus = None
+    if isinstance(recipe.filter, f.RefillAsync):
+        chosen = (good & ~first).nonzero().squeeze(1).tolist()[: recipe.filter.max_surplus]
+        surplus = joined.groups(chosen) if chosen else None
+    return Collected(replace(joined, kept=joined.kept & first[joined.scored.group]), surplus)
 
 
-def _round(
-    recipe: Recipe, policy: Policy, reference: Policy | None, task: Task, seed: int, step: int, round_: int
-) -> Rollouts:
-    size, schedule = recipe.schedule.group_size, recipe.schedule
+def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int) -> Rollouts:
+    size, schedule, policy = recipe.schedule.group_size, recipe.schedule, source.policy
     start = time.perf_counter()
-    problems = task.training(seed, step, round_, schedule.prompts_per_step)
+    problems = source.task.training(source.seed, step, round_, schedule.prompts_per_step)
     prompts = policy.encode([p.prompt for p in problems])
-    numbers = uniforms(len(problems) * size, schedule.max_new_tokens, seed, "rollout", step, round_)
+    numbers = uniforms(len(problems) * size, schedule.max_new_tokens, source.seed, "rollout", step, round_)
     responses = sample(policy, prompts, size, numbers, schedule.temperature)
     sampled = time.perf_counter()
-    score, correct = _verify(task, problems, policy, responses, size)
+    scored = _verified(source.task, problems, policy, responses, size)
     verified = time.perf_counter()
-    logp = reference_logp(reference, prompts, responses, schedule.temperature) if reference else None
+    logp = None
+    if source.reference is not None:
+        logp = responses.padded(score_all(source.reference, prompts, responses, schedule.temperature).logp)
+        scored = replace(scored, kl=charges(recipe, responses, logp).sum(1))
     return Rollouts(
         prompts=prompts,
+        problems=[hashlib.sha256(p.prompt.encode()).hexdigest()[:16] for p in problems],
+        born=torch.full((len(problems),), updates),
+        carried=torch.zeros(len(problems), dtype=torch.bool),
         responses=responses,
-        scored=Scored(
-            group=torch.arange(len(problems)).repeat_interleave(size),
-            groups=len(problems),
-            score=score,
-            correct=correct,
-            length=responses.length,
-            truncated=responses.truncated,
-            kl=_kl(recipe, responses, logp),
-        ),
+        scored=scored,
         reference=logp,
         kept=length.present(recipe.length, responses.truncated),
         rounds=1,
@@ -99,47 +114,29 @@ def _round(
     )
 
 
-def _verify(
-    task: Task, problems: Sequence[Problem], policy: Policy, responses: Responses, size: int
-) -> tuple[Tensor, Tensor]:
+def _verified(task: Task, problems: Sequence[Problem], policy: Policy, responses: Responses, size: int) -> Scored:
     finished = (~responses.truncated).tolist()
     texts = policy.decode(responses.tokens())
     verdicts = [task.verify(problems[i // size], t, e) for i, (t, e) in enumerate(zip(texts, finished, strict=True))]
-    score = torch.tensor([v.score for v in verdicts], dtype=torch.float64)
-    return score, torch.tensor([v.correct for v in verdicts])
+    return Scored(
+        group=torch.arange(len(problems)).repeat_interleave(size),
+        groups=len(problems),
+        score=torch.tensor([v.score for v in verdicts], dtype=torch.float64),
+        correct=torch.tensor([v.correct for v in verdicts]),
+        formatted=torch.tensor([e and v.answer != "" for v, e in zip(verdicts, finished, strict=True)]),
+        length=responses.length,
+        truncated=responses.truncated,
+        kl=torch.zeros(len(verdicts), dtype=torch.float64),
+    )
 
 
-def _kl(recipe: Recipe, responses: Responses, reference: Tensor | None) -> Tensor:
-    rows = len(responses)
-    if reference is None:
-        return torch.zeros(rows, dtype=torch.float64)
-    mask = responses.mask
-    row = torch.arange(rows)[:, None].expand_as(mask)[mask]
-    return kl.in_reward(recipe.kl, responses.logp[mask].double(), reference[mask].double(), row, rows)
+def charges(recipe: Recipe, responses: Responses, reference: Tensor) -> Tensor:
+    """Return [N, M] what each token pays from the reward for its distance to the reference, float64."""
+    return kl.charge(recipe.kl, responses.logp.double(), reference.double()) * responses.mask
 
 
-def _good_groups(recipe: Recipe, scored: Scored) -> Tensor:
+def good_groups(recipe: Recipe, scored: Scored) -> Tensor:
+    """Return [groups] which groups pass the filter, on the responses that exist for the baseline."""
     there = length.present(recipe.length, scored.truncated)
     shaped = shaped_reward(recipe, scored)
     return group_filter.keep(recipe.filter, scored.correct[there], shaped[there], scored.group[there], scored.groups)
-
-
-def _join(parts: Sequence[Rollouts]) -> Rollouts:
-    offsets = [sum(p.scored.groups for p in parts[:i]) for i in range(len(parts))]
-    fields = ("score", "correct", "length", "truncated", "kl")
-    scored = Scored(
-        group=torch.cat([p.scored.group + o for p, o in zip(parts, offsets, strict=True)]),
-        groups=sum(p.scored.groups for p in parts),
-        **{name: torch.cat([getattr(p.scored, name) for p in parts]) for name in fields},
-    )
-    references = [p.reference for p in parts if p.reference is not None]
-    return Rollouts(
-        prompts=[x for p in parts for x in p.prompts],
-        responses=Responses.concat([p.responses for p in parts]),
-        scored=scored,
-        reference=torch.cat(references) if references else None,
-        kept=torch.cat([p.kept for p in parts]),
-        rounds=len(parts),
-        seconds_sampling=sum(p.seconds_sampling for p in parts),
-        seconds_reward=sum(p.seconds_reward for p in parts),
-    )

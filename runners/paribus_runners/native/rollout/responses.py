@@ -35,6 +35,10 @@ class Responses:
         """[N, M] True on generated tokens."""
         return torch.arange(self.ids.shape[1]) < self.length[:, None]
 
+    def padded(self, flat: Tensor) -> Tensor:
+        """Return [N, M] of the values ``flat`` [T] of all tokens, response after response; 0 past their ends."""
+        return flat.new_zeros(self.ids.shape).masked_scatter(self.mask, flat)
+
     def tokens(self) -> list[list[int]]:
         """Return the tokens of each response."""
         lengths: list[int] = self.length.tolist()

@@ -135,8 +135,7 @@ def _update(policy: Policy, optimizer: torch.optim.Optimizer, batch: Sequence[Le
     texts = [text for lesson in batch for text, _ in lesson.traces]
     ids = iter(policy.tokenizer(texts).input_ids)
     responses = [[next(ids) + list(policy.ends) * ends for _, ends in lesson.traces] for lesson in batch]
-    logp, _ = score(policy, policy.encode([lesson.prompt for lesson in batch]), responses, temperature=1.0)
-    loss = -logp.mean()
+    loss = -score(policy, policy.encode([lesson.prompt for lesson in batch]), responses, temperature=1.0).logp.mean()
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(policy.model.parameters(), max_norm)

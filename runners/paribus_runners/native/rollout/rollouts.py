@@ -1,0 +1,98 @@
+"""The rollouts of one step: what was sampled, what the verifier said, and what the filter kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from paribus_runners.native.objective.advantage import Scored
+from paribus_runners.native.rollout.responses import Responses
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """All responses of a step, those that the filter threw away included.
+
+    Attributes:
+        prompts: tokens of the prompt of each of P groups.
+        problems: identity of the prompt of each group, the same at every visit.
+        born: [P] optimizer updates that the policy had seen when it sampled the group.
+        carried: [P] whether the group was sampled for an earlier step, which had enough without it.
+        responses: N responses, groups one after the other.
+        scored: what the verifier said, and all else that rewards are made of.
+        reference: [N, M] log-probabilities under the reference; ``None`` without one.
+        kept: [N] which responses take part in the baseline: their group passed the filter, they were not dropped.
+        rounds: sampling rounds.
+        seconds_sampling: seconds spent in sampling.
+        seconds_reward: seconds spent in verification.
+    """
+
+    prompts: list[list[int]]
+    problems: list[str]
+    born: Tensor
+    carried: Tensor
+    responses: Responses
+    scored: Scored
+    reference: Tensor | None
+    kept: Tensor
+    rounds: int
+    seconds_sampling: float
+    seconds_reward: float
+
+    @property
+    def fresh(self) -> Tensor:
+        """[N] True on the responses that were sampled for this step."""
+        return ~self.carried[self.scored.group]
+
+    def groups(self, chosen: Sequence[int]) -> Rollouts:
+        """Return the groups ``chosen`` alone, which cost nothing: no rounds, no seconds."""
+        size = len(self.responses) // len(self.prompts)
+        places = torch.tensor(chosen, dtype=torch.long)
+        rows = (places[:, None] * size + torch.arange(size)).flatten()
+        return Rollouts(
+            prompts=[self.prompts[i] for i in chosen],
+            problems=[self.problems[i] for i in chosen],
+            born=self.born[places],
+            carried=self.carried[places],
+            responses=self.responses.select(rows),
+            scored=Scored(
+                group=torch.arange(len(chosen)).repeat_interleave(size),
+                groups=len(chosen),
+                **{name: getattr(self.scored, name)[rows] for name in PER_RESPONSE},
+            ),
+            reference=None if self.reference is None else self.reference[rows],
+            kept=self.kept[rows],
+            rounds=0,
+            seconds_sampling=0.0,
+            seconds_reward=0.0,
+        )
+
+    @staticmethod
+    def join(parts: Sequence[Rollouts]) -> Rollouts:
+        """Return the groups of all parts, one part after the other."""
+        offsets = [sum(p.scored.groups for p in parts[:i]) for i in range(len(parts))]
+        references = [p.reference for p in parts if p.reference is not None]
+        return Rollouts(
+            prompts=[x for p in parts for x in p.prompts],
+            problems=[x for p in parts for x in p.problems],
+            born=torch.cat([p.born for p in parts]),
+            carried=torch.cat([p.carried for p in parts]),
+            responses=Responses.concat([p.responses for p in parts]),
+            scored=Scored(
+                group=torch.cat([p.scored.group + o for p, o in zip(parts, offsets, strict=True)]),
+                groups=sum(p.scored.groups for p in parts),
+                **{name: torch.cat([getattr(p.scored, name) for p in parts]) for name in PER_RESPONSE},
+            ),
+            reference=torch.cat(references) if references else None,
+            kept=torch.cat([p.kept for p in parts]),
+            rounds=sum(p.rounds for p in parts),
+            seconds_sampling=sum(p.seconds_sampling for p in parts),
+            seconds_reward=sum(p.seconds_reward for p in parts),
+        )
+
+
+PER_RESPONSE = tuple(f.name for f in fields(Scored) if f.name not in ("group", "groups"))
+"""The fields of :class:`Scored` with one value a response."""
