@@ -46,12 +46,10 @@ library, and the last column agrees with it to {floor}.
 
 def write() -> None:
     """Measure everything and write the page."""
-    trained = [row for row in ROWS if not row.untrained()]
-    later = [row for row in ROWS if row.untrained()]
-    PAGE.write_text("\n".join(lines(trained, later)) + "\n")
+    PAGE.write_text("\n".join(lines()) + "\n")
 
 
-def lines(trained: list[Row], later: list[Row]) -> Iterator[str]:
+def lines() -> Iterator[str]:
     """Yield the lines of the page."""
     yield INTRO.format(
         versions=", ".join(f"{name} {version(name).split('+')[0]}" for name in LIBRARIES),
@@ -60,18 +58,14 @@ def lines(trained: list[Row], later: list[Row]) -> Iterator[str]:
         eps=", ".join(f"{k} {v:g}" for k, v in EPS.items()),
     )
     yield from ("| level | library | option | agrees to | translation |", "|---|---|---|---|---|")
-    for row in trained:
+    for row in ROWS:
         if not row.reason:
             yield f"| {named(row)} | {row.library} | {listed(row.options)} | {power(row.errors()[0])} | {row.note} |"
     yield DEVIATIONS.format(floor=power(TOLERANCE))
     yield from ("| level | library | option | deviates how, and why | what it is here |", "|---|---|---|---|---|")
-    for row in trained:
+    for row in ROWS:
         if row.reason:
             yield f"| {named(row)} | {row.library} | {listed(row.options)} | {row.reason} | {does(row)} |"
-    if later:
-        yield "\n## Not trained yet\n\nThe library's side runs; the native runner has no such level so far.\n"
-        yield from ("| level | library | option |", "|---|---|---|")
-        yield from (f"| {named(row)} | {row.library} | {listed(row.options)} |" for row in later)
     yield "\n## Nothing to compare with\n\nThe loss code of neither library has these.\n"
     yield from ("| level | why |", "|---|---|")
     yield from (f"| `{level}` | {why} |" for level, why in ALONE.items())

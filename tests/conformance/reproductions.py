@@ -21,13 +21,16 @@ def without(recipe: Recipe, **changes: object) -> Recipe:
     return Recipe.model_validate({**recipe.model_dump(mode="json"), **changes})
 
 
-def returns_from_each_token(recipe: Recipe, batch: Batch) -> Outcome:
-    """KL in the reward reaches a token only from itself and those behind it; then whitened over tokens."""
-    cost = recipe.kl.beta * (batch.old - batch.reference) * batch.mask
-    returns = batch.score[:, None] - cost.flip(1).cumsum(1).flip(1)
-    values = returns[batch.mask]
-    advantage = torch.where(batch.mask, (returns - values.mean()) / values.std(), 0.0)
-    return ours.outcome(recipe, batch, advantage=advantage)
+def rejected_by_inverse_bounds(recipe: Recipe, batch: Batch) -> Outcome:
+    """Responses are dropped by the inverse of the geometric mean of w, and those that are dropped do not count."""
+    level = recipe.correction
+    inverse = {"kind": "geo_mask", "low": 1 / level.high, "high": 1 / level.low}
+    outcome = ours.outcome(without(recipe, correction=inverse), batch)
+    d = (batch.old - batch.sampler) * batch.mask
+    weight = (d.sum(1) / batch.length).exp()
+    kept = ((weight >= inverse["low"]) & (weight <= inverse["high"])).sum()
+    factor = batch.rows / float(kept)
+    return replace(outcome, loss=outcome.loss * factor, gradient=outcome.gradient * factor)
 
 
 def unbounded_ratio(recipe: Recipe, batch: Batch) -> Outcome:

@@ -10,7 +10,6 @@ from conformance import ours
 from conformance.batches import BATCHES, ORDINARY, Batch
 from conformance.outcome import PARTS, Outcome, error
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.capabilities import missing
 
 TOLERANCE = 1e-6
 """Largest relative error of an agreement. Log-probabilities are float64, our advantages and weights float32."""
@@ -66,11 +65,6 @@ class Row:
         if does and isinstance(self.does, Mapping):
             patch |= self.does
         return ours.recipe_of(self.preset or "grpo", patch, EPS[self.library], batch)
-
-    def untrained(self) -> tuple[str, ...]:
-        """Return why the native runner cannot train it; empty if it can."""
-        batch = BATCHES[self.batches[0]]
-        return missing(self.recipe(batch)) or missing(self.recipe(batch, does=True))
 
     def theirs(self, batch: Batch) -> Outcome:
         """Return the library's outcome."""
