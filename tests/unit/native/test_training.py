@@ -30,6 +30,8 @@ JobFolder = Callable[..., Path]
 
 
 def _changed(recipe: Recipe, **changes: Any) -> Recipe:
+    if isinstance(changes.get("schedule"), dict):
+        changes["schedule"] = {**recipe.schedule.model_dump(), **changes["schedule"]}
     return Recipe.model_validate({**dict(recipe), **changes})
 
 
@@ -112,11 +114,36 @@ def test_arms_with_one_seed_see_the_same_first_rollouts(recipe: Recipe, job_fold
     assert a[2] != b[2]
 
 
+STATES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "critic": {
+        "baseline": f.CriticGae(),
+        "scale": f.BatchWhiten(unit="token"),
+        "auxiliary": {"value": {"pretrain_steps": 1}},
+    },
+    "reference": {"kl": f.KlInLoss(reference=f.SyncedReference(every=1, mix=0.3))},
+    "history": {"baseline": f.History(), "scale": f.HistorySmooth()},
+    "ahead": {"schedule": {"staleness": 1}, "correction": f.TokenTruncate()},
+    "surplus": {"filter": f.RefillAsync(), "reward": {"weights": {"format": 0.3}}, "kl": f.KlInLoss()},
+}
+"""What a run carries from step to step beside the policy and its optimizer."""
+FILES = {
+    "critic": "critic.safetensors",
+    "reference": "reference.safetensors",
+    "history": "history.json",
+    "ahead": "backlog.safetensors",
+    "surplus": "backlog.safetensors",
+}
+"""Where a checkpoint keeps it."""
+
+
 @pytest.mark.parametrize("stop_at", [0, 1, 2])
+@pytest.mark.parametrize("state", STATES)
 def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
-    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, stop_at: int
+    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, state: str, stop_at: int
 ) -> None:
     """SIGTERM: checkpoint, status 75; the next attempt has no gap in its stream and ends with the same weights."""
+    recipe = _changed(recipe, **STATES[state])
     whole = job_folder(recipe, name="whole")
     runner.run(whole)
     first, second = job_folder(recipe, name="cut"), job_folder(recipe, name="cut", token=2)
@@ -135,6 +162,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert [x["step"] for x in _lines(first)] == list(range(stop_at + 1))
     assert not (first / "result.json").exists()
+    if stop_at == 1 and state in FILES:
+        assert (first / "checkpoint" / FILES[state]).is_file()
     runner.run(second)
     assert _lines(second) == _lines(whole)
     before, after = (list(RunFolder(p).read_metrics()) for p in (first, second))
@@ -243,6 +272,28 @@ def test_a_loss_that_is_not_finite_ends_the_run_early(recipe: Recipe, job_folder
         {"clip": f.CappedWeight(), "aggregation": f.TokenBatch()},
         {"token_weight": f.AdvantageReweight(), "auxiliary": f.Auxiliary(entropy=0.01, positive_nll=0.1)},
         {"length": f.Length(rule=f.SoftOverlong(soft_start=5, hard_cap=12), truncated="drop")},
+        {"ratio": f.GeometricClipped(), "clip": f.LogClip(high=0.02)},
+        {"aggregation": f.TokenMicro(), "correction": f.TokenTruncate()},
+        {"schedule": {"staleness": 2}, "correction": f.SequenceMask(low=0.2, high=5.0)},
+        {"schedule": {"update": f.Lopti()}, "kl": f.KlInLoss(reference=f.SyncedReference(every=2, mix=0.5))},
+        {"filter": f.RefillAsync(metric="correct", max_generation_batches=3)},
+        {"loss": f.PairDpo(), "baseline": f.NoBaseline(), "scale": f.NoScale()},
+        {"baseline": f.History(), "scale": f.HistorySmooth(), "aggregation": f.SequenceMeanSum()},
+        {
+            "reward": {"combine": "norm_then_sum", "weights": {"correct": 1.0, "format": 0.5}},
+            "scale": f.BatchWhiten(),
+        },
+        {
+            "baseline": f.CriticGae(policy_lambda=f.LengthAdaptiveLambda()),
+            "scale": f.NoScale(),
+            "auxiliary": {"value": {"clip": 0.2, "pretrain_steps": 2}, "positive_nll": 0.1},
+            "kl": f.KlInReward(beta=0.05, unit="token"),
+        },
+        {
+            "baseline": f.BatchMean(),
+            "scale": f.BatchWhiten(unit="token"),
+            "kl": f.KlInReward(beta=0.05, unit="token"),
+        },
     ],
     ids=lambda c: "+".join(f"{k}" for k in c),
 )
@@ -252,12 +303,62 @@ def test_other_levels_train(recipe: Recipe, job_folder: JobFolder, changes: dict
     assert runner.unsupported(recipe) == ()
     path = job_folder(recipe)
     runner.run(path)
-    last = _lines(path)[-1]
-    assert all(torch.isfinite(torch.tensor(v)) for v in last.values())
-    assert ("kl/ref_k3" in last) == (recipe.kl.kind != "off")
+    lines = _lines(path)
+    assert all(torch.isfinite(torch.tensor(v)) for v in lines[-1].values())
+    assert all(find_metric(name) for name in lines[-1] if name != "step")
+    assert lines[1]["optim/grad_norm"] > 0
+    assert ("kl/ref_k3" in lines[-1]) == (recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo")
+    assert ("critic/value_loss" in lines[-1]) == (recipe.auxiliary.value is not None)
+    assert ("correction/weight_mean" in lines[-1]) == (recipe.correction.kind != "off")
     if recipe.kl.kind != "off":
-        assert _lines(path)[1]["kl/ref_k3"] == pytest.approx(0, abs=1e-6)
-        assert last["kl/ref_k3"] > 0
+        assert lines[1]["kl/ref_k3"] == pytest.approx(0, abs=1e-6)
+        assert lines[-1]["kl/ref_k3"] > 0
+
+
+def test_stale_rollouts_come_from_earlier_weights(recipe: Recipe, job_folder: JobFolder) -> None:
+    """With staleness S a batch was sampled S steps of four updates before, the first ones less; corrections see it."""
+    schedule = {"staleness": 2, "steps": 5}
+    path = job_folder(_changed(recipe, schedule=schedule, correction=f.TokenTruncate(cap=1.01)))
+    runner.run(path)
+    lines = _lines(path)[1:]
+    assert [x["staleness/steps_mean"] for x in lines] == [0, 4, 8, 8, 8]
+    assert lines[0]["correction/weight_mean"] == pytest.approx(1, abs=1e-4)
+    assert lines[0]["correction/changed_frac"] == 0
+    assert all(x["mismatch/logp_abs_diff_max"] > 1e-3 for x in lines[1:])
+    assert all(0 < x["correction/changed_frac"] < 1 for x in lines[1:])
+    assert lines[-1]["budget/prompts_sampled"] == 5 * 6
+
+
+def test_surplus_groups_are_trained_on_in_the_next_step(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Active sampling keeps groups with spread that a step does not need; each is trained on and counted once."""
+    schedule = {"prompts_per_step": 4, "steps": 6, "max_new_tokens": 8}
+    active = f.RefillAsync(metric="reward_std", max_generation_batches=8, max_surplus=3)
+    path = job_folder(_changed(recipe, schedule=schedule, filter=active, reward={"weights": {"format": 0.3}}))
+    runner.run(path)
+    lines = _lines(path)[1:]
+    assert max(x["staleness/steps_max"] for x in lines) >= 4
+    assert lines[-1]["budget/trained_tokens"] < lines[-1]["budget/gen_tokens"]
+    rounds = sum(x["sampling/generation_batches"] for x in lines)
+    assert lines[-1]["budget/prompts_sampled"] == 4 * rounds
+
+
+def test_value_pretraining_moves_the_critic_alone(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Before the first step the critic learns the returns of the initial policy, which stays as it is."""
+    critic = {"baseline": f.CriticGae(), "scale": f.NoScale()}
+    folders = {}
+    for steps in (0, 40):
+        arm = _changed(recipe, **critic, auxiliary={"value": {"pretrain_steps": steps, "learning_rate": 3e-3}})
+        folders[steps] = job_folder(arm, name=str(steps), evaluate=Evaluate(every=1, problems=10, samples=2))
+        runner.run(folders[steps])
+    without, pretrained = _lines(folders[0]), _lines(folders[40])
+    first = "eval/heldout/avg_at_2"
+    assert without[0][first] == pretrained[0][first]
+    assert "critic/explained_variance" not in without[0]
+    assert pretrained[0]["critic/explained_variance"] > 0.02
+    assert without[1]["critic/value_mean"] == 0
+    assert abs(pretrained[1]["critic/value_mean"] - pretrained[1]["critic/return_mean"]) < 0.15
+    assert pretrained[1]["budget/prompts_sampled"] == 41 * 6
+    assert pretrained[1]["budget/trained_tokens"] == without[1]["budget/trained_tokens"]
 
 
 @pytest.fixture
