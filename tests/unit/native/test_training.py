@@ -124,7 +124,7 @@ STATES: dict[str, dict[str, Any]] = {
     "reference": {"kl": f.KlInLoss(reference=f.SyncedReference(every=1, mix=0.3))},
     "history": {"baseline": f.History(), "scale": f.HistorySmooth()},
     "ahead": {"schedule": {"staleness": 1}, "correction": f.TokenTruncate()},
-    "surplus": {"filter": f.RefillAsync(), "reward": {"weights": {"format": 0.3}}, "kl": f.KlInLoss()},
+    "surplus": {"filter": f.RefillAsync(metric="correct"), "schedule": {"group_size": 12}, "kl": f.KlInLoss()},
 }
 """What a run carries from step to step beside the policy and its optimizer."""
 FILES = {
