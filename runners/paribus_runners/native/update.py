@@ -38,7 +38,7 @@ class Part:
         kl_sum: sum of r - 1 - log r of the token ratio.
         diff_sum: sum of |new - old| log-probability, nats.
         diff_max: largest.
-        shift_sum: sum of the weights of router shift; nan without it.
+        shift_sum: sum of the weights of router shift; without meaning where there is none.
         shift_min: smallest.
         loss: share in the loss of the update.
     """
@@ -169,15 +169,17 @@ def _by_group(
 
 def _observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tensor | None, share: Tensor) -> Part:
     """Return what a pass showed of the tokens that have a weight in it."""
-    there = tokens.weight > 0
-    old, A, r, new = tokens.old[there], tokens.advantage[there], r[there], new[there]
-    if not len(old):
-        return Part(0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, math.nan, math.inf, float(share))
+    old, A = tokens.old, tokens.advantage
+    if recipe.schedule.update.kind == "lopti":
+        there = tokens.weight > 0
+        old, A, r, new, shift = old[there], A[there], r[there], new[there], None if shift is None else shift[there]
+        if not len(old):
+            return Part(0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, 0, math.inf, float(share))
     low, high = clip.bounds(recipe.clip, old)
     high_prob = old.exp() * ((A > 0) & (r > high))
     difference = new - old
-    ratio = difference.exp()
-    gamma = torch.full_like(old, math.nan) if shift is None else shift[there]
+    ratio, distance = difference.exp(), difference.abs()
+    gamma = old.new_ones(1) if shift is None else shift
     values = (
         ((A < 0) & (r < low)).sum(),
         (high_prob > 0).sum(),
@@ -187,8 +189,8 @@ def _observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tens
         ratio.min(),
         ratio.max(),
         (ratio - 1 - difference).sum(),
-        difference.abs().sum(),
-        difference.abs().max(),
+        distance.sum(),
+        distance.max(),
         gamma.sum(),
         gamma.min(),
         share,
