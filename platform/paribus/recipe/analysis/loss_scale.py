@@ -48,8 +48,8 @@ def confounded(before: Recipe, after: Recipe) -> Iterator[str]:
     if limit is None or before.optimizer.max_grad_norm is None or after.loss.kind == "pair_dpo":
         return
     end = (
-        f"so that optimizer.max_grad_norm ({limit}) may clip one more than the other: read optim/grad_norm, or set it "
-        "to null for both"
+        f"so that optimizer.max_grad_norm ({limit}) may clip one more than the other: read optim/grad_clip_frac, or "
+        "set it to null for both"
     )
     pair = sorted((before, after), key=lambda r: r.aggregation.kind)
     kinds = [r.aggregation.kind for r in pair]
