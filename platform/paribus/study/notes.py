@@ -13,7 +13,11 @@ from paribus.study.spec import Seeds, Study
 _PAIRED = (11.53, 3.26, 2.13, 1.68, 1.43, 1.27, 1.16, 1.07, 1.0, 0.94, 0.89, 0.85, 0.81, 0.78, 0.75, 0.72, 0.7)
 _UNPAIRED = (5.65, 3.07, 2.38, 2.02, 1.8, 1.63, 1.51, 1.41, 1.32, 1.26, 1.2, 1.15, 1.1, 1.06, 1.02, 0.99, 0.96)
 _NAMED = 4  # places that a note names
-_ORDER = ("inert", "rescaled", "confounded", "cost")
+_TOGETHER = {
+    "confounded": "optimizer.max_grad_norm may clip one of two recipes more than the other, so read "
+    "optim/grad_clip_frac beside the result or set it to null for both",
+    "cost": "more in each step than in the row that it is compared with",
+}  # one note for all reasons, since what to do is the same
 _SAMPLE_THEMSELVES = frozenset({"native"})  # runners that sample with the weights and the code that they train
 _TABLE_START = 2  # seeds of the first entry; from the noncentral t distribution
 
@@ -76,8 +80,17 @@ def _row_notes(rows: Sequence[Row], recipes: Mapping[str, Recipe], *, sampler_is
             continue
         for code, reason in _of_change(before, after, sampler_is_learner):
             found.setdefault((code, reason), []).append(row)
-    for (code, reason), where in sorted(found.items(), key=lambda item: _ORDER.index(item[0][0])):
-        yield Note(code=code, arm=where[0].label, message=f"{_places(where)}: {reason}")
+    for code in ("inert", "rescaled"):
+        for reason, where in _with(code, found):
+            yield Note(code=code, arm=where[0].label, message=f"{_places(where)}: {reason}")
+    for code, start in _TOGETHER.items():
+        if reasons := _with(code, found):
+            parts = (f"{reason} ({_places(where)})" for reason, where in reasons)
+            yield Note(code=code, arm=reasons[0][1][0].label, message=f"{start}: {'; '.join(parts)}")
+
+
+def _with(code: str, found: Mapping[tuple[str, str], list[Row]]) -> list[tuple[str, list[Row]]]:
+    return [(reason, where) for (one, reason), where in found.items() if one == code]
 
 
 def _of_change(before: Recipe, after: Recipe, sampler_is_learner: bool) -> Iterator[tuple[str, str]]:

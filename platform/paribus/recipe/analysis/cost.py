@@ -13,17 +13,17 @@ USUAL_PASS_RATES = (0.1, 0.5, 0.9)
 """Where none is declared, refill is priced at each of these."""
 
 _PASSES = {
-    "reference": "a reference model: one more forward pass over the sampled tokens, and its weights in memory",
-    "old": "the learner's own old log-probabilities: one more forward pass over the sampled tokens in each step",
-    "critic": "a critic: a second network with its optimizer, about twice the learner's memory and compute",
-    "lopti": "Lopti's second pass: twice the updates on each minibatch",
+    "reference": "a reference model, with one more forward pass over the sampled tokens",
+    "old": "the learner's own old log-probabilities, one more forward pass over the sampled tokens",
+    "critic": "a critic with its optimizer, about twice the learner's memory and compute",
+    "lopti": "Lopti's second pass, twice the updates",
 }
 
 
 def added_cost(before: Recipe, after: Recipe) -> Iterator[str]:
     """Yield what a change adds to the cost of a step: forward passes, networks, updates."""
     has = _passes(before)
-    yield from (f"adds {text}" for name, text in _PASSES.items() if name in _passes(after) - has)
+    yield from (text for name, text in _PASSES.items() if name in _passes(after) - has)
 
 
 def kept_groups(pass_rate: float, group_size: int) -> float:

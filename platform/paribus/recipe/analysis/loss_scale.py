@@ -44,24 +44,18 @@ def confounded(before: Recipe, after: Recipe) -> Iterator[str]:
     The sum of the weights of all tokens is 1 under seq_mean and the token means, mean(L)/C under const, mean(L) under
     seq_sum and N under seq_meansum; advantages have standard deviation 1 with a scale, and that of the rewards without.
     """
-    limit = after.optimizer.max_grad_norm
-    if limit is None or before.optimizer.max_grad_norm is None or after.loss.kind == "pair_dpo":
+    if None in (before.optimizer.max_grad_norm, after.optimizer.max_grad_norm) or after.loss.kind == "pair_dpo":
         return
-    end = (
-        f"so that optimizer.max_grad_norm ({limit}) may clip one more than the other: read optim/grad_clip_frac, or "
-        "set it to null for both"
-    )
     pair = sorted((before, after), key=lambda r: r.aggregation.kind)
     kinds = [r.aggregation.kind for r in pair]
     if kinds[0] != kinds[1] and _WEIGHTS_OF_ONE.issuperset(kinds):
-        yield f"`{kinds[0]}` and `{kinds[1]}` weigh long responses differently, which moves the gradient's norm, {end}"
+        yield f"`{kinds[0]}` and `{kinds[1]}` weigh long responses differently"
     elif kinds[0] != kinds[1]:
         sums = [f"to {_sum_of_weights(r)} under `{r.aggregation.kind}`" for r in pair]
-        yield f"the weights of the tokens add up {sums[0]} and {sums[1]}, {end}"
+        yield f"the weights of the tokens add up {sums[0]} and {sums[1]}"
     scales = {before.scale.kind, after.scale.kind}
     if "none" in scales and (divided := "".join(scales - {"none", "history_smooth"})):
-        had = f"advantages have standard deviation 1 under `scale: {divided}` and that of the rewards under `none`"
-        yield f"{had}, {end}"
+        yield f"advantages have standard deviation 1 under `scale: {divided}` and that of the rewards under `none`"
 
 
 def _sum_of_weights(recipe: Recipe) -> str:
@@ -139,8 +133,8 @@ def _of_filter(before: Recipe, after: Recipe) -> str | None:
     but = f", but for gradients above optimizer.max_grad_norm ({limit})" if limit else ""
     what = "and the cut of the minibatches change" if several else "changes"
     return (
-        f"{start}, so only the denominator of `aggregation: {drop.aggregation.kind}` {what}: gradients grow by "
-        f"sampled over kept, of which AdamW takes out what is constant{but}"
+        f"{start}, so only the denominator of `aggregation: {drop.aggregation.kind}` {what}: gradients are "
+        f"multiplied by sampled / kept, of which AdamW takes the constant part out{but}"
     )
 
 
