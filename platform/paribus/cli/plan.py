@@ -107,9 +107,17 @@ def print_plan(plan: Plan, recorded: frozenset[str]) -> None:
     _print_designs(plan, out)
     _print_counts(plan, recorded, out)
     if plan.notes:
-        out.print("\nto know before the launch (`allow: [code]` silences a note)", style="bold")
-        for note in plan.notes:
-            out.print(f"  [{note.code}] {note.message}")
+        _print_notes(plan, out)
+
+
+def _print_notes(plan: Plan, out: Console) -> None:
+    from rich.table import Table
+
+    out.print("\nto know before the launch (`allow: [code]` silences a note)", style="bold")
+    listed = Table.grid(padding=(0, 1), pad_edge=True)
+    for note in plan.notes:
+        listed.add_row(f" [{note.code}]", note.message)
+    out.print(listed)
 
 
 def _print_base(plan: Plan, out: Console) -> None:

@@ -49,7 +49,7 @@ def warnings(analysis: Analysis) -> list[str]:
     fragile = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if analysis.fragile(arm)]
     if fragile:
         found.append(f"Fragile, the verdict against the base depends on how lost runs are counted: {_list(fragile)}.")
-    found += [f"{f'`{n.arm}`: ' if n.arm else ''}{n.message}" for n in analysis.plan.notes]
+    found += [note.message for note in analysis.plan.notes if note.code != "cost"]  # costs are measured by now
     return found
 
 

@@ -73,7 +73,7 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         evaluate=study.evaluate,
         stop_on=study.health.stop_on,
         gpu_hours=study.budget.gpu_hours,
-        notes=tuple(n for n in notes_of(arms, rows, study.seeds) if n.code not in study.allow),
+        notes=tuple(n for n in notes_of(study, arms, rows) if n.code not in study.allow),
         preset=study.base.preset,
     )
     return _with_fingerprint(plan)

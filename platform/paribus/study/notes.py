@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 
 from paribus.recipe import analysis
 from paribus.recipe.recipe import Recipe
 from paribus.study.plan import Arm, Note, Row
-from paribus.study.spec import Seeds
+from paribus.study.spec import Seeds, Study
 
 _PAIRED = (11.53, 3.26, 2.13, 1.68, 1.43, 1.27, 1.16, 1.07, 1.0, 0.94, 0.89, 0.85, 0.81, 0.78, 0.75, 0.72, 0.7)
 _UNPAIRED = (5.65, 3.07, 2.38, 2.02, 1.8, 1.63, 1.51, 1.41, 1.32, 1.26, 1.2, 1.15, 1.1, 1.06, 1.02, 0.99, 0.96)
+_NAMED = 4  # places that a note names
+_TOGETHER = {
+    "confounded": "optimizer.max_grad_norm may clip one of two recipes more than the other, so read "
+    "optim/grad_clip_frac beside the result or set it to null for both",
+    "cost": "more in each step than in the row that it is compared with",
+}  # one note for all reasons, since what to do is the same
+_SAMPLE_THEMSELVES = frozenset({"native"})  # runners that sample with the weights and the code that they train
 _TABLE_START = 2  # seeds of the first entry; from the noncentral t distribution
 
 
-def notes_of(arms: Sequence[Arm], rows: Sequence[Row], seeds: Seeds) -> tuple[Note, ...]:
-    """Return the notes on a plan; a reason that holds for several rows or arms is told once and names them all."""
+def notes_of(study: Study, arms: Sequence[Arm], rows: Sequence[Row]) -> tuple[Note, ...]:
+    """Return the notes on a plan; a reason that holds for several rows or arms is told once and names them."""
     recipes = {arm.key: arm.recipe for arm in arms}
-    notes = (*_row_notes(rows, recipes), *_identical(rows), *_arm_notes(arms), seed_note(seeds))
+    notes = (
+        *_row_notes(rows, recipes, sampler_is_learner=study.runner in _SAMPLE_THEMSELVES),
+        *_identical(rows),
+        *_arm_notes(arms, study.budget.pass_rates),
+        seed_note(study.seeds),
+    )
     return tuple(dict.fromkeys(notes))
 
 
@@ -53,7 +65,7 @@ def detectable_effect(n: int, *, paired: bool) -> float:
     return 2.8 * (sqrt(1 / n) * (1 + 1.1 / n) if paired else sqrt(2 / n) * (1 + 0.55 / n))
 
 
-def _row_notes(rows: Sequence[Row], recipes: Mapping[str, Recipe]) -> Iterator[Note]:
+def _row_notes(rows: Sequence[Row], recipes: Mapping[str, Recipe], *, sampler_is_learner: bool) -> Iterator[Note]:
     parents = {(row.design, row.label): row.arm for row in rows}
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -66,12 +78,30 @@ def _row_notes(rows: Sequence[Row], recipes: Mapping[str, Recipe]) -> Iterator[N
                     code="no_change", arm=row.label, message=f"{_place(row)} is the same recipe as `{row.parent}`"
                 )
             continue
-        for code, reason in (("inert", analysis.inert(before, after)), ("rescaled", analysis.rescaled(before, after))):
-            if reason is not None:
-                found.setdefault((code, reason), []).append(row)
-    for (code, reason), where in found.items():
-        listed = ", ".join(_place(row) for row in where)
-        yield Note(code=code, arm=where[0].label, message=f"{listed}: {reason}")
+        for code, reason in _of_change(before, after, sampler_is_learner):
+            found.setdefault((code, reason), []).append(row)
+    for code in ("inert", "rescaled"):
+        for reason, where in _with(code, found):
+            yield Note(code=code, arm=where[0].label, message=f"{_places(where)}: {reason}")
+    for code, start in _TOGETHER.items():
+        if reasons := _with(code, found):
+            parts = (f"{reason} ({_places(where)})" for reason, where in reasons)
+            yield Note(code=code, arm=reasons[0][1][0].label, message=f"{start}: {'; '.join(parts)}")
+
+
+def _with(code: str, found: Mapping[tuple[str, str], list[Row]]) -> list[tuple[str, list[Row]]]:
+    return [(reason, where) for (one, reason), where in found.items() if one == code]
+
+
+def _of_change(before: Recipe, after: Recipe, sampler_is_learner: bool) -> Iterator[tuple[str, str]]:
+    """Yield code and reason of each note on one change; what only rescales is not told to be confounded, too."""
+    if reason := analysis.inert(before, after, sampler_is_learner=sampler_is_learner):
+        yield "inert", reason
+    elif reason := analysis.rescaled(before, after):
+        yield "rescaled", reason
+    else:
+        yield from (("confounded", why) for why in analysis.confounded(before, after))
+    yield from (("cost", what) for what in analysis.added_cost(before, after))
 
 
 def _identical(rows: Sequence[Row]) -> Iterator[Note]:
@@ -84,8 +114,14 @@ def _identical(rows: Sequence[Row]) -> Iterator[Note]:
             )
 
 
-def _arm_notes(arms: Sequence[Arm]) -> Iterator[Note]:
-    for code, check in (("same_responses", analysis.same_responses), ("never_clips", analysis.never_clips)):
+def _arm_notes(arms: Sequence[Arm], pass_rates: Sequence[float]) -> Iterator[Note]:
+    checks: dict[str, Callable[[Recipe], str | None]] = {
+        "same_responses": analysis.same_responses,
+        "never_clips": analysis.never_clips,
+        "length_weighted": analysis.length_weighted,
+        "cost": lambda recipe: analysis.refill_cost(recipe, pass_rates),
+    }
+    for code, check in checks.items():
         reasons: dict[str, list[str]] = {}
         for arm in arms:
             if reason := check(arm.recipe):
@@ -93,6 +129,12 @@ def _arm_notes(arms: Sequence[Arm]) -> Iterator[Note]:
         for reason, labels in reasons.items():
             more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
             yield Note(code=code, arm=labels[0], message=f"`{labels[0]}`{more}: {reason}")
+
+
+def _places(rows: Sequence[Row]) -> str:
+    """Return where rows stand, the first few by name."""
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return ", ".join(_place(row) for row in rows[:_NAMED]) + more
 
 
 def _place(row: Row) -> str:

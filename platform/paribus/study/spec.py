@@ -6,9 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from paribus.recipe.factors import Fraction
 from paribus.study.job import Evaluate
 
-NOTE_CODES = ("identical_rows", "inert", "never_clips", "no_change", "rescaled", "same_responses", "seeds")
+NOTE_CODES = (
+    "confounded", "cost", "identical_rows", "inert", "length_weighted", "never_clips", "no_change", "rescaled",
+    "same_responses", "seeds",
+)  # fmt: skip
 """Codes of the notes that ``allow`` may silence."""
 
 DESIGN_KINDS = ("cumulative", "add_one", "leave_one_out", "grid", "factorial", "list")
@@ -120,6 +124,11 @@ class Budget(Part):
     """The most that the study may spend."""
 
     gpu_hours: Annotated[float, Field(gt=0)] | None = None
+    pass_rates: Annotated[tuple[Fraction, ...], Field(max_length=10_000)] = Field(
+        default=(),
+        description="share of right responses of the initial model, one number for each of equally many prompts, "
+        "as far as known; the plan estimates from it what `filter: refill` costs",
+    )
 
 
 class Study(Part):

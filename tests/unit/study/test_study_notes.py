@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from scipy import stats
@@ -10,7 +12,7 @@ from scipy import stats
 from paribus.study.expand import make_plan
 from paribus.study.notes import detectable_effect, seed_note, smallest_p
 from paribus.study.plan import Plan
-from paribus.study.spec import Seeds, Study
+from paribus.study.spec import NOTE_CODES, Seeds, Study
 from paribus.testing.fake_runner import FakeRunner
 
 Read = Callable[[str], Study]
@@ -24,9 +26,22 @@ def notes(plan: Plan) -> dict[str, list[str]]:
     return found
 
 
-def test_a_sound_study_has_only_the_note_on_seeds(plan: Plan) -> None:
+def test_a_sound_study_has_only_the_note_on_seeds(read: Read, text: str) -> None:
     """Nothing is said that is not certain; a grid may hold the base's own value."""
-    assert set(notes(plan)) == {"seeds"}
+    unclipped = text.replace("kl: off,", "kl: off, optimizer.max_grad_norm: null,")
+    assert set(notes(make_plan(read(unclipped), FakeRunner()))) == {"seeds"}
+
+
+def test_a_reason_is_told_once_for_all_its_rows(plan: Plan) -> None:
+    """All that meets the clipped norm stands in one note, each reason with the first four of its rows."""
+    (confounded,) = notes(plan)["confounded"]
+    assert confounded.startswith("optimizer.max_grad_norm may clip one of two recipes more than the other")
+    assert (
+        "`seq_mean` and `token_batch` weigh long responses differently (ladder: `+ token_level`, "
+        "solo: `+ token_level`, knockout: `- token_level`, all: `+ token_level` and 2 more); " in confounded
+    )
+    assert "under `scale: group_std`" in confounded
+    assert confounded.endswith(" (named: `dr_grpo`)")
 
 
 def test_each_pointless_thing_is_told(read: Read) -> None:
@@ -45,6 +60,7 @@ def test_each_pointless_thing_is_told(read: Read) -> None:
     ]
     assert any(message.startswith("d: `+ clip`") for message in found["inert"])
     assert any("d: `+ loo`, e: `x`, e: `y`: the leave-one-out baseline" in message for message in found["rescaled"])
+    assert found["length_weighted"][0].startswith("`+ wide`: `ratio: seq_geo` gives a response one value")
     assert found["identical_rows"] == ["e: `y` and `x` are the same recipe"]
     assert found["same_responses"][0].startswith("`+ both`: ")
     assert found["never_clips"][0].startswith("`+ wide`: ")
@@ -52,7 +68,48 @@ def test_each_pointless_thing_is_told(read: Read) -> None:
 
 def test_notes_that_are_allowed_are_silent(read: Read, text: str) -> None:
     """`allow` takes a code out of the plan."""
-    assert make_plan(read(text + "allow: [seeds]\n"), FakeRunner()).notes == ()
+    assert make_plan(read(text + "allow: [seeds, confounded]\n"), FakeRunner()).notes == ()
+
+
+COSTLY = (
+    "study: s\nbase: {preset: grpo, set: {kl: off, schedule.minibatches: 4}}\ntricks:\n"
+    "  tis: {correction: token_truncate}\n  pull: {kl: loss}\n  refill: {filter: refill}\n  drop: {filter: drop}\n"
+    "  meansum: {aggregation: seq_meansum}\n"
+    "designs:\n  d: {kind: add_one}\n  e: {kind: factorial, tricks: [tis, refill]}\n"
+)
+
+
+def test_costs_stand_with_the_rows_and_arms_that_have_them(read: Read) -> None:
+    """What a row adds to its parent is told of the row; what refill samples is told of the arms that refill."""
+    found = notes(make_plan(read(COSTLY), FakeRunner()))
+    added, refill = found["cost"]
+    assert "old log-probabilities, one more forward pass over the sampled tokens (d: `+ tis`, e: `+ tis`" in added
+    assert "a reference model, with one more forward pass over the sampled tokens (d: `+ pull`)" in added
+    assert refill.startswith("`+ refill` (and 1 more): `filter: refill` samples 1.8, 1.0 and 1.8 groups")
+    declared = notes(make_plan(read(COSTLY + "budget: {pass_rates: [0.0, 0.5]}\n"), FakeRunner()))
+    assert "samples 2.0 groups of 8" in declared["cost"][-1]
+
+
+def test_only_a_runner_that_samples_itself_makes_a_correction_idle(read: Read) -> None:
+    """Another runner may sample with other kernels than it trains with."""
+    text = COSTLY.replace("study: s\n", "study: s\nrunner: verl\n")
+    (idle,) = notes(make_plan(read(COSTLY), FakeRunner()))["inert"]
+    assert idle.startswith("d: `+ tis`, e: `+ tis`: sampler and learner are the same")
+    assert "inert" not in notes(make_plan(read(text), FakeRunner()))
+
+
+def test_what_only_rescales_is_not_told_to_be_confounded(read: Read) -> None:
+    """One note a change of the loss's scale: the stronger."""
+    found = notes(make_plan(read(COSTLY), FakeRunner()))
+    assert [message.split(":")[1] for message in found["rescaled"]] == [" `+ drop`", " `+ meansum`"]
+    assert "confounded" not in found
+
+
+def test_every_code_is_documented() -> None:
+    """The guide has one line for each code that `allow` takes, and for no other."""
+    guide = (Path(__file__).parents[3] / "docs" / "studies.md").read_text()
+    table = guide.partition("## What a plan tells")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(NOTE_CODES)
 
 
 @pytest.mark.parametrize("n", range(2, 40))

@@ -1,0 +1,22 @@
+"""What can be said of recipes before a run: changes that cannot act, or only rescale. Only what is certain.
+
+Each function is pure and returns sentences for people, or nothing where nothing is certain.
+"""
+
+from paribus.recipe.analysis.arm import length_weighted, never_clips, same_responses
+from paribus.recipe.analysis.cost import added_cost, kept_groups, oversampling, refill_cost
+from paribus.recipe.analysis.inert import inert
+from paribus.recipe.analysis.loss_scale import confounded, rescaled
+
+__all__ = [
+    "added_cost",
+    "confounded",
+    "inert",
+    "kept_groups",
+    "length_weighted",
+    "never_clips",
+    "oversampling",
+    "refill_cost",
+    "rescaled",
+    "same_responses",
+]

@@ -1,0 +1,72 @@
+"""Facts of one recipe that several kinds of notes rest on."""
+
+from __future__ import annotations
+
+from paribus.recipe.recipe import Recipe, difference
+
+RARE_BAND = 0.1
+"""Width of the band of a sequence's mean ratio that is not left in practice: GSPO's own is 4e-4 (arXiv 2507.18071)."""
+
+SMALL_EPS = 1e-3
+"""An ``eps`` up to here is nothing beside the standard deviation of rewards of 0 and 1, or of -1 and 1."""
+
+GROUP_BASELINES = frozenset({"group_mean", "group_loo"})
+
+
+def changed_factors(before: Recipe, after: Recipe) -> set[str]:
+    """Return the factors (or other parts) of the recipe in which two recipes differ."""
+    return {path.split(".")[0] for path in difference(before, after)}
+
+
+def fresh(recipe: Recipe) -> bool:
+    """Tell whether all responses of a step come from the policy as it is when the step begins to train."""
+    surplus = getattr(recipe.filter, "max_surplus", 0)
+    return recipe.schedule.staleness == 0 and surplus == 0
+
+
+def on_policy(recipe: Recipe) -> bool:
+    """Tell whether the policy that is updated is the one that sampled, so that the ratio is 1."""
+    return fresh(recipe) and recipe.schedule.updates_per_rollout == 1 and recipe.schedule.update.kind == "joint"
+
+
+def one_advantage_a_response(recipe: Recipe) -> bool:
+    """Tell whether all tokens of a response have the same advantage, weight and correction."""
+    return (
+        recipe.baseline.kind != "critic_gae"
+        and getattr(recipe.kl, "unit", "sequence") == "sequence"
+        and recipe.token_weight.kind == "uniform"
+        and recipe.correction.kind == "off"
+    )
+
+
+def rewards_correctness_alone(recipe: Recipe) -> bool:
+    """Tell whether the reward of a response rises with its correctness and knows nothing else.
+
+    All tasks score a right response +1 and a wrong one -1.
+    """
+    reward = recipe.reward
+    return (
+        reward.combine == "sum_then_norm"
+        and reward.weights.correct > 0
+        and reward.weights.format == 0
+        and recipe.length.rule.kind == "none"
+        and recipe.kl.kind != "reward"
+    )
+
+
+def policy_loss_alone(recipe: Recipe) -> bool:
+    """Tell whether nothing stands beside the policy loss: no KL, no entropy, no other loss."""
+    return recipe.kl.kind in ("off", "reward") and no_auxiliary(recipe)
+
+
+def no_auxiliary(recipe: Recipe) -> bool:
+    """Tell whether the factor F12 is off."""
+    auxiliary = recipe.auxiliary
+    return auxiliary.entropy == 0 and auxiliary.positive_nll == 0 and auxiliary.value is None
+
+
+def updates_in_words(recipe: Recipe) -> str:
+    """Return how far policies can drift apart: updates on a rollout batch, and staleness."""
+    schedule = recipe.schedule
+    plural = "" if schedule.updates_per_rollout == 1 else "s"
+    return f"{schedule.updates_per_rollout} update{plural} per rollout batch, staleness {schedule.staleness}"

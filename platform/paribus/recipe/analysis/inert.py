@@ -1,0 +1,193 @@
+"""Changes that cannot act: two recipes with one normal form are one job.
+
+The normal form of a recipe has each level that cannot act replaced by a plain one that gives the same gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import (
+    RARE_BAND,
+    changed_factors,
+    fresh,
+    on_policy,
+    one_advantage_a_response,
+    rewards_correctness_alone,
+)
+from paribus.recipe.recipe import Recipe
+
+_OWN_TOKEN_RATIOS = frozenset({"none", "token", "seq_geo_token"})
+_TOKEN_DENOMINATORS = frozenset({"token_batch", "token_group", "seq_meansum"})
+
+
+class _Plain(NamedTuple):
+    """A replacement: the factor, its plain level, in words what of the factor cannot act, and why."""
+
+    factor: str
+    level: f.Level
+    what: str
+    cause: str
+
+
+def inert(before: Recipe, after: Recipe, *, sampler_is_learner: bool = False) -> str | None:
+    """Tell whether a change cannot act, because both recipes give the same gradient in every update.
+
+    Args:
+        before: the recipe that is changed.
+        after: the recipe after the change.
+        sampler_is_learner: the runner samples with the weights and the code that it trains, so that the two differ by
+            rounding alone in float32.
+    """
+    changed = changed_factors(before, after)
+    if not changed:
+        return None
+    one, causes_before = _normal_form(before, sampler_is_learner)
+    other, causes_after = _normal_form(after, sampler_is_learner)
+    if one != other:
+        return None
+    told: dict[str, list[str]] = {}
+    for factor in sorted(changed):
+        what, cause = causes_after.get(factor) or causes_before[factor]
+        told.setdefault(cause, []).append(what)
+    return "; ".join(f"{cause}, so {' and '.join(what)} cannot act" for cause, what in told.items())
+
+
+def _normal_form(recipe: Recipe, sampler_is_learner: bool) -> tuple[Recipe, dict[str, tuple[str, str]]]:
+    """Return the recipe with plain levels, and for each replaced factor what of it cannot act, and why."""
+    causes: dict[str, tuple[str, str]] = {}
+    for rule in _RULES:
+        for factor, level, what, cause in rule(recipe, sampler_is_learner):
+            causes.setdefault(factor, (what, cause))
+            recipe = recipe.model_copy(update={factor: level})
+    return recipe, causes
+
+
+def _pairs(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    """A loss of pairs reads whole responses, and of rewards only their order (arXiv 2305.18290, Eq. 7)."""
+    if recipe.loss.kind != "pair_dpo":
+        return
+    cause = "`loss: pair_dpo` compares the best with the worst response of a group"
+    plain = {"scale": f.NoScale(), "ratio": f.NoRatio(), "clip": f.NoClip(), "aggregation": f.SequenceSum()}
+    for factor, level in plain.items():
+        yield _Plain(factor, level, f"`{factor}`", cause)
+    if rewards_correctness_alone(recipe):
+        yield _Plain("reward", f.Reward(), "the scale of `reward`", cause)
+
+
+def _empty_first_pass(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    update = recipe.schedule.update
+    if isinstance(update, f.Lopti) and update.eta == 0:
+        plain = recipe.schedule.model_copy(update={"update": f.Joint()})
+        yield _Plain("schedule", plain, "`schedule.update`", "with `eta: 0` no token is in the first of Lopti's passes")
+
+
+def _weight_of_one(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
+    weight, cause = recipe.token_weight, None
+    if isinstance(weight, f.TopEntropy) and weight.fraction == 1:
+        cause = "`fraction: 1` keeps every token"
+    elif isinstance(weight, f.AdvantageReweight) and weight.alpha == 0:
+        cause = "`alpha: 0` gives every token the weight 1"
+    elif isinstance(weight, f.RouterShift) and weight.floor == 1:
+        cause = "`floor: 1` gives every token the weight 1"
+    elif isinstance(weight, f.RouterShift) and on_policy(recipe) and _agree(recipe, sampler_is_learner):
+        cause = "with one update per rollout batch and staleness 0 the router has not moved"
+    if cause:
+        yield _Plain("token_weight", f.UniformWeight(), "`token_weight`", cause)
+
+
+def _agreement(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
+    """Where sampler and learner agree, w = 1 but for rounding, and every rule that leaves 1 alone does nothing."""
+    level = recipe.correction
+    leaves_one = (
+        level.cap >= 1
+        if isinstance(level, f.TokenTruncate | f.SequenceTruncate)
+        else not isinstance(level, f.NoCorrection) and level.low < 1 < level.high
+    )
+    if leaves_one and fresh(recipe) and _agree(recipe, sampler_is_learner):
+        cause = "sampler and learner are the same (float32, staleness 0) and w is 1"
+        yield _Plain("correction", f.NoCorrection(), "`correction`", cause)
+
+
+def _ratio_of_one(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    """At r = 1 every rule whose band holds 1 has the plain policy gradient (arXiv 1707.06347, Eq. 7 at r = 1)."""
+    if not _neutral_at_one(recipe):
+        return
+    cause = (
+        "with one update per rollout batch (schedule.minibatches x schedule.epochs = 1) and staleness 0 the ratio is 1"
+    )
+    if on_policy(recipe) and _gradient_of_own_token(recipe):
+        yield _Plain("ratio", f.TokenRatio(), "`ratio`", cause)
+        yield _Plain("clip", f.NoClip(), "`clip`", cause)
+    elif recipe.ratio.kind == "none":
+        yield _Plain("clip", f.NoClip(), "`clip`", "`ratio: none` is 1 in every update")
+    elif on_policy(recipe) and recipe.clip.kind != "is_cap_sg":  # which has the gradient of each token by itself
+        yield _Plain("clip", f.NoClip(), "`clip`", cause)
+
+
+def _same_metric(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    level = recipe.filter
+    if not isinstance(level, f.NoFilter) and level.metric == "reward_std" and rewards_correctness_alone(recipe):
+        plain = level.model_copy(update={"metric": "correct"})
+        cause = "rewards are made of correctness alone and differ in a group exactly where correctness does"
+        yield _Plain("filter", plain, "`filter.metric`", cause)
+
+
+def _nothing_to_count(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    cause = None
+    if recipe.length.truncated != "mask_loss":
+        cause = "no response is masked"
+    elif recipe.aggregation.kind in _TOKEN_DENOMINATORS:
+        cause = f"`aggregation: {recipe.aggregation.kind}` does not divide by the number of responses"
+    if cause and recipe.length.count_masked_rows:
+        plain = recipe.length.model_copy(update={"count_masked_rows": False})
+        yield _Plain("length", plain, "`length.count_masked_rows`", cause)
+
+
+def _still_reference(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    reference = getattr(recipe.kl, "reference", None)
+    if isinstance(reference, f.SyncedReference) and (reference.mix == 0 or reference.every > recipe.schedule.steps):
+        plain = recipe.kl.model_copy(update={"reference": f.FixedReference()})
+        cause = f"the reference never moves within {recipe.schedule.steps} steps"
+        yield _Plain("kl", plain, "`kl.reference`", cause)
+
+
+_RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
+    _pairs,
+    _empty_first_pass,
+    _weight_of_one,
+    _agreement,
+    _ratio_of_one,  # after the rules that make the advantages of a response one
+    _same_metric,
+    _nothing_to_count,
+    _still_reference,
+)
+
+
+def _agree(recipe: Recipe, sampler_is_learner: bool) -> bool:
+    return sampler_is_learner and recipe.model.dtype == "float32"
+
+
+def _neutral_at_one(recipe: Recipe) -> bool:
+    """Tell whether the clip leaves a ratio of 1 alone, and in bfloat16 one that rounding moves."""
+    clip = recipe.clip
+    if isinstance(clip, f.CappedWeight):
+        return clip.floor <= 1 <= clip.cap
+    if isinstance(clip, f.NoClip | f.SoftGate):
+        return True
+    width = RARE_BAND if recipe.model.dtype == "bfloat16" else 0.0
+    return clip.low > width and clip.high > width
+
+
+def _gradient_of_own_token(recipe: Recipe) -> bool:
+    """Tell whether at r = 1 the gradient of each token is its own advantage times its weight.
+
+    A mean over the response spreads the gradient evenly, which is the same where all tokens have one advantage.
+    """
+    kind = recipe.ratio.kind
+    if kind in _OWN_TOKEN_RATIOS:
+        return True
+    spread = kind == "seq_geo" or (kind == "geo_clipped" and recipe.aggregation.kind == "seq_mean")
+    return spread and one_advantage_a_response(recipe)
