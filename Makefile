@@ -56,8 +56,9 @@ $(TRL)/.installed: benchmarks/requirements-trl.txt constraints.txt
 	@touch $@
 
 # twice as fast is what we measure at least; the bound leaves room for a noisy machine
-benchmark: $(STAMP) $(TRL)/.installed ## tokens per second against TRL's GRPOTrainer, on one CPU
+benchmark: $(STAMP) $(TRL)/.installed ## speed against TRL's GRPOTrainer; what objective and metrics cost
 	$(BIN)/python benchmarks/native_vs_trl.py --trl-python $(TRL)/bin/python --at-least 1.8
+	$(BIN)/python benchmarks/objective_cost.py --below 0.1
 
 CONFORMANCE := .conformance-venv
 $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt

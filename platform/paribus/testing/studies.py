@@ -156,7 +156,7 @@ def _recipe(base: Recipe, tricks: Sequence[str]) -> Recipe:
 
 
 def _run(planned: PlannedRun, tricks: Sequence[str], outcome: Outcome, shape: Shape) -> RunData:
-    dice = random.Random(f"{planned.seed}/{planned.arm}")  # noqa: S311 - reproducible, not secret
+    dice = random.Random(f"{planned.seed}/{sorted(tricks)}")  # noqa: S311 - reproducible, not secret
     shared = random.Random(planned.seed)  # noqa: S311 - what the arms of a seed have in common
     end = {
         name: value + sum(MOVES[t].get(name, 0.0) for t in tricks if name != "tokens") for name, value in BASE.items()

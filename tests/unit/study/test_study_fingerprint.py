@@ -26,8 +26,8 @@ def test_golden_fingerprints() -> None:
 
 
 GOLDEN = {
-    "default": "b339ae5a966466606ff9ae4a1b706c94c3d9e742f70a1b4be78b2835df6454a2",
-    "dapo": "9e8fee6a744379abd5875347f1a0bbd02e482c8401ed678737a2e1ccdc9dca70",
+    "default": "34409ace1eb4a35ab54ba23d7dd4b10742c008f77396deb920b9c9a83e404787",
+    "dapo": "3c888b183561c39714cbaabd62a6ccfe6c643b30321704c5294c008d866e5d93",
 }
 
 
