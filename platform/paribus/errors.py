@@ -54,6 +54,13 @@ class StudyFileError(ParibusError):
         return "".join(c if c.isprintable() else "?" for c in line)  # keys of a file may hold terminal escapes
 
 
+class UnknownPreset(ParibusError):
+    """There is no preset of this name, or the name means several things or none."""
+
+    code = "P101"
+    exit_code = 2
+
+
 class UnsupportedRecipe(ParibusError):
     """The runner cannot train what the study asks for; all that is missing is listed."""
 

@@ -166,16 +166,25 @@ def test_a_plan_that_the_runner_cannot_train_is_shown_with_what_is_missing(parib
 
 
 def test_recipes_are_listed_shown_and_compared(paribus: Run) -> None:
-    """The presets with sources; one with its factors and deviations; the difference of two."""
+    """The presets with sources; one with its factors, formula and deviations; the difference of two."""
     listed = paribus("recipes")
     assert all(name in listed.stdout for name in ("dapo_paper_agg", "sroy_cisco", "arXiv 2503.20783"))
     shown = paribus("recipes", "show", "dapo").stdout
-    assert all(text in shown for text in ("source: arXiv 2503.14476", "soft_start=16384", "deviations", "high=0.28"))
-    assert "scale.kind" in paribus("recipes", "diff", "grpo", "dr_grpo").stdout
+    expected = ("arXiv 2503.14476, Eq. 8", "soft_start=16384", "high=0.28", "clip(r, 0.8, 1.28) A", "sampling rounds")
+    assert all(text in shown for text in (*expected, "clip/high_prob_mean", "Eq. 8 has the", "against grpo"))
+    assert "Nearest preset: dapo_paper_agg, which differs in aggregation.kind." in shown
+    compared = paribus("recipes", "diff", "grpo", "dr_grpo").stdout
+    assert all(text in compared for text in ("scale.kind", "= R − b", "(s − 0.04 k)"))
+    assert "note, at the default schedule" in paribus("recipes", "diff", "gspo_token", "gspo").stdout
     assert "the same recipe" in paribus("recipes", "diff", "dapo", "clip_dapo").stdout
-    refused = paribus("recipes", "show", "cisco")
-    assert "`cisco` is not a preset" in refused.stderr
-    assert refused.returncode == 1
+
+
+@pytest.mark.parametrize("name", ["cisco", "GDPO", "REINFORCE++", "reinforce++ LOO", "tis_grpo"])
+def test_contested_names_are_explained_without_a_traceback(paribus: Run, name: str) -> None:
+    """A name that means several things or none ends with status 2 and what to write."""
+    refused = paribus("recipes", "show", name)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"error P101: `{name}` is not a preset: ")
 
 
 def test_the_schema_is_json(paribus: Run) -> None:

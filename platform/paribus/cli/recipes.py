@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from paribus.recipe.formula import Formula
     from paribus.recipe.presets import Preset
+    from paribus.recipe.recipe import Recipe
 
 
 @click.group(invoke_without_command=True)
@@ -21,42 +24,45 @@ def command(ctx: click.Context) -> None:
     from paribus.cli.console import console, table
     from paribus.recipe.presets import load_preset, preset_names
 
-    listed = table("preset", "method", "source")
+    listed = table("preset", "method", "treats", "source")
     for name in preset_names():
         preset = load_preset(name)
-        title = f"{preset.title} (= {preset.alias_of})" if preset.alias_of else preset.title
-        listed.add_row(name, title, preset.source)
+        title = f"another name for {preset.alias_of}" if preset.alias_of else preset.title
+        listed.add_row(name, title, preset.treats, _short(preset.source))
     console().print(listed)
 
 
 @command.command()
 @click.argument("name")
 def show(name: str) -> None:
-    """Print one preset: its source, the source's hyperparameters, deviations, and every factor."""
-    from paribus.cli.console import console, table
+    """Print what an algorithm is: its factors, its formula, what it treats, and how it differs from others."""
+    from paribus.cli.console import console
+    from paribus.recipe.formula import formula
     from paribus.recipe.presets import load_preset
 
     preset = load_preset(name)
-    out = console()
-    out.print(f"{preset.name}: {preset.title}", style="bold")
-    out.print(f"source: {preset.source}")
-    if preset.alias_of:
-        out.print(f"another name for: {preset.alias_of}")
-    if preset.note:
-        out.print(f"note: {preset.note}")
-    factors = table("factor", "level and parameters")
-    for factor, level in _levels(preset):
-        factors.add_row(factor, level)
-    out.print(factors)
-    _lines("the source's hyperparameters (not applied)", [f"{k}: {v}" for k, v in preset.defaults.items()])
-    _lines("deviations and open points", list(preset.deviations))
+    console().print(f"{preset.name}: {preset.title}", style="bold")
+    about = {
+        "source": preset.source,
+        "alias of": preset.alias_of,
+        "note": preset.note,
+        "treats": preset.treats,
+        "cost": preset.cost,
+    }
+    _grid([(label, text) for label, text in about.items() if text])
+    _section("factors", _factors(preset))
+    _formula(formula(preset.recipe))
+    _section("what to watch", [(failure, ", ".join(metrics)) for failure, metrics in preset.watch.items()])
+    _section("the source's hyperparameters (not applied)", list(preset.defaults.items()))
+    _section("deviations and open points", [("·", line) for line in preset.deviations])
+    _relatives(preset)
 
 
 @command.command()
 @click.argument("before")
 @click.argument("after")
 def diff(before: str, after: str) -> None:
-    """Print what differs between two presets."""
+    """Print what differs between two presets: paths, lines of the formula, and what that can do."""
     from paribus.cli.console import console, shown, table
     from paribus.recipe.presets import load_preset
     from paribus.recipe.recipe import difference
@@ -70,30 +76,118 @@ def diff(before: str, after: str) -> None:
     for path, (old, new) in changes.items():
         found.add_row(path, shown(old), shown(new))
     console().print(found)
+    _changed_lines(one, other)
+    for sentence in _analysis(one.recipe, other.recipe):
+        console().print(f"\nnote, at the default schedule: {sentence}")
 
 
 def _alias(preset: Preset) -> str:
     return f" `{preset.name}` is another name for `{preset.alias_of}`." if preset.alias_of else ""
 
 
-def _levels(preset: Preset) -> Iterator[tuple[str, str]]:
-    """Yield what the preset sets, in the order in which the factors act; of the schedule that is little."""
+def _short(source: str) -> str:
+    """Return the first arXiv number of a source; of others, as of a blog that cites one, the first words."""
+    arxiv = None if source.startswith("A blog") else re.search(r"arXiv \d{4}\.\d{5}", source)
+    return arxiv[0] if arxiv else re.split(r"[,:;']", source)[0]
+
+
+def _factors(preset: Preset) -> list[tuple[str, str]]:
+    """Return each factor with its level and parameters, in the order in which the factors act."""
+    from paribus.recipe.recipe import FACTORS
+
+    family = ("loss",) if preset.recipe.loss.kind != "policy_gradient" else ()
+    return [(factor, _level(preset, factor)) for factor in (*family, *FACTORS)]
+
+
+def _level(preset: Preset, factor: str) -> str:
+    """Return a factor in one line; of a record of parameters only what differs from the default."""
     from paribus.cli.console import describe, shown
-    from paribus.recipe.recipe import FACTORS, flatten
+    from paribus.recipe.recipe import Recipe, flatten
 
-    values = flatten(preset.recipe.model_dump(mode="json"))
-    yield "loss", describe(preset.recipe.loss)
-    for path, value in values.items():
-        if any(path == key or path.startswith(f"{key}.") for key in preset.set if key.startswith("schedule.")):
-            yield path.removesuffix(".kind"), shown(value)
-    for factor in FACTORS[1:]:
-        yield factor, describe(getattr(preset.recipe, factor))
+    level = getattr(preset.recipe, factor)
+    if hasattr(level, "kind"):
+        return describe(level)
+    usual = flatten(getattr(Recipe(), factor).model_dump(mode="json"))
+    values = flatten(level.model_dump(mode="json"))
+    kept = [key for key in values if values[key] != usual.get(key) or key in ("map", "update.kind")]
+    return ", ".join(f"{key.removesuffix('.kind')}={shown(values[key])}" for key in kept) or "none"
 
 
-def _lines(title: str, lines: list[str]) -> None:
+def _relatives(preset: Preset) -> None:
+    """Print how a preset differs from GRPO, and which other is nearest to it."""
+    from paribus.cli.console import console, table
+    from paribus.recipe.presets import load_preset, nearest
+    from paribus.recipe.recipe import FACTORS, difference
+
+    root = load_preset("grpo")
+    if preset.name != root.name:
+        found = table("factor", root.name, preset.name)
+        for factor in ("loss", *FACTORS):
+            if getattr(root.recipe, factor) != getattr(preset.recipe, factor):
+                found.add_row(factor, _level(root, factor), _level(preset, factor))
+        _title(f"against {root.name}")
+        console().print(found)
+    other = nearest(preset.name)
+    paths = ", ".join(difference(preset.recipe, load_preset(other).recipe))
+    console().print(f"\nNearest preset: {other}, which differs in {paths}.")
+
+
+def _formula(found: Formula) -> None:
+    from paribus.recipe.formula import names
+
+    _title("formula")
+    factors = names(found.lines)
+    _grid([(name, line.left, line.right) for name, line in zip(factors, found.lines, strict=True)])
+    _title("letters")
+    _grid(list(found.letters.items()))
+
+
+def _changed_lines(one: Preset, other: Preset) -> None:
+    """Print the lines of the two formulas that differ, each with the preset that has it."""
+    from paribus.recipe.formula import formula, names
+
+    before, after = formula(one.recipe).lines, formula(other.recipe).lines
+    rows: list[tuple[str, ...]] = []
+    for name, lines, rest in ((one.name, before, after), (other.name, after, before)):
+        changed = [line for line in lines if line not in rest]
+        labels = [name, *[""] * len(changed)]
+        rows += [(*row, line.left, line.right) for *row, line in zip(labels, names(changed), changed, strict=False)]
+    if rows:
+        _title("formula")
+        _grid(rows)
+
+
+def _analysis(before: Recipe, after: Recipe) -> Iterator[str]:
+    from paribus.recipe import analysis
+
+    for judge in (analysis.inert, analysis.rescaled):
+        if sentence := judge(before, after):
+            yield sentence
+
+
+def _section(title: str, rows: Sequence[tuple[str, ...]]) -> None:
+    if rows:
+        _title(title)
+        _grid(rows)
+
+
+def _title(title: str) -> None:
     from paribus.cli.console import console
 
-    if lines:
-        console().print(f"\n{title}:")
-        for line in lines:
-            console().print(f"  {line}")
+    console().print(f"\n{title}", style="bold")
+
+
+def _grid(rows: Iterable[tuple[str, ...]]) -> None:
+    """Print rows in columns, indented."""
+    from rich.padding import Padding
+    from rich.table import Table
+
+    from paribus.cli.console import console
+
+    rows = list(rows)
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for k in range(len(rows[0])):
+        grid.add_column(max_width=None if k == len(rows[0]) - 1 else 36, style="dim" if k == 0 else None)
+    for row in rows:
+        grid.add_row(*row)
+    console().print(Padding(grid, (0, 0, 0, 2)))

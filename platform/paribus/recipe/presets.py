@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paribus._resources import data_root
-from paribus.errors import ParibusError, Problem, StudyFileError, did_you_mean
+from paribus.errors import Problem, StudyFileError, UnknownPreset, did_you_mean
 from paribus.recipe.document import Node, locate, plain, read_document
 from paribus.recipe.messages import explain, split_errors
 from paribus.recipe.patch import apply
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.recipe import Recipe, difference
 
 RESERVED: Mapping[str, str] = {
     "cisco": "no paper of this name was found. MiniMax-M1's method is `cispo`; an importance correction between "
@@ -28,6 +28,8 @@ RESERVED: Mapping[str, str] = {
     "batch std); the leave-one-out baseline that is sometimes called so is `rloo`",
     "reinforce_plus_plus": "this is `reinforce_pp` (normalised over the batch) or `reinforce_pp_baseline`; the "
     "leave-one-out baseline that is sometimes called so is `rloo`",
+    "reinforce++_loo": "no version of the paper has a leave-one-out baseline: that is `rloo`. REINFORCE++ is "
+    "`reinforce_pp` (normalised over the batch) or `reinforce_pp_baseline` (group mean, then batch std)",
     "tis": "truncated importance sampling goes with any algorithm: set `correction: {kind: token_truncate, cap: 2.0}` "
     "on the preset of your choice",
 }
@@ -42,6 +44,9 @@ class Preset:
         name: what a study writes.
         title: the method's full name.
         source: paper, arXiv number, equation; or the code that defines it.
+        treats: what it is for, in three to six words.
+        watch: the failures that it treats or brings, each with the canonical metrics that show them.
+        cost: what it costs beside the plain policy gradient.
         defaults: the source's hyperparameters, as texts; for people, not applied.
         deviations: where the recipe differs from its source, or where sources leave a choice.
         alias_of: the preset that this is another name for.
@@ -53,6 +58,9 @@ class Preset:
     name: str
     title: str
     source: str
+    treats: str
+    watch: Mapping[str, tuple[str, ...]]
+    cost: str
     defaults: Mapping[str, str]
     deviations: tuple[str, ...]
     alias_of: str | None
@@ -66,11 +74,22 @@ class _PresetFile(BaseModel):
 
     title: str
     source: str
+    treats: str
+    watch: dict[str, tuple[str, ...]]
+    cost: str
     defaults: dict[str, str] = {}
     deviations: tuple[str, ...] = ()
-    alias_of: str | None = None
     note: str | None = None
     set: dict[str, Any] = {}
+
+
+class _AliasFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    title: str
+    source: str
+    alias_of: str
+    note: str
 
 
 @cache
@@ -83,9 +102,10 @@ def unknown_preset(name: str) -> str:
     """Return why there is no preset of this name and what to write instead; empty if there is one."""
     if name in preset_names():
         return ""
-    key = re.sub(r"[-\s]", "_", name.lower())
-    if key in RESERVED:
-        return f"`{name}` is not a preset: {RESERVED[key]}."
+    key = re.sub(r"[-\s]+", "_", name.lower())
+    reserved = "tis" if key.startswith("tis_") else re.sub(r"^reinforce_(pp|plus_plus)_loo$", "reinforce++_loo", key)
+    if reserved in RESERVED:
+        return f"`{name}` is not a preset: {RESERVED[reserved]}."
     return f"there is no preset `{name}`.{did_you_mean(key, preset_names())} Presets: {', '.join(preset_names())}."
 
 
@@ -94,12 +114,19 @@ def load_preset(name: str) -> Preset:
     """Return a preset.
 
     Raises:
-        ParibusError: there is none of this name; the message says which there are, or why the name is refused.
+        UnknownPreset: there is none of this name; the message says which there are, or why the name is refused.
         StudyFileError: its file is wrong.
     """
     if problem := unknown_preset(name):
-        raise ParibusError(problem)
+        raise UnknownPreset(problem)
     return read_preset(data_root("ablations") / "recipes" / f"{name}.yaml")
+
+
+def nearest(name: str) -> str:
+    """Return the other preset whose recipe differs in the fewest paths, aliases left out."""
+    recipe = load_preset(name).recipe
+    others = [other for other in map(load_preset, preset_names()) if other.alias_of is None and other.recipe != recipe]
+    return min(others, key=lambda other: (len(difference(recipe, other.recipe)), other.name)).name
 
 
 def read_preset(path: Path) -> Preset:
@@ -110,14 +137,14 @@ def read_preset(path: Path) -> Preset:
     """
     root = read_document(path).checked()
     raw = plain(root)
+    kind = _AliasFile if isinstance(raw, dict) and "alias_of" in raw else _PresetFile
     try:
-        file = _PresetFile.model_validate(raw)
+        file = kind.model_validate(raw)
     except ValidationError as error:
-        problems = [_problem(root, e["loc"], explain(e, tuple(_PresetFile.model_fields))) for e in error.errors()]
+        problems = [_problem(root, e["loc"], explain(e, tuple(kind.model_fields))) for e in error.errors()]
         raise StudyFileError(str(path), problems) from error
-    if file.alias_of is not None:
-        target = load_preset(file.alias_of)
-        return Preset(name=path.stem, **{**vars(file), "set": target.set, "recipe": target.recipe})
+    if isinstance(file, _AliasFile):
+        return replace(load_preset(file.alias_of), name=path.stem, **vars(file))
     patched = apply(Recipe().model_dump(), file.set)
     if patched.faults:
         problems = [_problem(root, ("set", *f.source), f.message, at_key=f.at_key) for f in patched.faults]
@@ -127,7 +154,7 @@ def read_preset(path: Path) -> Preset:
     except ValidationError as error:
         problems = [_problem(root, ("set", *e["loc"]), explain(e)) for e in split_errors(error)]
         raise StudyFileError(str(path), problems) from error
-    return Preset(name=path.stem, **vars(file), recipe=recipe)
+    return Preset(name=path.stem, alias_of=None, **vars(file), recipe=recipe)
 
 
 def _problem(root: Node, path: tuple[str | int, ...], message: str, *, at_key: bool = False) -> Problem:
