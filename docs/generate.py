@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference from the code; with --check says which are out of date.
+"""Writes docs/reference and the table of docs/algorithms.md from the code; --check says what is out of date.
 
 The environment must hold paribus (`make setup`).
 """
@@ -20,13 +20,16 @@ from pydantic_core import PydanticUndefined
 from paribus import errors
 from paribus.cli import COMMANDS
 from paribus.recipe.factors import Level
-from paribus.recipe.presets import load_preset, preset_names
-from paribus.recipe.recipe import FACTORS, Recipe
+from paribus.recipe.formula import formula, render
+from paribus.recipe.presets import RESERVED, Preset, load_preset, nearest, preset_names
+from paribus.recipe.recipe import FACTORS, Recipe, difference
 from paribus.store import states
 from paribus.study.runner import load_runner
 from paribus.track.metrics import EVAL_METRICS, STEP_METRICS
 
 REFERENCE = Path(__file__).parent / "reference"
+ALGORITHMS = Path(__file__).parent / "algorithms.md"
+BEGIN, END = "<!-- The table is written by docs/generate.py from the presets. -->\n", "\n<!-- End of the table. -->"
 HEADER = "<!-- Written by docs/generate.py from the code: change the code, then `make docs`. -->\n\n"
 
 
@@ -99,14 +102,102 @@ def recipes_page() -> str:
             kind = level.model_fields["kind"].default if "kind" in level.model_fields else "-"
             lines.append(f"| `{kind}` | {cell(first_paragraph(level))} | {cell(parameters(level))} |")
         lines.append("")
-    lines += ["## Presets\n", "| preset | title | source | trained by `native` |", "|---|---|---|---|"]
+    lines += ["## Presets\n", "| preset | title | treats | trained by `native` |", "|---|---|---|---|"]
     runner = load_runner("native")
-    for name in preset_names():
-        preset = load_preset(name)
+    presets = [load_preset(name) for name in preset_names()]
+    for preset in presets:
         missing = runner.unsupported(preset.recipe)
         trained = "yes" if not missing else "not yet: " + ", ".join(m.split(" is not trained")[0] for m in missing)
-        lines.append(f"| `{name}` | {cell(preset.title)} | {cell(preset.source)} | {cell(trained)} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| `{preset.name}` | {cell(preset.title)} | {cell(preset.treats)} | {cell(trained)} |")
+    lines += ["\nNames that are refused, each with what to write instead:\n", "| name | why |", "|---|---|"]
+    lines += [f"| `{name}` | {cell(why)} |" for name, why in RESERVED.items()]
+    lines += [
+        "\n## Formulas\n",
+        "Assembled from the levels, as `paribus recipes show` prints them. The letters that no line defines:\n",
+    ]
+    letters = {letter: meaning for preset in presets for letter, meaning in formula(preset.recipe).letters.items()}
+    lines += [
+        "| letter | meaning |",
+        "|---|---|",
+        *(f"| `{letter}` | {meaning} |" for letter, meaning in letters.items()),
+        "",
+    ]
+    for preset in presets:
+        lines += preset_section(preset)
+    return "\n".join(lines)
+
+
+def preset_section(preset: Preset) -> list[str]:
+    """Return what one preset is: source, formula, what to watch, cost, deviations, nearest relative."""
+    lines = [f"### {preset.name}\n", f"{preset.title}. Source: {preset.source}.\n"]
+    if preset.note:
+        lines.append(f"{preset.note}\n")
+    if preset.alias_of:
+        return lines
+    lines += [
+        "```text",
+        *render(formula(preset.recipe).lines),
+        "```\n",
+        f"Treats: {preset.treats}. Cost: {preset.cost}.\n",
+    ]
+    lines += ["| to watch | metrics |", "|---|---|"]
+    lines += [f"| {failure} | {', '.join(f'`{m}`' for m in metrics)} |" for failure, metrics in preset.watch.items()]
+    lines += ["", *(f"* {deviation}" for deviation in preset.deviations)]
+    other = nearest(preset.name)
+    paths = ", ".join(f"`{path}`" for path in difference(preset.recipe, load_preset(other).recipe))
+    return [*lines, f"* Nearest preset: `{other}`, which differs in {paths}.\n"]
+
+
+def algorithms_page() -> str:
+    """Return the page on algorithms with the table between its marks written anew."""
+    rows = [[f"`{name}`", *cells] for name, cells in algorithm_rows()]
+    columns = ["preset", *(name for name, _ in COLUMNS)]
+    table = ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)]
+    before, begin, rest = ALGORITHMS.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return before + begin + "\n".join(["", *table, ""]) + end + after
+
+
+def algorithm_rows() -> Iterator[tuple[str, list[str]]]:
+    """Yield each preset that is no alias with its cells; a dot where it is as in GRPO, which comes first."""
+    root = load_preset("grpo").recipe
+    for name in ("grpo", *(n for n in preset_names() if n != "grpo")):
+        preset = load_preset(name)
+        if preset.alias_of is None:
+            cells = [show(preset.recipe) or "none" for _, show in COLUMNS]
+            same = [
+                name != "grpo" and text == (show(root) or "none")
+                for text, (_, show) in zip(cells, COLUMNS, strict=True)
+            ]
+            yield name, ["·" if equal else text for text, equal in zip(cells, same, strict=True)]
+
+
+def level_text(level: Any) -> str:
+    """Return a level with the numbers that tell presets apart in few characters: `ppo_min 0.2 0.28`."""
+    if not isinstance(level, Level):
+        return f"{level:.6g}" if isinstance(level, float) else str(level)
+    left_out = {"kind", "ddof", "eps", "max_generation_batches", "max_surplus", "factor", "gamma", "critic_lambda"}
+    inner = [level_text(value) for name, value in level if name not in left_out and value is not None]
+    shown = [text for text in inner if text != "sequence" and not text.startswith("fixed")]
+    return " ".join([getattr(level, "kind", ""), *shown])
+
+
+def reward_text(recipe: Recipe) -> str:
+    """Return map and factor, or how several rewards are combined."""
+    if recipe.reward.combine == "norm_then_sum":
+        return "norm_then_sum"
+    return recipe.reward.map + (f" × {recipe.reward.factor:g}" if recipe.reward.factor != 1 else "")
+
+
+def other_text(recipe: Recipe) -> str:
+    """Return what lies in no other column: token weight, update schedule, auxiliary losses, the family of the loss."""
+    found = [level_text(level) for level in (recipe.token_weight, recipe.schedule.update, recipe.loss)]
+    found = [text for text in found if text not in ("uniform", "joint", "policy_gradient")]
+    if recipe.auxiliary.value is not None:
+        found.append("critic")
+    if recipe.auxiliary.positive_nll:
+        found.append(f"positive_nll {recipe.auxiliary.positive_nll:g}")
+    return ", ".join(found)
 
 
 def commands_page() -> str:
@@ -159,6 +250,20 @@ def states_page() -> str:
     return intro + states.states_page()
 
 
+COLUMNS: tuple[tuple[str, Callable[[Recipe], str]], ...] = (
+    ("reward", reward_text),
+    ("length", lambda recipe: level_text(recipe.length.rule)),
+    ("filter", lambda recipe: level_text(recipe.filter)),
+    ("baseline", lambda recipe: level_text(recipe.baseline)),
+    ("scale", lambda recipe: level_text(recipe.scale)),
+    ("ratio", lambda recipe: level_text(recipe.ratio)),
+    ("clip", lambda recipe: level_text(recipe.clip)),
+    ("aggregation", lambda recipe: level_text(recipe.aggregation)),
+    ("kl", lambda recipe: level_text(recipe.kl)),
+    ("correction", lambda recipe: level_text(recipe.correction)),
+    ("other", other_text),
+)
+
 PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "recipes.md": recipes_page,
@@ -171,11 +276,11 @@ PAGES: dict[str, Callable[[], str]] = {
 def main() -> int:
     """Write the pages, or with --check compare them; return the exit status."""
     stale = []
-    for name, page in PAGES.items():
-        path, text = REFERENCE / name, HEADER + page()
+    pages = {REFERENCE / name: HEADER + page() for name, page in PAGES.items()} | {ALGORITHMS: algorithms_page()}
+    for path, text in pages.items():
         if "--check" in sys.argv:
             if not path.is_file() or path.read_text() != text:
-                stale.append(name)
+                stale.append(path.name)
         else:
             path.write_text(text)
     if stale:

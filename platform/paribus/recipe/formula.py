@@ -97,9 +97,7 @@ def _written(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.loss.kind == "pair_dpo":
         yield from _filled(recipe, "loss", symbols)
         return
-    to_ratio = getattr(recipe.token_weight, "target", "token") == "ratio"
-    weights = (), ("token_weight",)
-    for path in ("baseline", "scale", *weights[not to_ratio], "ratio", *weights[to_ratio], "clip", "correction"):
+    for path in ("baseline", "scale", "token_weight", "token_weight.target", "ratio", "clip", "correction"):
         yield from _filled(recipe, path, symbols)
     for path in (*_kl_paths(recipe, in_reward=False), "aggregation"):
         yield from _filled(recipe, path, symbols)
@@ -144,9 +142,9 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
     gae = advantage if recipe.scale.kind == "none" else raw
     centred = reward if recipe.baseline.kind == "none" else f"{reward} − b"
     mean = "b" if recipe.baseline.kind == "group_mean" else "mean of its group"
-    ratio = "r_t" if recipe.ratio.kind == "geo_clipped" else "r"
     return {
         "R": reward,
+        "whole": reward.replace("_t", "_1"),
         "A": advantage,
         "Â": raw,
         "gae": gae,
@@ -155,7 +153,7 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
         "numerator": f"({centred})" if " " in centred else centred,
         "deviation": f"({reward} − {mean})",
         "plain": f"{advantage} log π(o_t)" if recipe.ratio.kind == "none" else f"r {advantage}",
-        "target": _term(recipe, "token_weight.target", r=ratio, A=advantage),
+        "shift": _term(recipe, "token_weight.target"),
         "eps": _number(getattr(recipe.scale, "eps", 0.0)),
         "unit": _term(recipe, "scale.unit"),
         "spread": _term(recipe, "filter.metric"),
@@ -249,7 +247,7 @@ def _meanings(recipe: Recipe) -> dict[str, str]:
     ddof = getattr(recipe.scale, "ddof", 1)
     masked = recipe.length.truncated == "mask_loss" and recipe.length.count_masked_rows
     return {
-        "form": f"1 if it ended by itself with an answer, else {0 if recipe.reward.map == 'binary01' else -1}",
+        "form": f"1 if it ended by itself with an answer, else {'0' if recipe.reward.map == 'binary01' else '−1'}",
         "masked": ", masked ones too" if masked else "",
         "std": f"standard deviation (ddof {ddof})",
         "reference": _term(recipe, "kl.reference") or PIECES["kl.reference"]["fixed"].term,

@@ -28,7 +28,7 @@ NOTHING = Piece()
 _BAND = "clip(r, {floor}, {ceiling}) {A}"
 _W = "W = Π_t π_old(o_t) / π_sampler(o_t)"
 _w = "w = π_old(o_t) / π_sampler(o_t)"
-_GEOMETRIC = "(Π_t π(o_t) / π_old(o_t))^(1/L)"
+_GEOMETRIC = "(Π_t {shift}π(o_t) / π_old(o_t))^(1/L)"
 
 PIECES: Mapping[str, Mapping[str, Piece]] = {
     "loss": {
@@ -81,7 +81,7 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
         "none": NOTHING,
         "group_mean": Piece(("b = mean of {R} over the group",)),
         "group_loo": Piece(("b = mean of {R} over the other responses of the group",)),
-        "batch_mean": Piece(("b = mean of {R} over the batch",)),
+        "batch_mean": Piece(("b = mean of {whole} over the batch",)),
         "critic_gae": Piece(
             (
                 "ρ_t = R [t = L]{token_kl}",
@@ -114,11 +114,11 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
     "scale.unit": {"sequence": Piece(term="responses"), "token": Piece(term="tokens")},
     "ratio": {
         "none": Piece(("r = π(o_t) / sg[π(o_t)]",)),
-        "token": Piece(("r = π(o_t) / π_old(o_t)",)),
+        "token": Piece(("r = {shift}π(o_t) / π_old(o_t)",)),
         "seq_geo": Piece((f"r = {_GEOMETRIC}",)),
         "seq_geo_token": Piece((f"r = sg[{_GEOMETRIC}] π(o_t) / sg[π(o_t)]",)),
-        "seq_product": Piece(("r = Π_t π(o_t) / π_old(o_t)",)),
-        "geo_clipped": Piece(("r_t = π(o_t) / π_old(o_t)",)),
+        "seq_product": Piece(("r = Π_t {shift}π(o_t) / π_old(o_t)",)),
+        "geo_clipped": Piece(("r_t = {shift}π(o_t) / π_old(o_t)",)),
     },
     "clip": {
         "none": Piece(("s = {plain}",)),
@@ -185,14 +185,9 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
         "uniform": NOTHING,
         "top_entropy": Piece(("{A} ← {A} at the fraction {fraction} of tokens with the highest entropy, else 0",)),
         "advantage_reweight": Piece(("{A} ← ({alpha} π_old(o_t) + {rest}) {A}",)),
-        "router_shift": Piece(
-            (
-                "{target} ← γ_t {target}",
-                "γ_t = max(exp(−mean |log g_t(e) − log g_old,t(e)|), {floor}), no gradient",
-            )
-        ),
+        "router_shift": Piece(("γ_t = max(exp(−mean |log g_t(e) − log g_old,t(e)|), {floor}), no gradient",)),
     },
-    "token_weight.target": {"ratio": Piece(term="{r}"), "token": Piece(term="{A}")},
+    "token_weight.target": {"ratio": Piece(term="γ_t "), "token": Piece(("{A} ← γ_t {A}",))},
     "auxiliary": {
         "entropy": Piece(("H = mean entropy of π at the tokens of the batch",), term="H"),
         "positive_nll": Piece(("NLL = −(1/T⁺) Σ_t log π(o_t), over the responses with y = 1",), term="NLL"),
