@@ -168,7 +168,7 @@ def test_a_plan_that_the_runner_cannot_train_is_shown_with_what_is_missing(parib
 def test_recipes_are_listed_shown_and_compared(paribus: Run) -> None:
     """The presets with sources; one with its factors, formula and deviations; the difference of two."""
     listed = paribus("recipes")
-    assert all(name in listed.stdout for name in ("dapo_paper_agg", "sroy_cisco", "arXiv 2503.20783"))
+    assert all(name in listed.stdout for name in ("sroy_cisco", "arXiv 2503.20783", "long wrong answers"))
     shown = paribus("recipes", "show", "dapo").stdout
     expected = ("arXiv 2503.14476, Eq. 8", "soft_start=16384", "high=0.28", "clip(r, 0.8, 1.28) A", "sampling rounds")
     assert all(text in shown for text in (*expected, "clip/high_prob_mean", "Eq. 8 has the", "against grpo"))

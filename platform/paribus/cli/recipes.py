@@ -21,14 +21,17 @@ def command(ctx: click.Context) -> None:
     """List the presets; `show` one, or `diff` two."""
     if ctx.invoked_subcommand is not None:
         return
+    from rich.text import Text
+
     from paribus.cli.console import console, table
     from paribus.recipe.presets import load_preset, preset_names
 
-    listed = table("preset", "method", "treats", "source")
+    listed = table("preset", "method, and what it treats", "source")
     for name in preset_names():
         preset = load_preset(name)
         title = f"another name for {preset.alias_of}" if preset.alias_of else preset.title
-        listed.add_row(name, title, preset.treats, _short(preset.source))
+        method = Text(title).append(f"\n{preset.treats}", style="dim")
+        listed.add_row(name, method, _short(preset.source))
     console().print(listed)
 
 

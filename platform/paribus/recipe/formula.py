@@ -184,7 +184,7 @@ def _of_kl(recipe: Recipe, *, by_token: bool) -> dict[str, str]:
     loss = "" if in_reward else _term(recipe, "kl")
     return {
         "j": j,
-        "estimate": f"({estimate})" if " " in estimate and in_reward else estimate,
+        "estimate": f"({estimate})" if " " in estimate and recipe.kl.kind != "loss" else estimate,
         "x": f"({surrogate}{loss})" if loss else surrogate,
     }
 

@@ -156,9 +156,7 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
         "off": NOTHING,
         "reward": Piece(("u_{j} = log(π_old(o_{j}) / π_ref(o_{j}))",)),
         "loss": Piece(("k = {estimate},  u = log(π(o_t) / π_ref(o_t))",), term=" − {beta} k"),
-        "loss_isw": Piece(
-            ("k = (π(o_t) / π_old(o_t)) ({estimate}),  u = log(π(o_t) / π_ref(o_t))",), term=" − {beta} k"
-        ),
+        "loss_isw": Piece(("k = (π(o_t) / π_old(o_t)) {estimate},  u = log(π(o_t) / π_ref(o_t))",), term=" − {beta} k"),
     },
     "kl.unit": {
         "sequence": Piece(("K = Σ_t {estimate}",), term=" − {beta} K"),

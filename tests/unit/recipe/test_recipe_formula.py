@@ -271,6 +271,7 @@ def test_formulas_of_published_algorithms(name: str) -> None:
         ("ppo", {}, "loss_V = ½ mean of max((V_t − Ret_t)², (clip(V_t, V_old,t ± 0.2) − Ret_t)²)"),
         ("gdpo_multireward", {}, "Â = z(score) + z(form)"),
         ("reinforce_pp_baseline", {}, "A = (R − b) / (std of (R − b) over the responses of the batch + 1e-6)"),
+        ("reinforce_pp_baseline", {}, "k = ½ u²,  u = log(π(o_t) / π_ref(o_t))"),
         ("lite_ppo", {}, "A = (R − b) / (std of R over the responses of the batch + 1e-6)"),
         ("reinforce_rej", {}, " only groups with 0 < Σ y < G; the batch shrinks"),
         ("olmo3", {}, "c = min(w, 2),  w = π_old(o_t) / π_sampler(o_t)"),
@@ -297,7 +298,7 @@ def test_formulas_of_published_algorithms(name: str) -> None:
         (
             "dr_grpo",
             {"kl": {"kind": "loss_isw", "estimator": "k1", "beta": 0.1}},
-            "k = (π(o_t) / π_old(o_t)) (u),  u = log(π(o_t) / π_ref(o_t))",
+            "k = (π(o_t) / π_old(o_t)) u,  u = log(π(o_t) / π_ref(o_t))",
         ),
         ("dcpo", {}, "J = Σ_i (1/L) Σ_t s"),
         ("dcpo", {}, "lo = ½ + ½ √max(1 − 4·0.16/q, 0),  q = π_old(o_t)"),
