@@ -174,8 +174,8 @@ def test_recipes_are_listed_shown_and_compared(paribus: Run) -> None:
     assert all(text in shown for text in (*expected, "clip/high_prob_mean", "Eq. 8 has the", "against grpo"))
     assert "Nearest preset: dapo_paper_agg, which differs in aggregation.kind." in shown
     compared = paribus("recipes", "diff", "grpo", "dr_grpo").stdout
-    assert all(text in compared for text in ("scale.kind", "= R − b", "(s − 0.04 k)"))
-    assert "note, at the default schedule" in paribus("recipes", "diff", "gspo_token", "gspo").stdout
+    assert all(text in compared for text in ("scale.kind", "= R − b", "(s − 0.04 k)", "may clip one of the two"))
+    assert "`ratio` cannot act" in paribus("recipes", "diff", "gspo_token", "gspo").stdout
     assert "the same recipe" in paribus("recipes", "diff", "dapo", "clip_dapo").stdout
 
 

@@ -80,8 +80,8 @@ def diff(before: str, after: str) -> None:
         found.add_row(path, shown(old), shown(new))
     console().print(found)
     _changed_lines(one, other)
-    for sentence in _analysis(one.recipe, other.recipe):
-        console().print(f"\nnote, at the default schedule: {sentence}")
+    sentences = _analysis(one.recipe, other.recipe)
+    _section("what a plan would say, at the default schedule", [("·", sentence) for sentence in sentences])
 
 
 def _alias(preset: Preset) -> str:
@@ -163,9 +163,10 @@ def _changed_lines(one: Preset, other: Preset) -> None:
 def _analysis(before: Recipe, after: Recipe) -> Iterator[str]:
     from paribus.recipe import analysis
 
-    for judge in (analysis.inert, analysis.rescaled):
-        if sentence := judge(before, after):
-            yield sentence
+    if sentence := analysis.inert(before, after) or analysis.rescaled(before, after):
+        yield sentence
+    elif reasons := list(analysis.confounded(before, after)):
+        yield f"optimizer.max_grad_norm may clip one of the two more than the other: {'; '.join(reasons)}"
 
 
 def _section(title: str, rows: Sequence[tuple[str, ...]]) -> None:
