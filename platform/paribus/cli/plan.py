@@ -169,14 +169,16 @@ def change_text(changes: Mapping[str, tuple[Any, Any]]) -> str:
     parts = []
     for path, (before, after) in changes.items():
         owner, _, name = path.rpartition(".")
+        if any(owner.startswith(f"{level}.") for level in levels):
+            continue  # stands behind the level that it belongs to
         if name == "kind":
             inner = [
-                f"{other.removeprefix(owner + '.')}={shown(new)}"
+                f"{other.removeprefix(owner + '.').removesuffix('.kind')}={shown(new)}"
                 for other, (_, new) in changes.items()
                 if other.startswith(f"{owner}.") and other != path and new is not None
             ]
             parts.append(f"{owner}: {before} -> {after}" + (f"({', '.join(inner)})" if inner else ""))
-        elif not any(path.startswith(f"{level}.") for level in levels):
+        elif owner not in levels:
             parts.append(f"{path}: {shown(before)} -> {shown(after)}")
     return "; ".join(parts)
 

@@ -96,7 +96,7 @@ GOLDEN = {
         loss         loss   = −J + 0.1 NLL
         auxiliary    Ret_t  = V_t + A_t with λ = 1
                      loss_V = ½ mean of (V_t − Ret_t)²
-                     the critic alone learns in the first 50 steps""",
+                     50 batches of the initial policy come before, for the critic alone""",
     "gmpo": """
         reward       R    = score
         baseline     b    = mean of R over the group
