@@ -44,7 +44,7 @@ def _move(*models: torch.nn.Module) -> None:
 
 
 def _gradient(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> list[Tensor]:
-    """Return the gradient of one optimizer batch with all rollouts: away from r = 1 and w = 1, of the critic as well."""
+    """Return the gradient of one optimizer batch with all rollouts, away from r = 1 and w = 1; the critic's as well."""
     whole = _changed(recipe, schedule=recipe.schedule.model_copy(update={"minibatches": 1}))
     learner = Learner.of(whole, policy)
     models = [policy.model] if learner.critic is None else [policy.model, learner.critic.model]
