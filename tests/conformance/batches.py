@@ -65,6 +65,11 @@ class Batch:
         return torch.arange(self.rows) // self.size
 
     @property
+    def value_now(self) -> Tensor:
+        """[N, W] the value under the critic that is updated."""
+        return self.value + self.new - self.old
+
+    @property
     def mask(self) -> Tensor:
         """[N, W] True on the tokens of a response."""
         return torch.arange(self.new.shape[1]) < self.length[:, None]

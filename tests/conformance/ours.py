@@ -18,6 +18,7 @@ from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import minibatches, tokens_of
 from paribus_runners.native.experience import Before, weigh
 from paribus_runners.native.objective import length
+from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.rollout import collect
@@ -66,6 +67,17 @@ def outcome(recipe: Recipe, batch: Batch, *, advantage: Tensor | None = None, ex
         found = found + (tokens.weight * extra(new[at], place)).sum()
     (gradient,) = torch.autograd.grad(found, new)
     return Outcome(shown, float(found.detach()), gradient)
+
+
+def critic(recipe: Recipe, batch: Batch) -> Outcome:
+    """Return the critic's targets in the place of advantages, its loss, and the gradient with respect to its values."""
+    level, mask = recipe.auxiliary.value, batch.mask
+    assert level is not None
+    experience = weigh(recipe, rollouts_of(recipe, batch), Before(value=batch.value[mask]))
+    new = batch.value_now.clone().requires_grad_()
+    found = value_loss.loss(level, new[mask], experience.value[mask], experience.returns[mask]).mean()
+    (gradient,) = torch.autograd.grad(found, new)
+    return Outcome(experience.returns, float(found.detach()), gradient)
 
 
 def rollouts_of(recipe: Recipe, batch: Batch) -> Rollouts:

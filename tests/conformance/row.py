@@ -39,6 +39,7 @@ class Row:
         note: what was translated.
         batches: names of the batches.
         parts: what is compared.
+        critic: the critic's targets and loss are compared, not the policy's advantages and loss; verl alone.
         reason: why the library deviates; empty if it agrees.
         does: what the library computes instead: a further patch, or our outcome changed by a function.
     """
@@ -51,6 +52,7 @@ class Row:
     note: str = ""
     batches: tuple[str, ...] = ORDINARY
     parts: tuple[str, ...] = PARTS
+    critic: bool = False
     reason: str = ""
     does: Reproduction | None = None
 
@@ -70,6 +72,8 @@ class Row:
         """Return the library's outcome."""
         from conformance import trl_side, verl_side
 
+        if self.critic:
+            return verl_side.critic(self.options, batch)
         side = trl_side if self.library == "TRL" else verl_side
         plain = {} if "trainer" in self.options else PLAIN[self.library]
         return side.outcome({**plain, **self.options}, batch, self.recipe(batch).reward.map)
@@ -79,7 +83,8 @@ class Row:
         plain, reproduced = 0.0, 0.0
         for batch in map(BATCHES.__getitem__, self.batches):
             theirs = self.theirs(batch)
-            plain = max(plain, *(error(ours.outcome(self.recipe(batch), batch), theirs, p) for p in self.parts))
+            mine = (ours.critic if self.critic else ours.outcome)(self.recipe(batch), batch)
+            plain = max(plain, *(error(mine, theirs, p) for p in self.parts))
             if self.does is not None:
                 reproduced = max(reproduced, *(error(self.reproduction(batch), theirs, p) for p in self.parts))
         return plain, None if self.does is None else reproduced

@@ -141,6 +141,9 @@ AGREE = [
     corrected("token_mask", {"rollout_is": "token", "rollout_is_threshold": "0.7_1.5"}, {"low": 0.7, "high": 1.5}),
     corrected("seq_truncate", {"rollout_is": "sequence", "rollout_is_threshold": 1.5}, {"cap": 1.5}),
     corrected("seq_mask", {"rollout_is": "sequence", "rollout_is_threshold": "0.5_3.0"}, {"low": 0.5, "high": 3.0}),
+    verl("auxiliary.value", critic=True, options={"algorithm.lam": 0.9, "critic.cliprange_value": 0.3},
+        patch={**CRITIC, "scale": "none", "baseline.critic_lambda": 0.9, "auxiliary.value": {"clip": 0.3}},
+        note="the critic's targets, loss and gradient with respect to its values"),
     verl("auxiliary.entropy", options={**TOKENS, "actor.entropy_coeff": 0.1},
         patch={"aggregation": "token_batch", "auxiliary.entropy": 0.1}),
 ]  # fmt: skip

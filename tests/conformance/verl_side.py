@@ -78,6 +78,19 @@ def outcome(options: Mapping[str, Any], batch: Batch, reward: str) -> Outcome:
     return Outcome(padded(advantage, batch.mask), float(value.detach()), gradient)
 
 
+def critic(options: Mapping[str, Any], batch: Batch) -> Outcome:
+    """Return the critic's targets in the place of advantages, its loss, and the gradient with respect to its values."""
+    config, mask = {**DEFAULTS, **options}, batch.mask.long()
+    reward = torch.zeros_like(batch.new).scatter(1, batch.length[:, None] - 1, batch.score[:, None])
+    gamma, lam = config["algorithm.gamma"], config["algorithm.lam"]
+    returns = core_algos.compute_gae_advantage_return(reward, batch.value, mask, gamma, lam)[1]
+    new = batch.value_now.clone().requires_grad_()
+    clip = config["critic.cliprange_value"]
+    value, _ = core_algos.compute_value_loss(new, returns, batch.value, mask, clip, "token-mean")
+    (gradient,) = torch.autograd.grad(value, new)
+    return Outcome(padded(returns, batch.mask), float(value.detach()), gradient)
+
+
 def shifted(values: Tensor, mask: Tensor) -> Tensor:
     """Return [values] behind prompts of one token, end to end: the value at a place is that of the next token."""
     empty = values.new_zeros(len(values), 1)

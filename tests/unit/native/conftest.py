@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from paribus.recipe.recipe import ChainTask, Model, Recipe
 from paribus.study.job import Evaluate, Job
+from paribus_runners.native.batch import minibatches, passes, tokens_of
+from paribus_runners.native.experience import Experience, weigh
+from paribus_runners.native.objective import length
+from paribus_runners.native.objective.advantage import Scored
+from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.policy import Policy
+from paribus_runners.native.rollout.collect import charges, good_groups
+from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.session import settled
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import TINY, Stage, WarmUp
@@ -90,3 +101,96 @@ def job_folder(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return write
+
+
+def _made(
+    recipe: Recipe,
+    correct: Sequence[Sequence[bool]],
+    *,
+    lengths: Sequence[int] | None = None,
+    truncated: Sequence[bool] | None = None,
+    formatted: Sequence[bool] | None = None,
+    problems: Sequence[str] | None = None,
+    logp: Tensor | None = None,
+    reference: Tensor | None = None,
+    seed: int = 0,
+) -> Rollouts:
+    flat = torch.tensor([y for group in correct for y in group], dtype=torch.bool)
+    n, groups = len(flat), len(correct)
+    L = torch.tensor([1 + (5 * i + seed) % 7 for i in range(n)] if lengths is None else lengths)
+    ends = torch.zeros(n, dtype=torch.bool) if truncated is None else torch.tensor(truncated)
+    g = torch.Generator().manual_seed(seed)
+    shape = n, int(L.max())
+    drawn = [-0.1 - 2 * torch.rand(shape, generator=g, dtype=torch.float64) for _ in range(3)]
+    logp = drawn[0] if logp is None else logp
+    responses = Responses(torch.ones(shape, dtype=torch.long), logp, -drawn[2], L, ends)
+    if reference is None and (recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"):
+        reference = logp + 0.3 * (drawn[1] + 1.1)
+    scored = Scored(
+        group=torch.arange(groups).repeat_interleave(torch.tensor([len(x) for x in correct])),
+        groups=groups,
+        score=3 * flat.double() - 1,
+        correct=flat,
+        formatted=flat if formatted is None else torch.tensor(formatted),
+        length=L,
+        truncated=ends,
+        kl=torch.zeros(n, dtype=torch.float64),
+    )
+    if reference is not None:
+        scored = dataclasses.replace(scored, kl=charges(recipe, responses, reference).sum(1))
+    return Rollouts(
+        prompts=[[1]] * groups,
+        problems=[f"p{i}" for i in range(groups)] if problems is None else list(problems),
+        born=torch.zeros(groups),
+        carried=torch.zeros(groups, dtype=torch.bool),
+        responses=responses,
+        scored=scored,
+        reference=reference,
+        kept=length.present(recipe.length, ends) & good_groups(recipe, scored)[scored.group],
+        rounds=1,
+        seconds_sampling=0.0,
+        seconds_reward=0.0,
+    )
+
+
+@pytest.fixture(scope="session")
+def made() -> Callable[..., Rollouts]:
+    """Return a function that makes rollouts from correctness [P][G], filtered as the recipe says.
+
+    Lengths are ragged unless given, and log-probabilities drawn; the task's score is 2 and -1, unlike all maps of it.
+    """
+    return _made
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The experience, the loss of all optimizer batches of an epoch, and its gradient [N, M]."""
+
+    experience: Experience
+    loss: float
+    gradient: Tensor
+
+
+def _outcome(recipe: Recipe, rollouts: Rollouts, new: Tensor | None = None, **weighed: Any) -> Outcome:
+    experience = weigh(recipe, rollouts, **weighed)
+    leaf = (experience.old if new is None else new).detach().clone().requires_grad_()
+    entropy = rollouts.responses.entropy
+    value = 0 * leaf.sum()
+    for batch in minibatches(recipe, experience, Random(0)):
+        tokens, mask = tokens_of(recipe, experience, batch), rollouts.responses.mask[batch.rows]
+        shift = None
+        if recipe.token_weight.kind == "router_shift":
+            shift = torch.ones(len(tokens.row), dtype=torch.float64)
+        for one in passes(recipe, tokens):
+            value = value + loss(recipe, leaf[batch.rows][mask], one, entropy[batch.rows][mask], shift).value
+    (gradient,) = torch.autograd.grad(value, leaf)
+    return Outcome(experience, float(value.detach()), gradient)
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Callable[..., Outcome]:
+    """Return a function that weighs rollouts and takes the loss of one epoch, by default at the old probabilities.
+
+    Both passes of Lopti are taken from the same probabilities; routers have not moved.
+    """
+    return _outcome

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Recipe
-from paribus_runners.native import score, update
-from paribus_runners.native.batch import minibatches, tokens_of
+from paribus.recipe.recipe import Optimizer, Recipe
+from paribus_runners.native import attention, score, update
+from paribus_runners.native.batch import minibatches, passes, tokens_of
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.rollouts import Rollouts
-from paribus_runners.native.task import Chain, Problem, Verdict
+from paribus_runners.native.task import Chain, Problem, Verdict, chain
+from paribus_runners.native.tiny import make
 
 
 class _Coin(Chain):
@@ -34,17 +36,49 @@ def _changed(recipe: Recipe, **changes: Any) -> Recipe:
     return Recipe.model_validate({**dict(recipe), **changes})
 
 
+@torch.no_grad()
+def _move(*models: torch.nn.Module) -> None:
+    """Change all weights a little, each differently."""
+    for p in (p for model in models for p in model.parameters()):
+        p.add_(0.005 * torch.sin(torch.arange(p.numel()).view_as(p)))
+
+
 def _gradient(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> list[Tensor]:
-    """Return the gradient of one optimizer batch with all rollouts, away from r = 1."""
-    with torch.no_grad():
-        for p in policy.model.parameters():
-            p.add_(0.01 * torch.sin(torch.arange(p.numel()).view_as(p)))
+    """Return the gradient of one optimizer batch with all rollouts, away from r = 1 and w = 1; the critic's as well."""
     whole = _changed(recipe, schedule=recipe.schedule.model_copy(update={"minibatches": 1}))
-    experience = weigh(whole, rollouts)
+    learner = Learner.of(whole, policy)
+    models = [policy.model] if learner.critic is None else [policy.model, learner.critic.model]
+    _move(*models)
+    experience = weigh(whole, rollouts, learner.before(whole, rollouts))
+    _move(*models)
     (batch,) = minibatches(whole, experience, Random(0))
-    tokens = tokens_of(whole, experience, batch)
-    list(update.backward(whole, Learner.of(whole, policy), rollouts, batch, tokens))
-    return [p.grad for p in policy.model.parameters() if p.grad is not None]
+    for tokens in passes(whole, tokens_of(whole, experience, batch)):
+        list(update.backward(whole, learner, rollouts, batch, tokens))
+    if learner.critic is not None:
+        update.update_critic(whole, learner, experience, batch)
+    return [p.grad for model in models for p in model.parameters() if p.grad is not None]
+
+
+def _experts() -> Policy:
+    """Return an untrained mixture of four experts, two a token, that reads the task chain."""
+    words = make.tokenizer(chain.SYMBOLS)
+    config = Qwen2MoeConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=8,
+        shared_expert_intermediate_size=8,
+        initializer_range=0.5,
+        attn_implementation=attention.NAME,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Qwen2MoeForCausalLM(config).eval()
+    return Policy(model, words, torch.float32, (int(words.eos_token_id),), chain.WIDTH, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +91,26 @@ def _gradient(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> list[Tensor
         {"ratio": f.SequenceGeometric(), "clip": f.PpoMin(low=0.003, high=0.004)},
         {"length": f.Length(truncated="mask_loss", count_masked_rows=True)},
         {"token_weight": f.TopEntropy(fraction=0.5)},
+        {"aggregation": f.TokenMicro(microbatches=3)},
+        {"ratio": f.GeometricClipped(), "clip": f.LogClip(low=0.05, high=0.05)},
+        {"correction": f.SequenceTruncate(cap=1.1), "kl": f.KlInLoss(beta=0.1)},
+        {"schedule": f.Schedule(prompts_per_step=6, max_new_tokens=12, update=f.Lopti())},
+        {"token_weight": f.RouterShift(floor=0.1)},
+        {
+            "baseline": f.CriticGae(policy_lambda=f.LengthAdaptiveLambda(alpha=0.3)),
+            "auxiliary": f.Auxiliary(value=f.ValueLoss(clip=0.01)),
+            "scale": f.BatchWhiten(unit="token"),
+            "kl": f.KlInReward(beta=0.1, unit="token"),
+            "optimizer": Optimizer(max_grad_norm=None),
+        },
+        {
+            "loss": f.PairDpo(beta=1.0),
+            "filter": f.Drop(),
+            "baseline": f.NoBaseline(),
+            "scale": f.NoScale(),
+            "ratio": f.NoRatio(),
+            "clip": f.NoClip(),
+        },
     ],
     ids=lambda c: "+".join(c) or "grpo",
 )
@@ -65,8 +119,10 @@ def test_gradient_does_not_depend_on_the_micro_batch_split(
 ) -> None:
     """U4: one pass with all tokens and passes of one response each add up to the same gradient."""
     recipe = _changed(recipe, **changes)
-    policies = [Policy.load(str(chain_model), None, "float32") for _ in range(3)]
-    rollouts = collect(recipe, Source(policies[0], None, _Coin(), 0), 1).rollouts
+    experts = recipe.token_weight.kind == "router_shift"
+    policies = [_experts() if experts else Policy.load(str(chain_model), None, "float32") for _ in range(3)]
+    reference = Learner.of(recipe, policies[0]).reference
+    rollouts = collect(recipe, Source(policies[0], reference, _Coin(), 0), 1).rollouts
     gradients = []
     for policy, budget in zip(policies, (10**6, 1, 60), strict=True):
         monkeypatch.setitem(score.BUDGET, "cpu", budget)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
+from paribus_runners.native.objective.ratio import LOG_LIMIT
 
 
 def estimate(estimator: str, u: Tensor) -> Tensor:
@@ -44,5 +45,6 @@ def in_loss(level: f.Kl, new: Tensor, old: Tensor, reference: Tensor) -> Tensor:
     if isinstance(level, f.KlInLoss):
         return level.beta * estimate(level.estimator, new - reference)
     if isinstance(level, f.KlInLossWeighted):
-        return level.beta * (new - old).exp() * estimate(level.estimator, new - reference)
+        r = (new - old).clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+        return level.beta * r * estimate(level.estimator, new - reference)
     return new.new_zeros(())
