@@ -48,7 +48,7 @@ class StudyFileError(ParibusError):
         super().__init__("\n".join(self._line(p) for p in self.problems))
 
     def _line(self, problem: Problem) -> str:
-        place = f"{self.file}:{problem.line}:{problem.column}" if problem.line else self.file
+        place = ":".join([self.file, *(str(x) for x in (problem.line, problem.column) if x)])
         path = f" {problem.path}:" if problem.path else ""
         line = f"{place}:{path} {problem.message}"
         return "".join(c if c.isprintable() else "?" for c in line)  # keys of a file may hold terminal escapes
@@ -59,6 +59,12 @@ class UnknownPreset(ParibusError):
 
     code = "P101"
     exit_code = 2
+
+
+class BatchFileError(StudyFileError):
+    """A file of responses has problems; all of them are listed."""
+
+    code = "P102"
 
 
 class UnsupportedRecipe(ParibusError):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paribus.cli import coefficients
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -33,6 +35,9 @@ def command(ctx: click.Context) -> None:
         method = Text(title).append(f"\n{preset.treats}", style="dim")
         listed.add_row(name, method, _short(preset.source))
     console().print(listed)
+
+
+command.add_command(coefficients.command)
 
 
 @command.command()

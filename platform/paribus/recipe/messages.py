@@ -122,7 +122,7 @@ def _type_message(kind: str, given: object, context: Mapping[str, Any], message:
     expected = {
         "float_type": "a number", "int_type": "a whole number", "int_from_float": "a whole number",
         "bool_type": "true or false", "string_type": "text", "finite_number": "a finite number",
-        "tuple_type": "a list", "dict_type": "a mapping", "model_type": "a mapping",
+        "tuple_type": "a list", "list_type": "a list", "dict_type": "a mapping", "model_type": "a mapping",
         "model_attributes_type": "a mapping", "none_required": "null",
     }.get(kind)  # fmt: skip
     if expected is not None:

@@ -9,6 +9,8 @@ from typing import Protocol, cast
 
 from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.recipe import Recipe
+from paribus.study.coefficients import ResponseCoefficients
+from paribus.study.responses import Response
 
 GROUP = "paribus.runners"
 
@@ -46,6 +48,16 @@ class Runner(Protocol):
 
     def prepare(self, recipe: Recipe, cache: Path) -> None:
         """Make what runs share (tiny model, data), once, under a lock; may take minutes."""
+
+    def coefficients(self, recipe: Recipe, responses: Sequence[Response]) -> Sequence[ResponseCoefficients]:
+        """Return the weight of each token in the gradient, one record a response, all in one optimizer batch.
+
+        They are those of the code that trains. The command `paribus recipes coefficients` shows them, and
+        :func:`paribus.study.coefficients.summary` says where they lie, for the rollouts of a run as well.
+
+        Raises:
+            MissingExtra: what computes them is not installed.
+        """
 
 
 def available() -> Sequence[EntryPoint]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 from paribus.errors import MissingExtra
 from paribus.recipe.recipe import Recipe
+from paribus.study.coefficients import ResponseCoefficients
+from paribus.study.responses import Response
 from paribus_runners.native import capabilities, fingerprint
 
 
@@ -44,14 +47,25 @@ class NativeRunner:
         """Train the job in ``folder`` to its end."""
         _session().run(folder)
 
+    def coefficients(self, recipe: Recipe, responses: Sequence[Response]) -> Sequence[ResponseCoefficients]:
+        """Return the weight of each token in the gradient, by the functions that training uses."""
+        module = _heavy("coefficient_view", "computing coefficients with the native runner")
+        found: Sequence[ResponseCoefficients] = module.view(recipe, responses)
+        return found
+
 
 def _session() -> ModuleType:
-    """Import what trains.
+    """Import what trains."""
+    return _heavy("session", "training with the native runner")
+
+
+def _heavy(name: str, why: str) -> ModuleType:
+    """Import a module that needs torch.
 
     Raises:
         MissingExtra: torch, transformers, tokenizers or safetensors are not installed.
     """
     try:
-        return import_module("paribus_runners.native.session")
+        return import_module(f"paribus_runners.native.{name}")
     except ModuleNotFoundError as error:
-        raise MissingExtra("train", f"training with the native runner ({error.name})") from error
+        raise MissingExtra("train", f"{why} ({error.name})") from error

@@ -1,0 +1,93 @@
+"""`paribus recipes coefficients` as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paribus.recipe.presets import preset_names
+
+EXAMPLE = str(Path(__file__).parents[2] / "docs/examples/coefficients/batch.jsonl")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def coefficients(tmp_path: Path) -> Run:
+    """A function that runs the command in an empty folder."""
+
+    def run(*arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        code = f"import sys\n{before}\nfrom paribus.cli import main\nmain()"
+        command = [sys.executable, "-c", code, "recipes", "coefficients", *arguments]
+        env = {**os.environ, **environment}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+
+    return run
+
+
+def test_the_example_shows_what_dapo_does(coefficients: Run) -> None:
+    """Clipped tokens, the filtered group and the totals of the shipped file are there."""
+    shown = coefficients("dapo", "--batch", EXAMPLE, "--against", "grpo")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    for text in ("clipped high", "clipped low", "filtered", "- filtered groups are not sampled again", "against grpo",
+                 "4 of 7 responses in the loss", "share of |c|"):  # fmt: skip
+        assert text in shown.stdout
+
+
+def test_json_holds_every_part_of_every_token(coefficients: Run) -> None:
+    """The JSON object has one entry a response and one value a token, and its parts make the whole."""
+    shown = coefficients("grpo", "--batch", EXAMPLE, "--set", "kl.beta=0.5", "--against", "dr_grpo", "--json")
+    found = json.loads(shown.stdout)
+    assert found["recipe"]["kl"]["beta"] == 0.5
+    assert [len(x["total"]) for x in found["responses"]] == [5, 2, 9, 12, 3, 4, 2]
+    for x in found["responses"]:
+        parts = zip(x["surrogate"], x["kl"], x["nll"], strict=True)
+        assert [sum(p) for p in parts] == pytest.approx(x["total"], abs=1e-9)
+        assert len(x["why"]) == len(x["tokens"])
+        assert set(x["against"]) == {"here", "there", "ratio"}
+    assert found["summary"]["cells"]["negative"]["all"]["tokens"] == 23
+
+
+def test_mistakes_are_listed_at_once_with_exit_status_2(coefficients: Run, tmp_path: Path) -> None:
+    """Wrong changes and wrong files end with what is allowed, without a traceback."""
+    wrong = ("foo", "clip.hihg=0.1", "clip.low=wide", "scale=none", "scale=none", "kl={")
+    shown = coefficients("grpo", "--batch", EXAMPLE, *(x for s in wrong for x in ("--set", s)))
+    assert shown.returncode == 2
+    for text in ("`foo` is not PATH=VALUE", "Did you mean `high`?", "clip.low: expects a number", "scale: set twice",
+                 "kl: not valid YAML"):  # fmt: skip
+        assert text in shown.stderr
+    (tmp_path / "bad.jsonl").write_text('{"group": "a"}\n{"correct": true}\n')
+    shown = coefficients("grpo", "--batch", "bad.jsonl")
+    assert shown.returncode == 2
+    assert "bad.jsonl:1: needs `correct`" in shown.stderr
+    assert "bad.jsonl:2: group: is missing" in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert coefficients("no_such", "--batch", EXAMPLE).returncode == 1
+
+
+def test_a_change_that_does_not_fit_the_recipe_is_told(coefficients: Run) -> None:
+    """Couplings between levels hold for changes, too."""
+    shown = coefficients("dapo", "--batch", EXAMPLE, "--set", "schedule.max_new_tokens=12")
+    assert shown.returncode == 2
+    assert "length.rule.soft_start (16384) is never passed" in shown.stderr
+
+
+def test_without_torch_the_extra_is_named(coefficients: Run) -> None:
+    """Where torch is not installed the message has the pip line."""
+    shown = coefficients("grpo", "--batch", EXAMPLE, before="sys.modules['torch'] = None")
+    assert shown.returncode == 1
+    assert "pip install 'paribus[train]'" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_prints_the_example(coefficients: Run, preset: str) -> None:
+    """All presets have a coefficient view in 80 columns."""
+    shown = coefficients(preset, "--batch", EXAMPLE, COLUMNS="80", FORCE_COLOR="1")
+    assert (shown.returncode, shown.stderr) == (0, "")
