@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from paribus.cli import paribus
 from paribus.recipe.presets import preset_names
 
-EXAMPLE = str(Path(__file__).parents[2] / "docs/examples/coefficients/batch.jsonl")
+ROOT = Path(__file__).parents[2]
+EXAMPLE = str(ROOT / "docs/examples/coefficients/batch.jsonl")
+HOWTO = "docs/howto/coefficients.md"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -34,7 +38,7 @@ def test_the_example_shows_what_dapo_does(coefficients: Run) -> None:
     """Clipped tokens, the filtered group and the totals of the shipped file are there."""
     shown = coefficients("dapo", "--batch", EXAMPLE, "--against", "grpo")
     assert (shown.returncode, shown.stderr) == (0, "")
-    for text in ("clipped high", "clipped low", "filtered", "- filtered groups are not sampled again", "against grpo",
+    for text in ("clipped high", "clipped low", "filtered", "filtered groups are not sampled again", "against grpo",
                  "4 of 7 responses in the loss", "share of |c|"):  # fmt: skip
         assert text in shown.stdout
 
@@ -67,7 +71,7 @@ def test_mistakes_are_listed_at_once_with_exit_status_2(coefficients: Run, tmp_p
     assert "bad.jsonl:1: needs `correct`" in shown.stderr
     assert "bad.jsonl:2: group: is missing" in shown.stderr
     assert "Traceback" not in shown.stderr
-    assert coefficients("no_such", "--batch", EXAMPLE).returncode == 1
+    assert coefficients("no_such", "--batch", EXAMPLE).returncode == 2
 
 
 def test_a_change_that_does_not_fit_the_recipe_is_told(coefficients: Run) -> None:
@@ -85,9 +89,30 @@ def test_without_torch_the_extra_is_named(coefficients: Run) -> None:
     assert "Traceback" not in shown.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("preset", preset_names())
-def test_every_preset_prints_the_example(coefficients: Run, preset: str) -> None:
-    """All presets have a coefficient view in 80 columns."""
-    shown = coefficients(preset, "--batch", EXAMPLE, COLUMNS="80", FORCE_COLOR="1")
-    assert (shown.returncode, shown.stderr) == (0, "")
+def test_every_preset_prints_the_example_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], preset: str
+) -> None:
+    """All presets have a coefficient view, and it is no wider than the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    paribus(["recipes", "coefficients", preset, "--batch", EXAMPLE, "--against", "grpo"], standalone_mode=False)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("against grpo") for line in lines)
+
+
+def test_the_documentation_shows_what_the_command_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each block of the how-to that begins with a command is its output, but for what `...` stands for."""
+    monkeypatch.chdir(ROOT)
+    for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    blocks = re.findall(r"```text\n\$ paribus (.*?)\n(.*?)```", (ROOT / HOWTO).read_text(), flags=re.DOTALL)
+    assert len(blocks) == 2
+    for arguments, shown in blocks:
+        paribus(arguments.split(), standalone_mode=False)
+        printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+        assert shown.startswith("...\n") or printed == shown.rstrip()
+        assert printed.endswith(shown.removeprefix("...\n").rstrip())

@@ -9,7 +9,6 @@ from math import exp
 from statistics import median
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -67,13 +66,17 @@ def print_all(
     size = ", ".join(_many(*x) for x in (*counts, (sum(x.length for x in found), "token")))
     out.print(f"{names[0]}: {size} in one optimizer batch", style="bold")
     out.print("grad = -sum c grad log pi;  c = A x w where no reason is given")
+    notes = Table.grid(padding=(0, 1))
     for line in (*batch.assumptions(recipe), *caveats(recipe)):
-        out.print(Padding(Text(f"- {line}", style="dim"), (0, 0, 0, 2)))
+        notes.add_row(" -", Text(line), style="dim")
+    out.print(notes)
     largest = max((abs(c) for x in found for c in x.total), default=0.0)
     labels = labels_of(batch.responses)
-    headed = True
+    headed = above = True
     for label, response, x in zip(labels, batch.responses, found, strict=True):
-        out.print()
+        if above or x.in_loss:
+            out.print()
+        above = x.in_loss
         out.print(Text(heading(label, response, x), style="bold" if x.in_loss else "dim"))
         if x.in_loss:
             out.print(_tokens(rows(recipe, response, x, largest), headed))

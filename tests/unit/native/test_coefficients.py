@@ -8,15 +8,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paribus.recipe import factors as f
 from paribus.recipe.patch import apply
 from paribus.recipe.presets import load_preset, preset_names
 from paribus.recipe.recipe import Recipe
 from paribus.study.coefficients import ResponseCoefficients, reason
 from paribus.study.responses import Response
+from paribus_runners.native import update
+from paribus_runners.native.batch import minibatches, tokens_of
 from paribus_runners.native.coefficient_view import view
+from paribus_runners.native.coefficients import coefficients
+from paribus_runners.native.experience import weigh
+from paribus_runners.native.learner import Learner
+from paribus_runners.native.policy import Policy
+from paribus_runners.native.rollout.collect import Source, collect
+from paribus_runners.native.score import score
+from paribus_runners.native.task import Chain
 
 PRESETS = [name for name in preset_names() if load_preset(name).alias_of is None]
 PAIRS = "pair_dpo_extremes"
@@ -183,7 +194,8 @@ def test_reasons_name_what_the_clip_rules_did() -> None:
     gated = 4 * math.e / (1 + math.e) ** 2
     assert why(load_preset("sapo").recipe, responses)[0][:2] == ["", f"gated x{gated:.2g}"]
     geometric = why(load_preset("gmpo").recipe, responses)
-    assert geometric[0] == ["sequence ratio x0.909", "clipped high", "sequence ratio x0.909"]
+    mean = math.exp((0 + 0.4 + math.log(0.5)) / 3)
+    assert geometric[0] == [f"sequence ratio x{mean:.3g}", "clipped high", f"sequence ratio x{mean:.3g}"]
 
 
 def test_reasons_name_corrections_weights_and_masks() -> None:
@@ -240,3 +252,38 @@ def test_nothing_in_the_loss_gives_zeros() -> None:
     """A batch of which nothing is kept has coefficients 0 and no ratio."""
     found = view(changed("grpo", filter="drop"), [response(True), response(True)])
     assert all(x.state == "filtered" and not any(x.total) and x.weight == 0 for x in found)
+
+
+@pytest.mark.parametrize("changes", [
+    {"kl": f.KlInLoss(beta=0.3), "auxiliary": f.Auxiliary(positive_nll=0.2)},
+    {"ratio": f.SequenceGeometric(), "clip": f.PpoMin(low=0.01, high=0.02)},
+    {"clip": f.CappedWeight(cap=1.02), "aggregation": f.TokenBatch()},
+    {"clip": f.SoftGate(), "filter": f.Drop(), "token_weight": f.TopEntropy(fraction=0.5)},
+], ids=lambda x: "+".join(x))  # fmt: skip
+def test_the_sum_of_c_grad_log_pi_is_the_gradient_of_training(
+    recipe: Recipe, policy: Policy, changes: dict[str, Any]
+) -> None:
+    """The gradient that an update of the trainer leaves in the weights is -sum c grad log pi."""
+    schedule = recipe.schedule.model_copy(update={"minibatches": 1, "epochs": 1})
+    recipe = Recipe.model_validate({**dict(recipe), "schedule": schedule, **changes})
+    learner = Learner.of(recipe, policy)
+    rollouts = collect(recipe, Source(policy, learner.reference, Chain(), 0), 1).rollouts
+    rollouts = replace(rollouts, scored=replace(rollouts.scored, correct=torch.arange(48) % 5 == 0))
+    with torch.no_grad():
+        for p in policy.model.parameters():
+            p.add_(0.01 * torch.sin(torch.arange(p.numel()).view_as(p)))
+    experience = weigh(recipe, rollouts)
+    (one,) = minibatches(recipe, experience, random.Random(0))
+    list(update.backward(recipe, learner, rollouts, one, tokens_of(recipe, experience, one)))
+    parameters = list(policy.model.parameters())
+    want = [p.grad for p in parameters]
+    ids, mask = rollouts.responses.tokens(), rollouts.responses.mask
+    texts = [ids[i : i + 8] for i in range(0, 48, 8)]
+    logp = score(policy, rollouts.prompts, texts, recipe.schedule.temperature).logp
+    c = coefficients(recipe, experience, rollouts.responses.padded(logp.detach().double())).total[mask]
+    assert c.abs().max() > 1e-4
+    found = torch.autograd.grad(-(c * logp).sum(), parameters, allow_unused=True)
+    for a, b in zip(found, want, strict=True):
+        if a is not None and b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
+    assert sum(b is not None for b in want) > 5
