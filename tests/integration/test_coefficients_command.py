@@ -14,6 +14,7 @@ import pytest
 
 from paribus.cli import paribus
 from paribus.recipe.presets import preset_names
+from paribus.study.responses import read_responses
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "docs/examples/coefficients/batch.jsonl")
@@ -100,6 +101,15 @@ def test_every_preset_prints_the_example_in_80_columns(
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("against grpo") for line in lines)
+
+
+def test_the_shipped_example_can_be_read() -> None:
+    """The example of the documentation has two groups, one without spread, a truncated response, ragged lengths."""
+    responses = read_responses(Path(EXAMPLE)).responses
+    groups = [{x.correct for x in responses if x.group == g} for g in ("a", "b")]
+    assert groups == [{True, False}, {True}]
+    assert sum(x.truncated for x in responses) == 1
+    assert len({x.length for x in responses}) > 3
 
 
 def test_the_documentation_shows_what_the_command_prints(

@@ -15,7 +15,6 @@ from paribus.recipe.presets import load_preset, preset_names
 from paribus.study.coefficients import ResponseCoefficients, against, caveats, summary
 from paribus.study.responses import DEFAULTS, Response, ResponseBatch, read_responses
 
-EXAMPLE = Path(__file__).parents[3] / "docs/examples/coefficients/batch.jsonl"
 IN_TMP = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -121,15 +120,6 @@ def test_what_is_left_out_has_a_stated_default(tmp_path: Path) -> None:
     told = {line.split("`")[1] for line in batch.assumptions(load_preset("ppo").recipe)}
     assert {"value", "logp_reference"} <= told
     assert not {"logp_sampler", "entropy", "truncated"} & told
-
-
-def test_the_shipped_example_can_be_read() -> None:
-    """The example of the documentation has two groups, one without spread, a truncated response, ragged lengths."""
-    responses = read_responses(EXAMPLE).responses
-    groups = [{x.correct for x in responses if x.group == g} for g in ("a", "b")]
-    assert groups == [{True, False}, {True}]
-    assert sum(x.truncated for x in responses) == 1
-    assert len({x.length for x in responses}) > 3
 
 
 @given(st.lists(st.tuples(
