@@ -20,10 +20,10 @@ from paribus_runners.native.experience import Before, weigh
 from paribus_runners.native.objective import length
 from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.advantage import Scored
+from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.objective.loss import loss
-from paribus_runners.native.rollout import collect
 from paribus_runners.native.rollout.responses import Responses
-from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.rollout.rollouts import Rollouts, charges
 
 Extra = Callable[[Tensor, Tensor], Tensor]
 """From log-probabilities [T] and places [T, 2] of the tokens in the batch to a further loss of each token [T]."""
@@ -91,8 +91,8 @@ def rollouts_of(recipe: Recipe, batch: Batch) -> Rollouts:
         length=batch.length, truncated=batch.truncated, kl=torch.zeros_like(batch.score),
     )  # fmt: skip
     if reference is not None:
-        scored = replace(scored, kl=collect.charges(recipe, responses, reference).sum(1))
-    kept = length.present(recipe.length, batch.truncated) & collect.good_groups(recipe, scored)[batch.group]
+        scored = replace(scored, kl=charges(recipe.kl, responses, reference).sum(1))
+    kept = length.present(recipe.length, batch.truncated) & good_groups(recipe, scored)[batch.group]
     return Rollouts(
         prompts=[[1]] * batch.groups, problems=[str(i) for i in range(batch.groups)],
         born=torch.zeros(batch.groups), carried=torch.zeros(batch.groups, dtype=torch.bool), responses=responses,

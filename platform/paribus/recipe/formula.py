@@ -129,7 +129,8 @@ def _auxiliary(level: f.Auxiliary, symbols: Mapping[str, str]) -> Iterator[tuple
         for line in pieces["value"].lines:
             yield "auxiliary", line.format_map({**symbols, **_parameters(level.value)})
         if level.value.pretrain_steps:
-            yield "auxiliary", f"{level.value.pretrain_steps} batches of the initial policy come before, for the critic alone"
+            batches = level.value.pretrain_steps
+            yield "auxiliary", f"{batches} batches of the initial policy come before, for the critic alone"
 
 
 def _symbols(recipe: Recipe) -> dict[str, str]:

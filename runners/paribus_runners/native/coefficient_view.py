@@ -17,9 +17,9 @@ from paribus_runners.native.coefficients import coefficients
 from paribus_runners.native.experience import Before, Experience, weigh
 from paribus_runners.native.objective import length, segment
 from paribus_runners.native.objective.advantage import Scored, shaped_reward
-from paribus_runners.native.rollout.collect import charges, good_groups
+from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.rollout.responses import Responses
-from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.rollout.rollouts import Rollouts, charges
 
 ROUNDING = 1e-9
 """What is left of an advantage of 0 after a batch mean was subtracted from it."""
@@ -82,7 +82,7 @@ def rollouts_of(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
         kl=torch.zeros(len(responses), dtype=torch.float64),
     )
     if reference is not None:
-        scored = replace(scored, kl=charges(recipe, sample, reference).sum(1))
+        scored = replace(scored, kl=charges(recipe.kl, sample, reference).sum(1))
     return Rollouts(
         prompts=[[] for _ in names],
         problems=names,

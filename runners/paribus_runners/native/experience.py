@@ -14,8 +14,7 @@ from paribus_runners.native.objective import correction, history
 from paribus_runners.native.objective.advantage import advantages, per_token, shaped_reward, token_advantages
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.objective.router import Routing
-from paribus_runners.native.rollout.collect import charges
-from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.rollout.rollouts import Rollouts, charges
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def weigh(
     if per_token(recipe):
         charge = torch.zeros(mask.shape, dtype=torch.float64)
         if rollouts.reference is not None:
-            charge = charges(recipe, responses, rollouts.reference)
+            charge = charges(recipe.kl, responses, rollouts.reference)
         A, returns = token_advantages(recipe, scored, rollouts.kept, mask, charge, value)
     else:
         visits: list[Visits] = []

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
-from paribus_runners.native.objective import segment
+from paribus.recipe.recipe import Recipe
+from paribus_runners.native.objective import length, segment
+from paribus_runners.native.objective.advantage import Scored, shaped_reward
 
 
 def keep(level: f.Filter, correct: Tensor, reward: Tensor, group: Tensor, groups: int) -> Tensor:
@@ -26,3 +28,10 @@ def keep(level: f.Filter, correct: Tensor, reward: Tensor, group: Tensor, groups
         return torch.ones(groups, dtype=torch.bool)
     values = correct.to(reward.dtype) if level.metric == "correct" else reward
     return segment.spread(values, group, groups) > 0
+
+
+def good_groups(recipe: Recipe, scored: Scored) -> Tensor:
+    """Return [groups] which groups pass the filter, by the responses that exist for the baseline."""
+    there = length.present(recipe.length, scored.truncated)
+    shaped = shaped_reward(recipe, scored)
+    return keep(recipe.filter, scored.correct[there], shaped[there], scored.group[there], scored.groups)

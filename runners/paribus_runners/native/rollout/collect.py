@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import filter as group_filter
-from paribus_runners.native.objective import kl, length
-from paribus_runners.native.objective.advantage import Scored, shaped_reward
+from paribus_runners.native.objective import length
+from paribus_runners.native.objective.advantage import Scored
+from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.responses import Responses
-from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.rollout.torch import sample
 from paribus_runners.native.score import score_all
 from paribus_runners.native.seeds import uniforms
@@ -98,7 +97,7 @@ def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int)
     logp = None
     if source.reference is not None:
         logp = responses.padded(score_all(source.reference, prompts, responses, schedule.temperature).logp)
-        scored = replace(scored, kl=charges(recipe, responses, logp).sum(1))
+        scored = replace(scored, kl=charges(recipe.kl, responses, logp).sum(1))
     return Rollouts(
         prompts=prompts,
         problems=[hashlib.sha256(p.prompt.encode()).hexdigest()[:16] for p in problems],
@@ -128,15 +127,3 @@ def _verified(task: Task, problems: Sequence[Problem], policy: Policy, responses
         truncated=responses.truncated,
         kl=torch.zeros(len(verdicts), dtype=torch.float64),
     )
-
-
-def charges(recipe: Recipe, responses: Responses, reference: Tensor) -> Tensor:
-    """Return [N, M] what each token pays from the reward for its distance to the reference, float64."""
-    return kl.charge(recipe.kl, responses.logp.double(), reference.double()) * responses.mask
-
-
-def good_groups(recipe: Recipe, scored: Scored) -> Tensor:
-    """Return [groups] which groups pass the filter, on the responses that exist for the baseline."""
-    there = length.present(recipe.length, scored.truncated)
-    shaped = shaped_reward(recipe, scored)
-    return group_filter.keep(recipe.filter, scored.correct[there], shaped[there], scored.group[there], scored.groups)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from paribus.recipe import factors as f
+from paribus_runners.native.objective import kl
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.rollout.responses import Responses
 
@@ -94,5 +96,16 @@ class Rollouts:
         )
 
 
-PER_RESPONSE = tuple(f.name for f in fields(Scored) if f.name not in ("group", "groups"))
+PER_RESPONSE = tuple(x.name for x in fields(Scored) if x.name not in ("group", "groups"))
 """The fields of :class:`Scored` with one value a response."""
+
+
+def charges(level: f.Kl, responses: Responses, reference: Tensor) -> Tensor:
+    """Return [N, M] what each token pays from the reward for its distance to the reference, float64.
+
+    Args:
+        level: the KL term.
+        responses: the responses, with their log-probabilities from sampling.
+        reference: [N, M] log-probabilities under the reference.
+    """
+    return kl.charge(level, responses.logp.double(), reference.double()) * responses.mask
