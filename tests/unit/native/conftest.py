@@ -18,11 +18,11 @@ from paribus_runners.native.batch import minibatches, passes, tokens_of
 from paribus_runners.native.experience import Experience, weigh
 from paribus_runners.native.objective import length
 from paribus_runners.native.objective.advantage import Scored
+from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.rollout.collect import charges, good_groups
 from paribus_runners.native.rollout.responses import Responses
-from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.session import settled
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import TINY, Stage, WarmUp
@@ -137,7 +137,7 @@ def _made(
         kl=torch.zeros(n, dtype=torch.float64),
     )
     if reference is not None:
-        scored = dataclasses.replace(scored, kl=charges(recipe, responses, reference).sum(1))
+        scored = dataclasses.replace(scored, kl=charges(recipe.kl, responses, reference).sum(1))
     return Rollouts(
         prompts=[[1]] * groups,
         problems=[f"p{i}" for i in range(groups)] if problems is None else list(problems),
