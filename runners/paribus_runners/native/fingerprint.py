@@ -24,11 +24,12 @@ def data(recipe: Recipe) -> str:
     Raises:
         ParibusError: a problem file cannot be read.
     """
-    source = HERE / "task" / f"{recipe.task.kind}.py"
-    if isinstance(recipe.task, JsonlTask):
-        files = [_hash_file(Path(p).expanduser(), f"task.{k}") for k, p in _files(recipe.task)]
-        return fingerprint_of([_hash_file(source, "task"), recipe.task.verifier, files])
-    return fingerprint_of([_hash_file(source, "task"), recipe.task.kind])
+    task = recipe.task
+    source = _hash_files(HERE, [HERE / "task" / "base.py", HERE / "task" / f"{task.kind}.py"])
+    if isinstance(task, JsonlTask):
+        files = [_hash_file(Path(p).expanduser(), f"task.{k}") for k, p in _files(task)]
+        return fingerprint_of([source, task.verifier, files])
+    return fingerprint_of([source, task.kind, task.problems])
 
 
 def model(recipe: Recipe) -> str:

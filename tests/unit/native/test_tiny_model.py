@@ -15,6 +15,10 @@ from hypothesis import strategies as st
 from paribus.errors import RunnerError
 from paribus.recipe.recipe import ChainTask, Model, Recipe, SearchTask
 from paribus_runners.native import runner
+from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.rollout.torch import sample
+from paribus_runners.native.seeds import uniforms
+from paribus_runners.native.session import settled
 from paribus_runners.native.task import chain, search, task_of
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import MODELS, TINY, Stage, WarmUp
@@ -84,6 +88,8 @@ def test_fingerprints_follow_what_they_name() -> None:
     assert runner.model_fingerprint(Recipe(model=Model(name="org/model", revision="abc"))) == "org/model@abc"
     data = [runner.data_fingerprint(Recipe(task=t)) for t in (ChainTask(), ChainTask(careful=0.05), SearchTask())]
     assert data[0] == data[1] != data[2]
+    assert runner.data_fingerprint(Recipe(task=ChainTask(problems=64))) != data[0]
+    assert runner.model_fingerprint(Recipe(task=ChainTask(problems=64))) == tiny[1]
 
 
 def test_what_cannot_be_trained_is_named() -> None:
@@ -106,22 +112,33 @@ def test_a_skill_that_is_not_learned_is_an_error() -> None:
         make.train(make.build(TINY, "search"), dataclasses.replace(WarmUp.of(SearchTask()), stages=stages, prompts=2))
 
 
+def _responses(name: str, task: SearchTask | ChainTask, room: int) -> tuple[list[str], list[bool], Responses]:
+    """Return what a warmed-up model answers to held-out problems, and whether that is right."""
+    policy, source = make.build(MODELS[name], task.kind), task_of(task)
+    with settled():
+        make.train(policy, WarmUp.of(task))
+        problems = source.heldout(1000)
+        responses = sample(policy, policy.encode([p.prompt for p in problems]), 1, uniforms(1000, room, "worth"), 1.0)
+    texts, finished = policy.decode(responses.tokens()), (~responses.truncated).tolist()
+    right = [source.verify(p, t, e).correct for p, t, e in zip(problems, texts, finished, strict=True)]
+    return texts, right, responses
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_warmed_up_model_is_worth_training(name: str) -> None:
     """After its warm-up a search model is right in about half of the cases, and rarely truncated."""
-    from paribus_runners.native.rollout.torch import sample
-    from paribus_runners.native.seeds import uniforms
-    from paribus_runners.native.session import settled
-
-    policy, task = make.build(MODELS[name], "search"), task_of(SearchTask())
-    with settled():
-        make.train(policy, WarmUp.of(SearchTask()))
-        problems = task.heldout(500)
-        prompts = policy.encode([p.prompt for p in problems])
-        responses = sample(policy, prompts, 1, uniforms(500, search.LIMIT, "worth"), 1.0)
-    texts, finished = policy.decode(responses.tokens()), (~responses.truncated).tolist()
-    right = [task.verify(p, t, e).correct for p, t, e in zip(problems, texts, finished, strict=True)]
-    assert 0.4 < sum(right) / 500 < 0.6
+    _, right, responses = _responses(name, SearchTask(), search.LIMIT)
+    assert 0.4 < sum(right) / 1000 < 0.6
     assert 12 < responses.length.double().mean() < 19
     assert responses.truncated.double().mean() < 0.15
+
+
+@pytest.mark.slow
+def test_written_out_answers_are_rare_and_better() -> None:
+    """After its warm-up a chain model writes out one answer of ten, and is right then far more often than at once."""
+    texts, right, responses = _responses("tiny", ChainTask(), 26)
+    careful = [correct for text, correct in zip(texts, right, strict=True) if text[:1] != "#"]
+    assert 60 < len(careful) < 140
+    assert sum(careful) / len(careful) > (sum(right) - sum(careful)) / (1000 - len(careful)) + 0.1
+    assert responses.truncated.double().mean() < 0.06

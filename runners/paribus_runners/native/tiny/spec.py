@@ -103,11 +103,11 @@ class WarmUp:
             return cls(
                 task="chain",
                 stages=(
-                    Stage(traces="short", steps=150),  # long sums alone teach adding late
-                    Stage(traces="clean", steps=100, learned=0.03),
-                    Stage(traces="noisy", steps=200),
+                    Stage(traces="short", steps=200),  # long sums alone teach adding late
+                    Stage(traces="clean", steps=200, learned=0.03),
+                    Stage(traces="noisy", steps=500),
                 ),
-                prompts=128,
+                prompts=64,
                 careful=task.careful,
             )
         return cls(
