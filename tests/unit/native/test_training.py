@@ -412,6 +412,22 @@ def test_experts_train(recipe: Recipe, job_folder: JobFolder, mixture_model: Pat
     assert moved == before.keys()
 
 
+@pytest.mark.parametrize("target", ["ratio", "token"])
+def test_router_shift_follows_the_routers(
+    recipe: Recipe, job_folder: JobFolder, mixture_model: Path, target: str
+) -> None:
+    """With one update on a rollout batch no router has moved yet; with more they have, and the weights fall."""
+    model, weight = Model(name=str(mixture_model)), f.RouterShift.model_validate({"target": target})
+    shifts = []
+    for count in (1, 2):
+        schedule = recipe.schedule.model_copy(update={"minibatches": 1, "epochs": count})
+        path = job_folder(_changed(recipe, model=model, token_weight=weight, schedule=schedule), name=str(count))
+        runner.run(path)
+        shifts.append(_lines(path)[1]["router/shift_mean"])
+    assert shifts[0] == pytest.approx(1, abs=1e-5)
+    assert 0.8 <= shifts[1] < shifts[0] - 1e-4
+
+
 @pytest.mark.parametrize("model", ["chain_model", "mixture_model"])
 def test_the_final_checkpoint_is_a_model(
     recipe: Recipe, job_folder: JobFolder, model: str, request: pytest.FixtureRequest
