@@ -171,7 +171,7 @@ def _attention(
     if layout is None:
         raise RunnerError(f"{type(module).__name__} does not hand its arguments on to attention: it cannot be trained")
     refused = [k for k in ("softcap", "s_aux") if extra.get(k) is not None]
-    window = extra.get("sliding_window")
+    window = extra.get("sliding_window") or getattr(module, "sliding_window", None)  # some models do not hand it on
     if window is not None and layout.width > window:
         refused.append(f"sliding_window={window} at {layout.width} tokens")
     if refused:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import JsonlTask, Recipe, fingerprint_of
-from paribus_runners.native.tiny.spec import TINY, WarmUp
+from paribus_runners.native.tiny.spec import MODELS, WarmUp
 
 HERE = Path(__file__).parent
 
@@ -24,11 +24,12 @@ def data(recipe: Recipe) -> str:
     Raises:
         ParibusError: a problem file cannot be read.
     """
-    source = HERE / "task" / f"{recipe.task.kind}.py"
-    if isinstance(recipe.task, JsonlTask):
-        files = [_hash_file(Path(p).expanduser(), f"task.{k}") for k, p in _files(recipe.task)]
-        return fingerprint_of([_hash_file(source, "task"), recipe.task.verifier, files])
-    return fingerprint_of([_hash_file(source, "task"), recipe.task.kind])
+    task = recipe.task
+    source = _hash_files(HERE, [HERE / "task" / "base.py", HERE / "task" / f"{task.kind}.py"])
+    if isinstance(task, JsonlTask):
+        files = [_hash_file(Path(p).expanduser(), f"task.{k}") for k, p in _files(task)]
+        return fingerprint_of([source, task.verifier, files])
+    return fingerprint_of([source, task.kind, task.problems])
 
 
 def model(recipe: Recipe) -> str:
@@ -38,10 +39,10 @@ def model(recipe: Recipe) -> str:
         ParibusError: a file of a local model cannot be read.
     """
     name = recipe.model.name
-    if name == "tiny":
+    if name in MODELS:
         made_by = [*sorted((HERE / "tiny").glob("*.py")), HERE / "task" / f"{recipe.task.kind}.py"]
         warm_up = WarmUp.of(recipe.task)
-        return fingerprint_of([TINY.record(), warm_up.record(), _hash_files(HERE, made_by)])
+        return fingerprint_of([MODELS[name].record(), warm_up.record(), _hash_files(HERE, made_by)])
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _hash_files(folder, sorted(p for p in folder.rglob("*") if p.is_file()))

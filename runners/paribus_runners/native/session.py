@@ -22,7 +22,7 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.task import task_of
 from paribus_runners.native.tiny import make as tiny
-from paribus_runners.native.tiny.spec import WarmUp
+from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.native.trainer import Trainer
 
 THREADS = "PARIBUS_THREADS"
@@ -53,10 +53,10 @@ def settled() -> Iterator[None]:
 
 
 def prepare(recipe: Recipe, cache: Path) -> None:
-    """Make the tiny model if the recipe uses it and it is not there."""
-    if recipe.model.name == "tiny":
+    """Make the tiny model that the recipe uses, if it uses one and it is not there."""
+    if recipe.model.name in MODELS:
         with settled():
-            tiny.make(cache, fingerprint.model(recipe), WarmUp.of(recipe.task))
+            tiny.make(cache, fingerprint.model(recipe), MODELS[recipe.model.name], WarmUp.of(recipe.task))
 
 
 def run(path: Path) -> None:
@@ -85,9 +85,9 @@ def run(path: Path) -> None:
 
 def _load(job: Job) -> Policy:
     model = job.recipe.model
-    if model.name != "tiny":
+    if model.name not in MODELS:
         return Policy.load(model.name, model.revision, model.dtype)
-    folder = tiny.make(Path(job.cache), fingerprint.model(job.recipe), WarmUp.of(job.recipe.task))
+    folder = tiny.make(Path(job.cache), fingerprint.model(job.recipe), MODELS[model.name], WarmUp.of(job.recipe.task))
     return Policy.load(str(folder), None, model.dtype)
 
 

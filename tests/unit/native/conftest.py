@@ -25,7 +25,7 @@ from paribus_runners.native.rollout.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.session import settled
 from paribus_runners.native.tiny import make
-from paribus_runners.native.tiny.spec import TINY, Stage, WarmUp
+from paribus_runners.native.tiny.spec import TINY, TINY_MOE, Stage, TinySpec, WarmUp
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,17 @@ def _settled() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def chain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that has learned to answer at once, right in about one case of ten; made in seconds."""
-    folder = tmp_path_factory.mktemp("models") / "chain"
-    policy = make.build(TINY, "chain")
+    return _made(TINY, tmp_path_factory.mktemp("models") / "chain")
+
+
+@pytest.fixture(scope="session")
+def mixture_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with experts."""
+    return _made(TINY_MOE, tmp_path_factory.mktemp("models") / "mixture")
+
+
+def _made(spec: TinySpec, folder: Path) -> Path:
+    policy = make.build(spec, "chain")
     settings = dataclasses.replace(
         WarmUp.of(ChainTask(careful=0.3)),
         stages=(Stage(traces="noisy", steps=80),),

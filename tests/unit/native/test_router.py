@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 
 from paribus.errors import RunnerError
 from paribus.recipe import factors as f
@@ -17,6 +16,8 @@ from paribus_runners.native import attention
 from paribus_runners.native.objective.router import Routing, shift
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.score import score
+from paribus_runners.native.tiny import make
+from paribus_runners.native.tiny.spec import TINY_MOE
 
 PROMPTS = [[1, 2, 3], [4, 5], [6, 1, 2, 2]]
 GROUPS = [[[7, 8], [9]], [[3, 3, 3], [1]], [[2, 5], [5, 5, 5, 9]]]
@@ -24,24 +25,8 @@ GROUPS = [[[7, 8], [9]], [[3, 3, 3], [1]], [[2, 5], [5, 5, 5, 9]]]
 
 @pytest.fixture(scope="module")
 def experts() -> Policy:
-    """A mixture of four experts, two a token, as it is built: not trained."""
-    config = Qwen2MoeConfig(
-        vocab_size=12,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=8,
-        shared_expert_intermediate_size=8,
-        initializer_range=0.5,
-        attn_implementation=attention.NAME,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Qwen2MoeForCausalLM(config).eval()
-    return Policy(model, None, torch.float32, (9,), 0, torch.device("cpu"))
+    """The tiny mixture of four experts, two a token, as it is built: not trained."""
+    return make.build(TINY_MOE, "chain")
 
 
 def _router(policy: Policy, which: list[int]) -> Tensor:

@@ -18,6 +18,19 @@ from paribus_runners.native.task import Chain
 ROOM = 10
 
 
+@pytest.fixture(params=["chain_model", "mixture_model"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    """The folder of a dense model and of one with experts."""
+    path: Path = request.getfixturevalue(request.param)
+    return path
+
+
+@pytest.fixture
+def policy(folder: Path) -> Policy:
+    """The model in this folder."""
+    return Policy.load(str(folder), None, "float32")
+
+
 @pytest.fixture
 def prompts(policy: Policy) -> list[list[int]]:
     """Prompts of unequal length: the model's padding is left out of two."""
@@ -30,10 +43,10 @@ def _sample(policy: Policy, prompts: list[list[int]], copies: int = 3) -> Respon
 
 
 def test_log_probabilities_and_entropies_are_those_of_a_plain_forward(
-    policy: Policy, prompts: list[list[int]], chain_model: Path
+    policy: Policy, prompts: list[list[int]], folder: Path
 ) -> None:
     """Token by token, the cached sampler gives what the unchanged model gives for the whole sequence alone."""
-    plain = AutoModelForCausalLM.from_pretrained(chain_model, attn_implementation="eager")
+    plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     responses = _sample(policy, prompts)
     for i, ids in enumerate(responses.tokens()):
         prompt = prompts[i // 3]
@@ -42,8 +55,8 @@ def test_log_probabilities_and_entropies_are_those_of_a_plain_forward(
         logp = (logits / 0.7).log_softmax(-1)
         n = len(ids)
         chosen = logp.gather(1, torch.tensor(ids)[:, None]).squeeze(1)
-        torch.testing.assert_close(responses.logp[i, :n], chosen, rtol=0, atol=1e-4)
-        torch.testing.assert_close(responses.entropy[i, :n], -(logp.exp() * logp).sum(-1), rtol=0, atol=1e-4)
+        torch.testing.assert_close(responses.logp[i, :n], chosen, rtol=0, atol=1e-5)
+        torch.testing.assert_close(responses.entropy[i, :n], -(logp.exp() * logp).sum(-1), rtol=0, atol=1e-5)
         assert responses.logp[i, n:].abs().sum() == 0
 
 
@@ -54,10 +67,10 @@ def test_learner_agrees_with_sampler(policy: Policy, prompts: list[list[int]]) -
     groups = [tokens[i : i + 3] for i in range(0, len(tokens), 3)]
     scores = score(policy, prompts, groups, 0.7, with_entropy=True)
     assert scores.entropy is not None
-    torch.testing.assert_close(scores.logp.detach(), responses.logp[responses.mask], rtol=0, atol=1e-4)
-    torch.testing.assert_close(scores.entropy.detach(), responses.entropy[responses.mask], rtol=0, atol=1e-4)
+    torch.testing.assert_close(scores.logp.detach(), responses.logp[responses.mask], rtol=0, atol=1e-5)
+    torch.testing.assert_close(scores.entropy.detach(), responses.entropy[responses.mask], rtol=0, atol=1e-5)
     scored = responses.padded(score_all(policy, prompts, responses, 0.7).logp)
-    torch.testing.assert_close(scored, responses.logp, rtol=0, atol=1e-4)
+    torch.testing.assert_close(scored, responses.logp, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "evict"), [(512, 2.0), (512, 0.01), (4, 0.25), (1, 0.25)])

@@ -123,13 +123,50 @@ def _files(folder: Path, train: str, heldout: str = '{"prompt": "1+1=", "answer"
     return JsonlTask(train=str(folder / "train.jsonl"), heldout=str(folder / "heldout.jsonl"))
 
 
-def test_a_file_is_read_once_an_epoch(tmp_path: Path) -> None:
-    """In the first round, every problem comes once before any comes twice."""
-    lines = "".join(json.dumps({"prompt": f"p{i}", "answer": str(i)}) + "\n" for i in range(6))
-    task = task_of(_files(tmp_path, lines))
-    seen = [p.prompt for step in (1, 2, 3) for p in task.training(0, step, 0, 4)]
-    assert sorted(seen[:6]) == sorted(seen[6:]) == [f"p{i}" for i in range(6)]
-    assert [p.prompt for p in task.training(1, 1, 0, 6)] != seen[:6]
+@pytest.fixture(params=["search", "chain", "jsonl"])
+def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
+    """A task with seven training problems."""
+    if request.param == "search":
+        return task_of(SearchTask(problems=7))
+    if request.param == "chain":
+        return task_of(ChainTask(problems=7))
+    return task_of(_files(tmp_path, "".join(json.dumps({"prompt": f"p{i}", "answer": i}) + "\n" for i in range(7))))
+
+
+def test_a_problem_comes_again_only_after_all_others(pool: Task) -> None:
+    """One round a step: every pass holds each problem once, in an order of its own and of the seed's own."""
+    for seed in (0, 1):
+        seen = [p.prompt for step in range(1, 22) for p in pool.training(seed, step, 0, 4)]
+        passes = [tuple(seen[i : i + 7]) for i in range(0, 84, 7)]
+        assert all(len(set(x)) == 7 for x in passes)
+        assert len(set(passes)) > 10
+    assert [p.prompt for step in range(1, 22) for p in pool.training(0, step, 0, 4)] != seen
+
+
+def test_further_rounds_of_a_step_repeat_nothing_among_themselves(pool: Task) -> None:
+    """A refill goes through all problems before one comes again, and each step has its own order."""
+    refills = [tuple(p.prompt for r in range(1, 8) for p in pool.training(0, step, r, 1)) for step in range(1, 6)]
+    assert all(len(set(x)) == 7 for x in refills)
+    assert len(set(refills)) > 3
+
+
+def test_a_problem_of_a_pool_is_the_same_at_every_visit(pool: Task) -> None:
+    """One identity, one prompt, one answer, over steps, rounds and seeds; what came before does not matter."""
+    places = [(seed, step, r, 3) for seed in (0, 1) for step in range(1, 6) for r in range(3)]
+    visits = {place: pool.training(*place) for place in places}
+    assert visits == {place: pool.training(*place) for place in reversed(places)}
+    known = {p for round_ in visits.values() for p in round_}
+    assert len(known) == len({p.identity for p in known}) == len({p.prompt for p in known}) == 7
+
+
+@pytest.mark.parametrize("level", [SearchTask, ChainTask])
+def test_a_larger_pool_begins_with_the_smaller(level: type[SearchTask | ChainTask]) -> None:
+    """The pool is the same for all runs; its prompts are distinct, though short ones are drawn again and again."""
+    small, large = (
+        {(p.identity, p.prompt) for p in task_of(level(problems=n)).training(0, 1, 0, n)} for n in (400, 2000)
+    )
+    assert small < large
+    assert len({prompt for _, prompt in large}) == 2000
 
 
 @pytest.mark.parametrize("text", ["", "[1]\n", "{\n", '{"prompt": "a"}\n', '{"prompt": "", "answer": "1"}\n'])

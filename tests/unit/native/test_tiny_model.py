@@ -1,4 +1,4 @@
-"""The tiny model: its size, its tokenizer, how it is made once."""
+"""The tiny models: their sizes, their tokenizer, how they are made once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 from paribus.errors import RunnerError
 from paribus.recipe.recipe import ChainTask, Model, Recipe, SearchTask
 from paribus_runners.native import runner
+from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.rollout.torch import sample
+from paribus_runners.native.seeds import uniforms
+from paribus_runners.native.session import settled
 from paribus_runners.native.task import chain, search, task_of
 from paribus_runners.native.tiny import make
-from paribus_runners.native.tiny.spec import TINY, Stage, WarmUp
+from paribus_runners.native.tiny.spec import MODELS, TINY, Stage, WarmUp
 
 POLICY = make.build(TINY, "chain")
 
@@ -39,10 +43,11 @@ def test_prompts_have_one_width() -> None:
 
 
 @pytest.mark.parametrize("task", ["search", "chain"])
-def test_the_model_is_tiny_and_the_same_each_time(task: str) -> None:
-    """About 108 thousand parameters, tied embeddings, equal weights whenever it is built."""
-    one, two = make.build(TINY, task).model, make.build(TINY, task).model
-    assert 100_000 < sum(p.numel() for p in one.parameters()) < 115_000
+@pytest.mark.parametrize(("name", "thousands"), [("tiny", 108), ("tiny_moe", 158)])
+def test_the_model_is_tiny_and_the_same_each_time(name: str, thousands: int, task: str) -> None:
+    """The same few parameters, tied embeddings, and equal weights whenever it is built."""
+    one, two = make.build(MODELS[name], task).model, make.build(MODELS[name], task).model
+    assert round(sum(p.numel() for p in one.parameters()) / 1000) == thousands
     assert one.config.tie_word_embeddings
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
@@ -52,7 +57,7 @@ import dataclasses, sys
 from pathlib import Path
 from paribus.recipe.recipe import SearchTask
 from paribus_runners.native.tiny import make
-from paribus_runners.native.tiny.spec import Stage, WarmUp
+from paribus_runners.native.tiny.spec import TINY_MOE, Stage, WarmUp
 train = make.train
 def noted(policy, settings):
     with open(sys.argv[2], "a") as file:
@@ -60,7 +65,7 @@ def noted(policy, settings):
     train(policy, settings)
 make.train = noted
 few = dataclasses.replace(WarmUp.of(SearchTask()), stages=(Stage(traces="clean", steps=2),), prompts=2)
-print(make.make(Path(sys.argv[1]), "f" * 64, few))
+print(make.make(Path(sys.argv[1]), "f" * 64, TINY_MOE, few))
 """
 
 
@@ -76,12 +81,15 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
 
 
 def test_fingerprints_follow_what_they_name() -> None:
-    """Task and warm-up change the tiny model's fingerprint; other models are known by name and revision."""
+    """Sizes, task and warm-up change a tiny model's fingerprint; other models are known by name and revision."""
     tiny = [runner.model_fingerprint(Recipe(task=t)) for t in (SearchTask(), ChainTask(), ChainTask(careful=0.05))]
-    assert len(set(tiny)) == 3
+    tiny.append(runner.model_fingerprint(Recipe(model=Model(name="tiny_moe"))))
+    assert len(set(tiny)) == 4
     assert runner.model_fingerprint(Recipe(model=Model(name="org/model", revision="abc"))) == "org/model@abc"
     data = [runner.data_fingerprint(Recipe(task=t)) for t in (ChainTask(), ChainTask(careful=0.05), SearchTask())]
     assert data[0] == data[1] != data[2]
+    assert runner.data_fingerprint(Recipe(task=ChainTask(problems=64))) != data[0]
+    assert runner.model_fingerprint(Recipe(task=ChainTask(problems=64))) == tiny[1]
 
 
 def test_what_cannot_be_trained_is_named() -> None:
@@ -104,21 +112,33 @@ def test_a_skill_that_is_not_learned_is_an_error() -> None:
         make.train(make.build(TINY, "search"), dataclasses.replace(WarmUp.of(SearchTask()), stages=stages, prompts=2))
 
 
-@pytest.mark.slow
-def test_the_warmed_up_model_is_worth_training() -> None:
-    """After its warm-up the search model is right in about half of the cases, and rarely truncated."""
-    from paribus_runners.native.rollout.torch import sample
-    from paribus_runners.native.seeds import uniforms
-    from paribus_runners.native.session import settled
-
-    policy, task = make.build(TINY, "search"), task_of(SearchTask())
+def _responses(name: str, task: SearchTask | ChainTask, room: int) -> tuple[list[str], list[bool], Responses]:
+    """Return what a warmed-up model answers to held-out problems, and whether that is right."""
+    policy, source = make.build(MODELS[name], task.kind), task_of(task)
     with settled():
-        make.train(policy, WarmUp.of(SearchTask()))
-        problems = task.heldout(500)
-        prompts = policy.encode([p.prompt for p in problems])
-        responses = sample(policy, prompts, 1, uniforms(500, search.LIMIT, "worth"), 1.0)
+        make.train(policy, WarmUp.of(task))
+        problems = source.heldout(1000)
+        responses = sample(policy, policy.encode([p.prompt for p in problems]), 1, uniforms(1000, room, "worth"), 1.0)
     texts, finished = policy.decode(responses.tokens()), (~responses.truncated).tolist()
-    right = [task.verify(p, t, e).correct for p, t, e in zip(problems, texts, finished, strict=True)]
-    assert 0.4 < sum(right) / 500 < 0.6
+    right = [source.verify(p, t, e).correct for p, t, e in zip(problems, texts, finished, strict=True)]
+    return texts, right, responses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_the_warmed_up_model_is_worth_training(name: str) -> None:
+    """After its warm-up a search model is right in about half of the cases, and rarely truncated."""
+    _, right, responses = _responses(name, SearchTask(), search.LIMIT)
+    assert 0.4 < sum(right) / 1000 < 0.6
     assert 12 < responses.length.double().mean() < 19
     assert responses.truncated.double().mean() < 0.15
+
+
+@pytest.mark.slow
+def test_written_out_answers_are_rare_and_better() -> None:
+    """After its warm-up a chain model writes out one answer of ten, and is right then far more often than at once."""
+    texts, right, responses = _responses("tiny", ChainTask(), 26)
+    careful = [correct for text, correct in zip(texts, right, strict=True) if text[:1] != "#"]
+    assert 60 < len(careful) < 140
+    assert sum(careful) / len(careful) > (sum(right) - sum(careful)) / (1000 - len(careful)) + 0.1
+    assert responses.truncated.double().mean() < 0.06

@@ -401,9 +401,39 @@ def test_another_model_trains_on_problems_from_files(
     assert not _same(_weights(path), load_file(qwen / "model.safetensors"))
 
 
-def test_the_final_checkpoint_is_a_model(recipe: Recipe, job_folder: JobFolder) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_experts_train(recipe: Recipe, job_folder: JobFolder, mixture_model: Path, dtype: str) -> None:
+    """A mixture of experts trains, its routers too, and sampler and learner agree."""
+    path = job_folder(_changed(recipe, model=Model.model_validate({"name": str(mixture_model), "dtype": dtype})))
+    runner.run(path)
+    assert _lines(path)[1]["mismatch/logp_abs_diff_max"] < (1e-4 if dtype == "float32" else 0.2)
+    before = dict(Policy.load(str(mixture_model), None, "float32").model.named_parameters())
+    moved = {name for name, weights in _weights(path).items() if not torch.equal(weights, before[name])}
+    assert moved == before.keys()
+
+
+@pytest.mark.parametrize("target", ["ratio", "token"])
+def test_router_shift_follows_the_routers(
+    recipe: Recipe, job_folder: JobFolder, mixture_model: Path, target: str
+) -> None:
+    """With one update on a rollout batch no router has moved yet; with more they have, and the weights fall."""
+    model, weight = Model(name=str(mixture_model)), f.RouterShift.model_validate({"target": target})
+    shifts = []
+    for count in (1, 2):
+        schedule = recipe.schedule.model_copy(update={"minibatches": 1, "epochs": count})
+        path = job_folder(_changed(recipe, model=model, token_weight=weight, schedule=schedule), name=str(count))
+        runner.run(path)
+        shifts.append(_lines(path)[1]["router/shift_mean"])
+    assert shifts[0] == pytest.approx(1, abs=1e-5)
+    assert 0.8 <= shifts[1] < shifts[0] - 1e-4
+
+
+@pytest.mark.parametrize("model", ["chain_model", "mixture_model"])
+def test_the_final_checkpoint_is_a_model(
+    recipe: Recipe, job_folder: JobFolder, model: str, request: pytest.FixtureRequest
+) -> None:
     """Transformers loads the folder `checkpoint` with the weights of the run."""
-    path = job_folder(recipe)
+    path = job_folder(_changed(recipe, model=Model(name=str(request.getfixturevalue(model)))))
     runner.run(path)
     policy = Policy.load(str(path / "checkpoint"), None, "float32")
     assert _same({n: p.detach() for n, p in policy.model.named_parameters()}, _weights(path))

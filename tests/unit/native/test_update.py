@@ -151,6 +151,7 @@ class _Fixed(Chain):
     """The task chain with a verifier that says what the test wants."""
 
     def __init__(self, correct: bool) -> None:
+        super().__init__()
         self._correct = correct
 
     def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:

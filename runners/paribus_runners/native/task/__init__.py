@@ -20,4 +20,4 @@ def task_of(level: TaskLevel) -> Task:
     """
     if isinstance(level, JsonlTask):
         return Jsonl(level)
-    return Chain() if isinstance(level, ChainTask) else Search()
+    return Chain(level.problems) if isinstance(level, ChainTask) else Search(level.problems)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from random import Random
 from typing import NamedTuple, Protocol
@@ -56,18 +58,70 @@ class Task(Protocol):
         """Judge a response; ``finished`` is False where it hit the length limit."""
 
 
-def streamed(kind: str, draw: Iterator[tuple[str, str]], count: int) -> list[Problem]:
-    """Return ``count`` generated problems; the identity counts them, since short prompts come more than once."""
-    return [
-        Problem(f"{kind}-{i:05d}:{prompt}", prompt, answer) for i, (prompt, answer) in enumerate(islice(draw, count))
-    ]
+class Generated(ABC):
+    """A task whose problems are drawn at random: new ones in every sampling round, or those of a pool.
+
+    Args:
+        kind: name of the task.
+        draw: yields (prompt, answer) without end.
+        problems: distinct training problems in the pool; None: there is no pool.
+    """
+
+    def __init__(self, kind: str, draw: Callable[[Random], Iterator[tuple[str, str]]], problems: int | None) -> None:
+        self._kind, self._draw = kind, draw
+        self._pool = None if problems is None else self._number(islice(_distinct(self._stream("pool")), problems))
+
+    def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
+        """Return the problems of one sampling round; those of a pool as :func:`visit` has it."""
+        if self._pool is not None:
+            return visit(self._pool, self._kind, seed, step, round_, count)
+        return self._number(islice(self._stream(f"train/{seed}/{step}/{round_}"), count))
+
+    def heldout(self, count: int) -> list[Problem]:
+        """Return the first ``count`` held-out problems: the same for all runs."""
+        return self._number(islice(self._stream("heldout"), count))
+
+    @abstractmethod
+    def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """Judge a response; ``finished`` is False where it hit the length limit."""
+
+    def _stream(self, name: str) -> Iterator[tuple[str, str]]:
+        return self._draw(Random(f"{self._kind}/{name}"))
+
+    def _number(self, drawn: Iterable[tuple[str, str]]) -> list[Problem]:
+        """Return problems whose identity counts them, since short prompts are drawn more than once."""
+        return [Problem(f"{self._kind}-{i:05d}:{prompt}", prompt, answer) for i, (prompt, answer) in enumerate(drawn)]
 
 
-def stream(kind: str, seed: int, step: int, round_: int) -> Random:
-    """Return the random source of one sampling round."""
-    return Random(f"{kind}/train/{seed}/{step}/{round_}")
+def _distinct(drawn: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for prompt, answer in drawn:
+        if prompt not in seen:
+            seen.add(prompt)
+            yield prompt, answer
 
 
-def heldout_stream(kind: str) -> Random:
-    """Return the random source of the held-out set: the same for all runs."""
-    return Random(f"{kind}/heldout")
+def visit(problems: Sequence[Problem], kind: str, seed: int, step: int, round_: int, count: int) -> list[Problem]:
+    """Return the problems that a sampling round takes from a list: a function of its arguments, not of history.
+
+    The first rounds of the steps go through the list in passes, each in an order of its own, so that with one round a
+    step a problem comes again only after all others. Further rounds of a step go through orders of that step.
+
+    Args:
+        problems: the list.
+        kind: name of the task.
+        seed: seed of the run.
+        step: from 1.
+        round_: sampling round in the step, from 0.
+        count: problems in each round.
+    """
+    walk, first = (f"refill/{seed}/{step}", round_ - 1) if round_ else (f"order/{seed}", step - 1)
+    passes = (divmod(place, len(problems)) for place in range(first * count, (first + 1) * count))
+    return [problems[_order(f"{kind}/{walk}/{n}", len(problems))[place]] for n, place in passes]
+
+
+@lru_cache(maxsize=4)
+def _order(name: str, size: int) -> list[int]:
+    order = list(range(size))
+    Random(name).shuffle(order)
+    return order

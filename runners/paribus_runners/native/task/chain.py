@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from random import Random
 
-from paribus_runners.native.task.base import Problem, Verdict, heldout_stream, stream, streamed
+from paribus_runners.native.task.base import Generated, Problem, Verdict
 
 LETTERS = "abcdefgh"
 SYMBOLS = "0123456789" + LETTERS + "=#?"
@@ -30,26 +29,16 @@ def draw(random: Random, longest: int = 8) -> Iterator[tuple[str, str]]:
         yield "".join(f"{k}{d}" for k, d in zip(LETTERS, digits, strict=False)) + "=", str(sum(digits) % 10)
 
 
-class Chain:
-    """The task ``chain``."""
+class Chain(Generated):
+    """The task ``chain``; see :class:`Generated` for ``problems``."""
 
-    def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
-        """Return the problems of one sampling round."""
-        return streamed("chain", draw(stream("chain", seed, step, round_)), count)
-
-    def heldout(self, count: int) -> list[Problem]:
-        """Return the first ``count`` held-out problems."""
-        return list(_heldout(count))
+    def __init__(self, problems: int | None = None) -> None:
+        super().__init__("chain", draw, problems)
 
     def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
         """Accept a finished response that ends with ``#`` and the right digit."""
         match = _ANSWER.search(text) if finished else None
         return Verdict.of(match is not None and match[1] == problem.answer, match[1] if match else "")
-
-
-@lru_cache(maxsize=1)
-def _heldout(count: int) -> tuple[Problem, ...]:
-    return tuple(streamed("chain", draw(heldout_stream("chain")), count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +65,7 @@ CLEAN = Habits()
 
 def noisy(careful: float) -> Habits:
     """Return the habits of the second stage."""
-    return Habits(careful=careful, step=0.12, check=0.45, often=0.3, check_often=0.85, check_wrong=0.02)
+    return Habits(careful=careful, step=0.06, check=0.3, often=0.15, check_often=0.8, check_wrong=0.02)
 
 
 def trace(random: Random, prompt: str, habits: Habits) -> str:

@@ -7,13 +7,11 @@ import json
 import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
 from pathlib import Path
-from random import Random
 
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import JsonlTask
-from paribus_runners.native.task.base import Problem, Verdict
+from paribus_runners.native.task.base import Problem, Verdict, visit
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 _BOX = "\\boxed{"
@@ -32,13 +30,8 @@ class Jsonl:
         self._extract = EXTRACT[level.verifier]
 
     def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
-        """Return the next problems of the shuffled file; rounds after the first draw from the whole file."""
-        size = len(self._train)
-        if round_:
-            random = Random(f"jsonl/train/{seed}/{step}/{round_}")
-            return [self._train[random.randrange(size)] for _ in range(count)]
-        places = range((step - 1) * count, step * count)
-        return [self._train[_order(seed, place // size, size)[place % size]] for place in places]
+        """Return the problems of one sampling round, as :func:`visit` has it."""
+        return visit(self._train, "jsonl", seed, step, round_, count)
 
     def heldout(self, count: int) -> list[Problem]:
         """Return the first ``count`` held-out problems, or all if there are fewer."""
@@ -48,13 +41,6 @@ class Jsonl:
         """Compare the answer in the response with that of the file; an answer before the length limit counts."""
         found = self._extract(text)
         return Verdict.of(bool(found) and found == _normal(problem.answer), found)
-
-
-@lru_cache(maxsize=4)
-def _order(seed: int, epoch: int, size: int) -> list[int]:
-    order = list(range(size))
-    Random(f"jsonl/order/{seed}/{epoch}").shuffle(order)
-    return order
 
 
 def _read(name: str, field: str) -> list[Problem]:

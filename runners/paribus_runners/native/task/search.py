@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from random import Random
 
-from paribus_runners.native.task.base import Problem, Verdict, heldout_stream, stream, streamed
+from paribus_runners.native.task.base import Generated, Problem, Verdict
 
 LETTERS = "abcdefgh"
 SYMBOLS = "0123456789" + LETTERS + "="
@@ -36,16 +35,11 @@ def draw(random: Random) -> Iterator[tuple[str, str]]:
         yield "".join(f"{k}{d}" for k, d in zip(LETTERS, digits, strict=False)) + f"={target}", str(target)
 
 
-class Search:
-    """The task ``search``."""
+class Search(Generated):
+    """The task ``search``; see :class:`Generated` for ``problems``."""
 
-    def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
-        """Return the problems of one sampling round."""
-        return streamed("search", draw(stream("search", seed, step, round_)), count)
-
-    def heldout(self, count: int) -> list[Problem]:
-        """Return the first ``count`` held-out problems."""
-        return list(_heldout(count))
+    def __init__(self, problems: int | None = None) -> None:
+        super().__init__("search", draw, problems)
 
     def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
         """Accept whole tries whose last two letters differ and have digits in the prompt that add up to the target.
@@ -59,11 +53,6 @@ class Search:
         hit = one != two and {one, two} <= digits.keys()
         hit = hit and (int(digits[one]) + int(digits[two])) % 10 == int(problem.answer)
         return Verdict.of(hit, "".join(sorted((one, two))))
-
-
-@lru_cache(maxsize=1)
-def _heldout(count: int) -> tuple[Problem, ...]:
-    return tuple(streamed("search", draw(heldout_stream("search")), count))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""The tiny model: a Llama of 108 thousand parameters that is made and warmed up on the spot."""
+"""The tiny models: a Llama of 108 thousand parameters and a mixture of experts, made and warmed up on the spot."""

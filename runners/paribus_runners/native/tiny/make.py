@@ -1,4 +1,4 @@
-"""Makes the tiny model: builds it, warms it up on generated traces, saves it as a Hugging Face folder."""
+"""Makes a tiny model: builds it, warms it up on generated traces, saves it as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+)
 
 from paribus.errors import RunnerError
 from paribus_runners.native import attention
 from paribus_runners.native.policy import PROMPT_WIDTH, Policy
 from paribus_runners.native.score import score
 from paribus_runners.native.task import chain, search
-from paribus_runners.native.tiny.spec import TINY, WINDOW, Stage, TinySpec, WarmUp
+from paribus_runners.native.tiny.spec import WINDOW, Stage, TinySpec, WarmUp
 
 BLANK, END = "_", "$"
 SHORT = 4
@@ -34,12 +40,13 @@ class Lesson(NamedTuple):
     traces: list[tuple[str, bool]]
 
 
-def make(cache: Path, fingerprint: str, warm_up: WarmUp) -> Path:
+def make(cache: Path, fingerprint: str, spec: TinySpec, warm_up: WarmUp) -> Path:
     """Return the folder of the warmed-up model; whoever holds the lock first makes it.
 
     Args:
         cache: folder for things that runs share.
         fingerprint: identity of the model; names the folder.
+        spec: its sizes.
         warm_up: task and settings of the supervised training.
     """
     folder = cache / "models" / fingerprint
@@ -50,7 +57,7 @@ def make(cache: Path, fingerprint: str, warm_up: WarmUp) -> Path:
         if not folder.is_dir():
             partial = folder.with_suffix(f".{os.getpid()}.partial")
             shutil.rmtree(partial, ignore_errors=True)
-            policy = build(TINY, warm_up.task)
+            policy = build(spec, warm_up.task)
             train(policy, warm_up)
             policy.model.save_pretrained(partial)
             policy.tokenizer.save_pretrained(partial)
@@ -73,27 +80,41 @@ def build(spec: TinySpec, task: str) -> Policy:
     """Return the untrained model with its tokenizer, on the CPU."""
     module = chain if task == "chain" else search
     words = tokenizer(module.SYMBOLS)
-    config = LlamaConfig(
-        vocab_size=len(words),
-        hidden_size=spec.hidden,
-        intermediate_size=spec.inner,
-        num_hidden_layers=spec.layers,
-        num_attention_heads=spec.heads,
-        num_key_value_heads=spec.heads,
-        rms_norm_eps=spec.rms_eps,
-        initializer_range=spec.initializer_range,
-        rope_parameters={"rope_type": "default", "rope_theta": spec.rope_theta},
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
-        attn_implementation=attention.NAME,
-    )
-    setattr(config, PROMPT_WIDTH, module.WIDTH)
+    sizes = {
+        "vocab_size": len(words),
+        "hidden_size": spec.hidden,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.heads,
+        "rms_norm_eps": spec.rms_eps,
+        "initializer_range": spec.initializer_range,
+        "rope_parameters": {"rope_type": "default", "rope_theta": spec.rope_theta},
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": words.eos_token_id,
+        "pad_token_id": words.pad_token_id,
+        "attn_implementation": attention.NAME,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
-        model = LlamaForCausalLM(config).eval()
+        model = _untrained(spec, sizes)
+    setattr(model.config, PROMPT_WIDTH, module.WIDTH)
     return Policy(model, words, torch.float32, (int(words.eos_token_id),), module.WIDTH, torch.device("cpu"))
+
+
+def _untrained(spec: TinySpec, sizes: dict[str, Any]) -> Any:
+    if spec.mixture is None:
+        return LlamaForCausalLM(LlamaConfig(intermediate_size=spec.inner, **sizes)).eval()
+    config = Qwen2MoeConfig(
+        num_experts=spec.mixture.experts,
+        num_experts_per_tok=spec.mixture.per_token,
+        moe_intermediate_size=spec.mixture.inner,
+        shared_expert_intermediate_size=spec.mixture.shared,
+        norm_topk_prob=True,
+        qkv_bias=False,
+        **sizes,
+    )
+    return Qwen2MoeForCausalLM(config).eval()
 
 
 def train(policy: Policy, settings: WarmUp) -> None:

@@ -1,7 +1,8 @@
-"""What the tiny model is and how it is warmed up, as data. Light: no torch."""
+"""What the tiny models are and how they are warmed up, as data. Light: no torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,8 +10,21 @@ from paribus.recipe.recipe import ChainTask, Task
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Experts in place of the inner layers: ``per_token`` of ``experts``, and one shared by all tokens."""
+
+    experts: int = 4
+    per_token: int = 2
+    inner: int = 64
+    shared: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
 class TinySpec:
-    """Sizes of the tiny Llama: tied embeddings, no biases, all heads with their own keys and values."""
+    """Sizes of a tiny model: tied embeddings, no biases, all heads with their own keys and values.
+
+    A Llama, or with a ``mixture`` a Qwen2-MoE, which has no use for ``inner``.
+    """
 
     layers: int = 2
     hidden: int = 64
@@ -20,6 +34,7 @@ class TinySpec:
     rope_theta: float = 10000.0
     initializer_range: float = 0.06
     seed: int = 0
+    mixture: Mixture | None = None
 
     def record(self) -> dict[str, Any]:
         """Return all sizes, for the fingerprint."""
@@ -27,6 +42,9 @@ class TinySpec:
 
 
 TINY = TinySpec()
+TINY_MOE = TinySpec(mixture=Mixture())
+MODELS: Mapping[str, TinySpec] = {"tiny": TINY, "tiny_moe": TINY_MOE}
+"""The values of ``model.name`` that are made on the spot; all others are folders or names on the hub."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +103,11 @@ class WarmUp:
             return cls(
                 task="chain",
                 stages=(
-                    Stage(traces="short", steps=150),  # long sums alone teach adding late
-                    Stage(traces="clean", steps=100, learned=0.03),
-                    Stage(traces="noisy", steps=200),
+                    Stage(traces="short", steps=200),  # long sums alone teach adding late
+                    Stage(traces="clean", steps=200, learned=0.03),
+                    Stage(traces="noisy", steps=500),
                 ),
-                prompts=128,
+                prompts=64,
                 careful=task.careful,
             )
         return cls(
