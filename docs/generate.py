@@ -22,7 +22,7 @@ from paribus.cli import COMMANDS
 from paribus.recipe.factors import Level
 from paribus.recipe.presets import load_preset, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe
-from paribus.store import states
+from paribus.store import audit, states
 from paribus.study.runner import load_runner
 from paribus.track.metrics import EVAL_METRICS, STEP_METRICS
 
@@ -156,7 +156,12 @@ def states_page() -> str:
         "# States of a run\n\nOne table in the code drives the guards in SQL, the tests and this page. A move that needs the "
         "token is\nrefused for every attempt but the one that claimed the run last. Terminal states are never left.\n\n"
     )
-    return intro + states.states_page()
+    promises = "\n".join(f"| {name} | {cell(audit.promise(name))} |" for name in audit.INVARIANTS)
+    audited = (
+        "\n## What is audited\n\n`paribus doctor` checks these promises in the store and the run folders, and so does every test "
+        "that\nkills something.\n\n| | promise |\n|---|---|\n"
+    )
+    return intro + states.states_page() + audited + promises + "\n"
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "Run a study, or go on with it, and write its report.",
     "status": "Show the runs of the studies in the store.",
     "report": "Write the tables and figures of a study.",
+    "doctor": "Look for what may be wrong around the runs.",
     "recipes": "List the presets, or show one.",
     "schema": "Print the JSON Schema of study files, for editors.",
 }

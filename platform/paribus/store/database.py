@@ -48,6 +48,12 @@ class Database:
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
 
+    @property
+    def name(self) -> str:
+        """The database as people may see it: never with its password."""
+        url = self.engine.url
+        return str(url.database) if self.engine.dialect.name == "sqlite" else url.render_as_string()
+
     def now(self) -> sa.ColumnElement[float]:
         """Return the SQL expression of the time now."""
         return database_now() if self._clock is None else sa.literal(self._clock(), sa.Float())

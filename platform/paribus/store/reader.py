@@ -70,7 +70,7 @@ class Reader:
         """Return all studies, the one that was submitted last at the end; each plan of a name is a study of its own."""
         with self.database.read() as connection:
             rows = connection.execute(sa.select(t.study).order_by(t.study.c.submitted_at, t.study.c.id)).all()
-        return tuple(_study(row) for row in rows)
+        return tuple(study_record(row) for row in rows)
 
     def study(self, name: str) -> StudyRecord:
         """Return the study with this name that was submitted last.
@@ -90,7 +90,7 @@ class Reader:
                     f"there is no study `{name}` in {self.home}.{did_you_mean(name, names)} "
                     f"Studies: {', '.join(names) or 'none'}."
                 )
-        return _study(row)
+        return study_record(row)
 
     def runs_of(self, study_id: int) -> tuple[RunRecord, ...]:
         """Return the runs of a study in queue order."""
@@ -144,7 +144,7 @@ class Reader:
             .order_by(t.attempt.c.id)
         )
         with self.database.read() as connection:
-            return tuple(_attempt(row) for row in connection.execute(query))
+            return tuple(attempt_record(row) for row in connection.execute(query))
 
     def live_attempts(self) -> tuple[AttemptRecord, ...]:
         """Return the attempts that hold a run now, of all studies."""
@@ -155,7 +155,7 @@ class Reader:
             .order_by(t.attempt.c.id)
         )
         with self.database.read() as connection:
-            return tuple(_attempt(row) for row in connection.execute(query))
+            return tuple(attempt_record(row) for row in connection.execute(query))
 
     def shipments(self) -> tuple[Shipment, ...]:
         """Return all runs that have been attempted, oldest first."""
@@ -180,7 +180,7 @@ class Reader:
         query = sa.select(t.event).where(t.event.c.run_id == run_id).order_by(t.event.c.id)
         with self.database.read() as connection:
             rows = connection.execute(query).all()
-        return tuple(EventRecord(**{k: v for k, v in row._mapping.items() if k != "id"}) for row in rows)
+        return tuple(event_record(row) for row in rows)
 
     def gpu_seconds(self, study_id: int) -> float:
         """Return the GPU-seconds that a study's attempts have held, wasted and running ones included."""
@@ -190,7 +190,8 @@ class Reader:
             return float(connection.execute(query.where(t.attempt.c.study_id == study_id)).scalar_one())
 
 
-def _study(row: sa.Row[tuple[object, ...]]) -> StudyRecord:
+def study_record(row: sa.Row[tuple[object, ...]]) -> StudyRecord:
+    """Return a row of the table of studies."""
     return StudyRecord(id=row.id, name=row.name, plan=PLAN.validate_json(row.plan), submitted_at=row.submitted_at)
 
 
@@ -213,6 +214,11 @@ def _run(row: sa.Row[tuple[object, ...]], label: str) -> RunRecord:
     )
 
 
-def _attempt(row: sa.Row[tuple[object, ...]]) -> AttemptRecord:
-    values = {k: v for k, v in row._mapping.items() if k not in ("id", "study_id")}
-    return AttemptRecord(**values)
+def attempt_record(row: sa.Row[tuple[object, ...]]) -> AttemptRecord:
+    """Return a row of the table of attempts, with its run's fingerprint."""
+    return AttemptRecord(**{k: v for k, v in row._mapping.items() if k != "id"})
+
+
+def event_record(row: sa.Row[tuple[object, ...]]) -> EventRecord:
+    """Return a row of the log."""
+    return EventRecord(**{k: v for k, v in row._mapping.items() if k != "id"})

@@ -80,10 +80,12 @@ class AttemptRecord:
 
     Attributes:
         outcome: the move that ended it, e.g. ``succeed``; empty while it is live.
+        study_id: the study that it was claimed for, and is charged to.
         gpus: GPUs held, charged to the budget from ``claimed_at`` to ``ended_at``.
     """
 
     run_id: int
+    study_id: int
     fingerprint: str
     token: int
     engine: str

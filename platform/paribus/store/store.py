@@ -33,12 +33,15 @@ PROGRAM_TRIES = 2
 INFRASTRUCTURE_TRIES = 5
 """Attempts that may end with a failure of the infrastructure before the run has failed."""
 
-_BACKOFF_S, _BACKOFF_MAX_S = 30.0, 1800.0
+BACKOFF_MAX_S = 1800.0
+"""Seconds of the longest wait before another attempt."""
+
+_BACKOFF_S = 30.0
 
 
 def backoff_s(failures: int) -> float:
     """Return the wait before the next attempt after so many failures of the infrastructure; the first is free."""
-    return 0.0 if failures <= 1 else min(_BACKOFF_S * 2.0 ** (failures - 2), _BACKOFF_MAX_S)
+    return 0.0 if failures <= 1 else min(_BACKOFF_S * 2.0 ** (failures - 2), BACKOFF_MAX_S)
 
 
 class Store(Reader):

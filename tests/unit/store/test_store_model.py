@@ -10,7 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from paribus.errors import LostLease
 from paribus.store import tables as t
+from paribus.store.audit import audit
 from paribus.store.database import Database
+from paribus.store.snapshot import snapshot
 from paribus.store.states import LIVE, RECORDED, TERMINAL, RunState, target_of
 from paribus.store.store import INFRASTRUCTURE_TRIES, LEASE_S, PROGRAM_TRIES, Store, backoff_s
 from paribus.testing.plans import small_plan
@@ -207,6 +209,11 @@ class StoreMachine(RuleBasedStateMachine):
                 claims += event.move == "claim"
                 assert (event.target, event.token) == (state, claims)
             assert (state, claims) == (run.state, run.token)
+
+    @invariant()
+    def the_auditor_finds_nothing(self):
+        """But leases that are long over, which only a scheduler takes back."""
+        assert [v for v in audit(snapshot(self.store, folders=False)) if v.level == "critical"] == []
 
     @invariant()
     def an_attempt_is_open_exactly_while_it_holds_its_run(self):
