@@ -15,6 +15,7 @@ COMMANDS = {
     "status": "Show the runs of the studies in the store.",
     "report": "Write the tables and figures of a study.",
     "doctor": "Look for what may be wrong around the runs.",
+    "db": "Look after the database: revision, upgrade, copy.",
     "recipes": "List the presets, or show one.",
     "schema": "Print the JSON Schema of study files, for editors.",
 }

@@ -106,7 +106,7 @@ def database(reader: Reader, seconds: float) -> Check:
     """Check how the database is kept."""
     with reader.database.read() as connection:
         revision = revision_of(connection)
-        sqlite = connection.dialect.name == "sqlite"
+        sqlite = reader.database.embedded
         mode = connection.execute(sa.text("PRAGMA journal_mode")).scalar_one() if sqlite else ""
     kept = f", journal mode {mode}" if sqlite else ""
     shown = f"{reader.database.name}, revision {revision}{kept}, read in {seconds:.2f} s"

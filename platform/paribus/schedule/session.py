@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from paribus.schedule.office import Office
 from paribus.schedule.progress import Follower, StudyView
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.shipping import ShipperProcess, mlflow_is_installed
+from paribus.store.database import Unreachable
 from paribus.store.records import StudyRecord
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -117,7 +118,8 @@ def _train(
             now = time.monotonic()
             if now - looked[0] >= LOOK_S:
                 looked[0] = now
-                display.show(follower.view(now))
+                with suppress(Unreachable):  # the scheduler tells
+                    display.show(follower.view(now))
                 if shipper is not None:
                     shipper.ensure()
             pause.wait(PERIOD_S)

@@ -130,7 +130,8 @@ class Shipper:
                 wait = min(2.0**count, _BACKOFF_MAX_S)
                 self._failures[shipment.fingerprint] = (count + 1, self._clock() + wait)
                 break  # MLflow may be down: one try a turn
-        return sum(s.terminal and s.fingerprint not in closed for s in waiting)
+        # a run without a folder here was trained on another host, whose shipper ships it
+        return sum(s.terminal and s.fingerprint not in closed and bool(self._folders(s)) for s in waiting)
 
     def _ship(self, shipment: Shipment) -> bool:
         """Ship what is new of a run; return whether it is complete."""

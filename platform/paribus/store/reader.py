@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from paribus.errors import StoreError, did_you_mean
 from paribus.store import tables as t
-from paribus.store.database import FILE, Database, file_url
-from paribus.store.migrate import HEAD, revision_of
+from paribus.store.database import FILE, Database, database_url
+from paribus.store.migrate import refuse_other_revision
 from paribus.store.records import AttemptRecord, EventRecord, ResultRecord, RunRecord, Shipment, StudyRecord
 from paribus.store.states import RunState
 from paribus.study.plan import Plan
@@ -39,21 +39,19 @@ class Reader:
         """Open the store of ``home`` for reading.
 
         Raises:
-            StoreError: there is none, or another version wrote it.
+            StoreError: there is none, it cannot be reached, or another version wrote it.
         """
-        if not (home / FILE).is_file():
+        url = database_url(home)
+        if url.get_backend_name() == "sqlite" and not (home / FILE).is_file():
             raise StoreError(
                 f"there is no store in {home}. Run a study first (paribus run STUDY.yaml), or name --home."
             )
-        database = Database(file_url(home))
-        with database.read() as connection:
-            revision = revision_of(connection)
-        if revision != HEAD:
+        database = Database(url)
+        try:
+            refuse_other_revision(database)
+        except StoreError:
             database.close()
-            raise StoreError(
-                f"the store {home / FILE} has revision {revision}, this version of Paribus reads {HEAD}: "
-                "`paribus run` brings an older one up to date; for a newer one update Paribus."
-            )
+            raise
         return Reader(database, home)
 
     def __enter__(self) -> Self:
@@ -137,8 +135,7 @@ class Reader:
     def attempts_of(self, study_id: int) -> tuple[AttemptRecord, ...]:
         """Return all attempts at the runs of a study, oldest first, whichever study made them."""
         query = (
-            sa.select(t.attempt, t.run.c.fingerprint)
-            .join(t.run, t.run.c.id == t.attempt.c.run_id)
+            attempts()
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .where(t.study_run.c.study_id == study_id)
             .order_by(t.attempt.c.id)
@@ -148,12 +145,8 @@ class Reader:
 
     def live_attempts(self) -> tuple[AttemptRecord, ...]:
         """Return the attempts that hold a run now, of all studies."""
-        query = (
-            sa.select(t.attempt, t.run.c.fingerprint)
-            .join(t.run, sa.and_(t.run.c.id == t.attempt.c.run_id, t.run.c.token == t.attempt.c.token))
-            .where(t.attempt.c.ended_at.is_(None))
-            .order_by(t.attempt.c.id)
-        )
+        newest = sa.and_(t.attempt.c.ended_at.is_(None), t.run.c.token == t.attempt.c.token)
+        query = attempts().where(newest).order_by(t.attempt.c.id)
         with self.database.read() as connection:
             return tuple(attempt_record(row) for row in connection.execute(query))
 
@@ -212,6 +205,11 @@ def _run(row: sa.Row[tuple[object, ...]], label: str) -> RunRecord:
         reason=row.reason,
         signature=row.signature,
     )
+
+
+def attempts() -> sa.Select[Any]:
+    """Return the query for attempts as :func:`attempt_record` takes them."""
+    return sa.select(t.attempt, t.run.c.fingerprint).join(t.run, t.run.c.id == t.attempt.c.run_id)
 
 
 def attempt_record(row: sa.Row[tuple[object, ...]]) -> AttemptRecord:

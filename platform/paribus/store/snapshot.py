@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from paribus.errors import RunFolderError
 from paribus.recipe.recipe import canonical_json
 from paribus.store import tables as t
-from paribus.store.reader import Reader, attempt_record, event_record, study_record
+from paribus.store.reader import Reader, attempt_record, attempts, event_record, study_record
 from paribus.store.records import AttemptRecord, EventRecord, StudyRecord
 from paribus.store.states import TERMINAL, RunState
 from paribus.track.folder import SHORT, RunFolder, read_json
@@ -76,9 +76,16 @@ class FolderFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The store at one moment; ``now`` is the time on its clock, ``folders`` is ``None`` if nobody looked at them."""
+    """The store at one moment.
+
+    Attributes:
+        now: the time on its clock.
+        shared: several hosts may write to it, so that a folder that is not here may be elsewhere.
+        folders: of this home folder; ``None`` if nobody looked at them.
+    """
 
     now: float
+    shared: bool = False
     studies: tuple[StudyRecord, ...] = ()
     links: tuple[Link, ...] = ()
     runs: tuple[RunRow, ...] = ()
@@ -96,19 +103,20 @@ def snapshot(reader: Reader, *, folders: bool = True, deep: bool = False) -> Sna
         folders: look at the run folders, too.
         deep: check the hashes of all checkpoints; otherwise only of runs that may go on from theirs.
     """
-    attempts = sa.select(t.attempt, t.run.c.fingerprint).join(t.run, t.run.c.id == t.attempt.c.run_id)
+    order = (t.attempt.c.run_id, t.attempt.c.token)
     with reader.database.read() as c:
         now = float(c.execute(sa.select(reader.database.now())).scalar_one())
         studies = tuple(study_record(r) for r in c.execute(sa.select(t.study).order_by(t.study.c.id)))
         links = tuple(Link(**r._mapping) for r in c.execute(_columns(t.study_run, Link)))
         runs = tuple(RunRow(**{**r._mapping, "state": RunState(r.state)}) for r in c.execute(_columns(t.run, RunRow)))
-        tried = tuple(attempt_record(r) for r in c.execute(attempts.order_by(t.attempt.c.run_id, t.attempt.c.token)))
+        tried = tuple(attempt_record(r) for r in c.execute(attempts().order_by(*order)))
         results = tuple(ResultRow(**r._mapping) for r in c.execute(_columns(t.result, ResultRow)))
         events = tuple(event_record(r) for r in c.execute(sa.select(t.event).order_by(t.event.c.id)))
     ended = {r.fingerprint[:SHORT] for r in runs if r.state in TERMINAL}
     found = tuple(_folders(reader.home, frozenset() if deep else frozenset(ended))) if folders else None
     return Snapshot(
         now=now,
+        shared=not reader.database.embedded,
         studies=studies,
         links=links,
         runs=runs,
@@ -120,7 +128,8 @@ def snapshot(reader: Reader, *, folders: bool = True, deep: bool = False) -> Sna
 
 
 def _columns(table: sa.Table, record: type) -> sa.Select[tuple[object, ...]]:
-    return sa.select(*(table.c[name] for name in record.__dataclass_fields__))  # type: ignore[attr-defined]
+    fields = record.__dataclass_fields__  # type: ignore[attr-defined]
+    return sa.select(*(table.c[name] for name in fields)).order_by(*table.primary_key)
 
 
 def _folders(home: Path, ended: frozenset[str]) -> Iterator[FolderFacts]:

@@ -13,12 +13,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from paribus.errors import LostLease
+from paribus.errors import LostLease, StoreError
 from paribus.recipe.recipe import canonical_json
 from paribus.store import tables as t
-from paribus.store.database import Database, file_url
-from paribus.store.migrate import migrate
-from paribus.store.reader import PLAN, Reader
+from paribus.store.database import Database, again, database_url
+from paribus.store.migrate import migrate, refuse_other_version
+from paribus.store.reader import PLAN, Reader, attempt_record, attempts
 from paribus.store.records import AttemptRecord, Claim, FailureKind, Renewal, StudyRecord
 from paribus.store.states import LIVE, RECORDED, Move, RunState, is_fenced, target_of
 from paribus.study.plan import Plan
@@ -52,18 +52,25 @@ class Store(Reader):
         """Open the store of ``home``; make it, or bring it up to date, if need be.
 
         Raises:
-            StoreError: a newer version of Paribus wrote it.
+            StoreError: it cannot be reached, or another version of Paribus wrote it.
         """
         home.mkdir(parents=True, exist_ok=True)
-        database = Database(file_url(home), clock)
-        migrate(database, home / "migrate.lock")
+        database = Database(database_url(home), clock)
+        try:
+            migrate(database, home / "migrate.lock")
+        except StoreError:
+            database.close()
+            raise
         return cls(database, home)
 
     # ---- studies ---------------------------------------------------------------------------------
 
+    @again
     def add_study(self, plan: Plan) -> StudyRecord:
         """Submit a plan. The same plan again changes nothing; a run that another study asked for is shared."""
         with self.database.write() as connection:
+            refuse_other_version(connection)
+            self.database.alone(connection, "submit")
             same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
             again = sa.update(t.study).where(same).values(submitted_at=self.database.now())
             if connection.execute(again.returning(t.study.c.id)).first() is None:
@@ -98,6 +105,7 @@ class Store(Reader):
 
     # ---- attempts --------------------------------------------------------------------------------
 
+    @again
     def claim(self, study_id: int, *, engine: str, worker: str, gpus: float = 0.0) -> Claim | None:
         """Take the next queued run of a study under a new fence token, and note the intent to submit it.
 
@@ -114,6 +122,7 @@ class Store(Reader):
             .with_for_update(skip_locked=True, of=t.run)
         )
         with self.database.write() as connection:
+            refuse_other_version(connection)
             run_id = connection.execute(ready).scalar()
             row = None if run_id is None else self._move(connection, Move.CLAIM, run_id)
             if row is None:
@@ -139,11 +148,13 @@ class Store(Reader):
             run_id=row.id, fingerprint=row.fingerprint, arm=arm, seed=row.seed, token=row.token, submit_name=name
         )
 
+    @again
     def submitted(self, run_id: int, token: int, external_id: str) -> None:
         """Note what the engine calls the attempt."""
         with self.database.write() as connection:
             connection.execute(_attempt_row(run_id, token).values(external_id=external_id))
 
+    @again
     def start(self, run_id: int, token: int) -> Renewal:
         """Note that the supervisor is there, and renew its lease.
 
@@ -157,6 +168,7 @@ class Store(Reader):
         _require(row, run_id, token)
         return self.renew(run_id, token)
 
+    @again
     def renew(self, run_id: int, token: int) -> Renewal:
         """Prolong the lease.
 
@@ -170,6 +182,7 @@ class Store(Reader):
         _require(row, run_id, token)
         return Renewal(lease_s=LEASE_S, cancel=bool(row and row.cancel_requested))
 
+    @again
     def finish(self, run_id: int, token: int, payload: Mapping[str, Any], *, stopped_early: bool = False) -> None:
         """Record the result of a run, once. The same call again changes nothing.
 
@@ -190,6 +203,7 @@ class Store(Reader):
         if same is None or (same.token, same.payload_hash) != (token, digest):
             raise LostLease(f"run {run_id} refuses the result of attempt {token}")
 
+    @again
     def release(self, run_id: int, token: int, reason: str, *, wait_s: float = 0.0) -> None:
         """Put an interrupted run back into the queue; nothing is counted against it.
 
@@ -200,6 +214,7 @@ class Store(Reader):
             row = self._move(connection, Move.RELEASE, run_id, token, reason, wait_s=wait_s)
         _require(row, run_id, token)
 
+    @again
     def fail(self, run_id: int, token: int, kind: FailureKind, reason: str, signature: str = "") -> RunState:
         """Count a failed attempt, and put the run back into the queue or end it.
 
@@ -221,6 +236,7 @@ class Store(Reader):
                 row = self._move(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
         return RunState(_require(row, run_id, token).state)
 
+    @again
     def request_cancel(self, run_id: int) -> None:
         """Ask for the end of a run: at once while it is queued, else at its next heartbeat. A finish may come first."""
         with self.database.write() as connection:
@@ -228,6 +244,7 @@ class Store(Reader):
                 live = sa.and_(t.run.c.id == run_id, t.run.c.state.in_(LIVE))
                 connection.execute(sa.update(t.run).where(live).values(cancel_requested=True))
 
+    @again
     def cancelled(self, run_id: int, token: int) -> None:
         """Note that an attempt has obeyed a request to cancel.
 
@@ -238,24 +255,29 @@ class Store(Reader):
             row = self._move(connection, Move.CANCEL, run_id, token, "cancelled")
         _require(row, run_id, token)
 
+    @again
     def expire(self) -> tuple[AttemptRecord, ...]:
         """Take the runs back whose lease is over.
 
         Returns:
             The attempts that lost their run; whatever is left of them should be killed.
         """
-        live = {a.run_id: a for a in self.live_attempts()}
         lost: list[AttemptRecord] = []
+        over = sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())
+        # skips what a supervisor is renewing at this moment; in one order, so that two reapers never block each other
+        ripe = sa.select(t.run.c.id).where(over).order_by(t.run.c.id).with_for_update(skip_locked=True)
+        count = t.run.c.infrastructure_failures
         with self.database.write() as connection:
-            over = sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())
-            column = t.run.c.infrastructure_failures
-            counted = (
-                sa.update(t.run).where(over).values({column: column + 1}).returning(t.run.c.id, t.run.c.token, column)
-            )
-            for run_id, token, count in connection.execute(counted).all():
-                move = Move.ABANDON if count >= INFRASTRUCTURE_TRIES else Move.EXPIRE
-                self._move(connection, move, run_id, token, "no heartbeat: the lease ran out", wait_s=backoff_s(count))
-                lost += [live[run_id]] if run_id in live else []
+            for run_id in connection.execute(ripe).scalars().all():
+                counted = sa.update(t.run).where(t.run.c.id == run_id, over).values({count: count + 1})
+                row = connection.execute(counted.returning(t.run.c.token, count)).one_or_none()
+                if row is None:
+                    continue
+                move = Move.ABANDON if row[1] >= INFRASTRUCTURE_TRIES else Move.EXPIRE
+                reason = "no heartbeat: the lease ran out"
+                self._move(connection, move, run_id, row.token, reason, wait_s=backoff_s(row[1]))
+                held = attempts().where(t.attempt.c.run_id == run_id, t.attempt.c.token == row.token)
+                lost.append(attempt_record(connection.execute(held).one()))
         return tuple(lost)
 
     # ---- the one way in which a state changes ----------------------------------------------------

@@ -168,7 +168,7 @@ def test_an_unknown_study_is_told_with_the_nearest_name(store):
         store.study("lader")
 
 
-def test_asking_what_is_recorded_makes_no_database(tmp_path):
+def test_asking_what_is_recorded_makes_no_database(server, tmp_path):
     """`paribus plan` leaves no trace; with a store it learns which runs have results."""
     plan = small_plan()
     fingerprints = [r.fingerprint for r in plan.runs]
@@ -204,8 +204,8 @@ def claim_all(home, results):
     results.put(claimed)
 
 
-def test_two_processes_never_claim_the_same_run(tmp_path):
-    """Both claim as fast as they can from one file: each run goes to one of them."""
+def test_two_processes_never_claim_the_same_run(server, tmp_path):
+    """Both claim as fast as they can from one database: each run goes to one of them."""
     with Store.open(tmp_path) as store:
         store.add_study(small_plan(arms=10, seeds=5))
     context = multiprocessing.get_context("spawn")

@@ -13,6 +13,8 @@ from paribus.store.store import LEASE_S
 from paribus.testing.plans import small_plan
 from paribus.track.folder import MetricLine, RunFolder, write_json
 
+embedded = pytest.mark.parametrize("server", ["sqlite"], indirect=True)
+
 
 def folder_of(store, claim, payload=None):
     """Make the folder of an attempt, with a result if there is one."""
@@ -234,6 +236,7 @@ CORRUPTIONS = {
 }
 
 
+@embedded
 @pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda f: f.__name__)
 def test_each_corruption_is_told(history, corrupt):
     """By the invariant that it breaks, with the rows and what to do."""
@@ -242,6 +245,7 @@ def test_each_corruption_is_told(history, corrupt):
     assert all(v.rows and v.message and v.remedy for v in found)
 
 
+@embedded
 def test_without_folders_only_the_rows_are_judged(store, clock):
     """A store whose run folders lie elsewhere is audited all the same."""
     study = store.add_study(small_plan())
@@ -250,6 +254,12 @@ def test_without_folders_only_the_rows_are_judged(store, clock):
     store.finish(claim.run_id, claim.token, {})
     assert audit(snapshot(store, folders=False)) == ()
     assert told(snapshot(store)) == {"I9"}
+
+
+def test_folders_of_other_hosts_are_not_missed(history):
+    """A server is shared by hosts with home folders of their own."""
+    assert told(lost_records(replace(history, shared=True))) == set()
+    assert told(lost_records(replace(history, shared=False))) == {"I9"}
 
 
 def test_a_checkpoint_is_compared_with_its_manifest(tmp_path):
@@ -267,6 +277,7 @@ def test_a_checkpoint_is_compared_with_its_manifest(tmp_path):
     assert damaged_files(tmp_path) == ("paribus.json",)
 
 
+@embedded
 def test_checkpoints_of_ended_runs_are_hashed_only_when_asked(store):
     """They may be large, and nothing goes on from them."""
     study = store.add_study(small_plan())
