@@ -153,8 +153,10 @@ def errors_page() -> str:
 def states_page() -> str:
     """Return the state machine of runs."""
     intro = (
-        "# States of a run\n\nOne table in the code drives the guards in SQL, the tests and this page. A move that needs the "
-        "token is\nrefused for every attempt but the one that claimed the run last. Terminal states are never left.\n\n"
+        "# States of a run\n\nOne table in the code writes the guards in SQL, drives the tests and makes this page. A move that "
+        "needs the\ntoken is refused for every attempt but the one that claimed the run last, and a refused call changes "
+        "nothing.\nA run with a result is never moved again; other terminal states are left only when somebody asks for "
+        "it.\n\n"
     )
     promises = "\n".join(f"| {name} | {cell(audit.promise(name))} |" for name in audit.INVARIANTS)
     audited = (

@@ -70,7 +70,7 @@ def answer_to(store: Store, request: dict[str, Any]) -> dict[str, Any]:
             case "fail":
                 store.fail(run, token, request["kind"], request["reason"], request["signature"])
             case "release":
-                store.release(run, token, request["reason"], wait_s=request["wait_s"])
+                store.release(run, token, request["reason"], wait_s=request["wait_s"], step=request.get("step"))
             case "cancelled":
                 store.cancelled(run, token)
             case other:

@@ -38,6 +38,7 @@ class Ending(StrEnum):
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
     BUDGET = "budget"
+    PAUSED = "paused"
 
 
 class Scheduler:
@@ -168,7 +169,9 @@ class Scheduler:
             return Ending.COMPLETE
         if self.interrupted:
             return Ending.INTERRUPTED
-        return Ending.BUDGET if self._over_budget else None
+        if self._over_budget:
+            return Ending.BUDGET
+        return Ending.PAUSED if self._store.paused(self._study.id) else None
 
     def _finished(self) -> bool:
         return set(self._store.counts(self._study.id)) <= set(TERMINAL)

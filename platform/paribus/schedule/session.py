@@ -59,7 +59,8 @@ class Summary:
     """How a session ended.
 
     Attributes:
-        trained: whether any attempt could be made: False if the study was complete before.
+        trained: whether any attempt could be made: False if the study was complete or paused before.
+        paused: why no run is claimed any more; empty if nothing is wrong.
         mirror: what is wrong with the mirror in MLflow; empty if nothing is.
         seconds: wall time.
     """
@@ -68,6 +69,7 @@ class Summary:
     trained: bool
     study: StudyRecord
     counts: dict[RunState, int]
+    paused: str
     mirror: str
     seconds: float
 
@@ -89,15 +91,20 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         runs = store.runs_of(study.id)
         trained = not all(r.terminal for r in runs)
         ending, mirror = Ending.COMPLETE, ""
-        attempted = [r.fingerprint for r in runs if r.token > 0]
+        attempted = {r.fingerprint: r.token for r in runs if r.token > 0}
+        if trained and study.paused:
+            ending, trained = Ending.PAUSED, False
         if trained or unshipped(home, attempted):
             shipper = _shipper(home, stack, display)
             if trained:
                 ending = _train(store, study, settings, shipper, display)
             mirror = _drain(shipper, display)
         counts = dict(store.counts(study.id))
+        paused = store.paused(study.id)
     seconds = time.monotonic() - begun
-    return Summary(ending=ending, trained=trained, study=study, counts=counts, mirror=mirror, seconds=seconds)
+    return Summary(
+        ending=ending, trained=trained, study=study, counts=counts, paused=paused, mirror=mirror, seconds=seconds
+    )
 
 
 def _train(

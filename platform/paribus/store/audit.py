@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeVar
 
+from paribus.store.moves import LEASE_S
 from paribus.store.records import AttemptRecord, EventRecord
 from paribus.store.snapshot import RunRow, Snapshot, payload_hash
 from paribus.store.states import LIVE, RECORDED, TERMINAL, Move, RunState, target_of
-from paribus.store.store import BACKOFF_MAX_S, LEASE_S
+from paribus.store.store import BACKOFF_MAX_S
 from paribus.track.folder import SHORT
 
 CLOCK_S = 1.0
@@ -118,7 +119,12 @@ def _i4(s: Snapshot) -> Iterator[Violation]:
 
 
 def _i5(s: Snapshot) -> Iterator[Violation]:
-    """A terminal state is never left."""
+    """A terminal state is left only into a new generation, and never with a result."""
+    reruns = Counter(e.run_id for e in s.events if e.move == Move.RERUN)
+    for row in s.runs:
+        if row.generation != reruns[row.id]:
+            message = f"it is in generation {row.generation} after {reruns[row.id]} requests to run it again"
+            yield Violation(invariant="I5", rows=f"run {row.id}", message=message)
     for run, events in _grouped(s.events, lambda e: e.run_id).items():
         for event in events:
             if event.source in TERMINAL and target_of(Move(event.move), RunState(event.source)) is None:
@@ -165,14 +171,15 @@ def _i7(s: Snapshot) -> Iterator[Violation]:
 def _i8(s: Snapshot) -> Iterator[Violation]:
     """No run waits for something that cannot come."""
     open_attempts = {(a.run_id, a.token) for a in s.attempts if a.ended_at is None}
-    linked = {link.run_id for link in s.links}
+    linked = {link.run_id for link in s.links if not link.withdrawn}
+    live = {r.id for r in s.runs if r.cancel_requested and r.state in LIVE}
     for run in s.runs:
         rows = f"run {run.id}, attempt {run.token}"
         if run.state in LIVE and run.lease_until is not None and run.lease_until + LEASE_S < s.now:
             message = f"its lease ended {s.now - run.lease_until:.0f} s ago, and nobody has taken it back"
             remedy = "Type the `paribus run` command of its study again: it puts the run back into the queue."
             yield Violation(invariant="I8", rows=rows, message=message, remedy=remedy, level="warn")
-        if message := _stuck(run, s.now, held=(run.id, run.token) in open_attempts, asked_for=run.id in linked):
+        if message := _stuck(run, s.now, held=(run.id, run.token) in open_attempts, asked_for=run.id in linked | live):
             yield Violation(invariant="I8", rows=rows, message=message)
 
 

@@ -8,17 +8,23 @@ from pathlib import Path
 from typing import Any, Self
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter
 
 from paribus.errors import StoreError, did_you_mean
 from paribus.store import tables as t
 from paribus.store.database import FILE, Database, database_url
 from paribus.store.migrate import refuse_other_revision
 from paribus.store.records import AttemptRecord, EventRecord, ResultRecord, RunRecord, Shipment, StudyRecord
-from paribus.store.states import RunState
-from paribus.study.plan import Plan
+from paribus.store.states import TERMINAL, RunState
+from paribus.store.submit import PLAN
 
-PLAN = TypeAdapter(Plan)
+# what a study has cancelled is cancelled for it, though the run may go on for another study
+_SEEN = sa.case(
+    (
+        sa.and_(t.study_run.c.withdrawn, ~t.run.c.cancel_requested, t.run.c.state.not_in(TERMINAL)),
+        sa.literal_column(f"'{RunState.CANCELLED}'"),
+    ),
+    else_=t.run.c.state,
+)
 
 
 class Reader:
@@ -90,10 +96,15 @@ class Reader:
                 )
         return study_record(row)
 
+    def paused(self, study_id: int) -> str:
+        """Return why no run of a study is claimed; empty if they are."""
+        with self.database.read() as connection:
+            return str(connection.execute(sa.select(t.study.c.paused).where(t.study.c.id == study_id)).scalar_one())
+
     def runs_of(self, study_id: int) -> tuple[RunRecord, ...]:
         """Return the runs of a study in queue order."""
         query = (
-            sa.select(t.run, t.study_run.c.arm, t.study_run.c.position)
+            sa.select(t.run, t.study_run.c.arm, t.study_run.c.position, _SEEN.label("seen"))
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .where(t.study_run.c.study_id == study_id)
             .order_by(t.study_run.c.position)
@@ -108,10 +119,10 @@ class Reader:
     def counts(self, study_id: int) -> Mapping[RunState, int]:
         """Return the number of runs of a study in each state that occurs."""
         query = (
-            sa.select(t.run.c.state, sa.func.count())
+            sa.select(_SEEN.label("seen"), sa.func.count())
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .where(t.study_run.c.study_id == study_id)
-            .group_by(t.run.c.state)
+            .group_by("seen")
         )
         with self.database.read() as connection:
             return {RunState(state): count for state, count in connection.execute(query)}
@@ -185,7 +196,8 @@ class Reader:
 
 def study_record(row: sa.Row[tuple[object, ...]]) -> StudyRecord:
     """Return a row of the table of studies."""
-    return StudyRecord(id=row.id, name=row.name, plan=PLAN.validate_json(row.plan), submitted_at=row.submitted_at)
+    plan = PLAN.validate_json(row.plan)
+    return StudyRecord(id=row.id, name=row.name, plan=plan, submitted_at=row.submitted_at, paused=row.paused)
 
 
 def _run(row: sa.Row[tuple[object, ...]], label: str) -> RunRecord:
@@ -196,7 +208,7 @@ def _run(row: sa.Row[tuple[object, ...]], label: str) -> RunRecord:
         label=label,
         seed=row.seed,
         position=row.position,
-        state=RunState(row.state),
+        state=RunState(row.seen),
         token=row.token,
         lease_until=row.lease_until,
         program_failures=row.program_failures,

@@ -33,6 +33,7 @@ class RunRow:
     lease_until: float | None
     not_before: float
     cancel_requested: bool
+    generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class Link:
     run_id: int
     arm: str
     position: int
+    withdrawn: bool
 
 
 @dataclass(frozen=True, kw_only=True)

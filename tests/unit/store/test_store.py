@@ -5,10 +5,11 @@ import multiprocessing
 import pytest
 
 from paribus.errors import LostLease, StoreError
+from paribus.store.moves import LEASE_S
 from paribus.store.reader import Reader
 from paribus.store.recorded import recorded_runs
 from paribus.store.states import RunState
-from paribus.store.store import INFRASTRUCTURE_TRIES, LEASE_S, Store, backoff_s
+from paribus.store.store import INFRASTRUCTURE_TRIES, Store, backoff_s
 from paribus.testing.plans import small_plan
 
 
@@ -141,8 +142,7 @@ def test_cancelling_is_a_request_that_a_finish_may_beat(store):
     """A queued run is cancelled at once; a running one at its next heartbeat, unless it finishes first."""
     study = store.add_study(small_plan(arms=3, seeds=1))
     first, second = started(store, study), started(store, study)
-    for run in store.runs_of(study.id):
-        store.request_cancel(run.id)
+    store.cancel("small")
     assert states(store, study) == [RunState.RUNNING, RunState.RUNNING, RunState.CANCELLED]
     assert store.renew(first.run_id, first.token).cancel
     store.finish(first.run_id, first.token, {})

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from paribus.store.audit import INVARIANTS, audit, promise
+from paribus.store.moves import LEASE_S
 from paribus.store.records import EventRecord
 from paribus.store.snapshot import FolderFacts, damaged_files, snapshot
 from paribus.store.states import RunState
-from paribus.store.store import LEASE_S
 from paribus.testing.plans import small_plan
 from paribus.track.folder import MetricLine, RunFolder, write_json
 
@@ -51,7 +51,9 @@ def history(store, clock):
     store.expire()
     live = store.claim(study.id, engine="test", worker="here", gpus=1.0)
     store.start(live.run_id, live.token)
-    store.request_cancel(store.runs_of(study.id)[-1].id)
+    store.cancel("small", "arm2")
+    store.retry("small", "arm2", author="me", reason="after all")
+    store.cancel("small", "arm2")
     assert (again.run_id, lost.token) == (failed.run_id, 3)
     return snapshot(store)
 
@@ -117,6 +119,17 @@ def life_after_the_end(s):
     """Corrupt a snapshot."""
     line = EventRecord(run_id=1, at=s.now, token=1, move="claim", source="SUCCEEDED", target="LEASED", reason="")
     return replace(s, events=(*s.events, line))
+
+
+def lost_generation(s):
+    """Corrupt a snapshot."""
+    return replace(s, runs=change(s.runs, 2, generation=0))
+
+
+def cancelled_by_all(s):
+    """Corrupt a snapshot."""
+    queued = next(r.id for r in s.runs if r.state is RunState.QUEUED)
+    return replace(s, links=tuple(replace(k, withdrawn=k.withdrawn or k.run_id == queued) for k in s.links))
 
 
 def over_budget(s):
@@ -216,6 +229,8 @@ CORRUPTIONS = {
     lost_run: "I4",
     unknown_folder: "I4",
     life_after_the_end: "I5",
+    lost_generation: "I5",
+    cancelled_by_all: "I8",
     over_budget: "I6",
     forgotten_attempt: "I7",
     negative_charge: "I7",
