@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark conformance clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark conformance mutants clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -58,6 +58,9 @@ $(TRL)/.installed: benchmarks/requirements-trl.txt constraints.txt
 # twice as fast is what we measure at least; the bound leaves room for a noisy machine
 benchmark: $(STAMP) $(TRL)/.installed ## tokens per second against TRL's GRPOTrainer, on one CPU
 	$(BIN)/python benchmarks/native_vs_trl.py --trl-python $(TRL)/bin/python --at-least 1.8
+
+mutants: $(STAMP) ## remove each guard of the store in turn: the tests must see every one
+	$(BIN)/python tests/mutation/guards.py
 
 CONFORMANCE := .conformance-venv
 $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt

@@ -120,8 +120,11 @@ def test_a_broken_set_up_pauses_the_study_and_retry_goes_on(home, monkeypatch):
     assert summary.counts[RunState.QUEUED] == 10
     again = run_study(plan, settings, Display())
     assert (again.ending, again.trained, again.counts) == (Ending.PAUSED, False, summary.counts)
+    assert f"paused: {summary.paused}" in say(status, home, "small")
+    assert "(paused)" in say(status, home)
     orders(monkeypatch)
     said = say(retry, home, "small")
+    assert "paused" not in say(status, home, "small")
     assert "2 queued again, the pause is lifted" in said
     assert run_study(plan, settings, Display()).counts == {RunState.SUCCEEDED: 12}
     with Store.open(home) as store:

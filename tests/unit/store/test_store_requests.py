@@ -5,9 +5,9 @@ import sqlalchemy as sa
 
 from paribus.errors import LostLease, StoreError
 from paribus.store.audit import audit
-from paribus.store.moves import LEASE_S
+from paribus.store.moves import LEASE_S, move_runs
 from paribus.store.snapshot import snapshot
-from paribus.store.states import RunState
+from paribus.store.states import TRANSITIONS, RunState
 from paribus.store.store import REQUEUE_TRIES, SAME_FAILURES
 from paribus.store.tables import metadata
 from paribus.testing.plans import small_plan
@@ -66,6 +66,19 @@ def test_an_attempt_that_lost_its_run_changes_nothing(store, clock, call):
     refused()
     store.finish(new.run_id, new.token, {"score": 1})
     refused()
+
+
+def test_a_move_that_needs_the_token_is_never_made_without_one(store):
+    """Whoever forgets to pass it changes nothing."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    claim = started(store, study)
+    store.cancel("small")
+    before = everything(store)
+    for move in {step.move for step in TRANSITIONS if step.fenced}:
+        with store.database.write() as connection:
+            assert move_runs(connection, store.database.now(), move, sa.true()) == []
+    assert everything(store) == before
+    assert store.renew(claim.run_id, claim.token).cancel
 
 
 def test_a_late_name_from_the_engine_stays_with_its_attempt(store, clock):
