@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark conformance clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark conformance mutants clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -59,6 +59,9 @@ $(TRL)/.installed: benchmarks/requirements-trl.txt constraints.txt
 benchmark: $(STAMP) $(TRL)/.installed ## speed against TRL's GRPOTrainer; what objective and metrics cost
 	$(BIN)/python benchmarks/native_vs_trl.py --trl-python $(TRL)/bin/python --at-least 1.8
 	$(BIN)/python benchmarks/objective_cost.py --below 0.1
+
+mutants: $(STAMP) ## remove each guard of the store in turn: the tests must see every one
+	$(BIN)/python tests/mutation/guards.py
 
 CONFORMANCE := .conformance-venv
 $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt

@@ -23,7 +23,7 @@ from paribus.recipe.factors import Level
 from paribus.recipe.formula import formula, render
 from paribus.recipe.presets import RESERVED, Preset, load_preset, nearest, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe, difference
-from paribus.store import states
+from paribus.store import audit, states
 from paribus.study.runner import load_runner
 from paribus.track.metrics import EVAL_METRICS, STEP_METRICS
 
@@ -244,10 +244,17 @@ def errors_page() -> str:
 def states_page() -> str:
     """Return the state machine of runs."""
     intro = (
-        "# States of a run\n\nOne table in the code drives the guards in SQL, the tests and this page. A move that needs the "
-        "token is\nrefused for every attempt but the one that claimed the run last. Terminal states are never left.\n\n"
+        "# States of a run\n\nOne table in the code writes the guards in SQL, drives the tests and makes this page. A move that "
+        "needs the\ntoken is refused for every attempt but the one that claimed the run last, and a refused call changes "
+        "nothing.\nA run with a result is never moved again; other terminal states are left only when somebody asks for "
+        "it.\n\n"
     )
-    return intro + states.states_page()
+    promises = "\n".join(f"| {name} | {cell(audit.promise(name))} |" for name in audit.INVARIANTS)
+    audited = (
+        "\n## What is audited\n\n`paribus doctor` checks these promises in the store and the run folders, and so does every test "
+        "that\nkills something.\n\n| | promise |\n|---|---|\n"
+    )
+    return intro + states.states_page() + audited + promises + "\n"
 
 
 COLUMNS: tuple[tuple[str, Callable[[Recipe], str]], ...] = (

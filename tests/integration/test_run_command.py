@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from paribus.engines.process import Identity
+from paribus.store.audit import audit
 from paribus.store.reader import Reader
+from paribus.store.snapshot import snapshot
 from paribus.track.folder import RunFolder, read_json
 
 STEPS = 12
@@ -126,6 +128,8 @@ class Site:
                 assert set(held.values()) == {1}
             assert {s for (s,) in mlflow.execute("SELECT status FROM runs")} == {"FINISHED"}
         assert self.processes() == []
+        with Reader.look(self.home) as reader:
+            assert audit(snapshot(reader, deep=True)) == ()
 
 
 @pytest.fixture

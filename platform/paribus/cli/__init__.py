@@ -14,6 +14,10 @@ COMMANDS = {
     "run": "Run a study, or go on with it, and write its report.",
     "status": "Show the runs of the studies in the store.",
     "report": "Write the tables and figures of a study.",
+    "cancel": "Cancel the runs of a study, or of one arm.",
+    "retry": "Queue runs again that failed or were cancelled.",
+    "doctor": "Look for what may be wrong around the runs.",
+    "db": "Look after the database: revision, upgrade, copy.",
     "recipes": "List the presets, or show one.",
     "schema": "Print the JSON Schema of study files, for editors.",
 }

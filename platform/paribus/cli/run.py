@@ -68,6 +68,10 @@ def closing_lines(summary: Summary, folder: Path) -> list[str]:
             lines.append(
                 "Stopped: the budget is used up. Raise `budget.gpu_hours`, and type the same command to go on."
             )
+        case "paused":
+            lines.append(f"Paused: {summary.paused}")
+            retry = f"paribus retry {summary.study.name} --home {folder}"
+            lines.append(f"Mend it, then `{retry}`, and type the same command to go on.")
         case _ if not summary.trained:
             lines.append("Every run of this study has come to its end before: nothing to train.")
     lines.append(f"{summary.study.name}: {counts} in {duration(summary.seconds)}")
@@ -78,8 +82,8 @@ def closing_lines(summary: Summary, folder: Path) -> list[str]:
 
 
 def exit_status(summary: Summary) -> int:
-    """Return 130 after Ctrl-C; 1 if a run failed or the budget ended the study; else 0."""
+    """Return 130 after Ctrl-C; 1 if a run failed, or the budget or a pause ended the study; else 0."""
     if summary.ending == "interrupted":
         return INTERRUPTED
     failed = summary.counts.keys() & {"FAILED", "QUARANTINED"}
-    return int(bool(failed) or summary.ending == "budget")
+    return int(bool(failed) or summary.ending in ("budget", "paused"))

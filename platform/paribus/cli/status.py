@@ -28,14 +28,19 @@ def command(study: str | None, folder: Path | None, as_json: bool) -> None:
         if study is None:
             show_studies(studies(reader), as_json)
         else:
-            show_runs(study, runs(reader, study), as_json)
+            show_runs(study, runs(reader, study), reader.study(study).paused, as_json)
 
 
 def studies(reader: Reader) -> list[dict[str, Any]]:
     """Return one entry a study name, with the counts of its newest plan."""
     newest = {s.name: s for s in reader.studies()}
     return [
-        {"study": s.name, "runs": len(s.plan.runs), "states": {str(k): n for k, n in reader.counts(s.id).items()}}
+        {
+            "study": s.name,
+            "runs": len(s.plan.runs),
+            "states": {str(k): n for k, n in reader.counts(s.id).items()},
+            "paused": s.paused,
+        }
         for s in newest.values()
     ]
 
@@ -75,14 +80,14 @@ def show_studies(entries: list[dict[str, Any]], as_json: bool) -> None:
     shown = table("study", "runs", "states")
     for entry in entries:
         states = ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in entry["states"].items())
-        shown.add_row(entry["study"], str(entry["runs"]), states)
+        shown.add_row(entry["study"], str(entry["runs"]), f"{states} (paused)" if entry["paused"] else states)
     console().print(shown)
 
 
-def show_runs(name: str, entries: list[dict[str, Any]], as_json: bool) -> None:
-    """Print the runs of a study."""
+def show_runs(name: str, entries: list[dict[str, Any]], paused: str, as_json: bool) -> None:
+    """Print the runs of a study, and why it is paused."""
     if as_json:
-        click.echo(json.dumps({"study": name, "runs": entries}, indent=1))
+        click.echo(json.dumps({"study": name, "paused": paused, "runs": entries}, indent=1))
         return
     from paribus.cli.console import console, table
 
@@ -93,3 +98,5 @@ def show_runs(name: str, entries: list[dict[str, Any]], as_json: bool) -> None:
         row = (e["arm"], str(e["seed"]), state, str(e["attempt"]), f"{e['step']}/{e['steps']}", reward, e["health"])
         shown.add_row(*row, e["reason"])
     console().print(shown)
+    if paused:
+        click.echo(f"paused: {paused}\nMend it, then: paribus retry {name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -48,23 +48,24 @@ class Ledger:
         """Forget all offsets of a run, so that it is sent again."""
         self._database.execute("DELETE FROM offset WHERE run = ?", (run,))
 
-    def closed(self, run: str) -> None:
-        """Note that everything of a run is in MLflow."""
-        self._database.execute("UPDATE mirror SET closed = 1 WHERE run = ?", (run,))
+    def closed(self, run: str, token: int) -> None:
+        """Note that everything of a run is in MLflow, up to its attempt ``token``."""
+        self._database.execute("UPDATE mirror SET closed = ? WHERE run = ?", (token, run))
 
-    def closed_runs(self) -> set[str]:
-        """Return the runs of which everything is in MLflow."""
-        return {row[0] for row in self._database.execute("SELECT run FROM mirror WHERE closed = 1")}
+    def closed_runs(self) -> dict[str, int]:
+        """Return the attempts up to which everything of a run is in MLflow; a run may be tried again after its end."""
+        return dict(self._database.execute("SELECT run, closed FROM mirror WHERE closed > 0").fetchall())
 
 
-def unshipped(home: Path, runs: Iterable[str]) -> frozenset[str]:
-    """Return those of the runs that are not in MLflow completely, as the shipper last noted it."""
+def unshipped(home: Path, runs: Mapping[str, int]) -> frozenset[str]:
+    """Return those of the runs, given with their newest token, that are not in MLflow completely."""
     asked = frozenset(runs)
     file = home / FILE
     if not file.is_file():
         return asked
     with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as database:
         try:
-            return asked - {row[0] for row in database.execute("SELECT run FROM mirror WHERE closed = 1")}
+            closed = dict(database.execute("SELECT run, closed FROM mirror").fetchall())
         except sqlite3.OperationalError:  # made, but still without tables
             return asked
+    return frozenset(run for run, token in runs.items() if closed.get(run, 0) < token)

@@ -20,6 +20,7 @@ from typing import Any
 
 from paribus.errors import LostLease
 from paribus.schedule.ask import PATIENCE_S
+from paribus.store.database import Unreachable
 from paribus.store.store import Store
 
 
@@ -50,8 +51,8 @@ def _handler(store: Store) -> type[socketserver.StreamRequestHandler]:
             try:
                 answer = answer_to(store, json.loads(self.rfile.readline()))
                 self.wfile.write(json.dumps(answer).encode() + b"\n")
-            except (OSError, ValueError):
-                return  # the other side is gone or speaks another language; it will ask again or not
+            except (OSError, ValueError, Unreachable):
+                return  # the other side is gone or speaks another language, or the database is: it will ask again
 
     return Handler
 
@@ -69,7 +70,7 @@ def answer_to(store: Store, request: dict[str, Any]) -> dict[str, Any]:
             case "fail":
                 store.fail(run, token, request["kind"], request["reason"], request["signature"])
             case "release":
-                store.release(run, token, request["reason"], wait_s=request["wait_s"])
+                store.release(run, token, request["reason"], wait_s=request["wait_s"], step=request.get("step"))
             case "cancelled":
                 store.cancelled(run, token)
             case other:

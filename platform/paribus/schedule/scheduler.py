@@ -18,6 +18,7 @@ from paribus.engines.process import Identity, kill_group
 from paribus.errors import LostLease, RunFolderError, RunnerError, StoreError
 from paribus.schedule import prepare
 from paribus.schedule.office import answer_to
+from paribus.store.database import Unreachable
 from paribus.store.records import AttemptRecord, Claim, StudyRecord
 from paribus.store.states import TERMINAL
 from paribus.store.store import Store
@@ -37,6 +38,7 @@ class Ending(StrEnum):
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
     BUDGET = "budget"
+    PAUSED = "paused"
 
 
 class Scheduler:
@@ -126,12 +128,29 @@ class Scheduler:
     def run(self, wait: Callable[[], None]) -> Ending:
         """Take turns until the study has come to its end, or somebody asks to stop.
 
+        While the database cannot be reached the runs go on as long as their leases allow.
+
         Args:
             wait: called between two turns; sleeps, and shows progress.
+
+        Raises:
+            Unreachable: the database cannot be reached, and somebody asked to stop.
         """
-        while (ending := self.turn()) is None:
+        gone = False
+        while True:
+            try:
+                ending = self.turn()
+            except Unreachable as error:
+                if self.interrupted:
+                    raise
+                if not gone:
+                    self._say(f"{error} Trying again; Ctrl-C stops.")
+                gone = True
+            else:
+                gone = False
+                if ending is not None:
+                    return ending
             wait()
-        return ending
 
     def turn(self) -> Ending | None:
         """Take one turn; return why to stop, or ``None`` to go on."""
@@ -150,7 +169,9 @@ class Scheduler:
             return Ending.COMPLETE
         if self.interrupted:
             return Ending.INTERRUPTED
-        return Ending.BUDGET if self._over_budget else None
+        if self._over_budget:
+            return Ending.BUDGET
+        return Ending.PAUSED if self._store.paused(self._study.id) else None
 
     def _finished(self) -> bool:
         return set(self._store.counts(self._study.id)) <= set(TERMINAL)
@@ -163,10 +184,10 @@ class Scheduler:
             return
         live = {a.submit_name: a for a in self._store.live_attempts()}
         for name in ended:
-            del self._running[name]
             if name in live:
                 reason = "interrupted" if self.interrupted else "the supervisor ended without a report"
                 self._settle(live[name], fault=not self.interrupted, reason=reason)
+            del self._running[name]
 
     def _stop_attempts(self) -> None:
         self._obeyed = self._interrupts

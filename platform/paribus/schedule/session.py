@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from paribus.schedule.office import Office
 from paribus.schedule.progress import Follower, StudyView
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.shipping import ShipperProcess, mlflow_is_installed
+from paribus.store.database import Unreachable
 from paribus.store.records import StudyRecord
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -58,7 +59,8 @@ class Summary:
     """How a session ended.
 
     Attributes:
-        trained: whether any attempt could be made: False if the study was complete before.
+        trained: whether any attempt could be made: False if the study was complete or paused before.
+        paused: why no run is claimed any more; empty if nothing is wrong.
         mirror: what is wrong with the mirror in MLflow; empty if nothing is.
         seconds: wall time.
     """
@@ -67,6 +69,7 @@ class Summary:
     trained: bool
     study: StudyRecord
     counts: dict[RunState, int]
+    paused: str
     mirror: str
     seconds: float
 
@@ -88,15 +91,20 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         runs = store.runs_of(study.id)
         trained = not all(r.terminal for r in runs)
         ending, mirror = Ending.COMPLETE, ""
-        attempted = [r.fingerprint for r in runs if r.token > 0]
+        attempted = {r.fingerprint: r.token for r in runs if r.token > 0}
+        if trained and study.paused:
+            ending, trained = Ending.PAUSED, False
         if trained or unshipped(home, attempted):
             shipper = _shipper(home, stack, display)
             if trained:
                 ending = _train(store, study, settings, shipper, display)
             mirror = _drain(shipper, display)
         counts = dict(store.counts(study.id))
+        paused = store.paused(study.id)
     seconds = time.monotonic() - begun
-    return Summary(ending=ending, trained=trained, study=study, counts=counts, mirror=mirror, seconds=seconds)
+    return Summary(
+        ending=ending, trained=trained, study=study, counts=counts, paused=paused, mirror=mirror, seconds=seconds
+    )
 
 
 def _train(
@@ -117,7 +125,8 @@ def _train(
             now = time.monotonic()
             if now - looked[0] >= LOOK_S:
                 looked[0] = now
-                display.show(follower.view(now))
+                with suppress(Unreachable):  # the scheduler tells
+                    display.show(follower.view(now))
                 if shipper is not None:
                     shipper.ensure()
             pause.wait(PERIOD_S)

@@ -114,7 +114,7 @@ class Shipper:
             The number of ended runs that are not shipped completely.
         """
         closed = self._ledger.closed_runs()
-        waiting = [s for s in self._reader.shipments() if s.fingerprint not in closed]
+        waiting = [s for s in self._reader.shipments() if closed.get(s.fingerprint, 0) < s.token]
         self.trouble = self.trouble if self._failures else ""
         for shipment in waiting:
             count, again = self._failures.get(shipment.fingerprint, (0, 0.0))
@@ -122,7 +122,7 @@ class Shipper:
                 continue
             try:
                 if self._ship(shipment):
-                    closed.add(shipment.fingerprint)
+                    closed[shipment.fingerprint] = shipment.token
                 self._failures.pop(shipment.fingerprint, None)
             except Exception as error:  # whatever MLflow raises, it is tried again later
                 _log.exception("run %s", shipment.fingerprint)
@@ -130,7 +130,9 @@ class Shipper:
                 wait = min(2.0**count, _BACKOFF_MAX_S)
                 self._failures[shipment.fingerprint] = (count + 1, self._clock() + wait)
                 break  # MLflow may be down: one try a turn
-        return sum(s.terminal and s.fingerprint not in closed for s in waiting)
+        # a run without a folder here was trained on another host, whose shipper ships it
+        left = (s for s in waiting if s.terminal and closed.get(s.fingerprint, 0) < s.token)
+        return sum(bool(self._folders(s)) for s in left)
 
     def _ship(self, shipment: Shipment) -> bool:
         """Ship what is new of a run; return whether it is complete."""
@@ -231,7 +233,7 @@ class Shipper:
         self._mirror.attach(identity, files)
         end_ms = int((shipment.ended_at or shipment.began_at) * 1000)
         self._mirror.close_run(identity, succeeded=shipment.state in RECORDED, end_ms=end_ms)
-        self._ledger.closed(shipment.fingerprint)
+        self._ledger.closed(shipment.fingerprint, shipment.token)
         del self._courses[shipment.fingerprint]
 
 

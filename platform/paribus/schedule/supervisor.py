@@ -92,7 +92,7 @@ class Supervisor:
         self._step_seconds: list[float] = []
         self._last_line = self._renewed = self._next_beat = clock()
         self._lease_s = 0.0
-        self._asked = 0
+        self._asked = self._step = 0
         self._stop: Stop | None = None
         self._kill_at: float | None = None
         self._child: Child | None = None
@@ -160,6 +160,7 @@ class Supervisor:
             self._halt(Stop(why="finding", reason=str(error)), grace=False)
             return
         if lines:
+            self._step = max(self._step, lines[-1].step)
             self._step_seconds.append((now - self._last_line) / len(lines))
             self._last_line = now
         found = [nan(lines), dead_run(silent_s=now - self._last_line, step_seconds=self._step_seconds)]
@@ -198,9 +199,11 @@ class Supervisor:
             return self._finished()
         if stop is not None and stop.why == "cancelled":
             return {"do": "cancelled"}
-        if stop is not None or exit_code == INTERRUPTED:
-            reason = stop.reason if stop else "the runner was interrupted"
-            return {"do": "release", "reason": reason, "wait_s": 0.0 if stop else _UNASKED_WAIT_S}
+        if stop is not None:
+            return {"do": "release", "reason": stop.reason, "wait_s": 0.0}
+        if exit_code == INTERRUPTED:
+            reason = f"the runner asked to be queued again after step {self._step}"
+            return {"do": "release", "reason": reason, "wait_s": _UNASKED_WAIT_S, "step": self._step}
         if exit_code == 0:
             reason = "the runner ended with exit status 0, but wrote no result.json"
             return _failed("program", reason, reason)

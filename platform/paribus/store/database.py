@@ -1,19 +1,44 @@
-"""Opens the database: one place that knows what differs between SQLite and PostgreSQL."""
+"""Opens the database: the one place that knows what differs between SQLite and PostgreSQL.
+
+The same statements run on both. What differs is how a transaction takes its locks, how long it may wait, and how the
+clock is read.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
+from paribus.errors import MissingExtra, StoreError
+from paribus.study.home import DATABASE_URL
+
 FILE = "paribus.db"
+"""Name of the SQLite file in a home folder."""
+
+STATEMENT_S, LOCK_S, IDLE_S = 60, 30, 60
+"""Seconds that a statement may take, wait for a lock, and that a transaction may do nothing."""
+
+TRIES = 5
+"""How often a transaction is tried that a server broke off; with pauses of 0.1, 0.2, 0.4, ... seconds between."""
+
+_SECRET = ("password", "passfile", "sslpassword", "options")
 _WRITES = "paribus_writes"
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Unreachable(StoreError):
+    """The server did not answer, or broke a transaction off; the same may work later."""
 
 
 class database_now(GenericFunction[float]):  # noqa: N801 - SQL functions are named in lower case
@@ -30,7 +55,7 @@ def _now_sqlite(element: database_now, compiler: SQLCompiler, **_: Any) -> str:
 
 @compiles(database_now, "postgresql")
 def _now_postgresql(element: database_now, compiler: SQLCompiler, **_: Any) -> str:
-    return "EXTRACT(EPOCH FROM clock_timestamp())"
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
 class Database:
@@ -39,14 +64,31 @@ class Database:
     Args:
         url: SQLAlchemy URL.
         clock: seconds since 1970, for tests; absent: the database's own clock.
+
+    Raises:
+        MissingExtra: the driver is not installed.
     """
 
     def __init__(self, url: str | sa.URL, clock: Callable[[], float] | None = None) -> None:
-        self.engine = sa.create_engine(url)
+        self.url = sa.make_url(url)
+        self.embedded = self.url.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {} if self.embedded else {"pool_pre_ping": True, "connect_args": _PATIENCE}
+        try:
+            self.engine = sa.create_engine(self.url, **options)
+        except ImportError:
+            raise MissingExtra("postgresql", "A PostgreSQL database") from None
         self._clock = clock
-        if self.engine.dialect.name == "sqlite":
-            sa.event.listen(self.engine, "connect", _prepare_sqlite)
+        sa.event.listen(self.engine, "connect", _prepare_sqlite if self.embedded else _prepare_postgresql)
+        if self.embedded:
             sa.event.listen(self.engine, "begin", _begin_sqlite)
+        # on PostgreSQL a claim must see what others have committed meanwhile; a reader must not
+        self._writing = {_WRITES: True} if self.embedded else {"isolation_level": "READ COMMITTED"}
+        self._reading = {} if self.embedded else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+    @property
+    def name(self) -> str:
+        """The database as people may see it: never with a password."""
+        return shown_url(self.url)
 
     def now(self) -> sa.ColumnElement[float]:
         """Return the SQL expression of the time now."""
@@ -54,19 +96,109 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """Yield a connection in a transaction that holds the write lock from its start, and commit it."""
-        with self.engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+        """Yield a connection in a transaction that may write, and commit it.
+
+        On SQLite it holds the write lock from its start; on PostgreSQL it locks the rows that it changes.
+
+        Raises:
+            Unreachable: the server did not answer or broke off; whether it has committed is not known.
+            StoreError: the file cannot be used.
+        """
+        with self._transaction(self._writing) as connection:
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Yield a connection in a transaction that sees one state of the database."""
-        with self.engine.connect() as connection, connection.begin():
+        """Yield a connection in a transaction that sees one state of the database.
+
+        Raises:
+            Unreachable: the server did not answer.
+            StoreError: the file cannot be used.
+        """
+        with self._transaction(self._reading) as connection:
             yield connection
+
+    def alone(self, connection: sa.Connection, what: str) -> None:
+        """Let no other transaction do ``what`` until this one ends; on SQLite a writer is alone anyway."""
+        if not self.embedded:
+            lock = sa.func.pg_advisory_xact_lock(sa.func.hashtext("paribus"), sa.func.hashtext(what))
+            connection.execute(sa.select(lock))
+
+    def unhurried(self, connection: sa.Connection) -> None:
+        """Let this transaction take as long as it takes."""
+        if not self.embedded:
+            connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
 
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+    @contextmanager
+    def _transaction(self, options: dict[str, Any]) -> Iterator[sa.Connection]:
+        try:
+            with self.engine.connect().execution_options(**options) as connection, connection.begin():
+                yield connection
+        except sa.exc.DBAPIError as error:
+            if type(error) not in (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.DatabaseError):
+                raise  # a fault of ours
+            raise (StoreError if self.embedded else Unreachable)(self._trouble(error)) from error
+
+    def _trouble(self, error: sa.exc.DBAPIError) -> str:
+        reason = (str(error.orig).splitlines() or [""])[0]
+        remedy = (
+            "Is the disk full, or the file damaged? `paribus doctor` looks."
+            if self.embedded
+            else f"Does the server run, and is {DATABASE_URL} right?"
+        )
+        return f"the database {self.name} cannot be used: {reason}. {remedy}"
+
+
+class _HasDatabase(Protocol):
+    database: Database
+
+
+_Store = TypeVar("_Store", bound=_HasDatabase)
+
+
+def again(method: Callable[Concatenate[_Store, _P], _T]) -> Callable[Concatenate[_Store, _P], _T]:
+    """Repeat a method of one transaction that a server broke off: a deadlock, a restart, a lost connection.
+
+    If the transaction was committed all the same, the fence token makes the second try change nothing.
+    """
+
+    @wraps(method)
+    def trying(self: _Store, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for number in range(TRIES - 1):
+            with suppress(Unreachable):
+                return method(self, *args, **kwargs)
+            time.sleep(0.1 * 2.0**number)
+        return method(self, *args, **kwargs)
+
+    return trying
+
+
+# ---- where the database is ---------------------------------------------------------------------------
+
+
+def database_url(home: Path) -> sa.URL:
+    """Return ``$PARIBUS_DATABASE_URL``, or the URL of the SQLite file of a home folder.
+
+    Raises:
+        StoreError: the variable holds no URL of a PostgreSQL database; the message does not repeat it.
+    """
+    named = os.environ.get(DATABASE_URL, "").strip()
+    if not named:
+        return file_url(home)
+    try:
+        url = sa.make_url(named)
+    except (sa.exc.ArgumentError, ValueError):
+        url = None
+    if url is None or url.drivername not in ("postgresql", "postgres", "postgresql+psycopg") or not url.database:
+        raise StoreError(
+            f"{DATABASE_URL} must look like postgresql://USER@HOST:5432/DATABASE; the password may be in it, in "
+            "PGPASSWORD or in ~/.pgpass. Without the variable the store is an SQLite file in the home folder."
+        )
+    return url.set(drivername="postgresql+psycopg")
 
 
 def file_url(home: Path) -> sa.URL:
@@ -74,9 +206,20 @@ def file_url(home: Path) -> sa.URL:
     return sa.URL.create("sqlite", database=str(home / FILE))
 
 
+def shown_url(url: sa.URL) -> str:
+    """Return a URL without its secrets; for SQLite the path of the file."""
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    harmless = url.difference_update_query([key for key in url.query if key.lower() in _SECRET])
+    return harmless.set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+# ---- SQLite ------------------------------------------------------------------------------------------
+
+
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # the driver must not open transactions on its own
-    for pragma in ("busy_timeout = 30000", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+    for pragma in (f"busy_timeout = {LOCK_S}000", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
@@ -84,3 +227,17 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     # a deferred transaction that reads and then writes fails at once with "database is locked", whatever the timeout
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+# ---- PostgreSQL --------------------------------------------------------------------------------------
+
+# connection poolers keep neither prepared statements nor start-up options
+_PATIENCE = {"connect_timeout": 10, "application_name": "paribus", "prepare_threshold": None}
+
+
+def _prepare_postgresql(connection: Any, _: object) -> None:
+    limits = {"statement_timeout": STATEMENT_S, "lock_timeout": LOCK_S, "idle_in_transaction_session_timeout": IDLE_S}
+    with connection.cursor() as cursor:
+        for name, seconds in limits.items():
+            cursor.execute(f"SET {name} = '{seconds}s'")
+    connection.commit()

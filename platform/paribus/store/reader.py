@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter
 
 from paribus.errors import StoreError, did_you_mean
 from paribus.store import tables as t
-from paribus.store.database import FILE, Database, file_url
-from paribus.store.migrate import HEAD, revision_of
+from paribus.store.database import FILE, Database, database_url
+from paribus.store.migrate import refuse_other_revision
 from paribus.store.records import AttemptRecord, EventRecord, ResultRecord, RunRecord, Shipment, StudyRecord
-from paribus.store.states import RunState
-from paribus.study.plan import Plan
+from paribus.store.states import TERMINAL, RunState
+from paribus.store.submit import PLAN
 
-PLAN = TypeAdapter(Plan)
+# what a study has cancelled is cancelled for it, though the run may go on for another study
+_SEEN = sa.case(
+    (
+        sa.and_(t.study_run.c.withdrawn, ~t.run.c.cancel_requested, t.run.c.state.not_in(TERMINAL)),
+        sa.literal_column(f"'{RunState.CANCELLED}'"),
+    ),
+    else_=t.run.c.state,
+)
 
 
 class Reader:
@@ -39,21 +45,19 @@ class Reader:
         """Open the store of ``home`` for reading.
 
         Raises:
-            StoreError: there is none, or another version wrote it.
+            StoreError: there is none, it cannot be reached, or another version wrote it.
         """
-        if not (home / FILE).is_file():
+        url = database_url(home)
+        if url.get_backend_name() == "sqlite" and not (home / FILE).is_file():
             raise StoreError(
                 f"there is no store in {home}. Run a study first (paribus run STUDY.yaml), or name --home."
             )
-        database = Database(file_url(home))
-        with database.read() as connection:
-            revision = revision_of(connection)
-        if revision != HEAD:
+        database = Database(url)
+        try:
+            refuse_other_revision(database)
+        except StoreError:
             database.close()
-            raise StoreError(
-                f"the store {home / FILE} has revision {revision}, this version of Paribus reads {HEAD}: "
-                "`paribus run` brings an older one up to date; for a newer one update Paribus."
-            )
+            raise
         return Reader(database, home)
 
     def __enter__(self) -> Self:
@@ -70,7 +74,7 @@ class Reader:
         """Return all studies, the one that was submitted last at the end; each plan of a name is a study of its own."""
         with self.database.read() as connection:
             rows = connection.execute(sa.select(t.study).order_by(t.study.c.submitted_at, t.study.c.id)).all()
-        return tuple(_study(row) for row in rows)
+        return tuple(study_record(row) for row in rows)
 
     def study(self, name: str) -> StudyRecord:
         """Return the study with this name that was submitted last.
@@ -90,12 +94,17 @@ class Reader:
                     f"there is no study `{name}` in {self.home}.{did_you_mean(name, names)} "
                     f"Studies: {', '.join(names) or 'none'}."
                 )
-        return _study(row)
+        return study_record(row)
+
+    def paused(self, study_id: int) -> str:
+        """Return why no run of a study is claimed; empty if they are."""
+        with self.database.read() as connection:
+            return str(connection.execute(sa.select(t.study.c.paused).where(t.study.c.id == study_id)).scalar_one())
 
     def runs_of(self, study_id: int) -> tuple[RunRecord, ...]:
         """Return the runs of a study in queue order."""
         query = (
-            sa.select(t.run, t.study_run.c.arm, t.study_run.c.position)
+            sa.select(t.run, t.study_run.c.arm, t.study_run.c.position, _SEEN.label("seen"))
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .where(t.study_run.c.study_id == study_id)
             .order_by(t.study_run.c.position)
@@ -110,10 +119,10 @@ class Reader:
     def counts(self, study_id: int) -> Mapping[RunState, int]:
         """Return the number of runs of a study in each state that occurs."""
         query = (
-            sa.select(t.run.c.state, sa.func.count())
+            sa.select(_SEEN.label("seen"), sa.func.count())
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .where(t.study_run.c.study_id == study_id)
-            .group_by(t.run.c.state)
+            .group_by("seen")
         )
         with self.database.read() as connection:
             return {RunState(state): count for state, count in connection.execute(query)}
@@ -137,25 +146,20 @@ class Reader:
     def attempts_of(self, study_id: int) -> tuple[AttemptRecord, ...]:
         """Return all attempts at the runs of a study, oldest first, whichever study made them."""
         query = (
-            sa.select(t.attempt, t.run.c.fingerprint)
-            .join(t.run, t.run.c.id == t.attempt.c.run_id)
+            attempts()
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .where(t.study_run.c.study_id == study_id)
             .order_by(t.attempt.c.id)
         )
         with self.database.read() as connection:
-            return tuple(_attempt(row) for row in connection.execute(query))
+            return tuple(attempt_record(row) for row in connection.execute(query))
 
     def live_attempts(self) -> tuple[AttemptRecord, ...]:
         """Return the attempts that hold a run now, of all studies."""
-        query = (
-            sa.select(t.attempt, t.run.c.fingerprint)
-            .join(t.run, sa.and_(t.run.c.id == t.attempt.c.run_id, t.run.c.token == t.attempt.c.token))
-            .where(t.attempt.c.ended_at.is_(None))
-            .order_by(t.attempt.c.id)
-        )
+        newest = sa.and_(t.attempt.c.ended_at.is_(None), t.run.c.token == t.attempt.c.token)
+        query = attempts().where(newest).order_by(t.attempt.c.id)
         with self.database.read() as connection:
-            return tuple(_attempt(row) for row in connection.execute(query))
+            return tuple(attempt_record(row) for row in connection.execute(query))
 
     def shipments(self) -> tuple[Shipment, ...]:
         """Return all runs that have been attempted, oldest first."""
@@ -180,7 +184,7 @@ class Reader:
         query = sa.select(t.event).where(t.event.c.run_id == run_id).order_by(t.event.c.id)
         with self.database.read() as connection:
             rows = connection.execute(query).all()
-        return tuple(EventRecord(**{k: v for k, v in row._mapping.items() if k != "id"}) for row in rows)
+        return tuple(event_record(row) for row in rows)
 
     def gpu_seconds(self, study_id: int) -> float:
         """Return the GPU-seconds that a study's attempts have held, wasted and running ones included."""
@@ -190,8 +194,10 @@ class Reader:
             return float(connection.execute(query.where(t.attempt.c.study_id == study_id)).scalar_one())
 
 
-def _study(row: sa.Row[tuple[object, ...]]) -> StudyRecord:
-    return StudyRecord(id=row.id, name=row.name, plan=PLAN.validate_json(row.plan), submitted_at=row.submitted_at)
+def study_record(row: sa.Row[tuple[object, ...]]) -> StudyRecord:
+    """Return a row of the table of studies."""
+    plan = PLAN.validate_json(row.plan)
+    return StudyRecord(id=row.id, name=row.name, plan=plan, submitted_at=row.submitted_at, paused=row.paused)
 
 
 def _run(row: sa.Row[tuple[object, ...]], label: str) -> RunRecord:
@@ -202,7 +208,7 @@ def _run(row: sa.Row[tuple[object, ...]], label: str) -> RunRecord:
         label=label,
         seed=row.seed,
         position=row.position,
-        state=RunState(row.state),
+        state=RunState(row.seen),
         token=row.token,
         lease_until=row.lease_until,
         program_failures=row.program_failures,
@@ -213,6 +219,16 @@ def _run(row: sa.Row[tuple[object, ...]], label: str) -> RunRecord:
     )
 
 
-def _attempt(row: sa.Row[tuple[object, ...]]) -> AttemptRecord:
-    values = {k: v for k, v in row._mapping.items() if k not in ("id", "study_id")}
-    return AttemptRecord(**values)
+def attempts() -> sa.Select[Any]:
+    """Return the query for attempts as :func:`attempt_record` takes them."""
+    return sa.select(t.attempt, t.run.c.fingerprint).join(t.run, t.run.c.id == t.attempt.c.run_id)
+
+
+def attempt_record(row: sa.Row[tuple[object, ...]]) -> AttemptRecord:
+    """Return a row of the table of attempts, with its run's fingerprint."""
+    return AttemptRecord(**{k: v for k, v in row._mapping.items() if k != "id"})
+
+
+def event_record(row: sa.Row[tuple[object, ...]]) -> EventRecord:
+    """Return a row of the log."""
+    return EventRecord(**{k: v for k, v in row._mapping.items() if k != "id"})

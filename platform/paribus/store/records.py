@@ -14,12 +14,17 @@ FailureKind = Literal["program", "infrastructure"]
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
-    """A study, last submitted at ``submitted_at``. Times here and below: seconds since 1970, the database's clock."""
+    """A study, last submitted at ``submitted_at``. Times here and below: seconds since 1970, the database's clock.
+
+    Attributes:
+        paused: why none of its runs is claimed; empty if they are.
+    """
 
     id: int
     name: str
     plan: Plan
     submitted_at: float
+    paused: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +34,7 @@ class RunRecord:
     Attributes:
         fingerprint: identity across studies, 64 hexadecimal digits.
         arm: key of the arm in the study that was asked for.
+        state: where it stands; ``CANCELLED`` also if this study has cancelled it and it goes on for another.
         label: label of this arm.
         token: newest fence token; 0 before the first attempt. It names the newest attempt's folder.
         lease_until: end of the lease while an attempt holds the run.
@@ -80,10 +86,12 @@ class AttemptRecord:
 
     Attributes:
         outcome: the move that ended it, e.g. ``succeed``; empty while it is live.
+        study_id: the study that it was claimed for, and is charged to.
         gpus: GPUs held, charged to the budget from ``claimed_at`` to ``ended_at``.
     """
 
     run_id: int
+    study_id: int
     fingerprint: str
     token: int
     engine: str
@@ -144,3 +152,35 @@ class Renewal:
 
     lease_s: float
     cancel: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancellation:
+    """What became of the runs that were cancelled.
+
+    Attributes:
+        queued: cancelled at once.
+        running: asked to stop.
+        shared: left alone, because another study asks for them.
+        ended: had come to their end before.
+    """
+
+    queued: int
+    running: int
+    shared: int
+    ended: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revival:
+    """What became of a study that is to be tried again.
+
+    Attributes:
+        queued: runs that are queued again.
+        kept: running ones that had been asked to stop, and go on.
+        lifted: whether the study was paused.
+    """
+
+    queued: int
+    kept: int
+    lifted: bool

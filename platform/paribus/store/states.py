@@ -34,8 +34,19 @@ class Move(StrEnum):
     QUARANTINE = "quarantine"
     EXPIRE = "expire"
     ABANDON = "abandon"
+    LAPSE = "lapse"
     WITHDRAW = "withdraw"
     CANCEL = "cancel"
+    RERUN = "rerun"
+
+
+class Condition(StrEnum):
+    """What the row must say, beside the state, for a move to be allowed."""
+
+    READY = "any wait after a failure is over"
+    LEASE_OVER = "the lease is over"
+    CANCEL_ASKED = "cancellation was asked for"
+    CANCEL_NOT_ASKED = "no cancellation was asked for"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +58,16 @@ class Transition:
         source: state before.
         target: state after.
         fenced: only the holder of the newest fence token may do it.
-        guard: what else must hold, in words.
+        conditions: what else the row must say.
+        note: when it happens, or what it does beside, in words.
     """
 
     move: Move
     source: RunState
     target: RunState
     fenced: bool
-    guard: str = ""
+    conditions: tuple[Condition, ...] = ()
+    note: str = ""
 
 
 LIVE = (RunState.LEASED, RunState.RUNNING)
@@ -67,37 +80,48 @@ TERMINAL = (
     RunState.CANCELLED,
     RunState.QUARANTINED,
 )
-"""States that are never left."""
+"""States in which nothing happens by itself. Those without a result are left when somebody asks for it."""
 
 RECORDED = (RunState.SUCCEEDED, RunState.STOPPED_EARLY)
 """Terminal states with a result."""
 
 
-def _from_live(move: Move, target: RunState, guard: str = "", *, fenced: bool = True) -> tuple[Transition, ...]:
-    return tuple(Transition(move=move, source=s, target=target, fenced=fenced, guard=guard) for s in LIVE)
+def _each(
+    sources: tuple[RunState, ...], move: Move, target: RunState, *conditions: Condition, fenced: bool, note: str = ""
+) -> tuple[Transition, ...]:
+    return tuple(
+        Transition(move=move, source=s, target=target, fenced=fenced, conditions=conditions, note=note) for s in sources
+    )
 
 
-TRANSITIONS: tuple[Transition, ...] = (
-    Transition(move=Move.SUBMIT, source=RunState.PLANNED, target=RunState.QUEUED, fenced=False),
-    Transition(
-        move=Move.CLAIM,
-        source=RunState.QUEUED,
-        target=RunState.LEASED,
-        fenced=False,
-        guard="any wait after a failure is over; raises the token by one",
-    ),
-    Transition(move=Move.START, source=RunState.LEASED, target=RunState.RUNNING, fenced=True),
-    Transition(move=Move.SUCCEED, source=RunState.RUNNING, target=RunState.SUCCEEDED, fenced=True),
-    Transition(move=Move.STOP_EARLY, source=RunState.RUNNING, target=RunState.STOPPED_EARLY, fenced=True),
-    *_from_live(Move.RELEASE, RunState.QUEUED, "the attempt was interrupted; nothing is counted against the run"),
-    *_from_live(Move.RETRY, RunState.QUEUED, "the attempt failed and the run has tries left"),
-    *_from_live(Move.FAIL, RunState.FAILED, "the infrastructure failed too often"),
-    *_from_live(Move.QUARANTINE, RunState.QUARANTINED, "the program failed too often"),
-    *_from_live(Move.EXPIRE, RunState.QUEUED, "the lease is over", fenced=False),
-    *_from_live(Move.ABANDON, RunState.FAILED, "the lease is over, too often", fenced=False),
-    Transition(move=Move.WITHDRAW, source=RunState.QUEUED, target=RunState.CANCELLED, fenced=False),
-    *_from_live(Move.CANCEL, RunState.CANCELLED, "cancellation was asked for"),
-)
+def _table() -> tuple[Transition, ...]:
+    s, m, c = RunState, Move, Condition
+    unrecorded = tuple(state for state in TERMINAL if state not in RECORDED)
+    return (
+        *_each((s.PLANNED,), m.SUBMIT, s.QUEUED, fenced=False),
+        *_each((s.QUEUED,), m.CLAIM, s.LEASED, c.READY, fenced=False, note="raises the token by one"),
+        *_each((s.LEASED,), m.START, s.RUNNING, fenced=True),
+        *_each((s.RUNNING,), m.SUCCEED, s.SUCCEEDED, fenced=True, note="also if cancellation was asked for"),
+        *_each((s.RUNNING,), m.STOP_EARLY, s.STOPPED_EARLY, fenced=True, note="also if cancellation was asked for"),
+        *_each(
+            LIVE, m.RELEASE, s.QUEUED, c.CANCEL_NOT_ASKED, fenced=True, note="interrupted: not counted as a failure"
+        ),
+        *_each(LIVE, m.RETRY, s.QUEUED, c.CANCEL_NOT_ASKED, fenced=True, note="it failed and has tries left"),
+        *_each(LIVE, m.FAIL, s.FAILED, fenced=True, note="the infrastructure failed too often"),
+        *_each(
+            LIVE, m.QUARANTINE, s.QUARANTINED, fenced=True, note="the program failed, or came no further, too often"
+        ),
+        *_each(LIVE, m.EXPIRE, s.QUEUED, c.LEASE_OVER, c.CANCEL_NOT_ASKED, fenced=False),
+        *_each(LIVE, m.ABANDON, s.FAILED, c.LEASE_OVER, fenced=False, note="for the last time"),
+        *_each(LIVE, m.LAPSE, s.CANCELLED, c.LEASE_OVER, c.CANCEL_ASKED, fenced=False),
+        *_each((s.QUEUED,), m.WITHDRAW, s.CANCELLED, fenced=False, note="no study asks for it any more"),
+        *_each(LIVE, m.CANCEL, s.CANCELLED, c.CANCEL_ASKED, fenced=True),
+        *_each(unrecorded, m.RERUN, s.QUEUED, fenced=False, note="somebody asks for it: begins a new generation"),
+    )
+
+
+TRANSITIONS = _table()
+"""Every move that there is. A move with several sources has them in the order in which a run passes through them."""
 
 
 def target_of(move: Move, source: RunState) -> RunState | None:
@@ -105,15 +129,15 @@ def target_of(move: Move, source: RunState) -> RunState | None:
     return next((t.target for t in TRANSITIONS if t.move == move and t.source == source), None)
 
 
-def is_fenced(move: Move) -> bool:
-    """Return whether ``move`` needs the newest fence token."""
-    return any(t.fenced for t in TRANSITIONS if t.move == move)
+def steps_of(move: Move) -> tuple[Transition, ...]:
+    """Return the lines of the table for a move."""
+    return tuple(t for t in TRANSITIONS if t.move == move)
 
 
 def states_page() -> str:
     """Return the table of transitions in Markdown, for ``docs/reference``."""
-    lines = ["| move | from | to | needs the token | condition |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{t.move}` | {t.source} | {t.target} | {'yes' if t.fenced else 'no'} | {t.guard} |" for t in TRANSITIONS
-    ]
+    lines = ["| move | from | to | needs the token | condition | |", "|---|---|---|---|---|---|"]
+    for t in TRANSITIONS:
+        cells = (f"`{t.move}`", t.source, t.target, "yes" if t.fenced else "no", ", ".join(t.conditions), t.note)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -6,26 +6,26 @@ changed where this is still the newest one.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from paribus.errors import LostLease
+from paribus.errors import LostLease, StoreError
 from paribus.recipe.recipe import canonical_json
 from paribus.store import tables as t
-from paribus.store.database import Database, file_url
-from paribus.store.migrate import migrate
-from paribus.store.reader import PLAN, Reader
-from paribus.store.records import AttemptRecord, Claim, FailureKind, Renewal, StudyRecord
-from paribus.store.states import LIVE, RECORDED, Move, RunState, is_fenced, target_of
+from paribus.store.database import Database, again, database_url
+from paribus.store.migrate import migrate, refuse_other_version
+from paribus.store.moves import LEASE_S, attempt_row, held_by, move_runs
+from paribus.store.reader import Reader, attempt_record, attempts
+from paribus.store.records import AttemptRecord, Cancellation, Claim, FailureKind, Renewal, Revival, StudyRecord
+from paribus.store.requests import cancel_study, revive_study
+from paribus.store.snapshot import payload_hash
+from paribus.store.states import LIVE, RECORDED, Move, RunState
+from paribus.store.submit import submit
 from paribus.study.plan import Plan
 from paribus.track.folder import SHORT
-
-LEASE_S = 60.0
-"""Seconds for which a claim or a heartbeat holds a run."""
 
 PROGRAM_TRIES = 2
 """Attempts that may end with a failure of the program before the run is quarantined."""
@@ -33,12 +33,21 @@ PROGRAM_TRIES = 2
 INFRASTRUCTURE_TRIES = 5
 """Attempts that may end with a failure of the infrastructure before the run has failed."""
 
-_BACKOFF_S, _BACKOFF_MAX_S = 30.0, 1800.0
+REQUEUE_TRIES = 3
+"""Attempts in a row that may ask to be queued again without having come further before the run is quarantined."""
+
+SAME_FAILURES = 3
+"""Arms of a study that may fail with one signature before the study is paused."""
+
+BACKOFF_MAX_S = 1800.0
+"""Seconds of the longest wait before another attempt."""
+
+_BACKOFF_S = 30.0
 
 
 def backoff_s(failures: int) -> float:
     """Return the wait before the next attempt after so many failures of the infrastructure; the first is free."""
-    return 0.0 if failures <= 1 else min(_BACKOFF_S * 2.0 ** (failures - 2), _BACKOFF_MAX_S)
+    return 0.0 if failures <= 1 else min(_BACKOFF_S * 2.0 ** (failures - 2), BACKOFF_MAX_S)
 
 
 class Store(Reader):
@@ -49,68 +58,82 @@ class Store(Reader):
         """Open the store of ``home``; make it, or bring it up to date, if need be.
 
         Raises:
-            StoreError: a newer version of Paribus wrote it.
+            StoreError: it cannot be reached, or another version of Paribus wrote it.
         """
         home.mkdir(parents=True, exist_ok=True)
-        database = Database(file_url(home), clock)
-        migrate(database, home / "migrate.lock")
+        database = Database(database_url(home), clock)
+        try:
+            migrate(database, home / "migrate.lock")
+        except StoreError:
+            database.close()
+            raise
         return cls(database, home)
 
     # ---- studies ---------------------------------------------------------------------------------
 
+    @again
     def add_study(self, plan: Plan) -> StudyRecord:
         """Submit a plan. The same plan again changes nothing; a run that another study asked for is shared."""
         with self.database.write() as connection:
-            same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
-            again = sa.update(t.study).where(same).values(submitted_at=self.database.now())
-            if connection.execute(again.returning(t.study.c.id)).first() is None:
-                self._insert_study(connection, plan)
+            refuse_other_version(connection)
+            self.database.alone(connection, "submit")
+            submit(connection, self.database.now(), plan)
         return self.study(plan.study)
 
-    def _insert_study(self, connection: sa.Connection, plan: Plan) -> None:
-        row = {"name": plan.study, "fingerprint": plan.fingerprint, "plan": PLAN.dump_json(plan).decode()}
-        insert = sa.insert(t.study).values(**row, submitted_at=self.database.now()).returning(t.study.c.id)
-        study_id = connection.execute(insert).scalar_one()
-        for planned in plan.runs:
-            known = sa.select(t.run.c.id).where(t.run.c.fingerprint == planned.fingerprint)
-            run_id = connection.execute(known).scalar()
-            if run_id is None:
-                fresh = {
-                    "fingerprint": planned.fingerprint,
-                    "study_id": study_id,
-                    "seed": planned.seed,
-                    "state": RunState.PLANNED,
-                    "token": 0,
-                    "not_before": 0.0,
-                    "program_failures": 0,
-                    "infrastructure_failures": 0,
-                    "cancel_requested": False,
-                    "reason": "",
-                    "signature": "",
-                }
-                run_id = connection.execute(sa.insert(t.run).values(fresh).returning(t.run.c.id)).scalar_one()
-                self._move(connection, Move.SUBMIT, run_id)
-            link = {"study_id": study_id, "run_id": run_id, "arm": planned.arm, "position": planned.order}
-            connection.execute(sa.insert(t.study_run).values(link))
+    @again
+    def cancel(self, study: str, arm: str | None = None) -> Cancellation:
+        """Cancel the runs of a study, or of one of its arms, that no other study asks for.
+
+        Queued runs are cancelled at once, live ones at their next heartbeat; a finish may come first.
+
+        Args:
+            study: name; all plans of this name are meant.
+            arm: key of an arm; absent: all.
+        """
+        with self.database.write() as connection:
+            self.database.alone(connection, "submit")
+            return cancel_study(connection, self.database.now(), study, arm)
+
+    @again
+    def retry(self, study: str, arm: str | None = None, *, author: str, reason: str) -> Revival:
+        """Queue the runs of a study, or of an arm, again that ended without a result, and lift its pause.
+
+        Each begins a new generation: its failures are counted from zero, its earlier attempts are kept.
+
+        Args:
+            study: name; its newest plan is meant.
+            arm: key of an arm; absent: all.
+            author: who asks for it.
+            reason: why.
+        """
+        newest = self.study(study)
+        with self.database.write() as connection:
+            refuse_other_version(connection)
+            self.database.alone(connection, "submit")
+            return revive_study(connection, self.database.now(), newest, arm, f"retried by {author}: {reason}")
 
     # ---- attempts --------------------------------------------------------------------------------
 
+    @again
     def claim(self, study_id: int, *, engine: str, worker: str, gpus: float = 0.0) -> Claim | None:
         """Take the next queued run of a study under a new fence token, and note the intent to submit it.
 
         Returns:
-            The claim; ``None`` if no run is ready.
+            The claim; ``None`` if no run is ready, or the study is paused.
         """
         now = self.database.now()
         ready = (
             sa.select(t.run.c.id)
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
-            .where(t.study_run.c.study_id == study_id, t.run.c.state == RunState.QUEUED, t.run.c.not_before <= now)
+            .join(t.study, t.study.c.id == t.study_run.c.study_id)
+            .where(t.study.c.id == study_id, t.study.c.paused == "", t.study_run.c.withdrawn.is_(False))
+            .where(t.run.c.state == RunState.QUEUED, t.run.c.not_before <= now)
             .order_by(t.study_run.c.position)
             .limit(1)
             .with_for_update(skip_locked=True, of=t.run)
         )
         with self.database.write() as connection:
+            refuse_other_version(connection)
             run_id = connection.execute(ready).scalar()
             row = None if run_id is None else self._move(connection, Move.CLAIM, run_id)
             if row is None:
@@ -136,11 +159,13 @@ class Store(Reader):
             run_id=row.id, fingerprint=row.fingerprint, arm=arm, seed=row.seed, token=row.token, submit_name=name
         )
 
+    @again
     def submitted(self, run_id: int, token: int, external_id: str) -> None:
         """Note what the engine calls the attempt."""
         with self.database.write() as connection:
-            connection.execute(_attempt_row(run_id, token).values(external_id=external_id))
+            connection.execute(attempt_row(run_id, token).values(external_id=external_id))
 
+    @again
     def start(self, run_id: int, token: int) -> Renewal:
         """Note that the supervisor is there, and renew its lease.
 
@@ -150,23 +175,24 @@ class Store(Reader):
         with self.database.write() as connection:
             row = self._move(connection, Move.START, run_id, token)
             if row is not None:
-                connection.execute(_attempt_row(run_id, token).values(started_at=self.database.now()))
+                connection.execute(attempt_row(run_id, token).values(started_at=self.database.now()))
         _require(row, run_id, token)
         return self.renew(run_id, token)
 
+    @again
     def renew(self, run_id: int, token: int) -> Renewal:
         """Prolong the lease.
 
         Raises:
             LostLease: another attempt holds the run, or none.
         """
-        held = sa.and_(t.run.c.id == run_id, t.run.c.token == token, t.run.c.state.in_(LIVE))
-        beat = sa.update(t.run).where(held).values(lease_until=self.database.now() + LEASE_S)
+        beat = sa.update(t.run).where(held_by(run_id, token)).values(lease_until=self.database.now() + LEASE_S)
         with self.database.write() as connection:
             row = connection.execute(beat.returning(t.run.c.cancel_requested)).one_or_none()
         _require(row, run_id, token)
         return Renewal(lease_s=LEASE_S, cancel=bool(row and row.cancel_requested))
 
+    @again
     def finish(self, run_id: int, token: int, payload: Mapping[str, Any], *, stopped_early: bool = False) -> None:
         """Record the result of a run, once. The same call again changes nothing.
 
@@ -174,7 +200,7 @@ class Store(Reader):
             LostLease: another attempt holds the run, or it has a different result already.
         """
         text = canonical_json(dict(payload))
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        digest = payload_hash(text)
         move = Move.STOP_EARLY if stopped_early else Move.SUCCEED
         with self.database.write() as connection:
             row = self._move(connection, move, run_id, token)
@@ -187,18 +213,47 @@ class Store(Reader):
         if same is None or (same.token, same.payload_hash) != (token, digest):
             raise LostLease(f"run {run_id} refuses the result of attempt {token}")
 
-    def release(self, run_id: int, token: int, reason: str, *, wait_s: float = 0.0) -> None:
-        """Put an interrupted run back into the queue; nothing is counted against it.
+    @again
+    def release(
+        self, run_id: int, token: int, reason: str, *, wait_s: float = 0.0, step: int | None = None
+    ) -> RunState:
+        """Put an interrupted run back into the queue; nothing is counted against it, unless it gets nowhere.
+
+        Args:
+            run_id: the run.
+            token: fence token of the attempt.
+            reason: why.
+            wait_s: seconds before the next attempt.
+            step: newest step of an attempt that asked for this by itself; absent: it was interrupted from outside.
+
+        Returns:
+            The state of the run now.
 
         Raises:
             LostLease: another attempt holds the run, or none.
         """
         with self.database.write() as connection:
-            row = self._move(connection, Move.RELEASE, run_id, token, reason, wait_s=wait_s)
-        _require(row, run_id, token)
+            move, signature = Move.RELEASE, ""
+            if step is not None and self._count_requeue(connection, run_id, token, step) >= REQUEUE_TRIES:
+                move, signature = Move.QUARANTINE, "asked to be queued again without coming further"
+                reason = f"{signature}, {REQUEUE_TRIES} times in a row: {reason}"
+            row = self._end(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
+        return RunState(_require(row, run_id, token).state)
 
+    def _count_requeue(self, connection: sa.Connection, run_id: int, token: int, step: int) -> int:
+        further = t.run.c.step < step
+        values = {
+            "requeues": sa.case((further, 0), else_=t.run.c.requeues + 1),
+            "step": sa.case((further, step), else_=t.run.c.step),
+        }
+        counted = sa.update(t.run).where(held_by(run_id, token)).values(values).returning(t.run.c.requeues)
+        return int(connection.execute(counted).scalar() or 0)
+
+    @again
     def fail(self, run_id: int, token: int, kind: FailureKind, reason: str, signature: str = "") -> RunState:
         """Count a failed attempt, and put the run back into the queue or end it.
+
+        A study of which :data:`SAME_FAILURES` arms have failed with one signature is paused.
 
         Returns:
             The state of the run now.
@@ -208,54 +263,52 @@ class Store(Reader):
         """
         column = t.run.c.program_failures if kind == "program" else t.run.c.infrastructure_failures
         with self.database.write() as connection:
-            held = sa.and_(t.run.c.id == run_id, t.run.c.token == token, t.run.c.state.in_(LIVE))
-            count = connection.execute(
-                sa.update(t.run).where(held).values({column: column + 1}).returning(column)
-            ).scalar()
+            counted = sa.update(t.run).where(held_by(run_id, token)).values({column: column + 1})
+            count = connection.execute(counted.returning(column)).scalar()
             row = None
             if count is not None:
                 move, wait_s = _after_failure(kind, count)
-                row = self._move(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
+                row = self._end(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
         return RunState(_require(row, run_id, token).state)
 
-    def request_cancel(self, run_id: int) -> None:
-        """Ask for the end of a run: at once while it is queued, else at its next heartbeat. A finish may come first."""
-        with self.database.write() as connection:
-            if self._move(connection, Move.WITHDRAW, run_id, reason="cancelled") is None:
-                live = sa.and_(t.run.c.id == run_id, t.run.c.state.in_(LIVE))
-                connection.execute(sa.update(t.run).where(live).values(cancel_requested=True))
-
+    @again
     def cancelled(self, run_id: int, token: int) -> None:
         """Note that an attempt has obeyed a request to cancel.
 
         Raises:
-            LostLease: another attempt holds the run, or none.
+            LostLease: another attempt holds the run, or none; or nobody asked for it.
         """
         with self.database.write() as connection:
             row = self._move(connection, Move.CANCEL, run_id, token, "cancelled")
         _require(row, run_id, token)
 
+    @again
     def expire(self) -> tuple[AttemptRecord, ...]:
         """Take the runs back whose lease is over.
 
         Returns:
             The attempts that lost their run; whatever is left of them should be killed.
         """
-        live = {a.run_id: a for a in self.live_attempts()}
         lost: list[AttemptRecord] = []
+        over = sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())
+        # skips what a supervisor is renewing at this moment; in one order, so that two reapers never block each other
+        ripe = sa.select(t.run.c.id).where(over).order_by(t.run.c.id).with_for_update(skip_locked=True)
+        count = t.run.c.infrastructure_failures
         with self.database.write() as connection:
-            over = sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())
-            column = t.run.c.infrastructure_failures
-            counted = (
-                sa.update(t.run).where(over).values({column: column + 1}).returning(t.run.c.id, t.run.c.token, column)
-            )
-            for run_id, token, count in connection.execute(counted).all():
-                move = Move.ABANDON if count >= INFRASTRUCTURE_TRIES else Move.EXPIRE
-                self._move(connection, move, run_id, token, "no heartbeat: the lease ran out", wait_s=backoff_s(count))
-                lost += [live[run_id]] if run_id in live else []
+            for run_id in connection.execute(ripe).scalars().all():
+                counted = sa.update(t.run).where(t.run.c.id == run_id, over).values({count: count + 1})
+                row = connection.execute(counted.returning(t.run.c.token, count)).one_or_none()
+                if row is None:
+                    continue
+                reason, wait_s = "no heartbeat: the lease ran out", backoff_s(row[1])
+                for move in (Move.LAPSE, Move.ABANDON if row[1] >= INFRASTRUCTURE_TRIES else Move.EXPIRE):
+                    if self._move(connection, move, run_id, row.token, reason, wait_s=wait_s) is not None:
+                        break
+                held = attempts().where(t.attempt.c.run_id == run_id, t.attempt.c.token == row.token)
+                lost.append(attempt_record(connection.execute(held).one()))
         return tuple(lost)
 
-    # ---- the one way in which a state changes ----------------------------------------------------
+    # ---- moves -----------------------------------------------------------------------------------
 
     def _move(
         self,
@@ -268,35 +321,47 @@ class Store(Reader):
         signature: str = "",
         wait_s: float = 0.0,
     ) -> sa.Row[Any] | None:
-        """Change the state of a run as the table of transitions allows it; ``None`` if it does not."""
-        before = connection.execute(sa.select(t.run).where(t.run.c.id == run_id).with_for_update()).one_or_none()
-        source = None if before is None else RunState(before.state)
-        target = None if source is None else target_of(move, source)
-        if before is None or source is None or target is None or (is_fenced(move) and token is None):
-            return None
-        now = self.database.now()
-        values: dict[str, Any] = {"state": target, "lease_until": now + LEASE_S if target in LIVE else None}
-        if move is Move.CLAIM:
-            values |= {"token": t.run.c.token + 1, "cancel_requested": False}
-        if target is RunState.QUEUED:
-            values |= {"not_before": now + wait_s}
-        if target in RECORDED or reason:
-            values |= {"reason": reason, "signature": signature}
-        guard = [t.run.c.id == run_id, t.run.c.state == source]
-        guard += [] if token is None else [t.run.c.token == token]
-        after = connection.execute(sa.update(t.run).where(*guard).values(values).returning(t.run)).one_or_none()
-        if after is None:
-            return None
-        if source in LIVE and target not in LIVE:
-            ended = {"ended_at": now, "outcome": move, "reason": reason, "signature": signature}
-            connection.execute(_attempt_row(run_id, after.token).values(ended))
-        line = {"run_id": run_id, "token": after.token, "move": move, "source": source, "target": target}
-        connection.execute(sa.insert(t.event).values(**line, at=now, reason=reason))
-        return after
+        """Move one run; ``None`` if the table of transitions does not allow it."""
+        why = {"reason": reason, "signature": signature}
+        which = t.run.c.id == run_id
+        rows = move_runs(connection, self.database.now(), move, which, token=token, wait_s=wait_s, **why)
+        return rows[0] if rows else None
+
+    def _end(
+        self,
+        connection: sa.Connection,
+        move: Move,
+        run_id: int,
+        token: int,
+        reason: str,
+        *,
+        signature: str,
+        wait_s: float,
+    ) -> sa.Row[Any] | None:
+        """End an attempt without a result: cancel its run if somebody asked for it, else make the move."""
+        row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)
+        if row is None:
+            row = self._move(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
+            if row is not None and signature:
+                _pause_studies(connection, run_id, signature, reason)
+        return row
 
 
-def _attempt_row(run_id: int, token: int) -> sa.Update:
-    return sa.update(t.attempt).where(t.attempt.c.run_id == run_id, t.attempt.c.token == token)
+def _pause_studies(connection: sa.Connection, run_id: int, signature: str, reason: str) -> None:
+    """Pause the studies of a run in which too many arms have failed with this signature."""
+    mine = sa.select(t.study_run.c.study_id).where(t.study_run.c.run_id == run_id)
+    # two failures at once are counted one after the other; a claim's reference to the study does not wait
+    locked = sa.select(t.study.c.id).where(t.study.c.id.in_(mine), t.study.c.paused == "").order_by(t.study.c.id)
+    for study_id in connection.execute(locked.with_for_update(key_share=True)).scalars().all():
+        arms = (
+            sa.select(sa.func.count(t.study_run.c.arm.distinct()))
+            .join(t.run, t.run.c.id == t.study_run.c.run_id)
+            .where(t.study_run.c.study_id == study_id, t.run.c.signature == signature, t.run.c.state.not_in(RECORDED))
+        )
+        count = connection.execute(arms).scalar_one()
+        if count >= SAME_FAILURES:
+            paused = f"{count} arms failed with the same error: {reason}"
+            connection.execute(sa.update(t.study).where(t.study.c.id == study_id).values(paused=paused))
 
 
 def _require(row: sa.Row[Any] | None, run_id: int, token: int) -> sa.Row[Any]:

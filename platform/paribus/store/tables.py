@@ -26,6 +26,7 @@ study = sa.Table(
     sa.Column("fingerprint", sa.String(64), nullable=False),
     sa.Column("plan", sa.Text, nullable=False),
     sa.Column("submitted_at", sa.Float, nullable=False),
+    sa.Column("paused", sa.Text, nullable=False, server_default=""),
     sa.UniqueConstraint("name", "fingerprint"),
 )
 
@@ -45,6 +46,9 @@ run = sa.Table(
     sa.Column("cancel_requested", sa.Boolean, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("signature", sa.Text, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("requeues", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("step", sa.Integer, nullable=False, server_default="0"),
     sa.UniqueConstraint("fingerprint"),
     sa.CheckConstraint(f"state IN ({_STATES})", name="state"),
     sa.Index(None, "state", "lease_until"),
@@ -57,6 +61,7 @@ study_run = sa.Table(
     sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), nullable=False),
     sa.Column("arm", sa.String(64), nullable=False),
     sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("withdrawn", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.PrimaryKeyConstraint("study_id", "run_id"),
     sa.Index(None, "run_id"),
 )

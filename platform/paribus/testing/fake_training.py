@@ -2,8 +2,9 @@
 
 The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "rules": [{"do": "crash", "at": 5, "seed": 1,
 "token": 1}]}``. A rule applies to the runs that its ``arm``, ``seed`` and ``token`` name (absent: all), when step
-``at`` would be written. ``do`` is ``crash``, ``exit`` (status 0 without a result), ``hang``, ``deaf`` (like ``hang``,
-and SIGTERM is not heard), ``nan``, ``garbage`` (a line that is no metric line) or ``kill`` (SIGKILL to itself).
+``at`` would be written. ``do`` is ``crash``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``,
+``deaf`` (like ``hang``, and SIGTERM is not heard), ``nan``, ``garbage`` (a line that is no metric line) or ``kill``
+(SIGKILL to itself).
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
             raise ValueError(f"made to fail in process {os.getpid()}")
         case "exit":
             sys.exit(0)
+        case "requeue":
+            sys.exit(75)
         case "hang" | "deaf":
             if what == "deaf":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paribus.errors import RunFolderError
 from paribus.track.folder import MetricLine
 
 BATCH = 1000
@@ -27,6 +29,7 @@ LONGEST = 500
 """Characters of a parameter's value; the rest is in ``job.json``."""
 
 RUN_TAG = "paribus.run"
+_DOCTOR = "paribus-doctor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,17 @@ class MlflowMirror:
     def steps(self, identity: str, keys: Iterable[str]) -> dict[str, set[int]]:
         """Return the steps that MLflow holds of each metric."""
         return {key: {m.step for m in self._client.get_metric_history(identity, key)} for key in keys}
+
+    def latency(self) -> float:
+        """Return the seconds that one write and one read take; what is written for it does not show in MLflow."""
+        identity, key, now = self._experiment(_DOCTOR), "paribus.doctor", time.perf_counter()
+        try:
+            self._client.set_experiment_tag(identity, key, str(now))
+            if self._client.get_experiment(identity).tags.get(key) != str(now):
+                raise RunFolderError(f"MLflow does not give back what was written to the experiment {_DOCTOR}")
+            return time.perf_counter() - now
+        finally:
+            self._client.delete_experiment(identity)
 
     def _experiment(self, study: str) -> str:
         if study not in self._experiments:

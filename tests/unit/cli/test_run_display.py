@@ -40,7 +40,7 @@ def view(tmp_path):
 
 def summary(**values):
     """Return how a session ended."""
-    known = {"ending": Ending.COMPLETE, "trained": True, "mirror": "", "seconds": 61.0}
+    known = {"ending": Ending.COMPLETE, "trained": True, "paused": "", "mirror": "", "seconds": 61.0}
 
     class Named:
         name = "ladder"
@@ -88,6 +88,11 @@ def test_without_a_terminal_there_is_one_line_an_event(view, capsys):
         ({"trained": False}, 0, "nothing to train"),
         ({"ending": Ending.INTERRUPTED}, 130, "Type the same command to go on"),
         ({"ending": Ending.BUDGET}, 1, "the budget is used up"),
+        (
+            {"ending": Ending.PAUSED, "paused": "3 arms failed"},
+            1,
+            "Paused: 3 arms failed\nMend it, then `paribus retry",
+        ),
         ({"counts": {RunState.FAILED: 1}}, 1, "paribus status ladder"),
         ({"counts": {RunState.QUARANTINED: 1, RunState.SUCCEEDED: 2}}, 1, "1 quarantined, 2 succeeded"),
         ({"mirror": "MLflow does not have everything yet"}, 0, "MLflow does not have everything yet"),

@@ -8,8 +8,9 @@ import pytest
 from paribus.engines.base import JobState, Status
 from paribus.errors import RunnerError, StoreError
 from paribus.schedule.scheduler import Ending, Scheduler
+from paribus.store.moves import LEASE_S
 from paribus.store.states import RunState
-from paribus.store.store import LEASE_S, Store
+from paribus.store.store import Store
 from paribus.study.job import Job
 from paribus.testing.plans import small_plan
 from paribus.track.folder import RunFolder, write_json
@@ -223,6 +224,24 @@ def test_an_interrupt_stops_with_grace_and_a_second_one_by_force(case):
     one.engine.ended = dict.fromkeys(one.engine.specs, -9)
     assert one.scheduler.turn() is Ending.INTERRUPTED
     assert set(one.states()) == {"QUEUED"}
+
+
+def test_a_paused_study_comes_to_its_end_when_nothing_runs_any_more(case):
+    """What runs may finish; nothing more is claimed; the end is told as paused."""
+    one = case(engine=FakeEngine(slots=4), arms=5, seeds=1)
+    one.scheduler.turn()
+    good, *bad = list(one.engine.specs)
+    for name in (good, *bad):
+        one.start(name)
+    for name in bad:
+        run, token, _ = one.supervisor(name)
+        one.store.fail(run, token, "program", "ValueError", "ValueError")
+        one.engine.ended[name] = 0
+    assert one.scheduler.turn() is None
+    one.finish(good)
+    assert one.scheduler.turn() is Ending.PAUSED
+    assert len(one.engine.specs) == 4
+    assert "3 arms failed with the same error" in one.store.paused(one.study.id)
 
 
 def test_the_folder_of_a_lost_store_is_not_written_over(case):

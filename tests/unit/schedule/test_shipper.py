@@ -150,13 +150,14 @@ def test_lines_are_shipped_as_they_come_and_the_run_is_closed_at_its_end(case):
     write(folder, range(3, 5))
     folder.result.write_text("{}")
     case.finish()
-    assert unshipped(case.home, [case.run]) == {case.run}
+    assert unshipped(case.home, {case.run: 1}) == {case.run}
     assert shipper.turn() == 0
     assert len(case.steps_held()) == 5
     assert case.mirror.status == {case.run: True}
     assert case.mirror.files[case.run] == {"job.json", "result.json"}
     assert case.mirror.tags[case.run]["paribus.arm"] == "arm 0"
-    assert unshipped(case.home, [case.run]) == frozenset()
+    assert unshipped(case.home, {case.run: 1}) == frozenset()
+    assert unshipped(case.home, {case.run: 2}) == {case.run}
 
 
 def test_a_shipper_that_dies_anywhere_doubles_nothing(case):
@@ -254,3 +255,22 @@ def test_a_line_that_cannot_be_read_is_told_and_the_run_is_closed(case):
     assert shipper.turn() == 0
     assert "not a metric line" in case.mirror.tags[case.run]["paribus.unreadable"]
     assert case.mirror.status == {case.run: False}
+
+
+def test_a_run_that_is_tried_again_after_its_end_is_shipped_again(case):
+    """What the new attempts add is in the mirror, and the status is the new one."""
+    for _ in range(2):
+        write(case.attempt(), range(2))
+        case.store.fail(case.claim.run_id, case.claim.token, "program", "x")
+    shipper = case.shipper()
+    assert shipper.turn() == 0
+    assert case.mirror.status == {case.run: False}
+    case.store.retry("small", author="ada", reason="mended")
+    assert shipper.turn() == 0
+    write(case.attempt(), range(4))
+    case.finish()
+    assert unshipped(case.home, {case.run: 3}) == {case.run}
+    assert shipper.turn() == 0
+    assert case.steps_held() == [(i, float(i)) for i in range(4)]
+    assert case.mirror.status == {case.run: True}
+    assert unshipped(case.home, {case.run: 3}) == frozenset()

@@ -249,3 +249,12 @@ def test_a_killed_supervisor_takes_its_runner_along(folder, tmp_path, fake):
     while runner.alive():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_a_runner_that_asks_to_be_queued_again_is_told_with_its_step(folder, office, fake):
+    """The store can see whether it comes further; one that is stopped from outside is not counted."""
+    fake("requeue")
+    assert supervise(folder, office) == 0
+    assert (office.last["do"], office.last["step"]) == ("release", 2)
+    assert office.last["wait_s"] > 0
+    assert "after step 2" in office.last["reason"]

@@ -1,10 +1,10 @@
-"""A store in memory on a clock that tests set, and a plan."""
+"""A store on a clock that tests set, in SQLite's memory and on a real PostgreSQL server."""
 
 import pytest
 
 from paribus.store.database import Database
 from paribus.store.store import Store
-from paribus.store.tables import metadata
+from paribus.testing.databases import memory_database, postgresql
 
 
 class Clock:
@@ -18,22 +18,27 @@ class Clock:
         return self.now
 
 
-def memory_store(clock, home):
-    """Return an empty store that exists as long as its connection."""
-    database = Database("sqlite://", clock)
-    metadata.create_all(database.engine)
-    return Store(database, home)
-
-
 @pytest.fixture
 def clock():
     """A clock."""
     return Clock()
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def server(request, monkeypatch):
+    """The URL of a new database on a server, and where `Store.open` looks; ``None``: a file in the home folder."""
+    monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
+    if request.param == "sqlite":
+        yield None
+        return
+    with postgresql() as url:
+        monkeypatch.setenv("PARIBUS_DATABASE_URL", url.render_as_string(hide_password=False))
+        yield url
+
+
 @pytest.fixture
-def store(clock, tmp_path):
-    """A store in memory."""
-    made = memory_store(clock, tmp_path)
-    yield made
-    made.close()
+def store(server, clock, tmp_path):
+    """An empty store."""
+    database = memory_database(clock) if server is None else Database(server, clock)
+    with Store(database, tmp_path) as made:
+        yield made

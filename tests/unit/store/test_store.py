@@ -5,10 +5,11 @@ import multiprocessing
 import pytest
 
 from paribus.errors import LostLease, StoreError
+from paribus.store.moves import LEASE_S
 from paribus.store.reader import Reader
 from paribus.store.recorded import recorded_runs
 from paribus.store.states import RunState
-from paribus.store.store import INFRASTRUCTURE_TRIES, LEASE_S, Store, backoff_s
+from paribus.store.store import INFRASTRUCTURE_TRIES, Store, backoff_s
 from paribus.testing.plans import small_plan
 
 
@@ -141,8 +142,7 @@ def test_cancelling_is_a_request_that_a_finish_may_beat(store):
     """A queued run is cancelled at once; a running one at its next heartbeat, unless it finishes first."""
     study = store.add_study(small_plan(arms=3, seeds=1))
     first, second = started(store, study), started(store, study)
-    for run in store.runs_of(study.id):
-        store.request_cancel(run.id)
+    store.cancel("small")
     assert states(store, study) == [RunState.RUNNING, RunState.RUNNING, RunState.CANCELLED]
     assert store.renew(first.run_id, first.token).cancel
     store.finish(first.run_id, first.token, {})
@@ -168,7 +168,7 @@ def test_an_unknown_study_is_told_with_the_nearest_name(store):
         store.study("lader")
 
 
-def test_asking_what_is_recorded_makes_no_database(tmp_path):
+def test_asking_what_is_recorded_makes_no_database(server, tmp_path):
     """`paribus plan` leaves no trace; with a store it learns which runs have results."""
     plan = small_plan()
     fingerprints = [r.fingerprint for r in plan.runs]
@@ -204,8 +204,8 @@ def claim_all(home, results):
     results.put(claimed)
 
 
-def test_two_processes_never_claim_the_same_run(tmp_path):
-    """Both claim as fast as they can from one file: each run goes to one of them."""
+def test_two_processes_never_claim_the_same_run(server, tmp_path):
+    """Both claim as fast as they can from one database: each run goes to one of them."""
     with Store.open(tmp_path) as store:
         store.add_study(small_plan(arms=10, seeds=5))
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""The migrations make the tables that the code expects, and can be undone."""
+"""The migrations make the tables that the code expects, from every revision, and can be undone, on both databases."""
 
 import pytest
 import sqlalchemy as sa
@@ -9,55 +9,178 @@ from alembic.script import ScriptDirectory
 
 from paribus._resources import data_root
 from paribus.errors import StoreError
-from paribus.store.database import Database, file_url
-from paribus.store.migrate import HEAD, VERSION_TABLE, migrate, revision_of, run_alembic
-from paribus.store.reader import Reader
+from paribus.store import migrate as migrating
+from paribus.store.audit import audit
+from paribus.store.database import Database, database_url, file_url
+from paribus.store.migrate import HEAD, VERSION_TABLE, migrate, run_alembic, upgrade
+from paribus.store.reader import PLAN, Reader
+from paribus.store.snapshot import snapshot
 from paribus.store.store import Store
 from paribus.store.tables import metadata
+from paribus.testing.databases import postgresql
+from paribus.testing.plans import small_plan
 
 
-@pytest.fixture
-def database(tmp_path):
-    """An empty database."""
-    made = Database(file_url(tmp_path))
-    yield made
-    made.close()
+def scripts():
+    """Return the migrations, oldest first."""
+    config = Config()
+    config.set_main_option("script_location", str(data_root("db_migrations")))
+    return [s.revision for s in ScriptDirectory.from_config(config).walk_revisions()][::-1]
+
+
+REVISIONS = scripts()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request, tmp_path, monkeypatch):
+    """An empty database, where `Store.open` looks."""
+    monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
+    if request.param == "sqlite":
+        made = Database(file_url(tmp_path))
+        yield made
+        made.close()
+        return
+    with postgresql(empty=True) as url:
+        monkeypatch.setenv("PARIBUS_DATABASE_URL", url.render_as_string(hide_password=False))
+        made = Database(url)
+        yield made
+        made.close()
+
+
+def fill(database):
+    """Write one finished and one interrupted run with the columns that a revision has and that have no default."""
+    plan = small_plan(arms=1, seeds=2)
+    done, waiting = (p.fingerprint for p in plan.runs)
+    run = {"study_id": 1, "token": 1, "not_before": 0.0, "program_failures": 0, "infrastructure_failures": 0,
+           "cancel_requested": False, "reason": "", "signature": ""}  # fmt: skip
+    attempt = {"study_id": 1, "token": 1, "engine": "local", "worker": "here", "external_id": "", "gpus": 0.0,
+               "claimed_at": 5.0, "started_at": 6.0, "ended_at": 7.0, "reason": "", "signature": ""}  # fmt: skip
+    result = {"run_id": 1, "token": 1, "payload": "{}", "at": 7.0,
+              "payload_hash": "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"}  # fmt: skip
+    log = [(1, 0, "submit", "PLANNED", "QUEUED"), (1, 1, "claim", "QUEUED", "LEASED"),
+           (1, 1, "start", "LEASED", "RUNNING"), (1, 1, "succeed", "RUNNING", "SUCCEEDED"),
+           (2, 0, "submit", "PLANNED", "QUEUED"), (2, 1, "claim", "QUEUED", "LEASED"),
+           (2, 1, "start", "LEASED", "RUNNING"), (2, 1, "release", "RUNNING", "QUEUED")]  # fmt: skip
+    names = ("run_id", "token", "move", "source", "target")
+    study = {"name": plan.study, "fingerprint": plan.fingerprint, "plan": PLAN.dump_json(plan).decode()}
+    rows = {
+        "study": [{**study, "submitted_at": 1.0}],
+        "run": [
+            {**run, "fingerprint": done, "seed": 0, "state": "SUCCEEDED"},
+            {**run, "fingerprint": waiting, "seed": 1, "state": "QUEUED"},
+        ],
+        "study_run": [{"study_id": 1, "run_id": i + 1, "arm": "arm0", "position": i} for i in range(2)],
+        "attempt": [
+            {**attempt, "run_id": 1, "submit_name": "one", "outcome": "succeed"},
+            {**attempt, "run_id": 2, "submit_name": "two", "outcome": "release"},
+        ],
+        "result": [result],
+        "event": [{**dict(zip(names, line, strict=True)), "at": 7.0, "reason": ""} for line in log],
+    }
+    tables = sa.MetaData()
+    with database.write() as connection:
+        tables.reflect(connection)
+        for name, values in rows.items():
+            connection.execute(sa.insert(tables.tables[name]), values)
+
+
+def differences(database):
+    """Return what alembic would add or change."""
+    with database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
+        return compare_metadata(context, metadata)
 
 
 def test_the_newest_revision_is_the_one_in_the_code():
     """`HEAD` saves the import of alembic; it must name the last script."""
-    config = Config()
-    config.set_main_option("script_location", str(data_root("db_migrations")))
-    assert ScriptDirectory.from_config(config).get_current_head() == HEAD
+    assert REVISIONS[-1] == HEAD
 
 
-def test_a_migrated_database_is_what_the_code_expects(database, tmp_path):
-    """Alembic finds nothing to add or change."""
-    migrate(database, tmp_path / "lock")
-    with database.read() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
-        assert compare_metadata(context, metadata) == []
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_from_every_revision_up_and_nothing_is_lost(database, tmp_path, revision):
+    """A filled database of any age has the newest shape afterwards, its rows, and no broken promise."""
+    run_alembic(database, "upgrade", revision)
+    fill(database)
+    upgrade(database, tmp_path / "lock")
+    assert differences(database) == []
+    with Store.open(tmp_path) as store:
+        study = store.study("small")
+        assert [str(r.state) for r in store.runs_of(study.id)] == ["SUCCEEDED", "QUEUED"]
+        claim = store.claim(study.id, engine="local", worker="here")
+        assert (claim.run_id, claim.token) == (2, 2)
+        store.start(2, 2)
+        store.finish(2, 2, {})
+        assert audit(snapshot(store, folders=False)) == ()
 
 
-def test_migrations_go_up_down_and_up_again(database):
-    """Down to nothing leaves no table but the version's."""
+@pytest.mark.parametrize("revision", [*REVISIONS[:-1], "base"])
+def test_down_to_every_revision_and_up_again(database, tmp_path, revision):
+    """Rows that an older revision can hold are still there; down to nothing leaves no table but the version's."""
     run_alembic(database, "upgrade", HEAD)
-    run_alembic(database, "downgrade", "base")
+    fill(database)
+    run_alembic(database, "downgrade", revision)
     with database.read() as connection:
-        assert sa.inspect(connection).get_table_names() == [VERSION_TABLE]
-    run_alembic(database, "upgrade", HEAD)
-    with database.read() as connection:
-        assert revision_of(connection) == HEAD
+        names = sa.inspect(connection).get_table_names()
+        kept = revision != "base"
+        assert (names == [VERSION_TABLE]) is not kept
+        if kept:
+            assert connection.execute(sa.text("SELECT COUNT(*) FROM run")).scalar_one() == 2
+    upgrade(database, tmp_path / "lock")
+    assert differences(database) == []
 
 
-def test_a_database_of_a_newer_version_is_refused(tmp_path):
+def pretend(database, revision):
+    """Write another revision into the database."""
+    with database.write() as connection:
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'"))
+
+
+def test_a_database_of_a_newer_version_is_refused(database, tmp_path):
     """Writing to it could destroy what this version does not know."""
     Store.open(tmp_path).close()
-    database = Database(file_url(tmp_path))
-    with database.write() as connection:
-        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-    database.close()
-    with pytest.raises(StoreError, match=r"revision 9999.*Update Paribus"):
+    pretend(database, "9999")
+    with pytest.raises(StoreError, match=r"revision 9999.*pdate Paribus"):
         Store.open(tmp_path)
     with pytest.raises(StoreError, match="revision 9999"):
         Reader.look(tmp_path)
+
+
+def test_a_process_of_an_older_version_begins_nothing_and_finishes_what_it_has(database, tmp_path):
+    """The database is upgraded while it works: no claim, no study; what it holds comes to its end."""
+    with Store.open(tmp_path) as store:
+        study = store.add_study(small_plan())
+        claim = store.claim(study.id, engine="local", worker="here")
+        pretend(database, "9999")
+        for begin in (
+            lambda: store.claim(study.id, engine="local", worker="here"),
+            lambda: store.add_study(study.plan),
+        ):
+            with pytest.raises(StoreError, match=r"from revision \d+ to 9999"):
+                begin()
+        store.start(claim.run_id, claim.token)
+        store.renew(claim.run_id, claim.token)
+        store.finish(claim.run_id, claim.token, {})
+        assert store.result(claim.fingerprint).token == 1
+
+
+def test_only_a_file_is_upgraded_without_being_asked(database, tmp_path, monkeypatch):
+    """On a server others may work with an older version: a person decides when."""
+    Store.open(tmp_path).close()
+    monkeypatch.setattr(migrating, "HEAD", "9999")
+    monkeypatch.setattr(migrating, "upgrade", lambda *_: pretend(database, "9999"))
+    if database.embedded:
+        Store.open(tmp_path).close()
+        return
+    with pytest.raises(StoreError, match="paribus db upgrade"):
+        Store.open(tmp_path)
+
+
+def test_an_empty_database_is_told(database, tmp_path):
+    """Looking makes no tables."""
+    with database.read():
+        pass
+    with pytest.raises(StoreError, match=r"is empty|there is no store"):
+        Reader.look(tmp_path)
+    assert database_url(tmp_path).get_backend_name() == database.url.get_backend_name()
+    migrate(database, tmp_path / "lock")
+    Reader.look(tmp_path).close()

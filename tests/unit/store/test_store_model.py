@@ -6,13 +6,17 @@ from pathlib import Path
 import sqlalchemy as sa
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from paribus.errors import LostLease
 from paribus.store import tables as t
+from paribus.store.audit import audit
 from paribus.store.database import Database
+from paribus.store.moves import LEASE_S
+from paribus.store.snapshot import snapshot
 from paribus.store.states import LIVE, RECORDED, TERMINAL, RunState, target_of
-from paribus.store.store import INFRASTRUCTURE_TRIES, LEASE_S, PROGRAM_TRIES, Store, backoff_s
+from paribus.store.store import INFRASTRUCTURE_TRIES, PROGRAM_TRIES, REQUEUE_TRIES, SAME_FAILURES, Store, backoff_s
+from paribus.testing.databases import memory_database, postgresql
 from paribus.testing.plans import small_plan
 
 RUNS = 3
@@ -29,6 +33,10 @@ class Run:
     program: int = 0
     infrastructure: int = 0
     cancel: bool = False
+    signature: str = ""
+    generation: int = 0
+    requeues: int = 0
+    step: int = 0
     results: list = field(default_factory=list)
 
 
@@ -38,16 +46,21 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.now = 1000.0
-        database = Database("sqlite://", lambda: self.now)
-        t.metadata.create_all(database.engine)
-        self.store = Store(database, Path("unused"))
+        self.store = Store(self.database(), Path("unused"))
         self.study = self.store.add_study(small_plan(arms=RUNS, seeds=1))
         self.ids = [r.id for r in self.store.runs_of(self.study.id)]
         self.model = {i: Run() for i in self.ids}
+        self.paused = False
+
+    def database(self):
+        """Return an empty database on this machine's clock."""
+        return memory_database(lambda: self.now)
 
     def teardown(self):
-        """Close the connection."""
+        """The auditor finds nothing but leases that are long over, which only a scheduler takes back."""
+        found = audit(snapshot(self.store, folders=False))
         self.store.close()
+        assert [v for v in found if v.level == "critical"] == []
 
     runs = st.integers(0, RUNS - 1)
     ages = st.integers(0, 2)
@@ -60,28 +73,40 @@ class StoreMachine(RuleBasedStateMachine):
         return run_id, run, token, age == 0 and run.state in LIVE
 
     def call(self, allowed, function, *arguments, **keywords):
-        """Call the store; it must refuse exactly what the model does not allow."""
+        """Call the store; it must refuse exactly what the model does not allow, and then change nothing at all."""
+        before = None if allowed else self.everything()
         try:
             answer = function(*arguments, **keywords)
         except LostLease:
             assert not allowed
+            assert self.everything() == before
             return None
         assert allowed
         return answer
 
-    def put_back(self, run, wait=0.0):
-        """Queue a run of the model again."""
-        run.state, run.ready_at = RunState.QUEUED, self.now + wait
+    def everything(self):
+        """Return all rows of all tables."""
+        with self.store.database.read() as connection:
+            return [connection.execute(sa.select(table)).all() for table in t.metadata.sorted_tables]
+
+    def end(self, run, state, signature="", wait=0.0):
+        """End an attempt of the model without a result, and pause its study if the failure is common."""
+        run.state, run.signature = (RunState.CANCELLED if run.cancel else state), signature
+        if run.state is RunState.QUEUED:
+            run.ready_at = self.now + wait
+        alike = [r for r in self.model.values() if r.signature == signature != "" and r.state not in RECORDED]
+        self.paused = self.paused or (not run.cancel and len(alike) >= SAME_FAILURES)
 
     @rule()
     def claim(self):
         """The first run in queue order that is ready is claimed."""
-        ready = [i for i in self.ids if self.model[i].state is RunState.QUEUED and self.model[i].ready_at <= self.now]
+        queued = [] if self.paused else [i for i in self.ids if self.model[i].state is RunState.QUEUED]
+        ready = [i for i in queued if self.model[i].ready_at <= self.now]
         claim = self.store.claim(self.study.id, engine="test", worker="here")
         assert (claim.run_id if claim else None) == (ready[0] if ready else None)
         if claim:
             run = self.model[claim.run_id]
-            run.state, run.token, run.cancel = RunState.LEASED, run.token + 1, False
+            run.state, run.token = RunState.LEASED, run.token + 1
             run.lease_until = self.now + LEASE_S
             assert claim.token == run.token
 
@@ -111,53 +136,84 @@ class StoreMachine(RuleBasedStateMachine):
         allowed = fresh or (token, payload) in run.results
         self.call(allowed, self.store.finish, run_id, token, {"payload": payload}, stopped_early=early)
         if fresh:
-            run.state = RunState.STOPPED_EARLY if early else RunState.SUCCEEDED
+            run.state, run.signature = (RunState.STOPPED_EARLY if early else RunState.SUCCEEDED), ""
             run.results.append((token, payload))
 
     @rule(index=runs, age=ages, wait=st.sampled_from([0.0, 5.0]))
     def release(self, index, age, wait):
-        """An interrupted run goes back into the queue."""
+        """A run that was interrupted from outside goes back into the queue, as often as it is."""
         run_id, run, token, holds = self.holder(index, age)
         self.call(holds, self.store.release, run_id, token, "interrupted", wait_s=wait)
         if holds:
-            self.put_back(run, wait)
+            self.end(run, RunState.QUEUED, wait=wait)
 
-    @rule(index=runs, age=ages, program=st.booleans())
-    def fail(self, index, age, program):
-        """Failures of program and infrastructure are counted apart."""
+    @rule(index=runs, age=ages, step=st.integers(0, 3))
+    def ask_to_be_queued(self, index, age, step):
+        """A run that asks for it by itself goes back as long as it comes further in between."""
         run_id, run, token, holds = self.holder(index, age)
-        state = self.call(
-            holds, self.store.fail, run_id, token, "program" if program else "infrastructure", "why", "sig"
-        )
+        state = self.call(holds, self.store.release, run_id, token, "asked", step=step)
+        if not holds:
+            return
+        further, run.step = step > run.step, max(step, run.step)
+        run.requeues = 0 if further else run.requeues + 1
+        if run.requeues >= REQUEUE_TRIES:
+            self.end(run, RunState.QUARANTINED, "asked to be queued again without coming further")
+        else:
+            self.end(run, RunState.QUEUED)
+        assert state is run.state
+
+    @rule(index=runs, age=ages, program=st.booleans(), signature=st.sampled_from(["", "one", "other"]))
+    def fail(self, index, age, program, signature):
+        """Failures of program and infrastructure are counted apart; the same one in several arms pauses the study."""
+        run_id, run, token, holds = self.holder(index, age)
+        kind = "program" if program else "infrastructure"
+        state = self.call(holds, self.store.fail, run_id, token, kind, "why", signature)
         if not holds:
             return
         run.program += program
         run.infrastructure += not program
+        after = RunState.QUEUED
         if program and run.program >= PROGRAM_TRIES:
-            run.state = RunState.QUARANTINED
+            after = RunState.QUARANTINED
         elif not program and run.infrastructure >= INFRASTRUCTURE_TRIES:
-            run.state = RunState.FAILED
-        else:
-            self.put_back(run, 0.0 if program else backoff_s(run.infrastructure))
+            after = RunState.FAILED
+        self.end(run, after, signature, 0.0 if program else backoff_s(run.infrastructure))
         assert state is run.state
 
     @rule(index=runs)
-    def request_cancel(self, index):
+    def cancel(self, index):
         """A queued run is cancelled at once, a live one is asked."""
-        run_id, run, _, _ = self.holder(index, 0)
-        self.store.request_cancel(run_id)
+        run = self.model[self.ids[index]]
+        done = self.store.cancel("small", f"arm{index}")
+        assert (done.queued, done.running) == (run.state is RunState.QUEUED, run.state in LIVE)
+        assert (done.ended, done.shared) == (run.state in TERMINAL, 0)
         if run.state is RunState.QUEUED:
-            run.state = RunState.CANCELLED
+            run.state, run.signature = RunState.CANCELLED, ""
         elif run.state in LIVE:
             run.cancel = True
 
+    @rule(index=runs)
+    def retry(self, index):
+        """A run without a result begins anew, a live one goes on, and the pause is lifted."""
+        run = self.model[self.ids[index]]
+        revived = run.state in TERMINAL and run.state not in RECORDED
+        done = self.store.retry("small", f"arm{index}", author="me", reason="why not")
+        assert (done.queued, done.kept, done.lifted) == (revived, run.state in LIVE and run.cancel, self.paused)
+        self.paused = False
+        if run.state in LIVE or revived:
+            run.cancel = False
+        if revived:
+            run.state, run.ready_at, run.signature = RunState.QUEUED, self.now, ""
+            run.program = run.infrastructure = run.requeues = 0
+            run.generation += 1
+
     @rule(index=runs, age=ages)
     def cancelled(self, index, age):
-        """The holder notes that it has obeyed."""
+        """The holder notes that it has obeyed; without a request there is nothing to obey."""
         run_id, run, token, holds = self.holder(index, age)
-        self.call(holds, self.store.cancelled, run_id, token)
-        if holds:
-            run.state = RunState.CANCELLED
+        self.call(holds and run.cancel, self.store.cancelled, run_id, token)
+        if holds and run.cancel:
+            run.state, run.signature = RunState.CANCELLED, ""
 
     @rule(seconds=st.sampled_from([1.0, 30.0, LEASE_S + 1, 3600.0]))
     def pass_time(self, seconds):
@@ -173,10 +229,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert {(a.run_id, a.token) for a in lost} == {(i, r.token) for i, r in over.items()}
         for run in over.values():
             run.infrastructure += 1
-            if run.infrastructure >= INFRASTRUCTURE_TRIES:
-                run.state = RunState.FAILED
-            else:
-                self.put_back(run, backoff_s(run.infrastructure))
+            failed = run.infrastructure >= INFRASTRUCTURE_TRIES
+            self.end(run, RunState.FAILED if failed else RunState.QUEUED, wait=backoff_s(run.infrastructure))
 
     @invariant()
     def rows_are_what_the_model_says(self):
@@ -186,6 +240,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert (record.state, record.token) == (run.state, run.token)
             assert (record.program_failures, record.infrastructure_failures) == (run.program, run.infrastructure)
             assert (record.lease_until is not None) == (run.state in LIVE)
+            assert (record.signature, record.cancel_requested) == (run.signature, run.cancel)
+        assert (self.store.paused(self.study.id) != "") == self.paused
 
     @invariant()
     def a_run_has_one_result_exactly_if_it_is_recorded(self):
@@ -199,14 +255,15 @@ class StoreMachine(RuleBasedStateMachine):
     def the_log_replays_to_the_rows(self):
         """Each line of the log is an allowed move from the state that the line before left."""
         for run_id, run in self.model.items():
-            state, claims = RunState.PLANNED, 0
+            state, claims, generation = RunState.PLANNED, 0, 0
             for event in self.store.events_of(run_id):
                 assert event.source == state
-                assert state not in TERMINAL
+                assert (state in TERMINAL) == (event.move == "rerun")
+                generation += event.move == "rerun"
                 state = target_of(event.move, state)
                 claims += event.move == "claim"
                 assert (event.target, event.token) == (state, claims)
-            assert (state, claims) == (run.state, run.token)
+            assert (state, claims, generation) == (run.state, run.token, run.generation)
 
     @invariant()
     def an_attempt_is_open_exactly_while_it_holds_its_run(self):
@@ -218,3 +275,23 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+class PostgresqlStoreMachine(StoreMachine):
+    """The same on a server, with one database that is emptied between histories."""
+
+    def database(self):
+        """Return the database, empty."""
+        database = Database(PostgresqlStoreMachine.url, lambda: self.now)
+        with database.write() as connection:
+            names = ", ".join(table.name for table in t.metadata.sorted_tables)
+            connection.execute(sa.text(f"TRUNCATE {names} RESTART IDENTITY"))
+        return database
+
+
+def test_the_model_holds_on_a_server():
+    """A short run: what differs between the databases is how they lock."""
+    with postgresql() as url:
+        PostgresqlStoreMachine.url = url
+        short = settings(max_examples=8, stateful_step_count=30, deadline=None)
+        run_state_machine_as_test(PostgresqlStoreMachine, settings=short)

@@ -1,0 +1,71 @@
+"""``paribus cancel``: end a study, or one of its arms; also while it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paribus.cli.report import study_name
+
+if TYPE_CHECKING:
+    from paribus.store.records import Cancellation, StudyRecord
+
+
+@click.command()
+@click.argument("study")
+@click.argument("arm", required=False)
+@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+def command(study: str, arm: str | None, folder: Path | None) -> None:
+    """Cancel the runs of STUDY, a name or a study file, or of its ARM alone, as `paribus status STUDY` lists it.
+
+    Queued runs are cancelled at once. Running ones write a checkpoint and end; one that finishes first keeps its
+    result. A run that another study asks for, too, goes on for that one.
+    """
+    from paribus.store.reader import Reader
+    from paribus.store.store import Store
+    from paribus.study.home import home
+
+    place = folder or home()
+    Reader.look(place).close()  # nothing is made for a name that was mistyped
+    with Store.open(place) as store:
+        record = store.study(study_name(study))
+        done = store.cancel(record.name, None if arm is None else arm_key(record, arm))
+    for line in lines(record.name, arm, done):
+        click.echo(line)
+
+
+def arm_key(study: StudyRecord, named: str) -> str:
+    """Return the key of an arm that is given by its label or its key.
+
+    Raises:
+        StoreError: the study has no such arm; the message lists those that there are.
+    """
+    from paribus.errors import StoreError, did_you_mean
+
+    keys = {arm.label: arm.key for arm in study.plan.arms} | {arm.key: arm.key for arm in study.plan.arms}
+    if named not in keys:
+        labels = [arm.label for arm in study.plan.arms]
+        near = did_you_mean(named, labels)
+        raise StoreError(f"the study `{study.name}` has no arm `{named}`.{near} Arms: {', '.join(labels)}.")
+    return keys[named]
+
+
+def lines(study: str, arm: str | None, done: Cancellation) -> list[str]:
+    """Return what to say."""
+    parts = [
+        f"{done.queued} queued cancelled" if done.queued else "",
+        f"{done.running} running asked to stop" if done.running else "",
+        f"{done.shared} left to other studies that ask for them" if done.shared else "",
+        f"{done.ended} had ended before" if done.ended else "",
+    ]
+    subject = f"{study}, {arm}" if arm else study
+    said = [f"{subject}: {', '.join(p for p in parts if p) or 'it has no runs'}"]
+    if done.running:
+        said.append(
+            "A running one hears of it at its next heartbeat, within some ten seconds, and writes a checkpoint."
+        )
+    if done.queued or done.running or done.shared:
+        said.append(f"To take it back: paribus retry {study}{f' {arm!r}' if arm else ''}")
+    return said

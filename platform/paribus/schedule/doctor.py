@@ -1,0 +1,215 @@
+"""What may be wrong around the runs of a home folder, each with its remedy. It mends nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Literal
+
+import sqlalchemy as sa
+
+from paribus.engines.base import GROUP
+from paribus.engines.process import Identity
+from paribus.errors import RunFolderError, StoreError
+from paribus.schedule.probe import Answer, Probe
+from paribus.schedule.shipping import mlflow_is_installed
+from paribus.store.audit import INVARIANTS, audit, promise
+from paribus.store.migrate import revision_of
+from paribus.store.reader import Reader
+from paribus.store.snapshot import Snapshot, snapshot
+from paribus.store.states import LIVE
+from paribus.track.folder import RunFolder, read_json
+from paribus.track.mlflow import tracking_uri
+
+GIB = float(1 << 30)
+DISK_CRITICAL, DISK_WARN = 1 * GIB, 10 * GIB
+"""Bytes below which a run is likely to fail, and below which it is time to make room."""
+
+MLFLOW_SLOW_S = 2.0
+PROBE_S = 30.0
+"""Seconds to wait for MLflow or an engine."""
+
+ORPHAN_S = 30.0
+"""Seconds that processes may take to end after their attempt has ended."""
+
+_OWN = ("local", "inline")
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p")
+
+Level = Literal["ok", "warn", "critical", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what, e.g. ``disk``.
+        level: ``unknown`` where it could not be told, or does not matter unless it is used.
+        message: what was found, in one sentence.
+        remedy: what to do; empty if all is well.
+    """
+
+    name: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+def examine(home: Path, *, deep: bool = False) -> Iterator[Check]:
+    """Look at everything; questions that take long are asked first and answered last.
+
+    Args:
+        home: home folder; it need not be there.
+        deep: check the hashes of all checkpoints.
+    """
+    names = sorted(e.name for e in entry_points(group=GROUP))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-doctor-"))
+        engines = {name: Probe("engine", name, folder) for name in names}
+        mlflow = Probe("mlflow", str(home)) if mlflow_is_installed() and _has_mirror(home) else None
+        yield disk(home)
+        try:
+            reader = stack.enter_context(Reader.look(home))
+            begun = time.perf_counter()
+            seen = snapshot(reader, deep=deep)
+            yield database(reader, time.perf_counter() - begun)
+            yield from invariants(seen)
+            yield orphans(home, seen)
+        except StoreError as error:
+            missing = not (home / "runs").exists()
+            yield Check(name="database", level="unknown" if missing else "critical", message=str(error))
+        yield gpus()
+        yield mirror(home, mlflow.answer(PROBE_S) if mlflow else None)
+        yield from (engine(name, probe.answer(PROBE_S)) for name, probe in engines.items())
+
+
+def disk(home: Path) -> Check:
+    """Check the room for checkpoints."""
+    place = next(p for p in (home.resolve(), *home.resolve().parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    level: Level = "critical" if free < DISK_CRITICAL else "warn" if free < DISK_WARN else "ok"
+    remedy = (
+        "" if level == "ok" else f"Make room, or choose a folder elsewhere with --home. The largest part: {home}/runs"
+    )
+    return Check(name="disk", level=level, message=f"{free / GIB:.1f} GiB free at {place}", remedy=remedy)
+
+
+def database(reader: Reader, seconds: float) -> Check:
+    """Check how the database is kept."""
+    with reader.database.read() as connection:
+        revision = revision_of(connection)
+        sqlite = reader.database.embedded
+        mode = connection.execute(sa.text("PRAGMA journal_mode")).scalar_one() if sqlite else ""
+    kept = f", journal mode {mode}" if sqlite else ""
+    shown = f"{reader.database.name}, revision {revision}{kept}, read in {seconds:.2f} s"
+    if sqlite and mode != "wal":
+        remedy = "Its file system cannot do WAL: choose a folder on a local disk with --home."
+        return Check(name="database", level="warn", message=shown, remedy=remedy)
+    kind = _file_system(reader.home.resolve()) if sqlite else ""
+    if kind in _REMOTE:
+        remedy = "SQLite may be damaged there when several hosts open it: use a local disk, or PostgreSQL."
+        return Check(name="database", level="warn", message=f"{shown}, on {kind}", remedy=remedy)
+    return Check(name="database", level="ok", message=shown)
+
+
+def invariants(seen: Snapshot) -> Iterator[Check]:
+    """Check what must hold in every store."""
+    violations = audit(seen)
+    broken = {v.invariant for v in violations}
+    for v in violations:
+        message = f"{v.rows}: {v.message} (promise: {promise(v.invariant)})"
+        yield Check(name=v.invariant, level=v.level, message=message, remedy=v.remedy)
+    kept = len(INVARIANTS) - len(broken)
+    counts = f"{len(seen.runs)} runs, {len(seen.attempts)} attempts, {len(seen.results)} results"
+    yield Check(name="invariants", level="ok", message=f"{kept} of {len(INVARIANTS)} hold: {counts}")
+
+
+def orphans(home: Path, seen: Snapshot) -> Check:
+    """Check that no process of this host works for an attempt that has ended."""
+    leases = {(r.id, r.token): r.lease_until for r in seen.runs if r.state in LIVE}
+    left = []
+    for attempt in seen.attempts:
+        over = leases.get((attempt.run_id, attempt.token)) if attempt.ended_at is None else attempt.ended_at
+        if over is None or seen.now < over + ORPHAN_S:
+            continue
+        left += [i.pid for i in _processes(RunFolder.of(home, attempt.fingerprint, attempt.token)) if i.alive()]
+    left = [pid for pid in left if pid != os.getpid()]
+    if not left:
+        return Check(name="processes", level="ok", message="none of an ended attempt is left on this host")
+    groups = " ".join(f"-{pid}" for pid in left)
+    remedy = f"End them, each with its group: kill -9 {groups}"
+    return Check(name="processes", level="critical", message=f"{len(left)} of ended attempts still run", remedy=remedy)
+
+
+def _processes(folder: RunFolder) -> list[Identity]:
+    try:
+        here = read_json(folder.attempt)
+        return [Identity.read(here[name]) for name in ("supervisor", "runner")]
+    except (RunFolderError, KeyError, TypeError):
+        return []
+
+
+def gpus() -> Check:
+    """Check which GPUs there are."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Check(name="gpu", level="ok", message="no nvidia-smi here: runs train on the CPU")
+    query = [program, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        shown = subprocess.run(query, capture_output=True, text=True, check=True, timeout=PROBE_S).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        remedy = "Run nvidia-smi yourself: it says what is wrong with the driver."
+        return Check(name="gpu", level="warn", message=f"nvidia-smi failed: {error}", remedy=remedy)
+    names = [line.strip() for line in shown.splitlines() if line.strip()]
+    counted = ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names))
+    return Check(name="gpu", level="ok", message=counted or "nvidia-smi names no GPU: runs train on the CPU")
+
+
+def mirror(home: Path, answer: Answer | None) -> Check:
+    """Check MLflow."""
+    if not mlflow_is_installed():
+        remedy = "pip install 'paribus[mlflow]'"
+        return Check(name="mlflow", level="unknown", message="not installed: nothing is mirrored", remedy=remedy)
+    if answer is None:
+        return Check(name="mlflow", level="unknown", message="nothing has been mirrored from this home folder yet")
+    if answer.error:
+        remedy = "Runs go on without it, and are mirrored later. Check MLFLOW_TRACKING_URI and the server."
+        return Check(name="mlflow", level="critical", message=answer.error, remedy=remedy)
+    seconds = float(answer.value)
+    shown = f"one write and one read took {seconds * 1000:.0f} ms"
+    if seconds > MLFLOW_SLOW_S:
+        remedy = "The mirror will lag behind the runs, which do not wait for it."
+        return Check(name="mlflow", level="warn", message=shown, remedy=remedy)
+    return Check(name="mlflow", level="ok", message=shown)
+
+
+def _has_mirror(home: Path) -> bool:
+    uri = tracking_uri(home)
+    return not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).is_file()
+
+
+def engine(name: str, answer: Answer) -> Check:
+    """Check an engine."""
+    if not answer.error:
+        return Check(name=f"engine {name}", level="ok", message=f"{answer.value} runs at a time")
+    level: Level = "critical" if name in _OWN else "unknown"
+    remedy = f"Needed only with --engine {name}." if level == "unknown" else "Reinstall Paribus."
+    return Check(name=f"engine {name}", level=level, message=answer.error, remedy=remedy)
+
+
+def _file_system(path: Path) -> str:
+    """Return the kind of the file system that holds a path; empty where the system does not tell (not Linux)."""
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return ""
+    holding = [(len(place), kind) for place, kind in mounts if path.is_relative_to(place)]
+    return max(holding, default=(0, ""))[1]

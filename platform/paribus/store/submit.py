@@ -1,0 +1,81 @@
+"""Puts a plan into the store: each distinct run once, whoever asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+
+from paribus.store import tables as t
+from paribus.store.moves import Now, move_runs
+from paribus.store.requests import want_again
+from paribus.store.states import Move, RunState
+from paribus.study.plan import Plan
+
+PLAN = TypeAdapter(Plan)
+_BATCH = 500
+
+
+def submit(connection: sa.Connection, now: Now, plan: Plan) -> None:
+    """Insert a study, its runs that nobody asked for before, and its links; the same plan again gets a newer time."""
+    same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
+    resubmitted = sa.update(t.study).where(same).values(submitted_at=now)
+    if connection.execute(resubmitted.returning(t.study.c.id)).first() is not None:
+        return
+    row = {"name": plan.study, "fingerprint": plan.fingerprint, "plan": PLAN.dump_json(plan).decode()}
+    insert = sa.insert(t.study).values(**row, submitted_at=now).returning(t.study.c.id)
+    study_id = connection.execute(insert).scalar_one()
+    fingerprints = [p.fingerprint for p in plan.runs]
+    known = _known(connection, fingerprints)
+    fresh = [p for p in plan.runs if p.fingerprint not in known]
+    if fresh:
+        rows = [{**_NEW, "fingerprint": p.fingerprint, "study_id": study_id, "seed": p.seed} for p in fresh]
+        connection.execute(sa.insert(t.run), rows)
+        move_runs(connection, now, Move.SUBMIT, t.run.c.study_id == study_id)
+    ids = known | _known(connection, [p.fingerprint for p in fresh])
+    withdrawn = _withdrawn(connection, plan.study)
+    links = [
+        {
+            "study_id": study_id,
+            "run_id": ids[p.fingerprint],
+            "arm": p.arm,
+            "position": p.order,
+            "withdrawn": ids[p.fingerprint] in withdrawn,
+        }
+        for p in plan.runs
+    ]
+    if links:
+        connection.execute(sa.insert(t.study_run), links)
+    want_again(connection, now, study_id, f"asked for by the study {plan.study}")
+
+
+_NEW = {
+    "state": RunState.PLANNED,
+    "token": 0,
+    "not_before": 0.0,
+    "program_failures": 0,
+    "infrastructure_failures": 0,
+    "cancel_requested": False,
+    "reason": "",
+    "signature": "",
+}
+
+
+def _known(connection: sa.Connection, fingerprints: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of those runs that are there."""
+    found: dict[str, int] = {}
+    for batch in _batches(fingerprints):
+        query = sa.select(t.run.c.fingerprint, t.run.c.id).where(t.run.c.fingerprint.in_(batch))
+        found.update((row.fingerprint, row.id) for row in connection.execute(query))
+    return found
+
+
+def _batches(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (values[start : start + _BATCH] for start in range(0, len(values), _BATCH))
+
+
+def _withdrawn(connection: sa.Connection, name: str) -> set[int]:
+    """Return the runs that were cancelled under the name of a study: a changed plan does not bring them back."""
+    query = sa.select(t.study_run.c.run_id).join(t.study, t.study.c.id == t.study_run.c.study_id)
+    return set(connection.execute(query.where(t.study.c.name == name, t.study_run.c.withdrawn.is_(True))).scalars())

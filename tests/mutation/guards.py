@@ -1,0 +1,126 @@
+"""Removes each guard of the store in turn and runs its tests: every one of these faults must be seen.
+
+``make mutants``. A fault that no test sees would be one that nobody sees in a real store, either. Where two predicates say the
+same (a query that finds candidates, and the update that rechecks them), both are removed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("platform", "db_migrations", "ablations", "pyproject.toml", "tests/unit/store")
+TESTS = [f"tests/unit/store/test_store{name}.py" for name in ("_states", "", "_requests", "_migrations", "_model")]
+
+MOVES, STATES, STORE = "store/moves.py", "store/states.py", "store/store.py"
+REQUESTS, MIGRATE = "store/requests.py", "store/migrate.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: what is lost, and the changes that lose it, each of a text that occurs as often as ``times`` says."""
+
+    name: str
+    changes: tuple[tuple[str, str, str], ...]
+    times: int = 1
+
+
+def without(name: str, file: str, old: str, new: str = "", times: int = 1) -> Mutant:
+    """Return a mutant with one change."""
+    return Mutant(name, ((file, old, new),), times)
+
+
+MUTANTS = (
+    without("a move: only from its source state", MOVES, "t.run.c.state == step.source, "),
+    without("a move: only with the newest token", MOVES, "guard += [] if token is None else [t.run.c.token == token]"),
+    without("a move: never without a token where it is needed", MOVES, "if step.fenced and token is None:", "if False:"),
+    without("a move: only under its conditions", MOVES, ", *(CONDITIONS[c](now) for c in step.conditions)"),
+    without("a claim: raises the token", MOVES, 't.run.c.token + 1}', 't.run.c.token}'),
+    without("an attempt's writes: only with the newest token", MOVES, "t.run.c.token == token, t.run", "t.run"),
+    without("an attempt's writes: only while it is live", MOVES, ", t.run.c.state.in_(LIVE))", ")"),
+    without("an attempt's row: only its own", MOVES, "t.attempt.c.run_id == run_id, t.attempt.c.token == token", "t.attempt.c.run_id == run_id"),
+    without("a heartbeat: only of the holder", STORE, "sa.update(t.run).where(held_by(run_id, token)).values(lease", "sa.update(t.run).where(t.run.c.id == run_id).values(lease"),
+    without("a failure: counted only for the holder", STORE, "counted = sa.update(t.run).where(held_by(run_id, token)).values({column", "counted = sa.update(t.run).where(t.run.c.id == run_id).values({column"),
+    without("a requeue: counted only for the holder", STORE, "counted = sa.update(t.run).where(held_by(run_id, token)).values(values)", "counted = sa.update(t.run).where(t.run.c.id == run_id).values(values)"),
+    without("a requeue: only with progress", STORE, "sa.case((further, 0), else_=t.run.c.requeues + 1)", "0 * t.run.c.requeues"),
+    without("a result again: only of the same attempt", STORE, "(same.token, same.payload_hash) != (token, digest)", "same.payload_hash != digest"),
+    without("a result again: only the same result", STORE, "(same.token, same.payload_hash) != (token, digest)", "same.token != token"),
+    without("a claim: only what is queued", STORE, "t.run.c.state == RunState.QUEUED, "),
+    Mutant("a claim: only when its wait is over", ((STORE, ", t.run.c.not_before <= now", ""), (STATES, "s.LEASED, c.READY, ", "s.LEASED, "))),
+    without("a claim: not of a paused study", STORE, 't.study.c.paused == "", ', ""),
+    without("a claim: not of what the study has cancelled", STORE, ", t.study_run.c.withdrawn.is_(False))", ")"),
+    Mutant("an expiry: only when the lease is over", (
+        (STORE, "sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())", "t.run.c.state.in_(LIVE)"),
+        (MOVES, "lambda now: t.run.c.lease_until < now", "lambda now: sa.true()"),
+    )),
+    without("a lapse: only if cancellation was asked for", STATES, "c.LEASE_OVER, c.CANCEL_ASKED", "c.LEASE_OVER"),
+    without("a cancellation: only if it was asked for", STATES, "m.CANCEL, s.CANCELLED, c.CANCEL_ASKED, ", "m.CANCEL, s.CANCELLED, "),
+    Mutant("an ended attempt: its request to cancel is kept", (
+        (STORE, "row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)", "row = None"),
+        (MOVES, "lambda now: t.run.c.cancel_requested.is_(False)", "lambda now: sa.true()"),
+    )),
+    without("a lost lease: its request to cancel is kept", STORE, "(Move.LAPSE, Move.ABANDON", "(Move.ABANDON"),
+    without("a rerun: never of a run with a result", STATES, "for state in TERMINAL if state not in RECORDED", "for state in TERMINAL"),
+    without("cancelling: not what others wait for", REQUESTS, "sa.and_(asked, ~wanted)", "asked"),
+    without("cancelling: not what runs for others", REQUESTS, "where(asked, ~wanted, ", "where(asked, "),
+    without("cancelling: not what has ended", REQUESTS, "~wanted, t.run.c.state.in_(LIVE))", "~wanted)"),
+    without("a newer database: nothing is begun", MIGRATE, "revision = connection.execute(_REVISION).scalar()\n    if", "revision = HEAD\n    if"),
+)  # fmt: skip
+
+
+def plant(mutant: Mutant, place: Path) -> None:
+    """Copy the project and change the copy."""
+    for part in PARTS:
+        source, target = ROOT / part, place / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    for file, old, new in mutant.changes:
+        path = place / "platform/paribus" / file
+        text = path.read_text()
+        if text.count(old) != mutant.times:
+            sys.exit(
+                f"{mutant.name}: {old!r} occurs {text.count(old)} times in {file}: the code has changed, change this"
+            )
+        path.write_text(text.replace(old, new))
+
+
+def survives(mutant: Mutant) -> bool:
+    """Return whether all tests pass with the fault."""
+    with tempfile.TemporaryDirectory(prefix="paribus-mutant-") as folder:
+        place = Path(folder)
+        plant(mutant, place)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *TESTS]
+        command += ["-k", "not postgresql and not server and not processes", "--timeout", "120"]
+        environment = os.environ | {"PYTHONPATH": str(place / "platform"), "PYTHONDONTWRITEBYTECODE": "1"}
+        ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+        if ended.returncode not in (0, 1):
+            sys.exit(f"{mutant.name}: the tests could not be run:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
+        return ended.returncode == 0
+
+
+def main() -> int:
+    """Print one line a mutant; return 1 if any survives, or if the tests fail without a fault."""
+    if not survives(Mutant("none", ())):
+        print("the tests fail without any fault: mend that first")
+        return 1
+    begun, alive = time.monotonic(), 0
+    for mutant in MUTANTS:
+        lives = survives(mutant)
+        alive += lives
+        print(f"{'SURVIVES' if lives else 'caught':<9}{mutant.name}", flush=True)
+    print(f"{len(MUTANTS) - alive} of {len(MUTANTS)} caught in {time.monotonic() - begun:.0f} s")
+    return int(alive > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

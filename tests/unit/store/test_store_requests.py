@@ -1,0 +1,246 @@
+"""Cancelling, trying again, pausing, and attempts that come too late, on both databases."""
+
+import pytest
+import sqlalchemy as sa
+
+from paribus.errors import LostLease, StoreError
+from paribus.store.audit import audit
+from paribus.store.moves import LEASE_S, move_runs
+from paribus.store.snapshot import snapshot
+from paribus.store.states import TRANSITIONS, RunState
+from paribus.store.store import REQUEUE_TRIES, SAME_FAILURES
+from paribus.store.tables import metadata
+from paribus.testing.plans import small_plan
+
+
+def started(store, study):
+    """Claim a run and start it; ``None`` if there is none to claim."""
+    claim = store.claim(study.id, engine="test", worker="here")
+    if claim is not None:
+        store.start(claim.run_id, claim.token)
+    return claim
+
+
+def states(store, study):
+    """Return the states in queue order, in short."""
+    return [str(r.state) for r in store.runs_of(study.id)]
+
+
+def everything(store):
+    """Return all rows of all tables."""
+    with store.database.read() as connection:
+        return [connection.execute(sa.select(table)).all() for table in metadata.sorted_tables]
+
+
+ZOMBIE = {
+    "start": lambda s, run, token: s.start(run, token),
+    "heartbeat": lambda s, run, token: s.renew(run, token),
+    "result": lambda s, run, token: s.finish(run, token, {"status": "succeeded"}),
+    "early result": lambda s, run, token: s.finish(run, token, {}, stopped_early=True),
+    "release": lambda s, run, token: s.release(run, token, "late"),
+    "requeue": lambda s, run, token: s.release(run, token, "late", step=9),
+    "failure of the program": lambda s, run, token: s.fail(run, token, "program", "late", "signature"),
+    "failure of the infrastructure": lambda s, run, token: s.fail(run, token, "infrastructure", "late"),
+    "cancelled": lambda s, run, token: s.cancelled(run, token),
+}
+
+
+@pytest.mark.parametrize("call", ZOMBIE.values(), ids=[*ZOMBIE])
+def test_an_attempt_that_lost_its_run_changes_nothing(store, clock, call):
+    """Whether the run waits, is held by its successor, or has ended: every call is refused, and no row differs."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    old = started(store, study)
+    clock.now += LEASE_S + 1
+    store.expire()
+
+    def refused():
+        before = everything(store)
+        for token in (old.token, 0, old.token + 7):
+            with pytest.raises(LostLease):
+                call(store, old.run_id, token)
+        assert everything(store) == before
+
+    refused()
+    new = started(store, study)
+    store.cancel("small")
+    refused()
+    store.finish(new.run_id, new.token, {"score": 1})
+    refused()
+
+
+def test_a_move_that_needs_the_token_is_never_made_without_one(store):
+    """Whoever forgets to pass it changes nothing."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    claim = started(store, study)
+    store.cancel("small")
+    before = everything(store)
+    for move in {step.move for step in TRANSITIONS if step.fenced}:
+        with store.database.write() as connection:
+            assert move_runs(connection, store.database.now(), move, sa.true()) == []
+    assert everything(store) == before
+    assert store.renew(claim.run_id, claim.token).cancel
+
+
+def test_a_late_name_from_the_engine_stays_with_its_attempt(store, clock):
+    """What an engine calls an attempt is written to that attempt's row alone, also after its end."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    old = started(store, study)
+    store.release(old.run_id, old.token, "interrupted")
+    started(store, study)
+    store.submitted(old.run_id, old.token, "job 7")
+    assert [a.external_id for a in store.attempts_of(study.id)] == ["job 7", ""]
+
+
+def test_cancelling_counts_what_became_of_the_runs(store):
+    """Queued ones at once, live ones by request, ended ones not at all; an arm alone if it is named."""
+    study = store.add_study(small_plan(arms=3, seeds=2))
+    done, live = started(store, study), started(store, study)
+    store.finish(done.run_id, done.token, {})
+    one = store.cancel("small", "arm1")
+    assert (one.queued, one.running, one.shared, one.ended) == (1, 1, 0, 0)
+    assert states(store, study) == ["SUCCEEDED", "RUNNING", "QUEUED", "QUEUED", "CANCELLED", "QUEUED"]
+    rest = store.cancel("small")
+    assert (rest.queued, rest.running, rest.shared, rest.ended) == (3, 1, 0, 2)
+    assert started(store, study) is None
+    assert store.renew(live.run_id, live.token).cancel
+    store.cancelled(live.run_id, live.token)
+    assert states(store, study) == ["SUCCEEDED", *["CANCELLED"] * 5]
+    assert audit(snapshot(store, folders=False)) == ()
+
+
+@pytest.mark.parametrize("end", ["release", "failure", "requeue", "expiry"])
+def test_a_request_to_cancel_outlives_the_attempt_that_should_obey_it(store, clock, end):
+    """Whatever ends the attempt without a result, the run is cancelled and not claimed again."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    claim = started(store, study)
+    store.cancel("small")
+    if end == "release":
+        store.release(claim.run_id, claim.token, "interrupted")
+    elif end == "requeue":
+        store.release(claim.run_id, claim.token, "asked", step=3)
+    elif end == "failure":
+        assert store.fail(claim.run_id, claim.token, "program", "why", "s") is RunState.CANCELLED
+    else:
+        clock.now += LEASE_S + 1
+        assert len(store.expire()) == 1
+    assert states(store, study) == ["CANCELLED"]
+    assert audit(snapshot(store, folders=False)) == ()
+
+
+def test_a_run_that_another_study_asks_for_goes_on(store):
+    """Cancelling one study takes nothing from the other; when both are cancelled, the run is."""
+    one, two = store.add_study(small_plan("one")), store.add_study(small_plan("two"))
+    done = store.cancel("one")
+    assert (done.queued, done.shared) == (0, 4)
+    assert set(states(store, one)) == {"CANCELLED"}
+    assert store.counts(one.id) == {RunState.CANCELLED: 4}
+    assert set(states(store, two)) == {"QUEUED"}
+    assert started(store, one) is None
+    assert started(store, two) is not None
+    assert store.cancel("two").queued == 3
+    assert store.cancel("two").running == 1
+
+
+def test_a_new_study_brings_back_what_others_had_cancelled_but_an_edited_one_does_not(store):
+    """Cancelling holds for the name of the study until it is taken back."""
+    one = store.add_study(small_plan("one", arms=2, seeds=1))
+    store.cancel("one", "arm1")
+    edited = store.add_study(small_plan("one", arms=2, seeds=2))
+    assert states(store, edited) == ["QUEUED", "CANCELLED", "QUEUED", "QUEUED"]
+    two = store.add_study(small_plan("two", arms=2, seeds=1))
+    assert states(store, two) == ["QUEUED", "QUEUED"]
+    assert states(store, one) == ["QUEUED", "CANCELLED"]
+    assert audit(snapshot(store, folders=False)) == ()
+
+
+def test_trying_again_begins_a_new_generation_and_keeps_the_old_one(store):
+    """Failures count from zero, the log says who asked and why, results stay."""
+    study = store.add_study(small_plan(arms=2, seeds=1))
+    good = started(store, study)
+    store.finish(good.run_id, good.token, {})
+    for _ in range(2):
+        bad = started(store, study)
+        store.fail(bad.run_id, bad.token, "program", "why", "s")
+    assert states(store, study) == ["SUCCEEDED", "QUARANTINED"]
+    done = store.retry("small", author="ada", reason="the disk was full")
+    assert (done.queued, done.kept, done.lifted) == (1, 0, False)
+    run = store.runs_of(study.id)[1]
+    assert (run.state, run.program_failures, run.signature) == (RunState.QUEUED, 0, "")
+    assert store.events_of(run.id)[-1].reason == "retried by ada: the disk was full"
+    again = started(store, study)
+    assert (again.run_id, again.token) == (bad.run_id, 3)
+    assert len(store.attempts_of(study.id)) == 4
+    assert store.retry("small", author="ada", reason="").queued == 0
+    assert audit(snapshot(store, folders=False)) == ()
+
+
+def test_a_cancellation_is_taken_back(store):
+    """Queued runs are queued again, a run that has not obeyed yet goes on."""
+    study = store.add_study(small_plan(arms=2, seeds=1))
+    live = started(store, study)
+    store.cancel("small")
+    done = store.retry("small", author="ada", reason="")
+    assert (done.queued, done.kept) == (1, 1)
+    assert not store.renew(live.run_id, live.token).cancel
+    assert states(store, study) == ["RUNNING", "QUEUED"]
+
+
+def test_the_same_failure_in_three_arms_pauses_the_study(store):
+    """Nothing more is claimed, what runs goes on, and trying again lifts the pause."""
+    study = store.add_study(small_plan(arms=SAME_FAILURES + 2, seeds=2))
+    other = store.add_study(small_plan("other", arms=2, seeds=1))
+    going_on, *failing = [started(store, study) for _ in range(SAME_FAILURES + 1)]
+    for number, claim in enumerate(failing):
+        assert store.paused(study.id) == ""
+        store.fail(claim.run_id, claim.token, "program", f"ValueError: {number}", "ValueError: #")
+    assert store.paused(study.id) == f"{SAME_FAILURES} arms failed with the same error: ValueError: 2"
+    assert store.study("small").paused == store.paused(study.id)
+    assert store.paused(other.id) == ""
+    assert started(store, study) is None
+    assert started(store, other) is not None
+    store.renew(going_on.run_id, going_on.token)
+    assert store.retry("small", author="ada", reason="mended").lifted
+    assert started(store, study) is not None
+
+
+def test_different_failures_and_one_arm_alone_do_not_pause(store):
+    """Three seeds of one arm, or three errors, are no sign of a broken set-up."""
+    study = store.add_study(small_plan(arms=2, seeds=4))
+    for number in range(8):
+        claim = started(store, study)
+        signature = "same" if claim.arm == "arm0" else f"other {number}"
+        store.fail(claim.run_id, claim.token, "program", "why", signature)
+    assert store.paused(study.id) == ""
+
+
+def test_a_run_that_asks_to_be_queued_again_must_come_further(store):
+    """As often as it likes while its step grows; three times in a row without that, and it is quarantined."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    for step in (3, 5, 9, 9, 9):
+        claim = started(store, study)
+        assert store.release(claim.run_id, claim.token, "wall time", step=step) is RunState.QUEUED
+    claim = started(store, study)
+    store.release(claim.run_id, claim.token, "interrupted from outside")
+    claim = started(store, study)
+    assert store.release(claim.run_id, claim.token, "wall time", step=8) is RunState.QUARANTINED
+    run = store.runs_of(study.id)[0]
+    assert f"{REQUEUE_TRIES} times in a row" in run.reason
+    assert run.signature == "asked to be queued again without coming further"
+
+
+def test_a_large_study_is_submitted_and_cancelled_in_few_statements(store):
+    """The number of statements does not grow with the number of runs."""
+    counts = []
+    for size in (5, 50):
+        statements = []
+        sa.event.listen(store.database.engine, "before_cursor_execute", lambda *a, s=statements: s.append(a[2]))
+        store.add_study(small_plan(f"s{size}", arms=size, seeds=3, steps=size))
+        store.cancel(f"s{size}")
+        counts.append(len(statements))
+    assert counts[1] <= counts[0]
+
+
+def test_only_a_known_study_is_tried_again(store):
+    """The message names what there is."""
+    with pytest.raises(StoreError, match="there is no study `none`"):
+        store.retry("none", author="ada", reason="")
