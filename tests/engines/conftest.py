@@ -26,12 +26,9 @@ def slurm_cluster(tmp_path_factory):
 
 @pytest.fixture
 def slurm(slurm_cluster, tmp_path, monkeypatch):
-    """Let this test and its children use the cluster and the runner ``fake``; return a file with options."""
+    """Let this test and its children use the cluster and the runner ``fake``."""
     site = str(install(tmp_path / "site"))
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([site, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("SLURM_CONF", str(slurm_cluster))
-    file = tmp_path / "engines.yaml"
-    file.write_text("slurm: {memory: 200M, poll: 0.3, grace: 10, host: 127.0.0.1}\n")
-    return file

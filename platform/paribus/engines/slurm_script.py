@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from paribus.engines.base import GRACE, Spec
 from paribus.engines.options import Options
+from paribus.errors import EngineError
 
 _LEAD_S = 15
 """Seconds between the end of a run's grace and the end of the job's time."""
+
+_EARLY_S = 60
+"""Seconds by which Slurm may send a signal too early."""
 
 _DIRECTIVE = re.compile(r"--(?P<name>[a-z][a-z-]*)(=[^\x00-\x1f\x7f]+)?$")
 _OURS = {
@@ -59,6 +63,12 @@ def _shaped(pattern: str, remedy: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _seconds(time: str) -> int:
+    days, _, clock = time.rpartition("-")
+    hours, minutes, seconds = map(int, clock.split(":"))
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 _Word = Annotated[str, _shaped(r"[A-Za-z0-9_.,:+@-]+", "letters, digits and _ . , : + @ - only")]
 _Size = Annotated[str, _shaped(r"[1-9][0-9]*[KMGT]", "write a number and K, M, G or T, as in 16G")]
 _Time = Annotated[
@@ -100,6 +110,16 @@ class SlurmOptions(Options):
     host: _Word | None = None
     port: Annotated[int, Field(ge=0, le=65535)] = 0
 
+    @model_validator(mode="after")
+    def _time_to_train(self) -> SlurmOptions:
+        least = self.grace + _LEAD_S + 2 * _EARLY_S
+        if self.time is not None and _seconds(self.time) < least:
+            raise ValueError(
+                f"`time: {self.time}` leaves nothing to train: with `grace: {self.grace}` Slurm may ask a job to stop "
+                f"{self.grace + _LEAD_S + _EARLY_S} s before its end. Allow at least {least} s."
+            )
+        return self
+
     def about(self) -> str:
         """Return what each job asks for, in a few words."""
         gpus = f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}{f' ({self.gpu_type})' if self.gpu_type else ''}"
@@ -123,7 +143,11 @@ class Place:
 
 
 def batch_script(spec: Spec, job: str, options: SlurmOptions, place: Place) -> str:
-    """Return the batch script of a job; Python takes the shell's place, so that signals reach it."""
+    """Return the batch script of a job; Python takes the shell's place, so that signals reach it.
+
+    Raises:
+        EngineError: a folder has a name that a script cannot hold.
+    """
     note = place.folder / f"{job}.exit"
     command = [place.python, "-m", "paribus.engines.remote", str(note), spec.module, *spec.arguments]
     lines = ["#!/bin/bash", *(f"#SBATCH {d}" for d in _directives(job, options, place)), ""]
@@ -158,7 +182,9 @@ def _directives(job: str, options: SlurmOptions, place: Place) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """Quote for a line of Slurm's, which knows double quotes and backslashes."""
+    """Quote for a line of Slurm's: double quotes hold all but themselves and backslashes, which names of logs eat."""
+    if not text.isprintable() or "\\" in text:
+        raise EngineError(f"Slurm's batch scripts cannot hold {text!r}: no backslashes and no control characters")
     if re.fullmatch(r"[\w./:,+@%=-]*", text):
         return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '"' + text.replace('"', '\\"') + '"'
