@@ -94,7 +94,10 @@ class Slurm:
         self._cancel(job, "--state=PENDING")
 
     def signal(self, job: str, number: str) -> None:
-        """Send a signal to a job that runs; ``KILL`` ends all that belongs to it."""
+        """Send a signal to a job that runs: to its first process, or ``KILL`` to all that belongs to it.
+
+        Slurm sends SIGTERM ahead of SIGKILL, by as much as the cluster's ``KillWait`` says (30 s if it says nothing).
+        """
         self._cancel(job, f"--signal={number}", *(() if number == "KILL" else ("--batch",)))
 
     def _cancel(self, job: str, *arguments: str) -> None:

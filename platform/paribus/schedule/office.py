@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.engines.base import Reach
-from paribus.errors import EngineError, LostLease
+from paribus.errors import EngineError, LostLease, StoreError
 from paribus.schedule.ask import MAX_BYTES, PATIENCE_S, seal
 from paribus.store.store import Store
 
@@ -103,8 +103,8 @@ def _handler(store: Store) -> type[socketserver.StreamRequestHandler]:
             try:
                 answer = answer_to(store, json.loads(self.rfile.readline(MAX_BYTES)))
                 self.wfile.write(json.dumps(answer).encode() + b"\n")
-            except (OSError, ValueError):
-                return  # the other side is gone or speaks another language; it will ask again or not
+            except (OSError, ValueError, StoreError):
+                return  # the other side is gone or speaks another language, or the database is: it will ask again
 
     return Handler
 
@@ -125,7 +125,7 @@ def _sealed_handler(store: Store, key: bytes) -> type[socketserver.StreamRequest
                 with one_at_a_time:
                     answer = json.dumps(answer_to(store, json.loads(line))).encode()
                 self.wfile.write(answer + b"\n" + seal(key, b"answer", nonce, line, answer) + b"\n")
-            except (OSError, ValueError):
+            except (OSError, ValueError, StoreError):
                 return
 
     return Handler

@@ -213,11 +213,11 @@ class Scheduler:
         for name in ended:
             if name in live and statuses[name].state is JobState.UNKNOWN:
                 continue
-            del self._running[name]
             if name in live:
                 told = f" ({statuses[name].reason})" if statuses[name].reason else ""
                 reason = "interrupted" if self.interrupted else f"the supervisor ended without a report{told}"
                 self._settle(live[name], fault=not self.interrupted, reason=reason)
+            del self._running[name]
 
     def _hold(self, statuses: Mapping[str, Status]) -> None:
         """Renew the leases of attempts that wait in the engine's queue, or are just starting: nobody else does yet."""

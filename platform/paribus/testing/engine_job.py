@@ -1,4 +1,4 @@
-"""The jobs of the engines' tests: ``touch FILE``, ``exit N``, ``fail``, ``sleep FILE``, ``deaf FILE``, ``tell FILE``."""
+"""The jobs of the engines' tests: ``touch``, ``exit``, ``fail``, ``sleep``, ``deaf``, ``tell``."""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ from paribus.engines.slurm_script import Place, SlurmOptions, batch_script
 from paribus.errors import EngineError, StudyFileError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
-SPEC = Spec(module="paribus.schedule.supervisor", arguments=("/share/home/runs/0123/a1", "/share/home/office.json", "3"))
+SPEC = Spec(
+    module="paribus.schedule.supervisor", arguments=("/share/home/runs/0123/a1", "/share/home/office.json", "3")
+)
 PLACE = Place(folder=Path("/share/home/engine/slurm"), cwd=Path("/share/work"), python="/share/venv/bin/python")
 CASES = {
     "minimal.sh": (SlurmOptions(), PLACE, SPEC),

@@ -62,7 +62,8 @@ def test_a_job_that_the_last_process_submitted_is_found_by_name(make, tmp_path):
         slurm.Slurm.submit = submit
         options = Path({str(tmp_path / "options.yaml")!r})
         options.write_text("slurm: {{memory: 200M}}")
-        engine = slurm.SlurmEngine(EngineSettings(runner="fake", folder=Path({str(tmp_path / "engine")!r}), options=options))
+        folder = Path({str(tmp_path / "engine")!r})
+        engine = slurm.SlurmEngine(EngineSettings(runner="fake", folder=folder, options=options))
         engine.submit(job("sleep", {str(tmp_path / "pid")!r}), "mine")
     """)
     killed = subprocess.run([sys.executable, "-c", code], check=False)
@@ -100,7 +101,7 @@ def test_two_home_folders_do_not_take_each_others_jobs(make, tmp_path):
 
 
 def test_a_submission_without_an_answer_is_looked_for_and_not_repeated(make, tmp_path, monkeypatch):
-    """sbatch says that it cannot reach the controller, although the job was taken: it is there once."""
+    """The command says that it cannot reach the controller, although the job was taken: it is there once."""
     real = subprocess.run(["which", "sbatch"], capture_output=True, text=True, check=True).stdout.strip()
     fake = tmp_path / "bin" / "sbatch"
     fake.parent.mkdir()
@@ -195,7 +196,7 @@ def test_a_job_without_gpus_sees_none_and_uses_one_thread(make, tmp_path, monkey
 
 def test_names_that_mean_something_to_the_shell_and_to_slurm_are_only_names(make, tmp_path, monkeypatch):
     """Folders with quotes, blanks, %, # and $ hold script, log and exit status."""
-    odd = tmp_path / "it's \"odd\" %j #1 $HOME"
+    odd = tmp_path / 'it\'s "odd" %j #1 $HOME'
     odd.mkdir()
     monkeypatch.chdir(odd)
     engine = make(odd / "engine")
