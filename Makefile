@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark conformance mutants clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark conformance mutants engines clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -75,6 +75,13 @@ $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/
 conformance: $(CONFORMANCE)/.installed ## the objective against the real functions of TRL and verl
 	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m pytest tests/conformance
 	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m conformance.page
+
+# munged and slurmctld lie in /usr/sbin; the packages are Debian's
+engines: $(STAMP) ## the engines on real clusters made on this machine; as root, installs Slurm where it is missing
+	@PATH="$$PATH:/usr/sbin"; command -v munged slurmctld slurmd sbatch > /dev/null || { \
+	  test "$$(id -u)" = 0 && apt-get install -y -q --no-install-recommends slurmctld slurmd slurm-client munge; \
+	} || echo "Slurm is missing, its tests are skipped: apt-get install slurmctld slurmd slurm-client munge"
+	$(BIN)/python -m pytest tests/clusters -rs
 
 clean: ## remove what the targets made, but not your runs
 	rm -rf $(VENV) $(TRL) $(CONFORMANCE) dist build .pytest_cache .mypy_cache .ruff_cache

@@ -37,7 +37,7 @@ class Problem:
 
 
 class StudyFileError(ParibusError):
-    """A study or recipe file has problems; all of them are listed."""
+    """A study, recipe or options file has problems; all of them are listed."""
 
     code = "P100"
     exit_code = 2
@@ -112,6 +112,12 @@ class RunnerError(ParibusError):
     """The training program ended without a result."""
 
     code = "P500"
+
+
+class EngineError(ParibusError):
+    """An engine is not there, or does not take a job as it is."""
+
+    code = "P600"
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

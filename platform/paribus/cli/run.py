@@ -18,11 +18,16 @@ INTERRUPTED = 130
 
 @click.command()
 @click.argument("study", type=click.Path(path_type=Path))
-@click.option("--engine", default="local", show_default=True, help="What starts the runs: local or inline.")
+@click.option("--engine", default="local", show_default=True, help="What starts the runs: local, slurm or inline.")
 @click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: GPUs, else CPU cores]")
+@click.option(
+    "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
+)
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 @click.option("--report/--no-report", default=True, show_default=True, help="Write the report at the end.")
-def command(study: Path, engine: str, slots: int | None, folder: Path | None, report: bool) -> None:
+def command(
+    study: Path, engine: str, slots: int | None, options: Path | None, folder: Path | None, report: bool
+) -> None:
     """Train STUDY and write its report. Typed again, it goes on where it was; a finished study is not trained again."""
     from paribus.study.expand import make_plan
     from paribus.study.home import home
@@ -35,7 +40,7 @@ def command(study: Path, engine: str, slots: int | None, folder: Path | None, re
     from paribus.cli.live import display_for
     from paribus.schedule.session import Settings, run_study
 
-    settings = Settings(home=folder or home(), engine=engine, slots=slots)
+    settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options)
     with display_for(sys.stdout, plan) as display:
         summary = run_study(plan, settings, display)
     for line in closing_lines(summary, settings.home):

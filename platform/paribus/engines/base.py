@@ -26,10 +26,16 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """State of a job; ``exit_code`` is known at most once it has ended, negative for a signal."""
+    """State of a job.
+
+    Attributes:
+        exit_code: known at most once it has ended, negative for a signal.
+        reason: the engine's own word for why the job waits or has ended; empty if it has none.
+    """
 
     state: JobState
     exit_code: int | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,10 @@ INLINE = "--inline"
 """Tells a module that it runs inside the calling process, which must survive it."""
 
 
+GRACE = "PARIBUS_GRACE_S"
+"""Environment variable in which an engine tells its jobs the seconds that they have after a SIGTERM."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
     """What every engine is constructed with.
@@ -57,11 +67,21 @@ class EngineSettings:
         runner: name of the runner; an engine may import its heavy parts ahead of time.
         folder: where the engine writes its own logs.
         slots: runs at a time; ``None``: what the machine suggests.
+        options: file with the options of engines; ``None``: all defaults.
     """
 
     runner: str
     folder: Path
     slots: int | None = None
+    options: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """How jobs on other machines reach the scheduler: the name of its machine, and a TCP port; 0: a free one."""
+
+    host: str
+    port: int = 0
 
 
 class Engine(Protocol):
@@ -69,16 +89,32 @@ class Engine(Protocol):
 
     All calls are idempotent by the unique name under which a job was submitted. An engine need not have a thread of its
     own: it may make progress in its calls only, so :meth:`poll` is called often.
+
+    Attributes:
+        name: as on the command line.
+        gpus_per_run: GPUs that a job holds.
+        reach: set where jobs run on other machines; ``None``: all run on this one.
+        about: one line for people: where jobs run and with what; empty where that goes without saying.
     """
 
     name: str
     gpus_per_run: float
+    reach: Reach | None
+    about: str
 
     def submit(self, spec: Spec, name: str) -> str:
-        """Start a job, unless one with this name was started before; return what the engine calls it."""
+        """Start a job, unless one with this name was started before; return what the engine calls it.
+
+        Raises:
+            EngineError: the engine will not take the job as it is.
+        """
 
     def find(self, name: str) -> str | None:
-        """Return what the engine calls the job with this name; ``None`` if it knows none."""
+        """Return what the engine calls the job with this name; ``None`` if it knows none.
+
+        Raises:
+            EngineError: nobody can tell now.
+        """
 
     def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
         """Return the status of each named job."""

@@ -14,6 +14,8 @@ class InlineEngine:
 
     name = "inline"
     gpus_per_run = 0.0
+    reach = None
+    about = ""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._ended: dict[str, int] = {}

@@ -39,6 +39,8 @@ class LocalEngine:
     """
 
     name = "local"
+    reach = None
+    about = ""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import socket
@@ -12,18 +13,49 @@ from typing import Any
 PATIENCE_S = 5.0
 """Seconds to wait for an answer: well below the margin in which a lease may be over."""
 
+MAX_BYTES = 1 << 24
+"""Longest line that is read."""
+
 
 def ask(address: Path, request: dict[str, Any]) -> dict[str, Any]:
     """Send a request and return the answer.
 
+    Args:
+        address: a Unix socket; or the file in which an office tells where it is reached over TCP, read anew each time,
+            because the next scheduler is elsewhere.
+        request: what to do.
+
     Raises:
         OSError: nobody answers.
-        ValueError: the answer is cut short.
+        ValueError: the answer is cut short, or not the office's.
     """
-    with closing(socket.socket(socket.AF_UNIX)) as connection:
-        connection.settimeout(PATIENCE_S)
-        connection.connect(os.fspath(address))
-        connection.sendall(json.dumps(request).encode() + b"\n")
-        with connection.makefile("rb") as answer:
-            reply: dict[str, Any] = json.loads(answer.readline())
+    line = json.dumps(request).encode()
+    if address.is_socket():
+        with closing(socket.socket(socket.AF_UNIX)) as connection:
+            connection.settimeout(PATIENCE_S)
+            connection.connect(os.fspath(address))
+            connection.sendall(line + b"\n")
+            with connection.makefile("rb") as lines:
+                return _object(lines.readline(MAX_BYTES))
+    place = json.loads(address.read_bytes())
+    key = bytes.fromhex(place["key"])
+    with (
+        closing(socket.create_connection((place["host"], place["port"]), timeout=PATIENCE_S)) as connection,
+        connection.makefile("rb") as lines,
+    ):
+        nonce = lines.readline(MAX_BYTES).strip()
+        connection.sendall(line + b"\n" + seal(key, b"ask", nonce, line) + b"\n")
+        answered, mark = lines.readline(MAX_BYTES).strip(), lines.readline(MAX_BYTES).strip()
+    if not hmac.compare_digest(mark, seal(key, b"answer", nonce, line, answered)):
+        raise ValueError(f"whoever answers at {place['host']}:{place['port']} is not the scheduler of {address.parent}")
+    return _object(answered)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    reply: dict[str, Any] = json.loads(line)
     return reply
+
+
+def seal(key: bytes, *parts: bytes) -> bytes:
+    """Return the mark that only those can make who can read the office's file."""
+    return hmac.new(key, b"\n".join(parts), "sha256").hexdigest().encode()

@@ -7,15 +7,17 @@ engine hears of it; so after a crash nothing is started that nobody knows of.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
-from paribus.engines.base import Engine, JobState, Spec
+from paribus.engines.base import Engine, JobState, Spec, Status
 from paribus.engines.process import Identity, kill_group
-from paribus.errors import LostLease, RunFolderError, RunnerError, StoreError
+from paribus.errors import EngineError, LostLease, RunFolderError, RunnerError, StoreError
 from paribus.schedule import prepare
 from paribus.schedule.office import answer_to
 from paribus.store.database import Unreachable
@@ -30,6 +32,15 @@ GRACE_S = 25.0
 
 PERIOD_S = 0.1
 """Seconds between two turns."""
+
+HOLD_S = 10.0
+"""Seconds between two renewals for attempts that have no supervisor yet."""
+
+START_S = 300.0
+"""Seconds that a job may take from its start to its supervisor's first word."""
+
+LOST_S = 60.0
+"""Seconds after which a job that the engine does not know is taken for lost, where no lease tells."""
 
 
 class Ending(StrEnum):
@@ -46,7 +57,7 @@ class Scheduler:
 
     Args:
         store: the store, open for writing.
-        engine: where runs are started; made for this scheduler, so it holds no older jobs.
+        engine: where runs are started; made for this scheduler.
         study: the study.
         office: address that supervisors report to.
         say: takes one line for people about each thing that happens.
@@ -70,7 +81,10 @@ class Scheduler:
         self._office = office
         self._say = say
         self._host = host or socket.gethostname()
-        self._running: dict[str, Claim] = {}
+        self._running: dict[str, Claim | AttemptRecord] = {}
+        self._started: dict[str, float] = {}
+        self._next_hold = 0.0
+        self._told: set[str] = set()
         self._interrupts = self._obeyed = 0
         self._over_budget = False
 
@@ -86,9 +100,22 @@ class Scheduler:
     # ---- before the first attempt ----------------------------------------------------------------
 
     def reconcile(self) -> None:
-        """Clear up after a scheduler of this host that was killed: its attempts are ended and their runs queued."""
+        """Clear up after a scheduler of this host that was killed.
+
+        Jobs that wait or run in the engine all the same go on; the other attempts are ended and their runs queued.
+
+        Raises:
+            EngineError: the engine cannot tell which jobs it has.
+        """
         for attempt in self._store.live_attempts():
-            if attempt.worker == self._host:
+            if attempt.worker != self._host:
+                continue
+            name = attempt.submit_name
+            known = attempt.engine == self._engine.name and self._engine.find(name) is not None
+            if known and self._engine.poll([name])[name].state in (JobState.PENDING, JobState.RUNNING):
+                self._running[name] = attempt
+                self._say(f"{name}: still there")
+            else:
                 self._settle(attempt, fault=False, reason="the scheduler was gone")
 
     def prepare(self, wait: Callable[[], None]) -> None:
@@ -102,26 +129,43 @@ class Scheduler:
         """
         open_runs = {r.arm for r in self._store.runs_of(self._study.id) if not r.terminal}
         parts = prepare.shared_parts(a.recipe for a in self._plan.arms if a.key in open_runs)
-        waiting, started = dict(parts), list[str]()
-        logs = {name: self._store.home / "prepare" / f"{name}.log" for name in parts}
+        session = secrets.token_hex(3)  # an engine may remember what an earlier session prepared
+        waiting, started = {f"{name}-{session}": recipe for name, recipe in parts.items()}, dict[str, float]()
+        logs = {name: self._store.home / "prepare" / f"{name}.log" for name in waiting}
         while waiting or started:
             while waiting and self._engine.capacity() > 0 and not self.interrupted:
                 name, recipe = waiting.popitem()
                 spec = prepare.specification(self._plan.runner, recipe, self._cache(), logs[name])
                 self._say(f"preparing {recipe.model.name} for {recipe.task.kind}")
-                started.append(name)
                 self._engine.submit(spec, name)
+                started[name] = time.monotonic()
             if self.interrupted:
                 waiting.clear()
                 for name in started:
                     self._engine.cancel(name, 0.0)
-            for name, status in self._engine.poll(started).items():
-                if status.state is JobState.ENDED:
-                    started.remove(name)
+            statuses = self._engine.poll(started)
+            self._tell_waiting(statuses)
+            for name, status in statuses.items():
+                if status.state is JobState.ENDED or self._lost(started, name, status):
+                    del started[name]
                     if status.exit_code != 0 and not self.interrupted:
-                        tail = logs[name].read_text(errors="replace")[-2000:] if logs[name].exists() else ""
-                        raise RunnerError(f"the runner `{self._plan.runner}` could not prepare the study:\n{tail}")
+                        raise self._unprepared(logs[name], status)
             wait()
+
+    def _lost(self, seen: dict[str, float], name: str, status: Status) -> bool:
+        now = time.monotonic()
+        if status.state is not JobState.UNKNOWN:
+            seen[name] = now
+        return now - seen[name] > LOST_S
+
+    def _unprepared(self, log: Path, status: Status) -> RunnerError:
+        tail = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+        if not tail:
+            tail = f"its job ended before its first word{f' ({status.reason})' if status.reason else ''}."
+            if self._engine.reach is not None:
+                here, said = self._store.home, self._store.home / "engine"
+                tail += f" Do the nodes see {here} and the Python environment? What they said is in {said}"
+        return RunnerError(f"the runner `{self._plan.runner}` could not prepare the study:\n{tail}")
 
     # ---- the loop --------------------------------------------------------------------------------
 
@@ -154,11 +198,11 @@ class Scheduler:
 
     def turn(self) -> Ending | None:
         """Take one turn; return why to stop, or ``None`` to go on."""
+        self._collect()
         for attempt in self._store.expire():
             self._say(f"{attempt.submit_name}: no heartbeat, taken back")
             self._engine.cancel(attempt.submit_name, 0.0)
             _kill_processes(RunFolder.of(self._store.home, attempt.fingerprint, attempt.token))
-        self._collect()
         if self._interrupts > self._obeyed:
             self._stop_attempts()
         elif not self.interrupted:
@@ -177,17 +221,52 @@ class Scheduler:
         return set(self._store.counts(self._study.id)) <= set(TERMINAL)
 
     def _collect(self) -> None:
-        """Let go of attempts whose processes have ended; those that reported nothing are settled."""
+        """Let go of attempts whose processes have ended; those that reported nothing are settled.
+
+        A job that the engine does not know may run all the same: it holds its run as long as it renews its lease.
+        """
         statuses = self._engine.poll(tuple(self._running))
+        self._hold(statuses)
         ended = [n for n, s in statuses.items() if s.state in (JobState.ENDED, JobState.UNKNOWN)]
         if not ended:
             return
         live = {a.submit_name: a for a in self._store.live_attempts()}
         for name in ended:
+            if name in live and statuses[name].state is JobState.UNKNOWN:
+                continue
             if name in live:
-                reason = "interrupted" if self.interrupted else "the supervisor ended without a report"
+                told = f" ({statuses[name].reason})" if statuses[name].reason else ""
+                reason = "interrupted" if self.interrupted else f"the supervisor ended without a report{told}"
                 self._settle(live[name], fault=not self.interrupted, reason=reason)
             del self._running[name]
+
+    def _hold(self, statuses: Mapping[str, Status]) -> None:
+        """Renew the leases of attempts that wait in the engine's queue, or are just starting: nobody else does yet."""
+        self._tell_waiting(statuses)
+        now = time.monotonic()
+        for name, status in statuses.items():
+            if status.state is JobState.RUNNING:
+                self._started.setdefault(name, now)
+        if now < self._next_hold:
+            return
+        self._next_hold = now + HOLD_S
+        for attempt in self._store.live_attempts():
+            name = attempt.submit_name
+            state = statuses[name].state if name in statuses and attempt.started_at is None else JobState.UNKNOWN
+            starting = state is JobState.RUNNING and now - self._started[name] < START_S
+            if not (starting or state is JobState.PENDING):
+                continue
+            with suppress(LostLease):
+                if self._store.renew(attempt.run_id, attempt.token).cancel:
+                    self._engine.cancel(name, 0.0)
+                    self._store.cancelled(attempt.run_id, attempt.token)
+
+    def _tell_waiting(self, statuses: Mapping[str, Status]) -> None:
+        """Say each reason why jobs wait once: some end only if the user does something."""
+        for status in statuses.values():
+            if status.state is JobState.PENDING and status.reason not in ("", "None", *self._told):
+                self._told.add(status.reason)
+                self._say(f"jobs wait in the queue of {self._engine.name}: {status.reason}")
 
     def _stop_attempts(self) -> None:
         self._obeyed = self._interrupts
@@ -245,7 +324,12 @@ class Scheduler:
         spec = Spec(module="paribus.schedule.supervisor", arguments=arguments)
         self._running[claim.submit_name] = claim
         self._say(f"{arm.label}, seed {claim.seed}: attempt {claim.token}")
-        external_id = self._engine.submit(spec, claim.submit_name)
+        try:
+            external_id = self._engine.submit(spec, claim.submit_name)
+        except EngineError as error:
+            del self._running[claim.submit_name]
+            self._store.release(claim.run_id, claim.token, str(error))
+            raise
         self._store.submitted(claim.run_id, claim.token, external_id)
 
     def _budget_is_spent(self) -> bool:

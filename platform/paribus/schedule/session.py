@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paribus.engines.base import Engine, EngineSettings, load_engine
+from paribus.engines.options import FILE as OPTIONS_FILE
 from paribus.errors import StoreError
 from paribus.schedule.ledger import unshipped
 from paribus.schedule.office import Office
@@ -47,11 +48,13 @@ class Settings:
         home: home folder.
         engine: name of the engine.
         slots: runs at a time; ``None``: what the engine suggests.
+        options: file with the options of engines; ``None``: ``engines.yaml`` in the home folder, if it is there.
     """
 
     home: Path
     engine: str = "local"
     slots: int | None = None
+    options: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,7 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
 
     Raises:
         StoreError: another process works in this home folder, or a newer version of Paribus wrote the store.
+        EngineError: the engine is not there, or refuses a job.
         RunnerError: the runner cannot make what the runs share.
     """
     begun = time.monotonic()
@@ -111,11 +115,12 @@ def _train(
     store: Store, study: StudyRecord, settings: Settings, shipper: ShipperProcess | None, display: Display
 ) -> Ending:
     with ExitStack() as stack:
-        office = Office(store)
+        engine = _engine(study, settings, store.home)
+        office = Office(store, engine.reach)
         stack.callback(office.close)
-        engine_settings = EngineSettings(runner=study.plan.runner, folder=store.home / "engine", slots=settings.slots)
-        engine: Engine = load_engine(settings.engine)(engine_settings)
         stack.callback(engine.close)
+        if engine.about:
+            display.say(engine.about)
         scheduler = Scheduler(store, engine, study, office.address, say=display.say)
         stack.enter_context(_interrupts(scheduler, display))
         follower = Follower(store, study)
@@ -136,6 +141,13 @@ def _train(
         ending = scheduler.run(wait)
         display.show(follower.view(time.monotonic()))
         return ending
+
+
+def _engine(study: StudyRecord, settings: Settings, home: Path) -> Engine:
+    found = home / OPTIONS_FILE
+    options = settings.options or (found if found.exists() else None)
+    arguments = EngineSettings(runner=study.plan.runner, folder=home / "engine", slots=settings.slots, options=options)
+    return load_engine(settings.engine)(arguments)
 
 
 def _shipper(home: Path, stack: ExitStack, display: Display) -> ShipperProcess | None:

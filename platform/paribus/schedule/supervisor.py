@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paribus.engines.base import INLINE
+from paribus.engines.base import GRACE, INLINE
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
 from paribus.health.detectors import Finding, dead_run, nan
@@ -44,13 +45,19 @@ def suspend_proof_clock() -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Times of a supervisor, in seconds; heartbeat and margin are shares of the lease."""
+    """Times of a supervisor, in seconds; heartbeat and margin are shares of the lease.
+
+    Attributes:
+        grace_s: what a runner gets to write a checkpoint.
+        patience_s: how long to knock at an office that does not open, before anything is started.
+    """
 
     tick_s: float = 0.1
     heartbeat_share: float = 1 / 6
     margin_share: float = 1 / 6
     grace_s: float = 20.0
     retry_s: float = 1.0
+    patience_s: float = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +112,12 @@ class Supervisor:
         """Run the attempt to its end.
 
         Returns:
-            The exit status of the supervisor: 0 if the end was reported, :data:`EXIT_LOST` if the run was lost.
+            The exit status of the supervisor: 0 if the end was reported, 1 if it lies in the folder only,
+            :data:`EXIT_LOST` if the run was lost.
         """
-        begun = self._send({**self._request, "do": "start"})
+        begun = self._begin()
+        if begun is None:
+            return 1
         if not begun["ok"]:
             return EXIT_LOST
         self._renew(begun)
@@ -119,6 +129,19 @@ class Supervisor:
         outcome = {**self._request, **self._outcome(exit_code), "exit_code": exit_code}
         write_json(self._folder.outcome, outcome)
         return self._report(outcome)
+
+    def _begin(self) -> dict[str, Any] | None:
+        """Tell the office that the supervisor is there; if nobody opens, leave the reason in the folder."""
+        until = self._clock() + self._pace.patience_s
+        while True:
+            try:
+                return self._send({**self._request, "do": "start"})
+            except (OSError, ValueError) as error:
+                if self._asked or self._clock() >= until:
+                    reason = f"{socket.gethostname()} could not reach the scheduler: {error}"
+                    write_json(self._folder.outcome, {**self._request, **_failed("infrastructure", reason, "")})
+                    return None
+            threading.Event().wait(self._pace.retry_s)
 
     # ---- while the runner runs -------------------------------------------------------------------
 
@@ -243,7 +266,8 @@ def main(arguments: Sequence[str]) -> int:
     path, address, run, *flags = arguments
     folder = RunFolder(Path(path))
     inline = INLINE in flags
-    supervisor = Supervisor(folder, int(run), lambda request: ask(Path(address), request))
+    pace = Pace(grace_s=float(os.environ.get(GRACE, Pace.grace_s)))
+    supervisor = Supervisor(folder, int(run), lambda request: ask(Path(address), request), pace=pace)
     if inline:
         return supervisor.supervise(Inside)
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)

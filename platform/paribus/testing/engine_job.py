@@ -1,7 +1,8 @@
-"""The jobs of the engines' conformance suite: ``touch FILE``, ``exit N``, ``fail``, ``sleep FILE``, ``deaf FILE``."""
+"""The jobs of the engines' tests: ``touch``, ``exit``, ``fail``, ``sleep``, ``deaf``, ``tell``."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,12 +14,15 @@ def main(arguments: Sequence[str]) -> int:
     """Do one thing.
 
     ``touch FILE`` adds a line with the arguments; ``exit N`` returns N; ``fail`` raises; ``sleep FILE`` writes
-    its process id, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM.
+    its process id, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM; ``tell FILE``
+    writes its environment as JSON.
     """
     match arguments[0]:
         case "touch":
             with Path(arguments[1]).open("a") as file:
                 file.write(" ".join(arguments) + "\n")
+        case "tell":
+            Path(arguments[1]).write_text(json.dumps(dict(os.environ)))
         case "exit":
             return int(arguments[1])
         case "fail":

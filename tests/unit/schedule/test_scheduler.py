@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from paribus.engines.base import JobState, Status
-from paribus.errors import RunnerError, StoreError
+from paribus.engines.base import JobState, Reach, Status
+from paribus.errors import EngineError, RunnerError, StoreError
+from paribus.schedule import scheduler
 from paribus.schedule.scheduler import Ending, Scheduler
 from paribus.store.moves import LEASE_S
 from paribus.store.states import RunState
@@ -20,16 +21,21 @@ class FakeEngine:
     """Runs nothing; a test says how each job ends."""
 
     name = "fake"
+    reach = None
 
     def __init__(self, slots=2, gpus_per_run=0.0):
         self.specs = {}
+        self.told = {}
+        self.refusal = None
         self.ended = {}
         self.cancelled = []
         self.gpus_per_run = gpus_per_run
         self._slots = slots
 
     def submit(self, spec, name):
-        """Note the job."""
+        """Note the job, or refuse it."""
+        if self.refusal:
+            raise self.refusal
         self.specs.setdefault(name, spec)
         return f"fake-{name}"
 
@@ -39,8 +45,8 @@ class FakeEngine:
 
     def poll(self, names):
         """Return running, or how the test ended it."""
-        running = Status(state=JobState.RUNNING)
-        return {n: Status(state=JobState.ENDED, exit_code=self.ended[n]) if n in self.ended else running for n in names}
+        told = {n: Status(state=JobState.ENDED, exit_code=code) for n, code in self.ended.items()} | self.told
+        return {n: told.get(n, Status(state=JobState.RUNNING)) for n in names}
 
     def cancel(self, name, grace):
         """Note the request; the job ends at once."""
@@ -172,13 +178,137 @@ def test_a_scheduler_that_comes_after_a_killed_one_queues_its_attempts(case):
     one.scheduler.turn()
     other = one.store.claim(one.study.id, engine="fake", worker="elsewhere")
     new = FakeEngine()
-    scheduler = one.another(new)
-    scheduler.reconcile()
+    second = one.another(new)
+    second.reconcile()
     assert one.states() == ["QUEUED", "QUEUED", "LEASED", "QUEUED"]
     assert {r.infrastructure_failures for r in one.store.runs_of(one.study.id)} == {0}
-    scheduler.turn()
+    second.turn()
     assert {n.split("-")[2] for n in new.specs} == {"a2"}
     assert other.token == 1
+
+
+def tell(one, state, **more):
+    """Let the engine say the same of all jobs."""
+    one.engine.told = {name: Status(state=state, **more) for name in one.engine.specs}
+
+
+def later(one, monkeypatch, seconds):
+    """Let time go by, for the store and for the scheduler."""
+    before = scheduler.time.monotonic()
+    one.now += seconds
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: before + seconds)
+
+
+def test_attempts_that_wait_in_the_queue_of_the_engine_keep_their_runs(case, monkeypatch):
+    """However long they wait no lease runs out, the reason is said once, and nothing is counted."""
+    one = case()
+    one.scheduler.turn()
+    tell(one, JobState.PENDING, reason="Priority")
+    for _ in range(5):
+        later(one, monkeypatch, LEASE_S / 2)
+        one.scheduler.turn()
+    assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
+    assert {r.infrastructure_failures for r in one.store.runs_of(one.study.id)} == {0}
+    assert [line for line in one.said if "Priority" in line] == ["jobs wait in the queue of fake: Priority"]
+
+
+def test_a_job_may_be_slow_to_start_but_not_forever(case, monkeypatch):
+    """Between its start and its supervisor's first word a job holds its run for five minutes and a lease."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    for _ in range(9):
+        later(one, monkeypatch, LEASE_S / 2)
+        one.scheduler.turn()
+    assert one.states() == ["LEASED"]
+    assert len(one.engine.specs) == 1
+    for _ in range(5):
+        later(one, monkeypatch, LEASE_S / 2)
+        one.scheduler.turn()
+    assert len(one.engine.specs) == 2
+
+
+def test_a_waiting_attempt_is_cancelled_without_a_supervisor(case, monkeypatch):
+    """Nobody else could obey."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    tell(one, JobState.PENDING)
+    one.store.request_cancel(one.store.runs_of(one.study.id)[0].id)
+    later(one, monkeypatch, scheduler.HOLD_S + 1)
+    one.scheduler.turn()
+    assert one.states() == ["CANCELLED"]
+    assert one.engine.cancelled == [(next(iter(one.engine.specs)), 0.0)]
+
+
+def test_a_job_that_the_engine_does_not_know_holds_its_run_until_the_lease_is_over(case, monkeypatch):
+    """Engines forget jobs that run: only a heartbeat that fails to come ends an attempt."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    name = next(iter(one.engine.specs))
+    one.start(name)
+    tell(one, JobState.UNKNOWN)
+    for _ in range(4):
+        later(one, monkeypatch, LEASE_S / 2)
+        one.store.renew(*one.supervisor(name)[:2])
+        one.scheduler.turn()
+    assert one.states() == ["RUNNING"]
+    later(one, monkeypatch, LEASE_S + 1)
+    one.scheduler.turn()
+    assert (name, 0.0) in one.engine.cancelled
+    one.engine.ended[name] = -9
+    one.scheduler.turn()
+    assert [n.split("-")[2] for n in one.engine.specs] == ["a1", "a2"]
+
+
+def test_jobs_that_outlived_their_scheduler_go_on(case, monkeypatch):
+    """The next scheduler finds them by name and submits nothing twice, even when their leases are over."""
+    one = case()
+    one.scheduler.turn()
+    tell(one, JobState.PENDING)
+    one.now += 10 * LEASE_S
+    second = one.another(one.engine)
+    second.reconcile()
+    assert second.turn() is None
+    assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
+    assert len(one.engine.specs) == 2
+    one.engine.told = {}
+    for name in list(one.engine.specs):
+        one.start(name)
+        one.finish(name)
+    second.turn()
+    assert one.states() == ["SUCCEEDED", "SUCCEEDED", "LEASED", "LEASED"]
+
+
+def test_a_refused_job_ends_the_session_and_gives_its_run_back(case):
+    """The user reads the engine's words; nothing is counted against the run."""
+    one = case()
+    one.engine.refusal = EngineError("no such partition")
+    with pytest.raises(EngineError, match="no such partition"):
+        one.scheduler.turn()
+    assert set(one.states()) == {"QUEUED"}
+    assert {r.infrastructure_failures for r in one.store.runs_of(one.study.id)} == {0}
+
+
+def test_the_engines_word_for_an_end_is_kept(case):
+    """OUT_OF_MEMORY says more than that there was no report."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    tell(one, JobState.ENDED, exit_code=-9, reason="OUT_OF_MEMORY")
+    one.scheduler.turn()
+    attempts = one.store.attempts_of(one.study.id)
+    assert attempts[0].reason == "the supervisor ended without a report (OUT_OF_MEMORY)"
+
+
+def test_a_preparation_that_is_lost_or_dumb_ends_the_session(case, monkeypatch):
+    """No study waits forever for a job that is gone; where nodes may see other files, the user is asked about them."""
+    one = case()
+    one.engine.reach = Reach(host="here")
+
+    def lose():
+        tell(one, JobState.UNKNOWN)
+        later(one, monkeypatch, scheduler.LOST_S + 1)
+
+    with pytest.raises(RunnerError, match=r"ended before its first word.*Do the nodes see"):
+        one.scheduler.prepare(lose)
 
 
 def test_an_attempt_without_heartbeats_is_killed_and_its_run_queued(case):

@@ -2,12 +2,17 @@
 
 import json
 import os
+import socket
+import stat
+import threading
+import time
 
 import pytest
 
-from paribus.errors import StoreError
+from paribus.engines.base import Reach
+from paribus.errors import EngineError, StoreError
 from paribus.schedule import session
-from paribus.schedule.ask import ask
+from paribus.schedule.ask import PATIENCE_S, ask, seal
 from paribus.schedule.office import Office, answer_to
 from paribus.schedule.scheduler import Ending
 from paribus.schedule.session import Settings, run_study
@@ -71,6 +76,89 @@ def test_the_office_answers_over_its_socket(tmp_path):
             office.close()
         with pytest.raises(OSError, match="No such file"):
             ask(office.address, {**request, "do": "renew"})
+
+
+@pytest.fixture
+def far(tmp_path):
+    """A claim, the request that starts it, and an office for jobs on other machines."""
+    with Store.open(tmp_path) as store:
+        study = store.add_study(small_plan())
+        claim = store.claim(study.id, engine="test", worker="here")
+        office = Office(store, Reach(host="127.0.0.1"))
+        yield office, {"run": claim.run_id, "token": claim.token, "do": "start"}
+        office.close()
+
+
+def test_the_office_answers_other_machines(far):
+    """Over TCP a heartbeat is taken as over the socket; the file that tells where is the user's alone, and goes."""
+    office, start = far
+    assert stat.S_IMODE(office.address.stat().st_mode) == 0o600
+    assert ask(office.address, start) == {"ok": True, "lease_s": 60.0, "cancel": False}
+    assert ask(office.address, {**start, "do": "renew"})["ok"] is True
+    assert ask(office.address, {**start, "token": 0, "do": "renew"})["lost"] is True
+    office.close()
+    with pytest.raises(OSError, match="No such file"):
+        ask(office.address, start)
+
+
+def test_the_office_does_nothing_for_those_who_cannot_read_its_file(far):
+    """A request under another key, or a recorded one sent again, has no effect and no answer."""
+    office, start = far
+    place = json.loads(office.address.read_text())
+    office.address.write_text(json.dumps({**place, "key": "00" * 32}))
+    with pytest.raises(ValueError, match="is not the scheduler of"):
+        ask(office.address, start)
+    office.address.write_text(json.dumps(place))
+    line = json.dumps(start).encode()
+    with socket.create_connection(("127.0.0.1", place["port"]), timeout=5) as connection:
+        lines = connection.makefile("rb")
+        lines.readline()
+        old = seal(bytes.fromhex(place["key"]), b"ask", b"0" * 32, line)
+        connection.sendall(line + b"\n" + old + b"\n")
+        assert lines.read() == b""
+    assert ask(office.address, {**start, "do": "renew"})["ok"] is True
+    assert ask(office.address, start)["ok"] is True
+
+
+def test_somebody_who_says_nothing_does_not_keep_the_others_waiting(far):
+    """A port scanner must not cost a lease."""
+    office, start = far
+    port = json.loads(office.address.read_text())["port"]
+    with socket.create_connection(("127.0.0.1", port)):
+        before = time.monotonic()
+        assert ask(office.address, start)["ok"] is True
+        assert time.monotonic() - before < PATIENCE_S
+
+
+def test_who_answers_without_the_key_is_not_believed(far, tmp_path):
+    """A supervisor must not stop its run because a stranger says so."""
+    office, start = far
+    stranger = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        connection, _ = stranger.accept()
+        with connection, connection.makefile("rb") as lines:
+            connection.sendall(b"1\n")
+            lines.readline(), lines.readline()
+            connection.sendall(b'{"ok": false, "lost": true, "error": ""}\nmark\n')
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    place = json.loads(office.address.read_text())
+    file = tmp_path / "other.json"
+    file.write_text(json.dumps({**place, "port": stranger.getsockname()[1]}))
+    with pytest.raises(ValueError, match="is not the scheduler of"):
+        ask(file, start)
+    thread.join()
+    stranger.close()
+
+
+def test_a_port_that_is_taken_is_told(far, tmp_path):
+    """The remedy is in the engine's options."""
+    office, _ = far
+    port = json.loads(office.address.read_text())["port"]
+    with Store.open(tmp_path / "other") as store, pytest.raises(EngineError, match=rf"port {port}.*Choose another"):
+        Office(store, Reach(host="127.0.0.1", port=port))
 
 
 @pytest.mark.parametrize("kind", ["program", "infrastructure"])

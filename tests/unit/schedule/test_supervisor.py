@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -105,6 +106,18 @@ def test_the_attempt_file_names_the_processes(folder, office, fake):
     assert here["token"] == 1
     assert Identity.read(here["supervisor"]) == Identity.of(os.getpid())
     assert not Identity.read(here["runner"]).alive()
+
+
+def test_a_scheduler_that_cannot_be_reached_is_told_in_the_folder(folder, office, fake):
+    """Nothing is started; the reason lies where the scheduler will find it, and the machine is named."""
+    office.answers["start"] = ConnectionRefusedError("Connection refused")
+    assert supervise(folder, office, pace=Pace(retry_s=0.01, patience_s=0.1)) == 1
+    assert {r["do"] for r in office.requests} == {"start"}
+    assert len(office.requests) > 1
+    outcome = read_json(folder.outcome)
+    assert (outcome["do"], outcome["kind"], outcome["token"]) == ("fail", "infrastructure", 1)
+    assert outcome["reason"] == f"{socket.gethostname()} could not reach the scheduler: Connection refused"
+    assert not folder.metrics.exists()
 
 
 def test_a_crash_is_a_failure_of_the_program_with_a_signature(folder, office, fake):

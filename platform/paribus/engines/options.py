@@ -1,0 +1,70 @@
+"""Options of engines: what depends on the cluster and never on the study, in a file of its own (``engines.yaml``).
+
+One mapping an engine, named as on the command line::
+
+    slurm:
+      partition: gpu
+      gpus: 1
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from paribus.engines.base import GROUP
+from paribus.errors import Problem, StudyFileError, did_you_mean
+from paribus.recipe.document import Node, locate, plain, read_document
+from paribus.recipe.messages import explain, plain_location
+
+FILE = "engines.yaml"
+"""Name of the file in the home folder."""
+
+_WITHOUT_OPTIONS = ("inline", "local")
+
+
+class Options(BaseModel):
+    """Base of an engine's options: unknown names and wrong types are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+_O = TypeVar("_O", bound=Options)
+
+
+def read_options(file: Path | None, engine: str, model: type[_O]) -> _O:
+    """Return the options of an engine; all defaults where there is no file or no mapping for the engine.
+
+    Raises:
+        StudyFileError: the file cannot be read or holds something that is not allowed; all of it is listed.
+    """
+    if file is None:
+        return model()
+    root = read_document(file).checked()
+    names = sorted({e.name for e in entry_points(group=GROUP)} - set(_WITHOUT_OPTIONS))
+    if not isinstance(root.value, dict):
+        raise _error(file, root, (), f"engine options are a mapping of engines: {', '.join(names)}")
+    for name in root.value:
+        if name not in names:
+            message = f"no engine `{name}` has options.{did_you_mean(name, names)} Allowed: {', '.join(names)}."
+            raise _error(file, root, (name,), message)
+    raw = plain(root).get(engine)
+    try:
+        return model() if raw is None else model.model_validate(raw)
+    except ValidationError as error:
+        problems = []
+        for item in error.errors(include_url=False):
+            path = (engine, *plain_location(item, raw))
+            mark = locate(root, path, key=item["type"] == "extra_forbidden")
+            message = explain(item, tuple(model.model_fields))
+            shown = ".".join(map(str, path))
+            problems.append(Problem(message=message, path=shown, line=mark.line, column=mark.column))
+        raise StudyFileError(str(file), problems) from error
+
+
+def _error(file: Path, root: Node, path: tuple[str, ...], message: str) -> StudyFileError:
+    mark = locate(root, path, key=True)
+    return StudyFileError(str(file), [Problem(message=message, line=mark.line, column=mark.column)])

@@ -1,0 +1,227 @@
+"""The engine of Slurm clusters: each job a batch script, known by a name that no other job of the user has.
+
+Slurm forgets jobs, gives their ids away again and leaves processes behind: it only starts what it is asked to. Jobs
+survive this process; the next one finds them by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from paribus.engines.base import EngineSettings, JobState, Reach, Spec, Status
+from paribus.engines.options import read_options
+from paribus.engines.slurm_commands import Away, Listed, Refused, Slurm
+from paribus.engines.slurm_script import Place, SlurmOptions, batch_script
+from paribus.errors import EngineError
+
+_RETRY_S = 10.0
+_MARGIN_S = 5.0
+
+
+@dataclass(kw_only=True)
+class _Job:
+    """A job: ``script`` until it is taken; ``since`` when that was, so that an older list says nothing of it."""
+
+    status: Status
+    script: Path | None = None
+    since: float = 0.0
+    retry_at: float = 0.0
+    kill_at: float | None = None
+
+
+class SlurmEngine:
+    """Runs jobs on a Slurm cluster whose nodes see the home folder and the Python environment under the same paths.
+
+    Raises:
+        EngineError: Slurm's commands are missing.
+        StudyFileError: the options are wrong.
+    """
+
+    name = "slurm"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._options = read_options(settings.options, self.name, SlurmOptions)
+        self._file = settings.options
+        self._slurm = Slurm()
+        folder = settings.folder.resolve() / "slurm"
+        self._place = Place(folder=folder, cwd=Path.cwd(), python=sys.executable)
+        # two home folders may hold the same runs
+        self._suffix = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+        self._slots = settings.slots or self._options.jobs
+        self._jobs: dict[str, _Job] = {}
+        self._listed: Mapping[str, Listed] | None = None
+        self._next_look = 0.0
+        self.gpus_per_run = float(self._options.gpus)
+        self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
+        self.about = f"Slurm: {self._options.about()}"
+
+    # ---- the protocol ----------------------------------------------------------------------------
+
+    def submit(self, spec: Spec, name: str) -> str:
+        """Submit a job. While Slurm does not answer, the job is pending, and each :meth:`poll` tries again.
+
+        Raises:
+            EngineError: Slurm refuses the job; the message is Slurm's own.
+        """
+        if self._listed is None:
+            self._look_now()
+        if not self._knows(name):
+            self._place.folder.mkdir(parents=True, exist_ok=True)
+            script = self._place.folder / f"{self._job(name)}.sh"
+            script.write_text(batch_script(spec, self._job(name), self._options, self._place))
+            self._jobs[name] = _Job(status=Status(state=JobState.PENDING), script=script)
+            self._send(name)
+        return self._job(name)
+
+    def find(self, name: str) -> str | None:
+        """Return the job's name in Slurm, if Slurm knows it or it has left its exit status.
+
+        Raises:
+            EngineError: Slurm does not answer, so that nobody can tell.
+        """
+        if name not in self._jobs:
+            self._look_now()
+        return self._job(name) if self._knows(name) else None
+
+    def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
+        """Return the status of each named job, as Slurm told it last."""
+        self._pump()
+        return {n: self._jobs[n].status if n in self._jobs else Status(state=JobState.UNKNOWN) for n in names}
+
+    def cancel(self, name: str, grace: float) -> None:
+        """Take a waiting job out of the queue; send SIGTERM to a running one, and SIGKILL at a later :meth:`poll`.
+
+        A grace above zero is at least that of the options, so that large checkpoints can be written.
+        """
+        job = self._live().get(name)
+        if job is None:
+            return
+        job.script = None  # not sent again
+        grace = max(grace, self._options.grace + _MARGIN_S) if grace > 0 else 0.0
+        job.kill_at = time.monotonic() + grace
+        self._end(name, "TERM" if grace else "KILL")
+
+    def slots(self) -> int:
+        """Return how many jobs may be in the queue."""
+        return self._slots
+
+    def capacity(self) -> int:
+        """Return how many more jobs the queue may take; none while Slurm does not take one."""
+        self._pump()
+        waiting = any(job.script is not None for job in self._live().values())
+        return 0 if waiting else max(0, self._slots - len(self._live()))
+
+    def close(self) -> None:
+        """Cancel all jobs by force."""
+        for name in self._live():
+            self._end(name, "KILL")
+
+    # ---- jobs ------------------------------------------------------------------------------------
+
+    def _job(self, name: str) -> str:
+        return f"{name}.{self._suffix}"
+
+    def _knows(self, name: str) -> bool:
+        if name not in self._jobs and (status := self._status(name)).state is not JobState.UNKNOWN:
+            self._jobs[name] = _Job(status=status)
+        return name in self._jobs
+
+    def _live(self) -> dict[str, _Job]:
+        return {name: job for name, job in self._jobs.items() if job.status.state is not JobState.ENDED}
+
+    def _send(self, name: str) -> None:
+        job = self._jobs[name]
+        assert job.script is not None
+        try:
+            self._slurm.submit(job.script)
+        except Away as error:
+            self._put_off(job, f"Slurm does not answer: {error}")
+            return
+        except Refused as error:
+            if self._crowded(error):
+                self._put_off(job, str(error))
+                return
+            del self._jobs[name]
+            where = f"`slurm` in {self._file}" if self._file else "the options of the engine (docs/howto/slurm.md)"
+            raise EngineError(f"Slurm refuses a job of this study: {error}. Change {where}.") from error
+        job.script, job.since = None, time.monotonic()
+
+    def _send_again(self, name: str) -> None:
+        """Send a job that may have been taken without an answer."""
+        job = self._jobs[name]
+        try:
+            self._look()
+        except Away as error:
+            self._put_off(job, f"Slurm does not answer: {error}")
+            return
+        if job.script is not None:
+            self._send(name)
+
+    def _put_off(self, job: _Job, reason: str) -> None:
+        job.retry_at = time.monotonic() + _RETRY_S
+        job.status = Status(state=JobState.PENDING, reason=reason)
+
+    def _crowded(self, error: Refused) -> bool:
+        """Whether a job is refused only because the user has as many as allowed."""
+        return "limit" in str(error).lower() and any(j.script is None for j in self._live().values())
+
+    def _end(self, name: str, number: str) -> None:
+        # first the queue: a job that starts in between is then met by the signal
+        with suppress(Away):
+            self._slurm.cancel_waiting(self._job(name))
+        with suppress(Away):
+            self._slurm.signal(self._job(name), number)
+        self._next_look = 0.0
+
+    def _pump(self) -> None:
+        """Take in what has happened since the last call, send what could not be sent, end what had its grace."""
+        now = time.monotonic()
+        live = self._live()
+        if live and now >= self._next_look:
+            self._next_look = now + self._options.poll
+            with suppress(Away):  # what was known last counts
+                self._look()
+        for name, job in live.items():
+            if job.status.state is JobState.ENDED:
+                continue
+            if job.script is not None and now >= job.retry_at:
+                self._send_again(name)
+            elif job.kill_at is not None and now >= job.kill_at:
+                job.kill_at = now + _RETRY_S
+                self._end(name, "KILL")
+
+    def _look_now(self) -> None:
+        try:
+            self._look()
+        except Away as error:
+            raise EngineError(f"Slurm does not answer: {error}. Type the same command again later.") from error
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        self._listed = self._slurm.jobs()
+        for name, job in self._live().items():
+            if began <= job.since:
+                continue
+            status = self._status(name)
+            if status.state is not JobState.UNKNOWN:
+                job.script, job.status = None, status  # an sbatch without an answer may have been heard
+            elif job.kill_at is not None:
+                job.status = Status(state=JobState.ENDED)
+            elif job.script is None:
+                job.status = status
+
+    def _status(self, name: str) -> Status:
+        job = self._job(name)
+        if self._listed is not None and job in self._listed:
+            return self._listed[job].status
+        with suppress(OSError, ValueError):
+            code = int((self._place.folder / f"{job}.exit").read_text())
+            return Status(state=JobState.ENDED, exit_code=code)
+        return Status(state=JobState.UNKNOWN)

@@ -1,0 +1,164 @@
+"""Slurm's commands: argument lists in, values out. Jobs are known by their names, because ids are given away again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paribus.engines.base import JobState, Status
+from paribus.errors import EngineError
+
+_COMMANDS = ("sbatch", "squeue", "scancel")
+_TIMEOUT_S = 60.0
+_COLUMNS = {"JobID": 24, "State": 24, "exit_code": 16, "Reason": 64, "Name": 160}
+_WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+_ENDED = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+    "TIMEOUT",
+}  # fmt: skip
+_PASSING = (
+    "unable to contact",
+    "timed out",
+    "connection refused",
+    "temporarily",
+    "zero bytes",
+    "communication",
+    "backup controller",
+    "slurmctld",
+    "munge",
+)
+
+
+class Away(Exception):
+    """Slurm does not answer now; it may later."""
+
+
+class Refused(Exception):
+    """Slurm does not take the request; the message is its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A job as squeue lists it."""
+
+    id: int
+    status: Status
+
+
+class Slurm:
+    """Slurm's commands as this user."""
+
+    def __init__(self) -> None:
+        for name in _COMMANDS:
+            if shutil.which(name) is None:
+                raise EngineError(
+                    f"the engine `slurm` needs the command `{name}`, which is not found on this machine. Type the same "
+                    "on a login node of the cluster, or choose another engine: --engine local."
+                )
+        self._user = str(os.getuid())
+
+    def submit(self, script: Path) -> None:
+        """Submit a batch script.
+
+        Raises:
+            Away: nobody can tell whether the job was taken: look for its name.
+            Refused: it was not taken.
+        """
+        _call("sbatch", "--parsable", str(script))
+
+    def jobs(self) -> Mapping[str, Listed]:
+        """Return this user's jobs by name; of several with one name the one that lives, else the newest.
+
+        Raises:
+            Away: Slurm does not answer.
+        """
+        columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
+        try:
+            lines = _call("squeue", "--noheader", "--states=all", f"--user={self._user}", f"--Format={columns}")
+        except Refused as error:  # there is nothing in this question that could be refused
+            raise Away(str(error)) from error
+        found: dict[str, Listed] = {}
+        for line in lines.splitlines():
+            name, listed = _listed(line)
+            other = found.get(name)
+            if other is None or _rank(listed) > _rank(other):
+                found[name] = listed
+        return found
+
+    def cancel_waiting(self, job: str) -> None:
+        """Take a job out of the queue, unless it has started."""
+        self._cancel(job, "--state=PENDING")
+
+    def signal(self, job: str, number: str) -> None:
+        """Send a signal to a job that runs: to its first process, or ``KILL`` to all that belongs to it.
+
+        Slurm sends SIGTERM ahead of SIGKILL, by as much as the cluster's ``KillWait`` says (30 s if it says nothing).
+        """
+        self._cancel(job, f"--signal={number}", *(() if number == "KILL" else ("--batch",)))
+
+    def _cancel(self, job: str, *arguments: str) -> None:
+        try:
+            _call("scancel", "--quiet", f"--user={self._user}", f"--name={job}", *arguments)
+        except Refused as error:  # it ended meanwhile, or the controller is busy: who needs it asks again
+            raise Away(str(error)) from error
+
+
+def _call(*command: str) -> str:
+    # variables of an enclosing job, or of the user's own sbatch, would change what the script says
+    own = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or not k.startswith(("SLURM_", "SBATCH_"))}
+    try:
+        result = subprocess.run(
+            command,
+            env=own,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT_S,
+            start_new_session=True,  # Ctrl-C in the terminal must not cut a submission in half
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Away(f"{command[0]} did not end within {_TIMEOUT_S:.0f} s") from error
+    if result.returncode == 0:
+        return result.stdout
+    prefix = f"{command[0]}: error: "
+    said = "; ".join(line.removeprefix(prefix).strip() for line in result.stderr.splitlines() if line.strip())
+    said = "".join(c for c in said if c.isprintable()) or f"{command[0]} ended with exit status {result.returncode}"
+    passing = result.returncode < 0 or any(text in said.lower() for text in _PASSING)
+    raise Away(said) if passing else Refused(said)
+
+
+def _listed(line: str) -> tuple[str, Listed]:
+    fields, start = {}, 0
+    for name, width in _COLUMNS.items():
+        fields[name] = line[start : start + width].strip()
+        start += width
+    state, code = fields["State"], _exit_code(fields["exit_code"])
+    if state in _WAITING:
+        status = Status(state=JobState.PENDING, reason=fields["Reason"])
+    elif state in _ENDED:
+        # a job that was taken away before it started ended with 0, too
+        told = code if state == "COMPLETED" or code else None
+        status = Status(state=JobState.ENDED, exit_code=told, reason=state)
+    else:  # COMPLETING and states that only newer versions have: something of it may still run
+        status = Status(state=JobState.RUNNING)
+    return fields["Name"], Listed(id=int(fields["JobID"]), status=status)
+
+
+def _exit_code(text: str) -> int | None:
+    """Return an exit code from wait's status (``1792``), or from the way in which newer versions write it (``7:0``)."""
+    code, _, number = text.partition(":")
+    if not code.isdigit():
+        return None
+    if number:
+        return -int(number) if int(number) else int(code)
+    return os.waitstatus_to_exitcode(int(code))
+
+
+def _rank(listed: Listed) -> tuple[bool, int]:
+    return listed.status.state is not JobState.ENDED, listed.id
