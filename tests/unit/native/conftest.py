@@ -37,16 +37,16 @@ def _settled() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def chain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that has learned to answer at once, right in about one case of ten; made in seconds."""
-    return _made(TINY, tmp_path_factory.mktemp("models") / "chain")
+    return _saved(TINY, tmp_path_factory.mktemp("models") / "chain")
 
 
 @pytest.fixture(scope="session")
 def mixture_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with experts."""
-    return _made(TINY_MOE, tmp_path_factory.mktemp("models") / "mixture")
+    return _saved(TINY_MOE, tmp_path_factory.mktemp("models") / "mixture")
 
 
-def _made(spec: TinySpec, folder: Path) -> Path:
+def _saved(spec: TinySpec, folder: Path) -> Path:
     policy = make.build(spec, "chain")
     settings = dataclasses.replace(
         WarmUp.of(ChainTask(careful=0.3)),
