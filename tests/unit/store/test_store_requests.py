@@ -130,15 +130,18 @@ def test_a_request_to_cancel_outlives_the_attempt_that_should_obey_it(store, clo
 def test_a_run_that_another_study_asks_for_goes_on(store):
     """Cancelling one study takes nothing from the other; when both are cancelled, the run is."""
     one, two = store.add_study(small_plan("one")), store.add_study(small_plan("two"))
+    live = started(store, one)
     done = store.cancel("one")
-    assert (done.queued, done.shared) == (0, 4)
+    assert (done.queued, done.running, done.shared) == (0, 0, 4)
+    assert not store.renew(live.run_id, live.token).cancel
     assert set(states(store, one)) == {"CANCELLED"}
     assert store.counts(one.id) == {RunState.CANCELLED: 4}
-    assert set(states(store, two)) == {"QUEUED"}
+    assert states(store, two) == ["RUNNING", "QUEUED", "QUEUED", "QUEUED"]
     assert started(store, one) is None
     assert started(store, two) is not None
-    assert store.cancel("two").queued == 3
-    assert store.cancel("two").running == 1
+    both = store.cancel("two")
+    assert (both.queued, both.running, both.shared) == (2, 2, 0)
+    assert store.renew(live.run_id, live.token).cancel
 
 
 def test_a_new_study_brings_back_what_others_had_cancelled_but_an_edited_one_does_not(store):
