@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from paribus.cli.doctor import command
 from paribus.engines.process import Identity
-from paribus.schedule import doctor
+from paribus.errors import EngineError
+from paribus.schedule import doctor, probe
 from paribus.schedule.probe import Answer, Probe, main
 from paribus.store.reader import Reader
 from paribus.store.snapshot import snapshot
@@ -146,10 +147,27 @@ def test_an_engine_that_cannot_be_reached_is_no_trouble_unless_it_is_ours(capsys
     assert doctor.engine("local", answer).level == "critical"
 
 
+def test_an_engine_is_asked_and_not_only_made(capsys, tmp_path, monkeypatch):
+    """A cluster whose commands are there but that does not answer cannot be reached."""
+
+    class Silent:
+        def __init__(self, settings):
+            pass
+
+        def find(self, name):
+            raise EngineError("nobody answers")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(probe, "load_engine", lambda name: Silent)
+    assert main(["engine", "slurm", str(tmp_path)]) == 0
+    assert Answer(**json.loads(capsys.readouterr().out)).error == "EngineError: nobody answers"
+
+
 def test_a_question_that_hangs_is_given_up(tmp_path):
     """And what it has started is gone."""
-    probe = Probe("engine", "local", str(tmp_path))
-    assert "no answer in 0 s" in probe.answer(0.0).error
+    assert "no answer in 0 s" in Probe("engine", "local", str(tmp_path)).answer(0.0).error
 
 
 def test_a_remote_file_system_is_told(home, monkeypatch):

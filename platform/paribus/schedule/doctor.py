@@ -199,7 +199,7 @@ def _has_mirror(home: Path) -> bool:
 def engine(name: str, answer: Answer) -> Check:
     """Check an engine."""
     if not answer.error:
-        return Check(name=f"engine {name}", level="ok", message=f"{answer.value} runs at a time")
+        return Check(name=f"engine {name}", level="ok", message=str(answer.value))
     level: Level = "critical" if name in _OWN else "unknown"
     remedy = f"Needed only with --engine {name}." if level == "unknown" else "Reinstall Paribus."
     return Check(name=f"engine {name}", level=level, message=answer.error, remedy=remedy)

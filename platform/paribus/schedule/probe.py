@@ -78,11 +78,15 @@ def mlflow_latency(home: Path) -> float:
     return MlflowMirror(tracking_uri(home), home).latency()
 
 
-def engine_slots(name: str, folder: Path) -> int:
-    """Return how many runs an engine could have at a time; nothing is started."""
+def engine_slots(name: str, folder: Path) -> str:
+    """Return what an engine is and how many runs it could have at a time, after it has been reached.
+
+    Nothing is started: the engine is asked for a job that nobody has submitted.
+    """
     engine = load_engine(name)(EngineSettings(runner="native", folder=folder))
     try:
-        return engine.slots()
+        engine.find("paribus-doctor")
+        return f"{engine.slots()} runs at a time{f', {engine.about}' if engine.about else ''}"
     finally:
         engine.close()
 
