@@ -232,7 +232,7 @@ def test_a_waiting_attempt_is_cancelled_without_a_supervisor(case, monkeypatch):
     one = case(arms=1, seeds=1)
     one.scheduler.turn()
     tell(one, JobState.PENDING)
-    one.store.request_cancel(one.store.runs_of(one.study.id)[0].id)
+    one.store.cancel("small")
     later(one, monkeypatch, scheduler.HOLD_S + 1)
     one.scheduler.turn()
     assert one.states() == ["CANCELLED"]
