@@ -1,15 +1,24 @@
-"""A real Slurm cluster of two nodes on this machine, and the runner ``fake`` for its jobs."""
+"""Real clusters of several nodes on this machine, Slurm and Ray, and the runner ``fake`` for their jobs."""
 
+import json
 import os
+import secrets
+import sqlite3
 import subprocess
 import sys
+import textwrap
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from paribus.store.reader import Reader
 from paribus.testing.fake_runner import install
+from paribus.track.folder import RunFolder
 
 CLUSTER = Path(__file__).with_name("slurm_cluster.py")
+RAY_CLUSTER = Path(__file__).with_name("ray_cluster.py")
 
 
 @pytest.fixture(scope="session")
@@ -24,11 +33,172 @@ def slurm_cluster(tmp_path_factory):
     subprocess.run([sys.executable, CLUSTER, "down", folder], check=True)
 
 
+STEPS = 12
+STUDY = f"""
+study: faked
+question: Does it run?
+runner: fake
+base:
+  preset: grpo
+  set: {{schedule.steps: {STEPS}, kl: {{kind: "off"}}}}
+tricks:
+  token_level: {{aggregation: token_batch}}
+designs:
+  solo: {{kind: add_one}}
+seeds: {{n: 2}}
+evaluate: {{every: 6, problems: 20, samples: 2}}
+"""
+PATIENCE_S = 120.0
+
+
+class Site:
+    """A folder with a study and options, and the command that runs it."""
+
+    def __init__(self, path, engine, values, waiting_and_running):
+        self.path = path
+        self.engine = engine
+        self.values = values
+        self.jobs = waiting_and_running
+        self.home = path / "home"
+        self.home.mkdir()
+        (path / "study.yaml").write_text(STUDY)
+        self.options()
+
+    def options(self, **more):
+        """Write the options."""
+        values = {"gpus": 1, "grace": 10, "host": "127.0.0.1", **self.values, **more}
+        (self.home / "engines.yaml").write_text(json.dumps({self.engine: values}))
+
+    def start(self, *arguments, engine=None, home="home", step_s=0.02):
+        """Start `paribus run` in a session of its own."""
+        arguments = ("--engine", engine or self.engine, *arguments)
+        return subprocess.Popen(
+            [sys.executable, "-m", "paribus", "run", "study.yaml", "--no-report", "--home", home, *arguments],
+            cwd=self.path,
+            env={**os.environ, "PARIBUS_FAKE": json.dumps({"step_s": step_s})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments, **keywords):
+        """Run `paribus run` to its end; return its exit status and output."""
+        process = self.start(*arguments, **keywords)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, output
+
+    def look(self, what):
+        """Return what a function of the reader and the study gives."""
+        with Reader.look(self.home) as reader:
+            return what(reader, reader.study("faked"))
+
+    def attempts(self):
+        """Return the attempts in the store."""
+        return self.look(lambda reader, study: reader.attempts_of(study.id))
+
+    def training(self):
+        """Return the folders of the attempts that have trained some steps and are not at their end."""
+        folders = [RunFolder(p) for p in sorted(self.home.glob("runs/*/a*"))]
+        return [f for f in folders if not f.outcome.exists() and 3 <= len(list(f.read_metrics())) <= STEPS - 4]
+
+    def check(self):
+        """Every run has succeeded with one result, and its record has each step once."""
+        runs = self.look(lambda reader, study: reader.runs_of(study.id))
+        assert {str(r.state) for r in runs} == {"SUCCEEDED"}
+        with closing(sqlite3.connect(self.home / "paribus.db")) as store:
+            assert store.execute("SELECT COUNT(*), COUNT(DISTINCT run_id) FROM result").fetchone() == (4, 4)
+        for run in runs:
+            steps = [line.step for line in RunFolder.of(self.home, run.fingerprint, run.token).read_metrics()]
+            assert steps == list(range(STEPS + 1))
+        assert self.until(lambda: self.jobs() == [])
+
+    def until(self, condition):
+        """Wait until a condition gives something, and return it."""
+        end = time.monotonic() + PATIENCE_S
+        while not (found := condition()):
+            assert time.monotonic() < end, "it did not come so far"
+            time.sleep(0.05)
+        return found
+
+
 @pytest.fixture
-def slurm(slurm_cluster, tmp_path, monkeypatch):
-    """Let this test and its children use the cluster and the runner ``fake``."""
+def slurm_site(slurm, tmp_path):
+    """A site on the Slurm cluster; what a test leaves in the queue is taken out."""
+
+    def jobs():
+        command = ["squeue", "--noheader", "--format=%j", "--states=PENDING,RUNNING,SUSPENDED"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    yield Site(tmp_path, "slurm", {"memory": "200M", "poll": 0.3}, jobs)
+    subprocess.run(["scancel", f"--user={os.getuid()}"], check=False)
+
+
+@pytest.fixture
+def ray_site(ray, tmp_path):
+    """A site on the Ray cluster."""
+    code = textwrap.dedent(f"""
+        import ray
+        ray.init(address={ray!r}, log_to_driver=False, logging_level="ERROR")
+        print(*(a["name"] for a in ray.util.list_named_actors(all_namespaces=True)))
+    """)
+
+    def jobs():
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    return Site(tmp_path, "ray", {"address": ray, "jobs": 4}, jobs)
+
+
+@pytest.fixture(params=["slurm", "ray"])
+def site(request):
+    """A site on each kind of cluster."""
+    return request.getfixturevalue(f"{request.param}_site")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory):
+    """Start the cluster for all tests; return its address and the environment that lets somebody join it."""
+    file = tmp_path_factory.mktemp("ray") / "address"
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    # a process that leaves its group and session would otherwise outlive the actor that holds its GPU
+    switches = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
+    with (file.parent / "log").open("w") as log:
+        cluster = subprocess.Popen(
+            [sys.executable, RAY_CLUSTER, file],
+            env={**os.environ, **token, **switches},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        while not file.exists() and cluster.poll() is None:
+            time.sleep(0.1)
+        if cluster.poll() == 3:
+            pytest.skip(f"{cluster.communicate()[0].strip()} (`make engines` installs it)")
+        assert file.exists(), (file.parent / "log").read_text()
+        yield file.read_text(), token
+        cluster.communicate(timeout=60)
+
+
+@pytest.fixture
+def ray(ray_cluster, fake_runner, monkeypatch):
+    """Let this test and its children join the cluster; return its address."""
+    address, token = ray_cluster
+    for name, value in token.items():
+        monkeypatch.setenv(name, value)
+    return address
+
+
+@pytest.fixture
+def slurm(slurm_cluster, fake_runner, monkeypatch):
+    """Let this test and its children use the cluster."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm_cluster))
+
+
+@pytest.fixture
+def fake_runner(tmp_path, monkeypatch):
+    """Let this test and its children find the runner ``fake``."""
     site = str(install(tmp_path / "site"))
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([site, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("SLURM_CONF", str(slurm_cluster))

@@ -30,6 +30,17 @@ def die_with_parent(parent: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
 
+def hear_of_children() -> None:
+    """Let this process, and those that it starts, learn how their children end.
+
+    Ray's workers ignore SIGCHLD, and what they start inherits that: ``wait`` then says that all went well. Python's
+    own ``signal`` may only be called in the main thread.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal(signal.SIGCHLD, None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Identity:
     """A process, told apart from a later one with the same number.

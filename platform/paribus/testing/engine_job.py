@@ -1,10 +1,12 @@
-"""The jobs of the engines' tests: ``touch``, ``exit``, ``fail``, ``sleep``, ``deaf``, ``tell``."""
+"""The jobs of the engines' tests: ``touch``, ``exit``, ``fail``, ``sleep``, ``deaf``, ``fork``, ``tell``."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +16,9 @@ def main(arguments: Sequence[str]) -> int:
     """Do one thing.
 
     ``touch FILE`` adds a line with the arguments; ``exit N`` returns N; ``fail`` raises; ``sleep FILE`` writes
-    its process id, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM; ``tell FILE``
-    writes its environment as JSON.
+    its process id, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM; ``fork FILE
+    OTHER`` sleeps, and so does a child in a session of its own, whose process id is in OTHER; ``tell FILE`` writes
+    its environment as JSON.
     """
     match arguments[0]:
         case "touch":
@@ -27,6 +30,10 @@ def main(arguments: Sequence[str]) -> int:
             return int(arguments[1])
         case "fail":
             raise ValueError("a job of the conformance suite fails on purpose")
+        case "fork":
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+            Path(arguments[2]).write_text(str(child.pid))
+            return main(["sleep", arguments[1]])
         case "sleep" | "deaf":
             signal.signal(signal.SIGTERM, _exit if arguments[0] == "sleep" else signal.SIG_IGN)
             Path(arguments[1]).write_text(str(os.getpid()))

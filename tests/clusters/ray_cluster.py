@@ -1,0 +1,31 @@
+"""A Ray cluster on this machine: a head without GPUs and two nodes with two fake ones each, with token authentication.
+
+``python ray_cluster.py FILE`` writes the cluster's address into FILE when it is up, and ends all of it when its
+standard input is closed. Without Ray it says so in one line, with exit status 3.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+MISSING = 3
+
+if __name__ == "__main__":
+    try:
+        import ray
+    except ImportError:
+        print("no Ray cluster here: Ray is not installed")
+        sys.exit(MISSING)
+    from ray.cluster_utils import Cluster
+
+    assert os.environ["RAY_AUTH_MODE"] == "token", "the tests are to show that the token is carried"
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    for _ in range(2):
+        cluster.add_node(num_cpus=2, num_gpus=2)
+    cluster.wait_for_nodes()
+    file = Path(sys.argv[1])
+    file.with_suffix(".new").write_text(cluster.address)
+    file.with_suffix(".new").replace(file)
+    sys.stdin.read()
+    ray.shutdown()
+    cluster.shutdown()

@@ -1,0 +1,80 @@
+"""`paribus run` on real clusters: a study runs unchanged on each, and nothing is lost or doubled."""
+
+import os
+import signal
+
+import pytest
+
+from paribus.track.folder import RunFolder, read_json
+
+pytestmark = pytest.mark.filterwarnings("default")  # Ray has some of its own
+SAID = {
+    "slurm": "Slurm: partition default, 1 GPU, 1 CPU, 200M, default time a run",
+    "ray": "Ray: 1 CPU, 1 GPU a run, up to 4 at a time",
+}
+
+
+def numbers(home):
+    """Return the numbers of all evaluations by run."""
+    found = {}
+    for folder in home.glob("runs/*/a*"):
+        evaluations = RunFolder(folder).read_evaluations()
+        found[folder.parent.name] = [(e.step, e.correct, e.tokens) for e in evaluations]
+    return found
+
+
+def test_a_study_gives_the_same_numbers_on_a_cluster_as_on_this_machine(site):
+    """Nothing in the study says where it runs; each run is one job, and what jobs ask for is said."""
+    status, output = site.run()
+    assert status == 0, output
+    assert SAID[site.engine] in output
+    site.check()
+    assert [(a.engine, a.gpus, a.outcome) for a in site.attempts()] == [(site.engine, 1.0, "succeed")] * 4
+    assert not (site.home / "office.json").exists()
+    status, output = site.run("--slots", "2", engine="local", home="there")
+    assert status == 0, output
+    assert numbers(site.home) == numbers(site.path / "there")
+    assert len(numbers(site.home)) == 4
+
+
+def test_kill_9_of_the_scheduler_and_the_next_one_finds_what_runs_and_what_waits(site):
+    """Jobs run and wait while nobody watches; the same command goes on with all of them."""
+    site.options(gpus=2)
+    process = site.start(step_s=0.3)
+    site.until(lambda: len(site.training()) == 2 and len(site.attempts()) == 4)
+    before = {a.submit_name for a in site.attempts()}
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    status, output = site.run(step_s=0.3)
+    assert status == 0, output
+    assert output.count("still there") == 4
+    site.check()
+    assert {a.submit_name for a in site.attempts()} == before
+
+
+def test_ctrl_c_writes_checkpoints_and_takes_waiting_jobs_back(site):
+    """Nothing is left in the queue, and the same command goes on from the checkpoints."""
+    site.options(gpus=2)
+    process = site.start(step_s=0.2)
+    folders = site.until(lambda: len(site.training()) == 2 and len(site.attempts()) == 4 and site.training())
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert site.jobs() == []
+    assert all((f.checkpoint / "state.json").exists() for f in folders)
+    status, output = site.run()
+    assert status == 0, output
+    site.check()
+
+
+def test_a_supervisor_that_is_killed_costs_one_attempt(site):
+    """The run goes on in another job under a new token, and the failure is counted."""
+    process = site.start(step_s=0.2)
+    folder = site.until(site.training)[0]
+    os.kill(read_json(folder.attempt)["supervisor"]["pid"], signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    site.check()
+    mine = {a.token: a for a in site.attempts() if a.fingerprint.startswith(folder.path.parent.name)}
+    assert {t: a.outcome for t, a in mine.items()} == {1: "retry", 2: "succeed"}
+    assert mine[1].reason.startswith("the supervisor ended without a report")

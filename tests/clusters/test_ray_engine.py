@@ -1,0 +1,208 @@
+"""The Ray engine on a real cluster of three nodes, two of them with two fake GPUs each."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from paribus.engines.base import EngineSettings, JobState
+from paribus.engines.ray import RayEngine
+from paribus.errors import EngineError
+from paribus.testing.engine_suite import EngineSuite, ended, gone, job, started, until
+
+pytestmark = pytest.mark.filterwarnings("default")  # Ray has some of its own
+
+
+class TestRay(EngineSuite):
+    """The conformance suite."""
+
+    @pytest.fixture
+    def engine(self, make):
+        """An engine with two slots."""
+        return make(slots=2)
+
+
+@pytest.fixture
+def make(ray, tmp_path):
+    """Make engines whose jobs get a second's grace; all are closed at the end."""
+    made = []
+
+    def build(folder="engine", slots=None, **more):
+        options = tmp_path / f"options-{len(list(tmp_path.iterdir()))}.yaml"
+        options.write_text(json.dumps({"ray": {"address": ray, "grace": 1, **more}}))
+        made.append(RayEngine(EngineSettings(runner="fake", folder=tmp_path / folder, slots=slots, options=options)))
+        return made[-1]
+
+    yield build
+    for one in reversed(made):
+        one.close()
+
+
+def free(engine, resource="GPU"):
+    """Return how much of a resource nobody holds."""
+    return engine._ray.available_resources().get(resource, 0)
+
+
+def test_a_job_that_the_last_process_submitted_is_found_by_name(make, ray, tmp_path):
+    """After kill -9 of the process that submitted it a job goes on, and submitting it again starts nothing."""
+    options = tmp_path / "engines.yaml"
+    options.write_text(json.dumps({"ray": {"address": ray}}))
+    code = textwrap.dedent(f"""
+        import os, signal, time
+        from pathlib import Path
+        from paribus.engines.base import EngineSettings
+        from paribus.engines.ray import RayEngine
+        from paribus.testing.engine_suite import job, started
+        settings = dict(runner="fake", folder=Path({str(tmp_path / "engine")!r}), options=Path({str(options)!r}))
+        engine = RayEngine(EngineSettings(**settings))
+        engine.submit(job("sleep", {str(tmp_path / "pid")!r}), "mine")
+        started(engine, "mine", Path({str(tmp_path / "pid")!r}))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    killed = subprocess.run([sys.executable, "-c", code], check=False, env=os.environ)
+    assert killed.returncode == -9
+    second = make()
+    pid = int((tmp_path / "pid").read_text())
+    assert second.find("mine") == second.submit(job("touch", tmp_path / "file"), "mine")
+    until(lambda: second.poll(["mine"])["mine"].state is JobState.RUNNING)
+    assert not gone(pid)
+    second.cancel("mine", 60.0)
+    assert ended(second, "mine").exit_code == 7
+    second.close()
+    third = make()
+    third.submit(job("touch", tmp_path / "file"), "mine")
+    assert third.poll(["mine"])["mine"].exit_code == 7
+    assert not (tmp_path / "file").exists()
+
+
+def test_two_home_folders_do_not_take_each_others_jobs(make):
+    """The same run in two stores has one name in both, and two in Ray."""
+    here = make("here")
+    here.submit(job("exit", 3), "same")
+    assert ended(here, "same").exit_code == 3
+    here.close()
+    there = make("there")
+    assert there.find("same") is None
+    there.submit(job("exit", 4), "same")
+    assert ended(there, "same").exit_code == 4
+
+
+def test_jobs_on_gpus_are_pinned_and_what_does_not_fit_waits(make, tmp_path):
+    """Four jobs fill four GPUs, each sees one; the fifth waits, can be taken back, and all is given back at the end."""
+    engine = make(gpus=1, cpus=0.5, jobs=5)
+    assert engine.gpus_per_run == 1.0
+    for i in range(5):
+        engine.submit(job("sleep", tmp_path / f"pid{i}"), f"sleep{i}")
+    pids = [started(engine, f"sleep{i}", tmp_path / f"pid{i}") for i in range(4)]
+    seen = [dict(e.partition("=")[::2] for e in _environment(pid)) for pid in pids]
+    assert sorted(v["CUDA_VISIBLE_DEVICES"] for v in seen) == ["0", "0", "1", "1"]
+    assert engine.poll(["sleep4"])["sleep4"].state is JobState.PENDING
+    engine.cancel("sleep4", 30.0)
+    assert ended(engine, "sleep4").exit_code is None
+    for i in range(4):
+        engine.cancel(f"sleep{i}", 30.0)
+    assert {ended(engine, f"sleep{i}").exit_code for i in range(4)} == {7}
+    until(lambda: free(engine) == 4)
+    assert not (tmp_path / "pid4").exists()
+
+
+def _environment(pid):
+    return Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+
+
+def test_a_job_without_gpus_sees_none_and_uses_one_thread(make, tmp_path, monkeypatch):
+    """Numbers do not depend on the engine; Ray's own variables, its token among them, do not reach the job's file."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("MINE", "is carried")
+    engine = make()
+    engine.submit(job("tell", tmp_path / "told"), "tell")
+    assert ended(engine, "tell").exit_code == 0
+    told = json.loads((tmp_path / "told").read_text())
+    assert (told["CUDA_VISIBLE_DEVICES"], told["OMP_NUM_THREADS"], told["PARIBUS_GRACE_S"]) == ("", "1", "1")
+    assert told["MINE"] == "is carried"
+    assert not [k for k in told if k.startswith("RAY_")]
+
+
+def test_half_a_gpu_each(make, tmp_path):
+    """Two runs share a GPU where each asks for a half."""
+    engine = make(gpus=0.5, cpus=0.1)
+    assert engine.slots() == 8
+    assert engine.about == "Ray: 0.1 CPU, 0.5 GPU a run, up to 8 at a time"
+
+
+def test_kill_9_of_the_actor_leaves_no_process_and_is_told(make, tmp_path):
+    """The job dies with its keeper, its GPU is free again, and the end has a reason."""
+    engine = make(gpus=1)
+    engine.submit(job("deaf", tmp_path / "pid"), "deaf")
+    pid = started(engine, "deaf", tmp_path / "pid")
+    keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(keeper, signal.SIGKILL)
+    status = ended(engine, "deaf")
+    assert status.exit_code is None
+    assert status.reason
+    until(lambda: gone(pid))
+    until(lambda: free(engine) == 4)
+
+
+def test_a_grandchild_that_leaves_its_session_does_not_outlive_the_actor(make, tmp_path):
+    """Ray would give the GPU away while such a process holds it."""
+    engine = make(gpus=1)
+    engine.submit(job("fork", tmp_path / "pid", tmp_path / "grandchild"), "fork")
+    pid = started(engine, "fork", tmp_path / "pid")
+    until(lambda: (tmp_path / "grandchild").exists() and (tmp_path / "grandchild").read_text() != "")
+    grandchild = int((tmp_path / "grandchild").read_text())
+    assert os.getsid(grandchild) == grandchild
+    engine.cancel("fork", 0.0)
+    assert ended(engine, "fork").exit_code == -9
+    until(lambda: gone(pid) and gone(grandchild))
+
+
+def test_a_grace_is_never_shorter_than_the_options_say(make, tmp_path):
+    """A checkpoint of a large model takes longer than the scheduler's patience."""
+    engine = make(grace=30)
+    engine.submit(job("deaf", tmp_path / "pid"), "deaf")
+    started(engine, "deaf", tmp_path / "pid")
+    engine.cancel("deaf", 0.1)
+    time.sleep(1.0)
+    assert engine.poll(["deaf"])["deaf"].state is JobState.RUNNING
+    engine.cancel("deaf", 0.0)
+    assert ended(engine, "deaf").exit_code == -9
+
+
+def test_a_run_that_no_node_can_hold_is_told(make):
+    """Ray would wait forever without a word; where the cluster grows by itself, waiting is right."""
+    with pytest.raises(EngineError, match=r"asks for 1 CPU, 3 GPU. The nodes have: .*2 CPU, 2 GPU"):
+        make(gpus=3)
+    assert make(gpus=3, jobs=2).slots() == 2
+
+
+def test_a_cluster_that_is_not_there_is_told_soon(make, monkeypatch):
+    """No minutes of silence, no traceback."""
+    with pytest.raises(EngineError, match=r"cannot join the Ray cluster `127.0.0.1:1`: .*refused"):
+        make(address="127.0.0.1:1")
+
+
+def test_a_wrong_token_is_told(ray, tmp_path, fake_runner):
+    """Without the head's token nobody starts anything; the user is told what to compare."""
+    options = tmp_path / "engines.yaml"
+    options.write_text(json.dumps({"ray": {"address": ray}}))
+    code = textwrap.dedent(f"""
+        from pathlib import Path
+        from paribus.engines.base import EngineSettings
+        from paribus.engines.ray import RayEngine
+        from paribus.errors import EngineError
+        try:
+            RayEngine(EngineSettings(runner="fake", folder=Path("."), options=Path({str(options)!r})))
+        except EngineError as error:
+            print(error)
+    """)
+    environment = {**os.environ, "RAY_AUTH_TOKEN": "0" * 64}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "cannot join the Ray cluster" in said.stdout
+    assert "the token" in said.stdout
