@@ -77,10 +77,11 @@ conformance: $(CONFORMANCE)/.installed ## the objective against the real functio
 	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m conformance.page
 
 # munged and slurmctld lie in /usr/sbin; the packages are Debian's
-engines: $(STAMP) ## the engines on real clusters made on this machine; as root, installs Slurm where it is missing
+engines: $(STAMP) ## the engines on real clusters made on this machine; installs Ray, and as root Slurm
 	@PATH="$$PATH:/usr/sbin"; command -v munged slurmctld slurmd sbatch > /dev/null || { \
 	  test "$$(id -u)" = 0 && apt-get install -y -q --no-install-recommends slurmctld slurmd slurm-client munge; \
 	} || echo "Slurm is missing, its tests are skipped: apt-get install slurmctld slurmd slurm-client munge"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest tests/clusters -rs
 
 clean: ## remove what the targets made, but not your runs

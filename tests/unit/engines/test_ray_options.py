@@ -1,0 +1,44 @@
+"""Options of the Ray engine; Ray is not needed."""
+
+import sys
+
+import pytest
+
+from paribus.engines.base import EngineSettings
+from paribus.engines.options import read_options
+from paribus.engines.ray import RayEngine, RayOptions
+from paribus.errors import MissingExtra, StudyFileError
+
+
+def test_without_ray_the_user_is_told_what_to_install(tmp_path, monkeypatch):
+    """One pip line, no traceback."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"engine `ray`.*pip install 'paribus\[ray\]'"):
+        RayEngine(EngineSettings(runner="fake", folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ray: {gpus: 1.5}", "allowed are a part of one, as 0.5, or whole ones"),
+        ("ray: {cpus: 0}", "must be > 0"),
+        ("ray: {partition: gpu}", "unknown key `partition`"),
+        ("ray: {resources: {a100: 0}}", "ray.resources.a100: must be > 0"),
+    ],
+)
+def test_a_wrong_option_is_told_with_its_place(tmp_path, text, said):
+    """What a user can get wrong is one line with file, line, column and what is allowed."""
+    file = tmp_path / "engines.yaml"
+    file.write_text(text)
+    with pytest.raises(StudyFileError, match=rf"engines.yaml:1:\d+: .*{said}"):
+        read_options(file, "ray", RayOptions)
+
+
+def test_what_a_run_holds_is_what_ray_is_asked_for(tmp_path):
+    """Memory in GiB becomes bytes; what is not asked for is left out; one engine's options are not the other's."""
+    file = tmp_path / "engines.yaml"
+    file.write_text("ray: {gpus: 0.5, cpus: 2, memory: 1, resources: {a100: 1}}\nslurm: {gpus: 4}\n")
+    options = read_options(file, "ray", RayOptions)
+    assert options.bundle() == {"CPU": 2.0, "GPU": 0.5, "memory": float(1 << 30), "a100": 1.0}
+    assert options.about() == "2 CPU, 0.5 GPU, 1 GiB memory, 1 a100 a run"
+    assert RayOptions().bundle() == {"CPU": 1.0}
