@@ -76,11 +76,12 @@ conformance: $(CONFORMANCE)/.installed ## the objective against the real functio
 	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m pytest tests/conformance
 	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m conformance.page
 
-# munged and slurmctld lie in /usr/sbin; the packages are Debian's
+# the packages are Debian's; the daemons lie in /usr/sbin
+SLURM := slurmctld slurmd slurm-client munge
 engines: $(STAMP) ## the engines on real clusters made on this machine; installs Ray, and as root Slurm
-	@PATH="$$PATH:/usr/sbin"; command -v munged slurmctld slurmd sbatch > /dev/null || { \
-	  test "$$(id -u)" = 0 && apt-get install -y -q --no-install-recommends slurmctld slurmd slurm-client munge; \
-	} || echo "Slurm is missing, its tests are skipped: apt-get install slurmctld slurmd slurm-client munge"
+	@PATH="$$PATH:/usr/sbin"; for p in munged slurmctld slurmd sbatch; do command -v $$p > /dev/null || missing=1; done; \
+	test -z "$$missing" || { test "$$(id -u)" = 0 && apt-get install -y -q --no-install-recommends $(SLURM); } \
+	  || echo "Slurm is missing, and its tests are skipped: apt-get install $(SLURM)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest tests/clusters -rs
 
