@@ -86,7 +86,6 @@ def smooth(level: f.HistorySmooth, reward: Tensor, group: Tensor, visits: Sequen
         for values in ([v.mean for v in visits], [v.var**0.5 for v in visits], [max(1, v.count) for v in visits])
     )
     divisor = total_std + level.eps
-    deviation = torch.where((total_std > 0) & (divisor > 0), (reward - total_mean) / divisor, torch.zeros_like(reward))
-    total = torch.where(i > 1, deviation, new)
+    total = torch.where((total_std > 0) & (divisor > 0), (reward - total_mean) / divisor, torch.zeros_like(reward))
     first, second = ((i - 1) * new + total) / i, (new + (i - 1) * total) / i
     return torch.where(i > 1, torch.where(first.abs() <= second.abs(), first, second), new)
