@@ -141,3 +141,29 @@ def test_masked_responses_count_where_asked(level: f.Aggregation, made: Any) -> 
         weights.append(tokens_of(recipe, experience, batch).weight)
         torch.testing.assert_close(experience.advantage, weigh(Recipe(), made(Recipe(), CORRECT)).advantage)
     torch.testing.assert_close(weights[0] * 6, weights[1] * 9)
+
+
+def test_dropped_responses_count_nowhere(made: Any) -> None:
+    """With ``drop``, truncated responses are neither in the statistics of their group nor in any denominator."""
+    recipe = Recipe(length=f.Length(truncated="drop", count_masked_rows=True), aggregation=f.TokenBatch())
+    rollouts = made(recipe, CORRECT, truncated=[False, False, True] * 3)
+    experience = weigh(recipe, rollouts)
+    (batch,) = minibatches(recipe, experience, Random(0))
+    assert batch.rows.tolist() == [0, 1, 3, 4, 6, 7]
+    assert batch.counted == 6
+    assert float(tokens_of(recipe, experience, batch).weight.sum()) == pytest.approx(1)
+    A = experience.advantage[:, 0]
+    assert A[:3].tolist() == pytest.approx([0.5**0.5, -(0.5**0.5), 0], rel=1e-5)
+    assert not A[3:].any()
+
+
+def test_the_filter_sees_what_the_baseline_sees(made: Any) -> None:
+    """Spread counts among the responses that exist, and for ``reward_std`` after shaping."""
+    truncated = [False, False, True]
+    for how, kept in (("as_scored", 3), ("drop", 0)):
+        recipe = Recipe(length=f.Length(truncated=how), filter=f.Drop())
+        assert int(made(recipe, [[True, True, False]], truncated=truncated).kept.sum()) == kept
+    shaped = f.Length(rule=f.SoftOverlong(soft_start=3, hard_cap=7))
+    for metric, kept in (("correct", 0), ("reward_std", 3)):
+        recipe = Recipe(length=shaped, filter=f.Drop(metric=metric))
+        assert int(made(recipe, [[True] * 3], lengths=[2, 3, 5]).kept.sum()) == kept

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +28,13 @@ SMOOTH: list[f.Clip] = [
     f.DynamicBand(),
 ]
 """Rules without a stopped gradient."""
+RATIOS: list[f.Ratio] = [
+    f.NoRatio(),
+    f.TokenRatio(),
+    f.SequenceGeometric(),
+    f.SequenceGeometricToken(),
+    f.SequenceProduct(),
+]
 GMPO = Recipe(ratio=f.GeometricClipped(), clip=f.LogClip(low=0.4, high=0.3))
 
 
@@ -106,6 +115,28 @@ def test_a_clipped_log_has_no_gradient_but_scales_the_others(a: float, d: list[f
     torch.testing.assert_close(got, -torch.tensor([0.0, a * geo / 3, a * geo / 3]).double())
 
 
+@pytest.mark.parametrize("target", ["ratio", "token"])
+def test_router_shift_by_hand(target: Any) -> None:
+    """RSPO: gamma multiplies the ratio of a token before its log is clipped, or else the token's advantage."""
+    gamma = torch.tensor([1.0, 0.9, 0.8]).double()
+    d = torch.tensor([0.5, 0.35, 0.1]).double()
+    tokens = _tokens(torch.full((3,), -1.0).double(), torch.tensor([2.0]).double())
+    recipe = Recipe.model_validate({**dict(GMPO), "token_weight": f.RouterShift(target=target)})
+    leaf = d.clone().requires_grad_()
+    found = loss(recipe, tokens.old + leaf, tokens, shift=gamma)
+    (gradient,) = torch.autograd.grad(found.value, leaf)
+    if target == "ratio":
+        moved = d + gamma.log()
+        geo = float(torch.tensor([0.3, *moved[1:].tolist()]).mean().exp())  # the first is clipped, the second no more
+        want = -torch.tensor([0.0, 2 * geo / 3, 2 * geo / 3]).double()
+    else:
+        moved = d
+        geo = math.exp((0.3 + 0.3 + 0.1) / 3)
+        want = -torch.tensor([0.0, 0.0, 2 * geo / 3]).double() * gamma.mean()
+    torch.testing.assert_close(gradient, want, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(found.ratio, moved.exp())
+
+
 @given(st.floats(0.001, 0.999), st.floats(0.01, 0.99), st.floats(0.01, 1.0))
 def test_dynamic_bounds_are_where_their_equations_hold(q: float, low: float, high: float) -> None:
     """T-C5: r (r - 1) q = high at the upper bound, r (1 - r) q = low at the lower one, or that is 0.5."""
@@ -138,16 +169,13 @@ def test_soft_gate_is_bounded_and_leans_on_the_sign() -> None:
     assert far.tolist() == pytest.approx([8.0, -2.0])
 
 
-@pytest.mark.parametrize("d", [1000.0, -1000.0, 50.0, -50.0])
-@pytest.mark.parametrize("how", [f.NoRatio(), f.TokenRatio(), f.SequenceGeometric(), f.SequenceGeometricToken(),
-                                 f.SequenceProduct()], ids=lambda x: x.kind)  # fmt: skip
+@pytest.mark.parametrize("how", RATIOS, ids=lambda x: x.kind)
 @pytest.mark.parametrize("rule", [*SMOOTH, f.CappedWeight()], ids=lambda x: x.kind)
-def test_ratios_beyond_all_bounds_stay_finite(rule: f.Clip, how: f.Ratio, d: float) -> None:
+def test_ratios_beyond_all_bounds_stay_finite(rule: f.Clip, how: f.Ratio) -> None:
     """U8: a log ratio is kept within 20 nats before exp, so neither value nor gradient overflows in float32."""
-    for a in (-1.0, 1.0):
-        tokens = _tokens(torch.tensor([-1.0, -0.4]), torch.tensor([a]))
-        shift = torch.tensor([d, 0.0])
-        recipe = Recipe(clip=rule, ratio=how)
+    recipe = Recipe(clip=rule, ratio=how)
+    for a, d in product((-1.0, 1.0), (-1000.0, -50.0, 50.0, 1000.0)):
+        tokens, shift = _tokens(torch.tensor([-1.0, -0.4]), torch.tensor([a])), torch.tensor([d, 0.0])
         assert math.isfinite(float(_value(recipe, tokens)(shift)))
         assert bool(_gradient(recipe, tokens, shift).isfinite().all())
 

@@ -18,7 +18,7 @@ from paribus_runners.native.rollout.rollouts import Rollouts
 
 EPS = 1e-6
 LIMIT = 8
-CORRECT = [[True, False, False, False], [True, True, False, True], [True] * 4, [False] * 4]
+CORRECT = [[True] * 4, [True, False, False, False], [False] * 4, [True, True, False, True]]
 FORMATTED = [True, True, False, False, True, True, True, True, True, False, True, True, False, False, True, False]
 
 
@@ -100,7 +100,7 @@ def centred_std(c: Case) -> Tensor:
 def pairs(c: Case) -> Tensor:
     """Beta sigmoid(-margin) of DPO on the first best and the first worst response of a group, as advantages."""
     A, logs = torch.zeros_like(c.y), (c.u * c.mask).sum(1).view(4, 4)
-    for g, (best, worst) in enumerate([(0, 1), (0, 2)]):
+    for g, best, worst in ((1, 0, 1), (3, 0, 2)):
         coefficient = 0.1 * torch.sigmoid(-0.1 * (logs[g, best] - logs[g, worst]))
         A[g, best], A[g, worst] = coefficient, -coefficient
     return A
@@ -247,13 +247,13 @@ def test_olmo3_is_dr_grpo_with_the_aggregation_of_dapo(made: Any, outcome: Any) 
     dr = _recipe("dr_grpo").model_copy(
         update={"aggregation": f.TokenBatch(), "reward": f.Reward(map="binary01", factor=10), "clip": olmo.clip}
     )
-    rollouts = made(olmo, CORRECT[:2])
+    rollouts = made(olmo, CORRECT[1::2])
     near = rollouts.responses.logp + 0.5 * (rollouts.responses.entropy - 1.1)
     one = outcome(olmo, rollouts, near, before=Before(rollouts.responses.logp[rollouts.responses.mask]))
     torch.testing.assert_close(one.gradient, outcome(dr, rollouts, near).gradient)
 
 
-@pytest.mark.parametrize("groups", [CORRECT[:1], [CORRECT[0], CORRECT[0][::-1]]])
+@pytest.mark.parametrize("groups", [CORRECT[1:2], [CORRECT[1], CORRECT[1][::-1]]])
 def test_reinforce_pp_baseline_is_grpo_where_groups_have_one_std(
     groups: list[list[bool]], made: Any, outcome: Any
 ) -> None:
@@ -273,5 +273,5 @@ def test_two_responses_have_advantages_of_one_size_whatever_their_rewards(made: 
         A = outcome(recipe, made(recipe, [[True, False]])).experience.advantage[:, 0]
         torch.testing.assert_close(A, torch.tensor([0.5, -0.5]).double().sign() * 0.5**0.5)
     recipe = Recipe(scale=f.GroupStd(eps=0))
-    A = outcome(recipe, made(recipe, CORRECT[:1])).experience.advantage[:, 0]
+    A = outcome(recipe, made(recipe, CORRECT[1:2])).experience.advantage[:, 0]
     assert float((A**2).mean()) == pytest.approx(3 / 4)

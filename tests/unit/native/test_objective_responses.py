@@ -143,6 +143,27 @@ def test_ddof_is_a_constant_factor(correct: list[list[bool]]) -> None:
     torch.testing.assert_close(zero, one * (4 / 3) ** 0.5)
 
 
+@pytest.mark.parametrize("ddof", [0, 1])
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+def test_divisors_by_hand(ddof: int, eps: float) -> None:
+    """Each divisor is a standard deviation with its ddof, plus eps: beside the root, not under it."""
+    R = torch.tensor([1.0, 0.0, 0.0, 4.0, 1.0, 1.0]).double()
+    group, L = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2, 3, 4, 5, 6])
+    centred = R - R.view(2, 3).mean(1).repeat_interleave(3)
+    stds = {
+        f.GroupStd: R.view(2, 3).std(1, correction=ddof).repeat_interleave(3),
+        f.BatchStdRaw: R.std(correction=ddof),
+        f.BatchStdCentred: centred.std(correction=ddof),
+        f.BatchWhiten: centred.std(correction=ddof),
+    }
+    for level, std in stds.items():
+        A = scale.scale(level(ddof=ddof, eps=eps), centred, R, L, group, 2)
+        torch.testing.assert_close(A, centred / (std + eps))
+    each = centred.repeat_interleave(L)
+    A = scale.scale(f.BatchWhiten(ddof=ddof, eps=eps, unit="token"), centred, R, L, group, 2)
+    torch.testing.assert_close(A, (centred - each.mean()) / (each.std(correction=ddof) + eps))
+
+
 @pytest.mark.parametrize("right", [1, 2, 3])
 def test_binary_rewards_under_group_std(right: int) -> None:
     """T-S4: c of G right gives sqrt((G - c) / c) and -sqrt(c / (G - c)) with ddof 0."""

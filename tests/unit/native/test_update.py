@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Optimizer, Recipe
-from paribus_runners.native import attention, score, update
+from paribus_runners.native import score, update
 from paribus_runners.native.batch import minibatches, passes, tokens_of
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.rollouts import Rollouts
-from paribus_runners.native.task import Chain, Problem, Verdict, chain
+from paribus_runners.native.task import Chain, Problem, Verdict
 from paribus_runners.native.tiny import make
+from paribus_runners.native.tiny.spec import TINY_MOE
 
 
 class _Coin(Chain):
@@ -57,28 +57,6 @@ def _gradient(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> list[Tensor
     if learner.critic is not None:
         update.update_critic(whole, learner, experience, batch)
     return [p.grad for model in models for p in model.parameters() if p.grad is not None]
-
-
-def _experts() -> Policy:
-    """Return an untrained mixture of four experts, two a token, that reads the task chain."""
-    words = make.tokenizer(chain.SYMBOLS)
-    config = Qwen2MoeConfig(
-        vocab_size=len(words),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=8,
-        shared_expert_intermediate_size=8,
-        initializer_range=0.5,
-        attn_implementation=attention.NAME,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Qwen2MoeForCausalLM(config).eval()
-    return Policy(model, words, torch.float32, (int(words.eos_token_id),), chain.WIDTH, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +98,9 @@ def test_gradient_does_not_depend_on_the_micro_batch_split(
     """U4: one pass with all tokens and passes of one response each add up to the same gradient."""
     recipe = _changed(recipe, **changes)
     experts = recipe.token_weight.kind == "router_shift"
-    policies = [_experts() if experts else Policy.load(str(chain_model), None, "float32") for _ in range(3)]
+    policies = [
+        make.build(TINY_MOE, "chain") if experts else Policy.load(str(chain_model), None, "float32") for _ in range(3)
+    ]
     reference = Learner.of(recipe, policies[0]).reference
     rollouts = collect(recipe, Source(policies[0], reference, _Coin(), 0), 1).rollouts
     gradients = []
@@ -204,3 +184,11 @@ def test_masked_responses_are_not_trained_on(recipe: Recipe, policy: Policy) -> 
         batches = list(minibatches(masked, weigh(masked, rollouts), Random(0)))
         assert all((b.rows % 3 != 0).all() for b in batches)
         assert sum(b.counted for b in batches) == (48 if counted else 32)
+
+
+def test_a_reference_is_kept_only_where_something_reads_it(recipe: Recipe, policy: Policy) -> None:
+    """T-K3: without KL and pairs there is no second model, and with KL one that no gradient reaches."""
+    assert Learner.of(recipe, policy).reference is None
+    with_kl = Learner.of(_changed(recipe, kl=f.KlInLoss()), policy).reference
+    assert with_kl is not None
+    assert not any(p.requires_grad for p in with_kl.model.parameters())
