@@ -60,8 +60,9 @@ benchmark: $(STAMP) $(TRL)/.installed ## speed against TRL's GRPOTrainer; what o
 	$(BIN)/python benchmarks/native_vs_trl.py --trl-python $(TRL)/bin/python --at-least 1.8
 	$(BIN)/python benchmarks/objective_cost.py --below 0.1
 
-mutants: $(STAMP) ## remove each guard of the store in turn: the tests must see every one
+mutants: $(STAMP) ## remove each guard of the store, falsify each formula of the objective in turn: tests must see every one
 	$(BIN)/python tests/mutation/guards.py
+	$(BIN)/python tests/mutation/objective.py
 
 CONFORMANCE := .conformance-venv
 $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt

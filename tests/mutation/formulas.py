@@ -1,0 +1,265 @@
+"""Plausible mistakes in the objective, by file, and the tests of which some must see each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+NATIVE = Path("runners/paribus_runners/native")
+
+
+class TableError(Exception):
+    """The table does not fit the code any more."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake.
+
+    Attributes:
+        file: name of a file of the native runner, as in ``objective/clip.py``.
+        right: a text that occurs in it once.
+        wrong: what takes its place.
+        mimics: the mistake, in words.
+    """
+
+    file: str
+    right: str
+    wrong: str
+    mimics: str
+
+    @property
+    def path(self) -> Path:
+        """The file, from the root of the repository."""
+        return NATIVE / self.file
+
+    def applied(self, root: Path) -> str:
+        """Return the text of the file with the mistake in it.
+
+        Raises:
+            TableError: the right text does not occur exactly once, or is the wrong one.
+        """
+        text = (root / self.path).read_text()
+        if (count := text.count(self.right)) != 1:
+            raise TableError(f"{self.path}: {self.right!r} occurs {count} times, not once: bring the table up to date")
+        if self.right == self.wrong:
+            raise TableError(f"{self.path}: {self.right!r} replaced by itself is no mistake")
+        return text.replace(self.right, self.wrong)
+
+
+TESTS: Mapping[str, tuple[str, ...]] = {
+    "objective/advantage.py": (
+        "objective_presets.py",
+        "objective_critic.py",
+        "objective_batches.py",
+        "objective_responses.py",
+    ),
+    "objective/aggregation.py": ("objective_tokens.py", "objective_batches.py"),
+    "objective/baseline.py": ("objective_responses.py", "objective_bandit.py"),
+    "objective/clip.py": ("objective_tokens.py", "objective_clips.py"),
+    "objective/correction.py": ("objective_correction.py",),
+    "objective/filter.py": ("objective_responses.py", "objective_batches.py"),
+    "objective/gae.py": ("objective_critic.py",),
+    "objective/history.py": ("objective_history.py",),
+    "objective/kl.py": ("objective_bandit.py", "objective_tokens.py", "objective_clips.py"),
+    "objective/length.py": ("objective_responses.py",),
+    "objective/loss.py": ("objective_correction.py", "objective_tokens.py", "objective_clips.py"),
+    "objective/pair.py": ("objective_pairs.py",),
+    "objective/ratio.py": ("objective_clips.py", "objective_tokens.py"),
+    "objective/reward.py": ("objective_batches.py", "objective_responses.py"),
+    "objective/router.py": ("router.py::test_shift_by_hand", "router.py::test_shift_has_no_gradient"),
+    "objective/scale.py": ("objective_responses.py", "objective_critic.py"),
+    "objective/segment.py": ("objective_responses.py",),
+    "objective/token_weight.py": ("objective_tokens.py",),
+    "objective/value.py": ("objective_critic.py",),
+    "experience.py": ("objective_history.py", "objective_correction.py", "objective_presets.py"),
+    "batch.py": ("objective_batches.py", "objective_pairs.py", "objective_presets.py"),
+}
+"""Of ``tests/unit/native/test_*``, the files or tests that are asked about each file, quickest first."""
+
+_TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "objective/reward.py": (
+        ("2 * y - 1", "y - 1", "a map to -1 and 0"),
+        ("(weight, level.factor *", "(weight, 1.0 *", "the factor is forgotten"),
+        ("total = total + weight * r", "total = total + r", "rewards are added without their weights"),
+        ("2 * formatted.to(score.dtype) - 1", "formatted.to(score.dtype)", "the form's own score is 0 or 1"),
+    ),
+    "objective/length.py": (
+        ("/ (rule.hard_cap - rule.soft_start)", "/ rule.hard_cap", "the punishment is divided by the cap, not the cache"),
+        ("over.clamp(-1, 0)", "over.clamp_max(0)", "no floor at -1"),
+        ('level.truncated == "drop"', 'level.truncated != "as_scored"', "masked responses leave the group's statistics"),
+    ),
+    "objective/filter.py": (
+        ('level.metric == "correct"', 'level.metric != "correct"', "filter on the shaped reward instead of correctness"),
+        ("groups) > 0", "groups) >= 0", "groups without spread are kept"),
+        ("scored.correct[there], shaped[there], scored.group[there]", "scored.correct, shaped, scored.group", "truncated responses make spread though they are dropped"),
+        ("shaped = shaped_reward(recipe, scored)", "shaped = scored.score", "spread of the score before shaping"),
+    ),
+    "objective/baseline.py": (
+        ("centred * size / (size - 1).clamp_min(1)", "centred", "leave-one-out without its factor"),
+        ("centred * size / (size - 1)", "centred * (size - 1) / size", "the factor of leave-one-out upside down"),
+        ("reward - reward.mean()", "reward", "no batch mean"),
+        ("groups)[group] > 0", "groups)[group] > -1", "rounding passes for spread"),
+    ),
+    "objective/scale.py": (
+        ("(segment.size(group, groups) - level.ddof)", "segment.size(group, groups)", "ddof of the group std is 0"),
+        ("(weight.sum() - ddof)", "weight.sum()", "ddof of the batch std is 0"),
+        ("divisor = std + eps", "divisor = (std**2 + eps).sqrt()", "eps under the root"),
+        ("values = reward if raw else", "values = reward if not raw else", "raw and centred batch std swapped"),
+        ('level.unit == "token"', 'level.unit == "sequence"', "units swapped"),
+        ("x = x - (weight * x).sum() / weight.sum()\n    return", "return", "whitening without subtracting the mean"),
+        ("((weight * (x - mean) ** 2)", "((weight * x**2)", "second moment instead of variance"),
+        ("torch.where(divisor > 0, x / divisor, torch.zeros_like(x))", "x / divisor", "0 / 0 without spread"),
+    ),
+    "objective/gae.py": (
+        ("gamma * following", "gamma * value[:, t]", "V_t where V_{t+1} belongs"),
+        ("gamma * lam * later", "lam * later", "the trace is not discounted"),
+        ("reward, value = reward * mask, value * mask", "reward = reward * mask", "values behind the end leak in"),
+        ("1 - 1 / (rule.alpha * length.double())", "1 - rule.alpha / length.double()", "alpha in the numerator"),
+        (").clamp(0, 1)", ")", "lambda below 0 for short responses"),
+    ),
+    "objective/history.py": (
+        ("found.append(now.get(", "found.append(history.get(", "the history lacks the current visit"),
+        ("first.abs() <= second.abs()", "first.abs() >= second.abs()", "the larger of the two mixtures"),
+        ("before / i * (mean - self.mean) ** 2", "(mean - self.mean) ** 2", "cumulative variance without its factor"),
+        ("(before * self.mean + mean) / i", "(self.mean + mean) / 2", "running mean of two"),
+        ("((i - 1) * new + total) / i, ", "(new + total) / 2, ", "a plain average as the first mixture"),
+        ("** 2, group, groups) / freedom\n    there", "** 2, group, groups) / 1\n    there", "a sum of squares for a variance"),
+        ("divisor = total_std + level.eps", "divisor = (total_std**2 + level.eps).sqrt()", "eps under the root"),
+        ("torch.where(i > 1, torch.where(first", "torch.where(i > 2, torch.where(first", "history from the third visit on"),
+    ),
+    "objective/advantage.py": (
+        ("scored) - scored.kl", "scored) + scored.kl", "KL rewarded"),
+        ("raw + length.punishment", "raw - length.punishment", "length rewarded"),
+        ("total = total + weight * scale", "total = total + scale", "two rewards without their weights"),
+        ("return scale.scale(level, total, total, scored.length[kept], group, groups)", "return total", "no whitening"),
+        ("reward = -charge.double()", "reward = charge.double()", "KL of a token rewarded"),
+        ("(scored.length - 1).clamp_min(0)", "(0 * scored.length + mask.shape[1] - 1)", "the reward stands in the padding"),
+        ("gae.estimate(reward, V, mask, gamma, lam) + V", "gae.estimate(reward, V, mask, gamma, lam)", "targets without V"),
+        (
+            "lam = torch.full_like(end, recipe.baseline.critic_lambda)",
+            "lam = gae.policy_lambda(recipe.baseline, scored.length)",
+            "targets of the critic with the policy's lambda",
+        ),
+        ("reward.flip(1).cumsum(1).flip(1)", "reward.cumsum(1)", "rewards so far instead of rewards to come"),
+        ("A - A[kept, 0].mean()", "A - A[kept].mean()", "batch mean over padding"),
+        ("tokens = mask & kept[:, None]", "tokens = mask", "dropped responses in the statistics"),
+        ("else 1 / scored.length.double()", "else torch.ones_like(end)", "unit sequence counts tokens"),
+        ("R, group = shaped[kept], scored", "R, group = raw_reward(recipe, scored)[kept], scored", "A of the raw reward"),
+    ),
+    "objective/ratio.py": (
+        ("segment.total if isinstance", "segment.mean if isinstance", "a product ratio that is a geometric mean"),
+        ("else segment.mean", "else segment.total", "a geometric mean that is a product"),
+        ("sequence.detach() * (d", "sequence * (d", "GSPO-token without its stopped gradient"),
+        ("return (d - d.detach()).exp()", "return d.exp()", "REINFORCE with a ratio"),
+        ("return d.clamp(-LOG_LIMIT, LOG_LIMIT).exp()", "return d.exp()", "no guard against overflow"),
+    ),
+    "objective/clip.py": (
+        ("least = torch.minimum(", "least = torch.maximum(", "the wrong side of the clip"),
+        ("edges = 1 - level.low, 1 + level.high", "edges = 1 - level.high, 1 + level.low", "bounds swapped"),
+        ("clipped.detach() * A", "clipped * A", "CISPO without its stopped gradient"),
+        ("edges = level.floor, level.cap", "edges = level.floor, 1 + level.cap", "a cap relative to 1"),
+        ("torch.where(A < 0, torch.maximum", "torch.where(A > 0, torch.maximum", "dual clip on the other sign"),
+        ("level.c * A)", "-level.c * A)", "dual clip's bound with the wrong sign"),
+        ("r.clamp_max(level.delta)", "r.clamp_max(1 + level.delta)", "a delta relative to 1"),
+        ("level.tau_positive, level.tau_negative)", "level.tau_negative, level.tau_positive)", "temperatures swapped"),
+        ("4 / tau * torch", "4 * torch", "a gate without its normalisation"),
+        (
+            "torch.where(A > 0, d.clamp_max(level.high), torch.where(A < 0, d.clamp_min(-level.low), d))",
+            "d.clamp(-level.low, level.high)",
+            "logs clipped on both sides",
+        ),
+        ("torch.where(A < 0, d.clamp_min(-level.low)", "torch.where(A < 0, d.clamp_min(-level.high)", "one bound for both"),
+        ("(1 + 4 * level.high / q)", "(1 + 4 * level.high * q)", "a band that widens for likely tokens"),
+        (".clamp_max(level.cap)", "", "a dynamic band without its cap"),
+        ("math.exp(-level.low), math.exp(level.high)", "1 - level.low, 1 + level.high", "log bounds read as bounds of r"),
+        ("return 4 / tau", "return r * 4 / tau", "a gate on top of the ratio"),
+    ),
+    "objective/correction.py": (
+        ("d = old - sampler", "d = sampler - old", "the inverse weight"),
+        ("raw.clamp_max(level.cap)", "raw.clamp_max(1 + level.cap)", "a cap relative to 1"),
+        ("raw.clamp_max(level.cap)", "raw.clamp(1 / level.cap, level.cap)", "truncation from below as well"),
+        ("segment.total(d, row, rows)[row]", "segment.mean(d, row, rows)[row]", "a product that is a geometric mean"),
+        ("return inside if isinstance(level, f.GeometricMask) else", "return", "a mask of responses that also weighs"),
+        ("(raw < level.low) | (raw > level.high)", "raw > level.high", "a mask with one bound"),
+    ),
+    "objective/kl.py": (
+        ("(-u).exp() - 1 + u", "u.exp() - 1 - u", "k3 of the other direction"),
+        ("u**2 / 2", "u**2", "k2 without its half"),
+        (".exp()\n        return level.beta * r", ".exp().detach()\n        return level.beta * r", "a weight without gradient"),
+        ("r = (new - old)", "r = (old - new)", "the inverse ratio before KL"),
+        ("estimate(level.estimator, old - reference)", "estimate(level.estimator, reference - old)", "KL of the other sign"),
+        ("(new - old).clamp(-LOG_LIMIT, LOG_LIMIT)", "(new - old)", "no guard against overflow"),
+    ),
+    "objective/token_weight.py": (
+        ("entropy >= entropy.topk(count)", "entropy <= entropy.topk(count)", "the tokens of low entropy"),
+        ("level.alpha * old.exp() + 1 - level.alpha", "(1 - level.alpha) * old.exp() + level.alpha", "alpha for 1 - alpha"),
+    ),
+    "objective/router.py": (
+        ("clamp_min(level.floor)", "clamp_max(level.floor)", "the wrong side of the floor"),
+        ("(now - old.logp).abs()", "(now - old.logp)", "moves of opposite sign cancel"),
+        (".mean((-2, -1))", ".sum((-2, -1))", "a sum over layers and experts"),
+        ("new_logp.detach()", "new_logp", "gradient through the routers"),
+    ),
+    "objective/aggregation.py": (
+        ("return 1 / (rows * L)", "return 1 / (rows * L.mean().expand_as(L))", "the mean length in the place of each"),
+        ("(1 / (groups * segment.total(L, group, groups)))", "(1 / segment.total(L, group, groups))", "a sum over groups"),
+        ("1 / float(L.sum())", "1 / float(L.max() * len(L))", "padding in the denominator"),
+        ("(level.length or limit)", "int(L.max())", "the longest response for the constant"),
+        ("(1 / (count * segment", "(1 / (1 * segment", "a sum over micro-batches"),
+        ("torch.full_like(L, 1 / rows)", "torch.full_like(L, 1.0)", "a sum over responses"),
+        ("SequenceMeanSum)\n    return 1 / L", "SequenceMeanSum)\n    return 1 / (rows * L)", "a mean over responses"),
+    ),
+    "objective/loss.py": (
+        (
+            "x = tokens.correction * clip.surrogate(recipe.clip, r, A,",
+            "x = clip.surrogate(recipe.clip, tokens.correction * r, A,",
+            "correction before the clip, whose centre it moves",
+        ),
+        ("x = x - kl.in_loss(", "x = x - tokens.correction * kl.in_loss(", "KL corrected as well"),
+        ("x = x - kl.in_loss(", "x = x + kl.in_loss(", "KL rewarded"),
+        ("value - recipe.auxiliary.entropy *", "value + recipe.auxiliary.entropy *", "entropy punished"),
+        ("value - recipe.auxiliary.positive_nll *", "value + recipe.auxiliary.positive_nll *", "correct responses unlearned"),
+        ('target == "ratio"', 'target != "ratio"', "router shift on the other target"),
+        ("d = d + shift.log()", "d = d * shift", "router shift on the logarithm of the ratio"),
+        ("d.exp() if isinstance(recipe.clip, f.LogClip) else r", "r", "clip fractions of GMPO by the response's ratio"),
+    ),
+    "objective/pair.py": (
+        ("-F.logsigmoid(level.beta * margin)", "-level.beta * F.logsigmoid(margin)", "beta outside of the sigmoid"),
+        ("(spread > 0)", "(spread >= 0)", "pairs of equals"),
+        ("argmax()]] = 1", "argmax()]] = -1", "the best response made worse"),
+        ("side * (new - reference)", "side * new", "no reference in the margin"),
+        ("margin = segment.total(", "margin = segment.mean(", "a mean over tokens in the margin"),
+    ),
+    "objective/value.py": (
+        ("squared = torch.maximum(", "squared = torch.minimum(", "the smaller of the two losses"),
+        ("near = old + (new - old).clamp", "near = returns + (new - returns).clamp", "values clipped around the target"),
+        ("return squared / 2", "return squared", "no half"),
+    ),
+    "objective/segment.py": (
+        ("/ size(index, count)", "/ len(x)", "a mean over the whole batch"),
+        ('x, "amax", include_self=False', 'x, "amax"', "0 takes part in the maximum"),
+    ),
+    "experience.py": (
+        ("old[mask], responses.logp[mask], row", "responses.logp[mask], old[mask], row", "sampler and learner swapped"),
+        ("scored)[rollouts.kept], scored.group[rollouts.kept]", "scored), scored.group", "filtered groups count as visits"),
+        ("for p, v in zip(rollouts.problems, visits", "for p, v in zip(rollouts.problems, visits[::-1]", "prompts mixed up"),
+        ("old = responses.logp if before.logp is None else", "old = responses.logp if True else", "old is the sampler"),
+    ),
+    "batch.py": (
+        ("right.float() / right.sum()", "right.float() / len(right)", "NLL divided by all tokens"),
+        ("torch.full_like(old, 1 / len(row))", "torch.full_like(old, 1 / len(rows))", "entropy divided by responses"),
+        ("if all_ else len(rows))", "if True else len(rows))", "masked responses always count"),
+        ("mask].float() * weight,", "mask].float(),", "token weights forgotten"),
+        ("return torch.full_like(length_, 2 / batch.counted", "return torch.full_like(length_, 1 / batch.counted",
+         "responses counted for pairs"),
+        ("_, places = torch.unique(group, return_inverse=True)", "places = group", "groups that were dropped count"),
+        (".exp() < recipe.schedule.update.eta", ".exp() > recipe.schedule.update.eta", "likely tokens first"),
+        ("weight=tokens.weight * chosen,", "weight=tokens.weight * chosen / chosen.double().mean(),", "a denominator a pass"),
+        ("nll_weight=tokens.nll_weight * chosen,", "nll_weight=tokens.nll_weight,", "NLL in both passes"),
+        ("rollouts.kept & length.in_loss(", "length.in_loss(", "dropped responses in the loss"),
+    ),
+}  # fmt: skip
+
+MUTANTS: tuple[Mutant, ...] = tuple(Mutant(file, *row) for file, rows in _TABLE.items() for row in rows)
