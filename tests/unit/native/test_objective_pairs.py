@@ -32,6 +32,14 @@ def test_the_first_of_equals_counts_and_groups_without_spread_have_no_pair() -> 
     assert extremes(R, group, 4).tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 1, -1]
 
 
+def test_a_masked_response_is_in_no_pair(made: Any, outcome: Any) -> None:
+    """With `mask_loss` the pair is made of the responses that enter the loss, never torn."""
+    recipe = Recipe.model_validate({**dict(PAIR), "length": f.Length(truncated="mask_loss")})
+    rollouts = made(recipe, [[True, False, False], [True, True, False]], truncated=[False, True, False, False, False, True])
+    gradient = outcome(recipe, rollouts, _at_the_reference(rollouts)).gradient
+    assert gradient.abs().sum(1).bool().tolist() == [True, False, True, False, False, False]
+
+
 def test_at_the_reference_the_coefficient_is_half_beta(made: Any, outcome: Any) -> None:
     """Beta / 2 on the better response, -beta / 2 on the worse one, 0 on all others, mean over pairs."""
     rollouts = made(PAIR, [[False, True, False], [True] * 3, [True, True, False]])

@@ -59,7 +59,7 @@ def _outcome(recipe: Recipe, scored: Scored) -> Tensor:
 def advantages(recipe: Recipe, scored: Scored, kept: Tensor, visits: Sequence[Visits] = ()) -> Tensor:
     """Return A [N]; 0 for responses that are not ``kept`` [N], which take no part in any statistic.
 
-    For a loss of pairs: 1 for the best response of a group and -1 for the worst one.
+    For a loss of pairs: 1 for the best response of a group and -1 for the worst one, of those that enter the loss.
 
     Args:
         recipe: all but a critic and KL that is charged token by token (:func:`token_advantages`).
@@ -68,6 +68,8 @@ def advantages(recipe: Recipe, scored: Scored, kept: Tensor, visits: Sequence[Vi
         visits: statistics of each group's prompt, for ``baseline: history`` alone.
     """
     shaped = shaped_reward(recipe, scored)
+    if recipe.loss.kind == "pair_dpo":  # a pair has both or neither of its responses in the loss
+        kept = kept & length.in_loss(recipe.length, scored.truncated)
     R, group = shaped[kept], scored.group[kept]
     if recipe.loss.kind == "pair_dpo":
         A = pair.extremes(R, group, scored.groups)
