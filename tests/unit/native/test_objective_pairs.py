@@ -35,7 +35,8 @@ def test_the_first_of_equals_counts_and_groups_without_spread_have_no_pair() -> 
 def test_a_masked_response_is_in_no_pair(made: Any, outcome: Any) -> None:
     """With `mask_loss` the pair is made of the responses that enter the loss, never torn."""
     recipe = Recipe.model_validate({**dict(PAIR), "length": f.Length(truncated="mask_loss")})
-    rollouts = made(recipe, [[True, False, False], [True, True, False]], truncated=[False, True, False, False, False, True])
+    ends = [False, True, False, False, False, True]
+    rollouts = made(recipe, [[True, False, False], [True, True, False]], truncated=ends)
     gradient = outcome(recipe, rollouts, _at_the_reference(rollouts)).gradient
     assert gradient.abs().sum(1).bool().tolist() == [True, False, True, False, False, False]
 
