@@ -82,7 +82,8 @@ class Database:
         if self.embedded:
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         # on PostgreSQL a claim must see what others have committed meanwhile; a reader must not
-        self._writing = {_WRITES: True} if self.embedded else {"isolation_level": "READ COMMITTED"}
+        self._writing = {_WRITES: "FULL"} if self.embedded else {"isolation_level": "READ COMMITTED"}
+        self._unflushed = {_WRITES: "NORMAL"} if self.embedded else {}
         self._reading = {} if self.embedded else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
     @property
@@ -95,16 +96,22 @@ class Database:
         return database_now() if self._clock is None else sa.literal(self._clock(), sa.Float())
 
     @contextmanager
-    def write(self) -> Iterator[sa.Connection]:
+    def write(self, *, flush: bool = True) -> Iterator[sa.Connection]:
         """Yield a connection in a transaction that may write, and commit it.
 
         On SQLite it holds the write lock from its start; on PostgreSQL it locks the rows that it changes.
+
+        Args:
+            flush: wait until the disk has it. Otherwise a machine that loses its power may lose this transaction,
+                but never one before it without those after it; a process that dies loses nothing.
 
         Raises:
             Unreachable: the server did not answer or broke off; whether it has committed is not known.
             StoreError: the file cannot be used.
         """
-        with self._transaction(self._writing) as connection:
+        with self._transaction(self._writing if flush else {**self._writing, **self._unflushed}) as connection:
+            if not (flush or self.embedded):
+                connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
             yield connection
 
     @contextmanager
@@ -219,14 +226,16 @@ def shown_url(url: sa.URL) -> str:
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # the driver must not open transactions on its own
-    for pragma in (f"busy_timeout = {LOCK_S}000", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+    for pragma in (f"busy_timeout = {LOCK_S}000", "journal_mode = WAL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     # a deferred transaction that reads and then writes fails at once with "database is locked", whatever the timeout
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    flushing = connection.get_execution_options().get(_WRITES)
+    if flushing:
+        connection.exec_driver_sql(f"PRAGMA synchronous = {flushing}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if flushing else "BEGIN")
 
 
 # ---- PostgreSQL --------------------------------------------------------------------------------------

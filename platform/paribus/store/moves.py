@@ -77,8 +77,18 @@ def move_runs(
         line = {"move": move, "source": step.source, "target": step.target, "reason": reason}
         log = sa.insert(t.event).values(at=now)
         connection.execute(log, [{**line, "run_id": row.id, "token": row.token} for row in rows])
+        if step.target in RECORDED:
+            for row in rows:
+                mark_recorded(connection, row.id)
         moved += rows
     return moved
+
+
+def mark_recorded(connection: sa.Connection, run_id: int) -> None:
+    """Let the claims of all studies pass over a run that has a result; a link that is being cancelled is left alone."""
+    mine = sa.select(t.study_run.c.study_id).where(t.study_run.c.run_id == run_id)
+    free = t.study_run.c.study_id.in_(mine.with_for_update(skip_locked=True))
+    connection.execute(sa.update(t.study_run).where(t.study_run.c.run_id == run_id, free).values(recorded=True))
 
 
 def _values(step: Transition, now: Now, reason: str, signature: str, wait_s: float) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class Store(Reader):
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .join(t.study, t.study.c.id == t.study_run.c.study_id)
             .where(t.study.c.id == study_id, t.study.c.paused == "", t.study_run.c.withdrawn.is_(False))
+            .where(t.study_run.c.study_id == study_id, t.study_run.c.recorded.is_(False))
             .where(t.run.c.state == RunState.QUEUED, t.run.c.not_before <= now)
             .order_by(t.study_run.c.position)
             .limit(1)
@@ -169,15 +170,17 @@ class Store(Reader):
     def start(self, run_id: int, token: int) -> Renewal:
         """Note that the supervisor is there, and renew its lease.
 
+        Nothing waits for the disk, here and in :meth:`renew`: what a power cut takes back is that the attempt lives,
+        and then it is taken for dead when its lease is over, which is always safe.
+
         Raises:
             LostLease: another attempt holds the run, or none.
         """
-        with self.database.write() as connection:
+        with self.database.write(flush=False) as connection:
             row = self._move(connection, Move.START, run_id, token)
             if row is not None:
                 connection.execute(attempt_row(run_id, token).values(started_at=self.database.now()))
-        _require(row, run_id, token)
-        return self.renew(run_id, token)
+        return Renewal(lease_s=LEASE_S, cancel=_require(row, run_id, token).cancel_requested)
 
     @again
     def renew(self, run_id: int, token: int) -> Renewal:
@@ -187,10 +190,9 @@ class Store(Reader):
             LostLease: another attempt holds the run, or none.
         """
         beat = sa.update(t.run).where(held_by(run_id, token)).values(lease_until=self.database.now() + LEASE_S)
-        with self.database.write() as connection:
+        with self.database.write(flush=False) as connection:
             row = connection.execute(beat.returning(t.run.c.cancel_requested)).one_or_none()
-        _require(row, run_id, token)
-        return Renewal(lease_s=LEASE_S, cancel=bool(row and row.cancel_requested))
+        return Renewal(lease_s=LEASE_S, cancel=_require(row, run_id, token).cancel_requested)
 
     @again
     def finish(self, run_id: int, token: int, payload: Mapping[str, Any], *, stopped_early: bool = False) -> None:

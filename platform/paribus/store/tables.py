@@ -54,6 +54,12 @@ run = sa.Table(
     sa.Index(None, "state", "lease_until"),
 )
 
+# A link is recorded for ever once its run has a result. The flag only spares a claim the look at what has ended: a link
+# whose run has a result may lack it, one whose run has none must never have it.
+_RECORDED = sa.Column("recorded", sa.Boolean, nullable=False, server_default=sa.false())
+_WITHDRAWN = sa.Column("withdrawn", sa.Boolean, nullable=False, server_default=sa.false())
+_OPEN = sa.and_(_WITHDRAWN.is_(False), _RECORDED.is_(False))
+
 study_run = sa.Table(
     "study_run",
     metadata,
@@ -61,10 +67,15 @@ study_run = sa.Table(
     sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), nullable=False),
     sa.Column("arm", sa.String(64), nullable=False),
     sa.Column("position", sa.Integer, nullable=False),
-    sa.Column("withdrawn", sa.Boolean, nullable=False, server_default=sa.false()),
+    _WITHDRAWN,
+    _RECORDED,
     sa.PrimaryKeyConstraint("study_id", "run_id"),
     sa.Index(None, "run_id"),
+    sa.Index("ix_study_run_open", "study_id", "position", sqlite_where=_OPEN, postgresql_where=_OPEN),
 )
+
+_ENDED_AT = sa.Column("ended_at", sa.Float)
+_LIVE = _ENDED_AT.is_(None)
 
 attempt = sa.Table(
     "attempt",
@@ -80,12 +91,13 @@ attempt = sa.Table(
     sa.Column("gpus", sa.Float, nullable=False),
     sa.Column("claimed_at", sa.Float, nullable=False),
     sa.Column("started_at", sa.Float),
-    sa.Column("ended_at", sa.Float),
+    _ENDED_AT,
     sa.Column("outcome", sa.String(20), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("signature", sa.Text, nullable=False),
     sa.UniqueConstraint("run_id", "token"),
     sa.UniqueConstraint("submit_name"),
+    sa.Index("ix_attempt_live", "id", sqlite_where=_LIVE, postgresql_where=_LIVE),
 )
 
 result = sa.Table(

@@ -9,7 +9,7 @@ from typing import Protocol
 from paribus.errors import Problem, StudyFileError, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.designs import Draft, drafts
-from paribus.study.fingerprint import recipe_key, run_fingerprint
+from paribus.study.fingerprint import fingerprints, recipe_key
 from paribus.study.notes import notes_of
 from paribus.study.plan import Arm, Plan, PlannedRun, Row
 from paribus.study.resolve import Resolved, resolve_base, resolve_row
@@ -138,23 +138,22 @@ def _rows(resolved: Sequence[tuple[Draft, Recipe]]) -> Iterator[Row]:
 
 def _runs(study: Study, arms: Sequence[Arm], seeds: Sequence[int], runner: PlanRunner) -> Iterator[PlannedRun]:
     """Yield the runs seed by seed, the base arm first, so that a study that is cut short has whole blocks."""
-    code = {arm.key: runner.code_fingerprint(arm.recipe) for arm in arms}
-    data = {arm.key: runner.data_fingerprint(arm.recipe) for arm in arms}
-    model = {arm.key: runner.model_fingerprint(arm.recipe) for arm in arms}
+    identify = {
+        arm.key: fingerprints(
+            recipe=arm.recipe,
+            evaluate=study.evaluate,
+            code=runner.code_fingerprint(arm.recipe),
+            data=runner.data_fingerprint(arm.recipe),
+            model=runner.model_fingerprint(arm.recipe),
+        )
+        for arm in arms
+    }
     own = {} if study.seeds.paired else _own_seeds([arm.key for arm in arms], study.seeds.start, len(seeds))
     order = 0
     for k, shared in enumerate(seeds):
         for arm in arms:
             seed = shared if study.seeds.paired else own[arm.key][k]
-            fingerprint = run_fingerprint(
-                recipe=arm.recipe,
-                evaluate=study.evaluate,
-                seed=seed,
-                code=code[arm.key],
-                data=data[arm.key],
-                model=model[arm.key],
-            )
-            yield PlannedRun(fingerprint=fingerprint, arm=arm.key, seed=seed, order=order)
+            yield PlannedRun(fingerprint=identify[arm.key](seed), arm=arm.key, seed=seed, order=order)
             order += 1
 
 

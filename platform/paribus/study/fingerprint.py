@@ -7,7 +7,7 @@ behaviour, and a value equal to it is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from paribus.recipe.recipe import Recipe, fingerprint_of, flatten
@@ -38,27 +38,43 @@ def run_fingerprint(
     """Return the identity of a run, 64 hexadecimal digits.
 
     Args:
+        seed: the run's seed.
+        recipe, evaluate, code, data, model, added: as in :func:`fingerprints`.
+    """
+    of = fingerprints(recipe=recipe, evaluate=evaluate, code=code, data=data, model=model, added=added)
+    return of(seed)
+
+
+def fingerprints(
+    *,
+    recipe: Recipe,
+    evaluate: Evaluate,
+    code: str,
+    data: str,
+    model: str,
+    added: Mapping[str, Any] = ADDED,
+) -> Callable[[int], str]:
+    """Return a function from the seed of an arm's run to the run's identity, so that an arm is looked at once.
+
+    Args:
         recipe: all values resolved.
         evaluate: how the run is evaluated.
-        seed: the run's seed.
         code: the runner's hash of the code that the numbers depend on.
         data: the runner's hash of problems and verifier.
         model: the runner's hash of the initial model.
         added: see :data:`ADDED`; paths under ``evaluate.`` for options of the evaluation.
     """
     measured = {**evaluate.model_dump(mode="json"), "primary": evaluate.primary_metric}
-    return fingerprint_of(
-        {
-            "schema": SCHEMA,
-            "recipe": recipe_key(recipe, added),
-            "evaluate": _without(measured, {k.removeprefix("evaluate."): v for k, v in added.items()}),
-            "seed": seed,
-            "horizon": recipe.schedule.steps,
-            "code": code,
-            "data": data,
-            "model": model,
-        }
-    )
+    shared = {
+        "schema": SCHEMA,
+        "recipe": recipe_key(recipe, added),
+        "evaluate": _without(measured, {k.removeprefix("evaluate."): v for k, v in added.items()}),
+        "horizon": recipe.schedule.steps,
+        "code": code,
+        "data": data,
+        "model": model,
+    }
+    return lambda seed: fingerprint_of({**shared, "seed": seed})
 
 
 def _without(flat: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
