@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark conformance mutants engines clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick conformance mutants engines clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -60,6 +60,18 @@ benchmark: $(STAMP) $(TRL)/.installed ## speed against TRL's GRPOTrainer; what o
 	$(BIN)/python benchmarks/native_vs_trl.py --trl-python $(TRL)/bin/python --at-least 1.8
 	$(BIN)/python benchmarks/objective_cost.py --below 0.1
 
+PEERS := .scheduler-venv
+$(PEERS)/.installed: benchmarks/requirements-scheduler.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/requirements-scheduler.txt
+	@touch $@
+
+benchmark-scheduler: $(STAMP) $(PEERS)/.installed ## scale of the store at 100,000 runs, beside Optuna and Ray Tune
+	$(BIN)/python benchmarks/scheduler.py --peers $(PEERS)/bin/python --growth-below 2 --rdb-at-least 2
+
+benchmark-scheduler-quick: $(STAMP) ## the same with small studies and no peers, in a minute
+	$(BIN)/python benchmarks/scheduler.py --quick --growth-below 2.5
+
 mutants: $(STAMP) ## remove each guard of the store, falsify each formula of the objective in turn: tests must see every one
 	$(BIN)/python tests/mutation/guards.py
 	$(BIN)/python tests/mutation/objective.py
@@ -87,4 +99,4 @@ engines: $(STAMP) ## the engines on real clusters made on this machine; installs
 	$(BIN)/python -m pytest tests/clusters -rs
 
 clean: ## remove what the targets made, but not your runs
-	rm -rf $(VENV) $(TRL) $(CONFORMANCE) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(TRL) $(PEERS) $(CONFORMANCE) dist build .pytest_cache .mypy_cache .ruff_cache

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("platform", "db_migrations", "ablations", "pyproject.toml", "tests/unit/store")
-TESTS = [f"tests/unit/store/test_store{name}.py" for name in ("_states", "", "_requests", "_migrations", "_model")]
+TESTS = [f"tests/unit/store/test_store{name}.py" for name in ("_states", "", "_requests", "_migrations", "_scale", "_model")]
 
 MOVES, STATES, STORE = "store/moves.py", "store/states.py", "store/store.py"
 REQUESTS, MIGRATE = "store/requests.py", "store/migrate.py"
@@ -54,6 +54,8 @@ MUTANTS = (
     without("a result again: only the same result", STORE, "(same.token, same.payload_hash) != (token, digest)", "same.token != token"),
     without("a claim: only what is queued", STORE, "t.run.c.state == RunState.QUEUED, "),
     Mutant("a claim: only when its wait is over", ((STORE, ", t.run.c.not_before <= now", ""), (STATES, "s.LEASED, c.READY, ", "s.LEASED, "))),
+    without("a claim: passes over nothing but what has a result", MOVES, "if step.target in RECORDED:\n            for", "if step.target not in LIVE:\n            for"),
+    without("a submission: passes over nothing but what has a result", "store/submit.py", "study_id, has_result)", "study_id)"),
     without("a claim: not of a paused study", STORE, 't.study.c.paused == "", ', ""),
     without("a claim: not of what the study has cancelled", STORE, ", t.study_run.c.withdrawn.is_(False))", ")"),
     Mutant("an expiry: only when the lease is over", (

@@ -9,7 +9,7 @@ from paribus.errors import RunFolderError
 from paribus.health.detectors import Lamp, nan, worst
 from paribus.store.reader import Reader
 from paribus.store.records import RunRecord, StudyRecord
-from paribus.store.states import LIVE, RunState
+from paribus.store.states import LIVE, TERMINAL, RunState
 from paribus.track.folder import RunFolder
 from paribus.track.spool import Tail
 
@@ -58,7 +58,8 @@ class Follower:
         if key not in self._runs:
             self._runs[key] = _Followed(RunFolder.of(self._reader.home, *key))
         followed = self._runs[key]
-        followed.read()
+        if run.token > 0:
+            followed.read()
         lamp = followed.lamp
         steps = self._steps[run.arm]
         return RunView(run=run, step=followed.step, steps=steps, values=dict(followed.values), lamp=lamp)
@@ -69,13 +70,14 @@ class Follower:
         Args:
             now: seconds on any clock that only goes forward.
         """
-        runs = self._reader.runs_of(self._study.id)
-        live = tuple(self.view_run(r) for r in runs if r.state in LIVE)
+        live = tuple(self.view_run(r) for r in self._reader.runs_of(self._study.id, LIVE) if r.state in LIVE)
         counts: dict[RunState, int] = {}
-        for run in runs:
-            counts[run.state] = counts.get(run.state, 0) + 1
-        total = sum(self._steps[r.arm] for r in runs)
-        trained = sum(self._steps[r.arm] for r in runs if r.terminal) + sum(v.step for v in live)
+        total = ended = 0
+        for (arm, state), count in self._reader.tally(self._study.id).items():
+            counts[state] = counts.get(state, 0) + count
+            total += self._steps[arm] * count
+            ended += self._steps[arm] * count if state in TERMINAL else 0
+        trained = ended + sum(v.step for v in live)
         return StudyView(
             counts=counts, live=live, done=trained / total if total else 1.0, left_s=self._left(now, trained, total)
         )

@@ -131,6 +131,12 @@ class Database:
             lock = sa.func.pg_advisory_xact_lock(sa.func.hashtext("paribus"), sa.func.hashtext(what))
             connection.execute(sa.select(lock))
 
+    def count_rows(self, connection: sa.Connection, *tables: sa.Table) -> None:
+        """Let a server look at tables that have grown: until it does by itself, its plans take them for small ones."""
+        if not self.embedded:
+            names = ", ".join(self.engine.dialect.identifier_preparer.format_table(table) for table in tables)
+            connection.execute(sa.text(f"ANALYZE {names}"))
+
     def unhurried(self, connection: sa.Connection) -> None:
         """Let this transaction take as long as it takes."""
         if not self.embedded:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -101,14 +102,21 @@ class Reader:
         with self.database.read() as connection:
             return str(connection.execute(sa.select(t.study.c.paused).where(t.study.c.id == study_id)).scalar_one())
 
-    def runs_of(self, study_id: int) -> tuple[RunRecord, ...]:
-        """Return the runs of a study in queue order."""
+    def runs_of(self, study_id: int, states: Collection[RunState] = tuple(RunState)) -> tuple[RunRecord, ...]:
+        """Return the runs of a study in queue order.
+
+        Args:
+            study_id: the study.
+            states: only runs in these, whichever study they are seen from.
+        """
         query = (
             sa.select(t.run, t.study_run.c.arm, t.study_run.c.position, _SEEN.label("seen"))
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .where(t.study_run.c.study_id == study_id)
             .order_by(t.study_run.c.position)
         )
+        if len(states) < len(RunState):
+            query = query.where(t.run.c.state.in_(states))
         with self.database.read() as connection:
             rows = connection.execute(query).all()
             if study_id not in self._labels:  # a study's row never changes
@@ -118,14 +126,21 @@ class Reader:
 
     def counts(self, study_id: int) -> Mapping[RunState, int]:
         """Return the number of runs of a study in each state that occurs."""
+        found: Counter[RunState] = Counter()
+        for (_, state), count in self.tally(study_id).items():
+            found[state] += count
+        return dict(found)
+
+    def tally(self, study_id: int) -> Mapping[tuple[str, RunState], int]:
+        """Return the number of runs of each arm (its key) in each state that occurs."""
         query = (
-            sa.select(_SEEN.label("seen"), sa.func.count())
+            sa.select(t.study_run.c.arm, _SEEN.label("seen"), sa.func.count())
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .where(t.study_run.c.study_id == study_id)
-            .group_by("seen")
+            .group_by(t.study_run.c.arm, "seen")
         )
         with self.database.read() as connection:
-            return {RunState(state): count for state, count in connection.execute(query)}
+            return {(arm, RunState(state)): count for arm, state, count in connection.execute(query)}
 
     def result(self, fingerprint: str) -> ResultRecord | None:
         """Return the result of a run; ``None`` while there is none."""

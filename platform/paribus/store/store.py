@@ -78,6 +78,7 @@ class Store(Reader):
             refuse_other_version(connection)
             self.database.alone(connection, "submit")
             submit(connection, self.database.now(), plan)
+            self.database.count_rows(connection, t.run, t.study_run)
         return self.study(plan.study)
 
     @again
@@ -123,7 +124,7 @@ class Store(Reader):
         """
         now = self.database.now()
         ready = (
-            sa.select(t.run.c.id)
+            sa.select(t.run.c.id, t.study_run.c.arm)
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .join(t.study, t.study.c.id == t.study_run.c.study_id)
             .where(t.study.c.id == study_id, t.study.c.paused == "", t.study_run.c.withdrawn.is_(False))
@@ -135,12 +136,10 @@ class Store(Reader):
         )
         with self.database.write() as connection:
             refuse_other_version(connection)
-            run_id = connection.execute(ready).scalar()
-            row = None if run_id is None else self._move(connection, Move.CLAIM, run_id)
-            if row is None:
+            found = connection.execute(ready).first()
+            row = None if found is None else self._move(connection, Move.CLAIM, found.id)
+            if found is None or row is None:
                 return None
-            link = sa.and_(t.study_run.c.study_id == study_id, t.study_run.c.run_id == row.id)
-            arm = connection.execute(sa.select(t.study_run.c.arm).where(link)).scalar_one()
             name = f"paribus-{row.fingerprint[:SHORT]}-a{row.token}"
             attempt = {
                 "run_id": row.id,
@@ -157,7 +156,7 @@ class Store(Reader):
             }
             connection.execute(sa.insert(t.attempt).values(**attempt, claimed_at=now))
         return Claim(
-            run_id=row.id, fingerprint=row.fingerprint, arm=arm, seed=row.seed, token=row.token, submit_name=name
+            run_id=row.id, fingerprint=row.fingerprint, arm=found.arm, seed=row.seed, token=row.token, submit_name=name
         )
 
     @again

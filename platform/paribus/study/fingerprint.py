@@ -38,8 +38,13 @@ def run_fingerprint(
     """Return the identity of a run, 64 hexadecimal digits.
 
     Args:
+        recipe: as in :func:`fingerprints`.
+        evaluate: as there.
         seed: the run's seed.
-        recipe, evaluate, code, data, model, added: as in :func:`fingerprints`.
+        code: as there.
+        data: as there.
+        model: as there.
+        added: as there.
     """
     of = fingerprints(recipe=recipe, evaluate=evaluate, code=code, data=data, model=model, added=added)
     return of(seed)
