@@ -17,7 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("platform", "db_migrations", "ablations", "pyproject.toml", "tests/unit/store")
-TESTS = [f"tests/unit/store/test_store{name}.py" for name in ("_states", "", "_requests", "_migrations", "_scale", "_model")]
+TESTS = [
+    f"tests/unit/store/test_store{name}.py" for name in ("_states", "", "_requests", "_migrations", "_scale", "_model")
+]
 
 MOVES, STATES, STORE = "store/moves.py", "store/states.py", "store/store.py"
 REQUESTS, MIGRATE = "store/requests.py", "store/migrate.py"

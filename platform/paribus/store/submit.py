@@ -47,10 +47,9 @@ def submit(connection: sa.Connection, now: Now, plan: Plan) -> None:
     ]
     if links:
         connection.execute(sa.insert(t.study_run), links)
-        results = t.study_run.c.run_id.in_(sa.select(t.result.c.run_id))
-        connection.execute(
-            sa.update(t.study_run).where(t.study_run.c.study_id == study_id, results).values(recorded=True)
-        )
+        has_result = t.study_run.c.run_id.in_(sa.select(t.result.c.run_id))
+        mine = sa.update(t.study_run).where(t.study_run.c.study_id == study_id, has_result)
+        connection.execute(mine.values(recorded=True))
     want_again(connection, now, study_id, f"asked for by the study {plan.study}")
 
 
