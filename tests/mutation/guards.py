@@ -18,11 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("platform", "db_migrations", "ablations", "pyproject.toml", "tests/unit/store")
 TESTS = [
-    f"tests/unit/store/test_store{name}.py" for name in ("_states", "", "_requests", "_migrations", "_scale", "_model")
+    f"tests/unit/store/test_store{name}.py"
+    for name in ("_states", "", "_requests", "_migrations", "_budget", "_scale", "_model")
 ]
 
 MOVES, STATES, STORE = "store/moves.py", "store/states.py", "store/store.py"
 REQUESTS, MIGRATE = "store/requests.py", "store/migrate.py"
+BUDGET, RECORDS = "store/budget.py", "store/records.py"
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,14 @@ MUTANTS = (
     without("cancelling: not what others wait for", REQUESTS, "sa.and_(asked, ~wanted)", "asked"),
     without("cancelling: not what runs for others", REQUESTS, "where(asked, ~wanted, ", "where(asked, "),
     without("cancelling: not what has ended", REQUESTS, "~wanted, t.run.c.state.in_(LIVE))", "~wanted)"),
+    without("a claim: only within the budget", STORE, " if budget.allows_another else None", ""),
+    without("a budget: not beyond what is reserved", RECORDS, "taken = self.spent + self.reserved", "taken = self.spent"),
+    without("a budget: not beyond what another attempt may need", RECORDS, "taken + self.estimate <= self.cap", "taken <= self.cap"),
+    without("a reservation: ends with its attempt", BUDGET, "b.reserved - entry.reserved", "b.reserved"),
+    without("a charge: not beyond the lease", BUDGET, "sa.case((now < lease_until, now), else_=lease_until)", "now"),
+    without("a charge: of the attempt alone", BUDGET, "t.attempt.c.run_id == run.id, t.attempt.c.token == run.token)", "t.attempt.c.run_id == run.id)"),
+    without("a charge: to its study alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return (t.budget.c.unit == unit,)"),
+    without("a charge: in its unit alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return (t.budget.c.study == study,)"),
     without("a newer database: nothing is begun", MIGRATE, "revision = connection.execute(_REVISION).scalar()\n    if", "revision = HEAD\n    if"),
 )  # fmt: skip
 

@@ -196,5 +196,12 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
         f"evaluation: every {e.every} steps on {e.problems} held-out problems x {e.samples} samples at temperature "
         f"{e.temperature}; score {e.primary_metric}, {e.checkpoint}"
     )
-    if plan.gpu_hours is not None:
-        out.print(f"budget: {plan.gpu_hours:g} GPU-hours")
+    caps = [(plan.gpu_hours, "GPU-hours"), (plan.cpu_hours, "CPU-slot-hours")]
+    allowed = [f"{hours:g} {unit}" for hours, unit in caps if hours is not None]
+    if allowed:
+        out.print(f"budget: {', '.join(allowed)}")
+    if plan.run_hours is not None:
+        need = plan.run_hours * (len(plan.runs) - known)
+        short = any(hours is not None and hours < need for hours, _ in caps)
+        enough = "; the budget may not suffice" if short else ""
+        out.print(f"cost: {plan.run_hours:g} hours a run stated, {need:g} for what is not recorded{enough}")

@@ -71,7 +71,8 @@ def closing_lines(summary: Summary, folder: Path) -> list[str]:
             lines.append("Stopped. Type the same command to go on.")
         case "budget":
             lines.append(
-                "Stopped: the budget is used up. Raise `budget.gpu_hours`, and type the same command to go on."
+                f"Stopped: the budget does not allow another run (paribus status {summary.study.name} shows it). "
+                "Raise it in the study file, and type the same command to go on."
             )
         case "paused":
             lines.append(f"Paused: {summary.paused}")

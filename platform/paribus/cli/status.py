@@ -28,7 +28,8 @@ def command(study: str | None, folder: Path | None, as_json: bool) -> None:
         if study is None:
             show_studies(studies(reader), as_json)
         else:
-            show_runs(study, runs(reader, study), reader.study(study).paused, as_json)
+            entries = runs(reader, study)
+            show_runs(study, entries, reader.study(study).paused, budgets(reader, study, entries), as_json)
 
 
 def studies(reader: Reader) -> list[dict[str, Any]]:
@@ -52,6 +53,25 @@ def runs(reader: Reader, name: str) -> list[dict[str, Any]]:
     study = reader.study(name)
     follower = Follower(reader, study)
     return [_entry(follower.view_run(run)) for run in reader.runs_of(study.id)]
+
+
+def budgets(reader: Reader, name: str, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one entry for each unit that a study has used or may use at most so much of, in hours."""
+    from paribus.store.budget import UNITS
+    from paribus.store.states import TERMINAL
+
+    remaining = sum(e["state"] not in TERMINAL for e in entries)
+    found = []
+    for unit, words in UNITS.items():
+        budget = reader.budget(name, unit)
+        if budget.cap is None and budget.used + budget.reserved == 0:
+            continue
+        forecast = budget.forecast(remaining)
+        seconds = {"cap": budget.cap, "spent": budget.spent, "in_flight": budget.live, "wasted": budget.wasted}
+        seconds |= {"reserved": budget.reserved, "forecast": forecast, "expected": budget.expected(remaining)}
+        hours = {part: None if s is None else s / 3600 for part, s in seconds.items()}
+        found.append({"unit": words, **hours, "allows_another": budget.allows_another})
+    return found
 
 
 def _entry(view: RunView) -> dict[str, Any]:
@@ -84,10 +104,12 @@ def show_studies(entries: list[dict[str, Any]], as_json: bool) -> None:
     console().print(shown)
 
 
-def show_runs(name: str, entries: list[dict[str, Any]], paused: str, as_json: bool) -> None:
-    """Print the runs of a study, and why it is paused."""
+def show_runs(
+    name: str, entries: list[dict[str, Any]], paused: str, spendings: list[dict[str, Any]], as_json: bool
+) -> None:
+    """Print the runs of a study, what they cost, and why it is paused."""
     if as_json:
-        click.echo(json.dumps({"study": name, "paused": paused, "runs": entries}, indent=1))
+        click.echo(json.dumps({"study": name, "paused": paused, "budget": spendings, "runs": entries}, indent=1))
         return
     from paribus.cli.console import console, table
 
@@ -98,5 +120,16 @@ def show_runs(name: str, entries: list[dict[str, Any]], paused: str, as_json: bo
         row = (e["arm"], str(e["seed"]), state, str(e["attempt"]), f"{e['step']}/{e['steps']}", reward, e["health"])
         shown.add_row(*row, e["reason"])
     console().print(shown)
+    for spending in spendings:
+        click.echo(spending_line(spending))
     if paused:
         click.echo(f"paused: {paused}\nMend it, then: paribus retry {name}")
+
+
+def spending_line(b: dict[str, Any]) -> str:
+    """Return e.g. ``GPU-hours: 1.2 spent (0.1 wasted), 0.3 in flight; forecast 3.1, expected 3.5; at most 4``."""
+    parts = [f"{b['spent']:.3g} spent" + (f" ({b['wasted']:.3g} wasted)" if b["wasted"] else "")]
+    parts += [f"{b[part]:.3g} {part.replace('_', ' ')}" for part in ("in_flight", "reserved") if b[part]]
+    later = [f"{part} {b[part]:.3g}" for part in ("forecast", "expected") if b[part] is not None]
+    cap = [] if b["cap"] is None else [f"at most {b['cap']:.3g}{'' if b['allows_another'] else ', too little left'}"]
+    return f"{b['unit']}: {'; '.join([', '.join(parts), *([', '.join(later)] if later else []), *cap])}"

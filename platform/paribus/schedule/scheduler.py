@@ -20,8 +20,9 @@ from paribus.engines.process import Identity, kill_group
 from paribus.errors import EngineError, LostLease, RunFolderError, RunnerError, StoreError
 from paribus.schedule import prepare
 from paribus.schedule.office import answer_to
+from paribus.store.budget import OVERRUN_S, shown_use
 from paribus.store.database import Unreachable
-from paribus.store.records import AttemptRecord, Claim, StudyRecord
+from paribus.store.records import AttemptRecord, Claim, StudyRecord, unit_of
 from paribus.store.states import TERMINAL
 from paribus.store.store import Store
 from paribus.study.job import Job
@@ -38,6 +39,9 @@ HOLD_S = 10.0
 
 START_S = 300.0
 """Seconds that a job may take from its start to its supervisor's first word."""
+
+CHECK_S = 1.0
+"""Seconds between two looks at what the attempts in flight have used of the budget."""
 
 LOST_S = 60.0
 """Seconds after which a job that the engine does not know is taken for lost, where no lease tells."""
@@ -86,7 +90,9 @@ class Scheduler:
         self._next_hold = 0.0
         self._told: set[str] = set()
         self._interrupts = self._obeyed = 0
-        self._over_budget = False
+        self._next_check = 0.0
+        self._broke = False
+        self._capped: set[str] = set()
 
     @property
     def interrupted(self) -> bool:
@@ -206,6 +212,7 @@ class Scheduler:
         if self._interrupts > self._obeyed:
             self._stop_attempts()
         elif not self.interrupted:
+            self._keep_to_budget()
             self._claim()
         if self._running:
             return None
@@ -213,9 +220,9 @@ class Scheduler:
             return Ending.COMPLETE
         if self.interrupted:
             return Ending.INTERRUPTED
-        if self._over_budget:
-            return Ending.BUDGET
-        return Ending.PAUSED if self._store.paused(self._study.id) else None
+        if self._store.paused(self._study.id):
+            return Ending.PAUSED
+        return Ending.BUDGET if self._broke else None
 
     def _finished(self) -> bool:
         return set(self._store.counts(self._study.id)) <= set(TERMINAL)
@@ -236,9 +243,11 @@ class Scheduler:
                 continue
             if name in live:
                 told = f" ({statuses[name].reason})" if statuses[name].reason else ""
-                reason = "interrupted" if self.interrupted else f"the supervisor ended without a report{told}"
-                self._settle(live[name], fault=not self.interrupted, reason=reason)
+                asked = self.interrupted or name in self._capped
+                reason = "interrupted" if asked else f"the supervisor ended without a report{told}"
+                self._settle(live[name], fault=not asked, reason=reason)
             del self._running[name]
+            self._capped.discard(name)
 
     def _hold(self, statuses: Mapping[str, Status]) -> None:
         """Renew the leases of attempts that wait in the engine's queue, or are just starting: nobody else does yet."""
@@ -289,10 +298,12 @@ class Scheduler:
     # ---- new attempts ----------------------------------------------------------------------------
 
     def _claim(self) -> None:
-        while self._engine.capacity() > 0 and not self._budget_is_spent():
+        self._broke = self._broke and self._is_broke()
+        while self._engine.capacity() > 0 and not self._broke:
             gpus = self._engine.gpus_per_run
             claim = self._store.claim(self._study.id, engine=self._engine.name, worker=self._host, gpus=gpus)
             if claim is None:
+                self._broke = self._is_broke()
                 return
             self._start(claim)
 
@@ -332,15 +343,35 @@ class Scheduler:
             raise
         self._store.submitted(claim.run_id, claim.token, external_id)
 
-    def _budget_is_spent(self) -> bool:
-        limit = self._plan.gpu_hours
-        if limit is None or self._engine.gpus_per_run == 0 or self._over_budget:
-            return self._over_budget
-        used = self._store.gpu_seconds(self._study.id) / 3600
-        self._over_budget = used >= limit
-        if self._over_budget:
-            self._say(f"the budget is used up ({used:.2f} of {limit:g} GPU-hours): no new attempts")
-        return self._over_budget
+    # ---- the budget ------------------------------------------------------------------------------
+
+    def _is_broke(self) -> bool:
+        """Tell whether the budget has too little left for one more attempt; what is in flight may need less."""
+        budget = self._store.budget(self._study.name, unit_of(self._engine.gpus_per_run))
+        if not budget.allows_another and not self._broke:
+            self._say(
+                f"the budget has too little left ({shown_use(budget)}; another run may need "
+                f"{budget.estimate / 3600:.3g}): no new attempts for now"
+            )
+        return not budget.allows_another
+
+    def _keep_to_budget(self) -> None:
+        """End the attempts in flight with grace, when they have used the budget up; their checkpoints stay."""
+        now = time.monotonic()
+        if now < self._next_check:
+            return
+        self._next_check = now + CHECK_S
+        fresh = [name for name in self._running if name not in self._capped]
+        budget = self._store.budget(self._study.name, unit_of(self._engine.gpus_per_run)) if fresh else None
+        if budget is None or not budget.used_up:
+            return
+        most = len(self._running) * (self._engine.gpus_per_run or 1.0) * OVERRUN_S / 3600
+        self._say(
+            f"the budget is used up ({shown_use(budget)}): the runs write a checkpoint and end; {most:.3g} more at most"
+        )
+        for name in fresh:
+            self._capped.add(name)
+            self._engine.cancel(name, GRACE_S)
 
     def _cache(self) -> Path:
         return self._store.home / "cache"

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
+from math import inf
 from typing import Literal, TypeVar
 
+from paribus.store.budget import KEPT, OVERRUN_S, UNITS
 from paribus.store.moves import LEASE_S
-from paribus.store.records import AttemptRecord, EventRecord
+from paribus.store.records import TINY_S, AttemptRecord, BudgetRecord, EventRecord, unit_of
 from paribus.store.snapshot import RunRow, Snapshot, payload_hash
 from paribus.store.states import LIVE, RECORDED, TERMINAL, Move, RunState, target_of
 from paribus.store.store import BACKOFF_MAX_S
@@ -22,6 +25,9 @@ from paribus.track.folder import SHORT
 
 CLOCK_S = 1.0
 """Seconds by which a database's clock may go back (a clock that is being set) without being told."""
+
+INLINE = "inline"
+"""The engine whose attempts are the scheduler's own process."""
 
 _ASK = "Nothing mends this by itself: keep a copy of the home folder and report it."
 _RESTORE = "The store was restored from an older copy, or lost: bring the newest copy back, or move these folders away."
@@ -133,27 +139,56 @@ def _i5(s: Snapshot) -> Iterator[Violation]:
 
 
 def _i6(s: Snapshot) -> Iterator[Violation]:
-    """No attempt is claimed when the budget of its study is used up."""
-    charged = _grouped((a for a in s.attempts if a.gpus > 0), lambda a: a.study_id)
-    for study in s.studies:
-        cap = study.plan.gpu_hours
-        for attempt in charged.get(study.id, ()) if cap is not None else ():
-            # what is held grows between the look at the budget and the claim: the last minute is not counted
-            used = sum(_held(a, attempt.claimed_at - LEASE_S) for a in charged[study.id]) / 3600
-            if cap is not None and used > cap:
-                rows = f"study {study.id} ({study.name}), run {attempt.run_id}, attempt {attempt.token}"
-                message = f"it was claimed when {used:.2f} of {cap:g} GPU-hours were used"
+    """What a study has spent and reserved is within its cap at each claim; what goes beyond later is bounded."""
+    for budget, attempts in _charged(s):
+        for attempt, taken in _takings(attempts):
+            if attempt.cap is not None and taken > attempt.cap + TINY_S:
+                rows = f"study {budget.study}, run {attempt.run_id}, attempt {attempt.token}"
+                message = f"its claim made {taken / 3600:.3g} of {attempt.cap / 3600:.3g} hours spent or reserved"
                 yield Violation(invariant="I6", rows=rows, message=message)
+        caps = [budget.cap, *(a.cap for a in attempts)]
+        known = [cap for cap in caps if cap is not None]
+        if len(known) < len(caps) or any(a.engine == INLINE for a in attempts):
+            continue  # some were claimed without a cap, or in the scheduler's own process, where nothing ends them
+        most = max(known) + _peak(attempts) * OVERRUN_S
+        if budget.spent > most + TINY_S:
+            message = f"{budget.spent / 3600:.3g} hours were spent, where {most / 3600:.3g} are the most"
+            yield Violation(invariant="I6", rows=f"study {budget.study}, {UNITS[budget.unit]}", message=message)
 
 
-def _held(attempt: AttemptRecord, until: float) -> float:
-    """Return the GPU-seconds that an attempt has been charged until a time."""
-    end = until if attempt.ended_at is None else min(attempt.ended_at, until)
-    return max(0.0, end - attempt.claimed_at) * attempt.gpus
+def _charged(s: Snapshot) -> Iterator[tuple[BudgetRecord, list[AttemptRecord]]]:
+    """Yield each budget with its attempts in the order of their claims."""
+    names = {study.id: study.name for study in s.studies}
+    by_claim = sorted(s.attempts, key=lambda a: (a.claimed_at, a.run_id, a.token))
+    groups = _grouped(by_claim, lambda a: (names.get(a.study_id), unit_of(a.gpus)))
+    for budget in s.budgets:
+        yield budget, groups.get((budget.study, budget.unit), [])
+
+
+def _takings(attempts: Iterable[AttemptRecord]) -> Iterator[tuple[AttemptRecord, float]]:
+    """Yield each attempt with what was spent and reserved at its claim; in doubt what came first, the smaller sum."""
+    gone, open_ = 0.0, list[tuple[float, int, AttemptRecord]]()
+    for number, attempt in enumerate(attempts):
+        at = attempt.claimed_at
+        while open_ and open_[0][0] < at - CLOCK_S:
+            gone += heappop(open_)[2].charged or 0.0
+        heappush(open_, (inf if attempt.ended_at is None else attempt.ended_at, number, attempt))
+        yield attempt, gone + sum(a.reserved if end > at + CLOCK_S else _smaller(a) for end, _, a in open_)
+
+
+def _smaller(attempt: AttemptRecord) -> float:
+    return min(attempt.charged or 0.0, attempt.reserved)
+
+
+def _peak(attempts: Sequence[AttemptRecord]) -> float:
+    """Return the most GPUs, or CPU slots, that attempts held at the same time."""
+    steps = [(a.claimed_at, 1, a.gpus or 1.0) for a in attempts]
+    steps += [(a.ended_at, 0, -(a.gpus or 1.0)) for a in attempts if a.ended_at is not None]
+    return max(accumulate(size for _, _, size in sorted(steps)), default=0.0)
 
 
 def _i7(s: Snapshot) -> Iterator[Violation]:
-    """Each claim is one attempt that is charged once, from its claim to its end."""
+    """Each claim is one attempt that is charged once, and the sums of the budgets are those of the attempts."""
     known = _grouped(s.attempts, lambda a: a.run_id)
     for run in s.runs:
         tokens = sorted(a.token for a in known.get(run.id, ()))
@@ -161,11 +196,40 @@ def _i7(s: Snapshot) -> Iterator[Violation]:
             message = f"{run.token} claims, but the attempts are {_listed(tokens) or 'none'}"
             yield Violation(invariant="I7", rows=f"run {run.id}", message=message)
     for attempt in s.attempts:
-        rows = f"run {attempt.run_id}, attempt {attempt.token}"
-        if (attempt.ended_at is None) != (attempt.outcome == ""):
-            yield Violation(invariant="I7", rows=rows, message="it has an end without an outcome, or the reverse")
-        if attempt.gpus < 0 or (attempt.ended_at or attempt.claimed_at) < attempt.claimed_at - CLOCK_S:
-            yield Violation(invariant="I7", rows=rows, message="its charge is negative: was the clock set back?")
+        for message in _wrong_charge(attempt):
+            rows = f"run {attempt.run_id}, attempt {attempt.token}"
+            yield Violation(invariant="I7", rows=rows, message=message)
+    for name, unit in sorted({(study.name, unit) for study in s.studies for unit in UNITS}):
+        if not any((b.study, b.unit) == (name, unit) for b in s.budgets):
+            yield Violation(invariant="I7", rows=f"study {name}, {UNITS[unit]}", message="it has no budget")
+    for budget, attempts in _charged(s):
+        sums = {
+            "reserved": sum(a.reserved for a in attempts if a.ended_at is None),
+            "spent": sum(a.charged or 0.0 for a in attempts),
+            "wasted": sum(a.charged or 0.0 for a in attempts if a.outcome not in KEPT),
+            "results": sum(a.outcome in (Move.SUCCEED, Move.STOP_EARLY) for a in attempts),
+        }
+        for part, total in sums.items():
+            if abs(getattr(budget, part) - total) > TINY_S * (1 + len(attempts)):
+                message = f"`{part}` is {getattr(budget, part):.6g}, that of its attempts is {total:.6g}"
+                yield Violation(invariant="I7", rows=f"study {budget.study}, {UNITS[budget.unit]}", message=message)
+
+
+def _wrong_charge(attempt: AttemptRecord) -> Iterator[str]:
+    ended, began = attempt.ended_at, attempt.started_at
+    if (ended is None) != (attempt.outcome == ""):
+        yield "it has an end without an outcome, or the reverse"
+    if (ended is None) != (attempt.charged is None):
+        yield "it was charged before its end, or never"
+    if attempt.gpus < 0 or (ended or attempt.claimed_at) < attempt.claimed_at - CLOCK_S:
+        yield "its charge is negative: was the clock set back?"
+    if ended is None or attempt.charged is None:
+        return
+    held = (attempt.gpus or 1.0) * max(0.0, ended - (ended if began is None else began))
+    recorded = attempt.outcome in (Move.SUCCEED, Move.STOP_EARLY)
+    slack = CLOCK_S * (attempt.gpus or 1.0)  # its end and its charge are two statements
+    if not (held if recorded else 0.0) - slack <= attempt.charged <= held + slack:
+        yield f"it was charged {attempt.charged:.6g} s, and held {held:.6g} s"
 
 
 def _i8(s: Snapshot) -> Iterator[Violation]:

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from paribus.store import tables as t
+from paribus.store.budget import settle
 from paribus.store.states import LIVE, RECORDED, Condition, Move, RunState, Transition, steps_of
 
 LEASE_S = 60.0
@@ -66,14 +67,18 @@ def move_runs(
             continue
         guard = [which, t.run.c.state == step.source, *(CONDITIONS[c](now) for c in step.conditions)]
         guard += [] if token is None else [t.run.c.token == token]
+        ending = step.source in LIVE and step.target not in LIVE
+        held = sa.select(t.run.c.id, t.run.c.lease_until).where(*guard).with_for_update()
+        leases = {row.id: row.lease_until for row in connection.execute(held)} if ending else {}
         values = _values(step, now, reason, signature, wait_s)
         rows = connection.execute(sa.update(t.run).where(*guard).values(values).returning(t.run)).all()
         if not rows:
             continue
-        if step.source in LIVE and step.target not in LIVE:
+        if ending:
             ended = {"ended_at": now, "outcome": move, "reason": reason, "signature": signature}
             for row in rows:
                 connection.execute(attempt_row(row.id, row.token).values(ended))
+                settle(connection, now, row, leases[row.id])
         line = {"move": move, "source": step.source, "target": step.target, "reason": reason}
         log = sa.insert(t.event).values(at=now)
         connection.execute(log, [{**line, "run_id": row.id, "token": row.token} for row in rows])

@@ -12,9 +12,19 @@ import sqlalchemy as sa
 
 from paribus.errors import StoreError, did_you_mean
 from paribus.store import tables as t
+from paribus.store.budget import budget_record, live_use
 from paribus.store.database import FILE, Database, database_url
 from paribus.store.migrate import refuse_other_revision
-from paribus.store.records import AttemptRecord, EventRecord, ResultRecord, RunRecord, Shipment, StudyRecord
+from paribus.store.records import (
+    AttemptRecord,
+    BudgetRecord,
+    EventRecord,
+    ResultRecord,
+    RunRecord,
+    Shipment,
+    StudyRecord,
+    Unit,
+)
 from paribus.store.states import TERMINAL, RunState
 from paribus.store.submit import PLAN
 
@@ -201,12 +211,12 @@ class Reader:
             rows = connection.execute(query).all()
         return tuple(event_record(row) for row in rows)
 
-    def gpu_seconds(self, study_id: int) -> float:
-        """Return the GPU-seconds that a study's attempts have held, wasted and running ones included."""
-        held = sa.func.coalesce(t.attempt.c.ended_at, self.database.now()) - t.attempt.c.claimed_at
-        query = sa.select(sa.func.coalesce(sa.func.sum(held * t.attempt.c.gpus), 0.0))
+    def budget(self, study: str, unit: Unit) -> BudgetRecord:
+        """Return what all plans of a name may spend and have spent."""
+        query = sa.select(t.budget).where(t.budget.c.study == study, t.budget.c.unit == unit)
         with self.database.read() as connection:
-            return float(connection.execute(query.where(t.attempt.c.study_id == study_id)).scalar_one())
+            live = connection.execute(live_use(study, unit, self.database.now())).scalar_one()
+            return budget_record(connection.execute(query).one(), live)
 
 
 def study_record(row: sa.Row[tuple[object, ...]]) -> StudyRecord:

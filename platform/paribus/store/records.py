@@ -11,6 +11,17 @@ from paribus.study.plan import Plan
 
 FailureKind = Literal["program", "infrastructure"]
 
+Unit = Literal["gpu", "cpu"]
+"""What is counted: seconds of a GPU, or of a CPU slot."""
+
+TINY_S = 1e-3
+"""Seconds that sums may differ by: they are added in another order."""
+
+
+def unit_of(gpus: float) -> Unit:
+    """Return what an attempt that holds so many GPUs is charged in."""
+    return "gpu" if gpus > 0 else "cpu"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
@@ -87,7 +98,11 @@ class AttemptRecord:
     Attributes:
         outcome: the move that ended it, e.g. ``succeed``; empty while it is live.
         study_id: the study that it was claimed for, and is charged to.
-        gpus: GPUs held, charged to the budget from ``claimed_at`` to ``ended_at``.
+        gpus: GPUs held; 0: a CPU slot.
+        cap: what its study might spend when it was claimed; ``None``: anything. This and the next two: see
+            :class:`BudgetRecord` for the unit.
+        reserved: set aside for it until its end.
+        charged: what it has cost, from ``started_at``; ``None`` before its end.
     """
 
     run_id: int
@@ -105,6 +120,66 @@ class AttemptRecord:
     outcome: str
     reason: str
     signature: str
+    cap: float | None
+    reserved: float
+    charged: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetRecord:
+    """What all plans of one name may spend and have spent in one unit; all numbers but the last in its seconds.
+
+    Attributes:
+        cap: the most that may be spent; ``None``: anything.
+        stated: what the study file says that a run takes at most; 0 if it says nothing.
+        reserved: set aside for attempts in flight.
+        spent: charged to attempts that have ended.
+        wasted: the part of it that left neither a result nor a checkpoint.
+        longest: the most that an attempt was charged that left one of them.
+        live: used by the attempts in flight, not charged yet.
+        results: results that these attempts have brought.
+    """
+
+    study: str
+    unit: Unit
+    cap: float | None
+    stated: float
+    reserved: float
+    spent: float
+    wasted: float
+    longest: float
+    live: float
+    results: int
+
+    @property
+    def used(self) -> float:
+        """What is gone."""
+        return self.spent + self.live
+
+    @property
+    def estimate(self) -> float:
+        """The most that one more attempt may need, as far as known: from this study, else as stated, else 0."""
+        return self.longest or self.stated
+
+    @property
+    def allows_another(self) -> bool:
+        """Whether one more attempt may be claimed."""
+        taken = self.spent + self.reserved
+        return self.cap is None or (taken < self.cap and taken + self.estimate <= self.cap + TINY_S)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether the attempts in flight must end."""
+        return self.cap is not None and self.used >= self.cap
+
+    def expected(self, remaining: int) -> float | None:
+        """Return what the whole study was said to take at most, before any run; ``None`` if nothing was said."""
+        return self.stated * (self.results + remaining) or None
+
+    def forecast(self, remaining: int) -> float | None:
+        """Return what the study will have spent after so many more results; ``None`` if nothing is known."""
+        each = self.spent / self.results if self.results else self.stated
+        return self.spent + remaining * each if each or not remaining else None
 
 
 @dataclass(frozen=True, kw_only=True)

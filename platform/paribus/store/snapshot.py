@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from paribus.errors import RunFolderError
 from paribus.recipe.recipe import canonical_json
 from paribus.store import tables as t
+from paribus.store.budget import budget_record
 from paribus.store.reader import Reader, attempt_record, attempts, event_record, study_record
-from paribus.store.records import AttemptRecord, EventRecord, StudyRecord
+from paribus.store.records import AttemptRecord, BudgetRecord, EventRecord, StudyRecord
 from paribus.store.states import TERMINAL, RunState
 from paribus.track.folder import SHORT, RunFolder, read_json
 
@@ -92,6 +93,7 @@ class Snapshot:
     links: tuple[Link, ...] = ()
     runs: tuple[RunRow, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
+    budgets: tuple[BudgetRecord, ...] = ()
     results: tuple[ResultRow, ...] = ()
     events: tuple[EventRecord, ...] = field(default=(), repr=False)
     folders: tuple[FolderFacts, ...] | None = None
@@ -112,6 +114,7 @@ def snapshot(reader: Reader, *, folders: bool = True, deep: bool = False) -> Sna
         links = tuple(Link(**r._mapping) for r in c.execute(_columns(t.study_run, Link)))
         runs = tuple(RunRow(**{**r._mapping, "state": RunState(r.state)}) for r in c.execute(_columns(t.run, RunRow)))
         tried = tuple(attempt_record(r) for r in c.execute(attempts().order_by(*order)))
+        budgets = tuple(budget_record(r) for r in c.execute(sa.select(t.budget)))
         results = tuple(ResultRow(**r._mapping) for r in c.execute(_columns(t.result, ResultRow)))
         events = tuple(event_record(r) for r in c.execute(sa.select(t.event).order_by(t.event.c.id)))
     ended = {r.fingerprint[:SHORT] for r in runs if r.state in TERMINAL}
@@ -123,6 +126,7 @@ def snapshot(reader: Reader, *, folders: bool = True, deep: bool = False) -> Sna
         links=links,
         runs=runs,
         attempts=tried,
+        budgets=budgets,
         results=results,
         events=events,
         folders=found,

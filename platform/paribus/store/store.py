@@ -15,11 +15,21 @@ import sqlalchemy as sa
 from paribus.errors import LostLease, StoreError
 from paribus.recipe.recipe import canonical_json
 from paribus.store import tables as t
+from paribus.store.budget import locked, reserve
 from paribus.store.database import Database, again, database_url
 from paribus.store.migrate import migrate, refuse_other_version
 from paribus.store.moves import LEASE_S, attempt_row, held_by, move_runs
 from paribus.store.reader import Reader, attempt_record, attempts
-from paribus.store.records import AttemptRecord, Cancellation, Claim, FailureKind, Renewal, Revival, StudyRecord
+from paribus.store.records import (
+    AttemptRecord,
+    Cancellation,
+    Claim,
+    FailureKind,
+    Renewal,
+    Revival,
+    StudyRecord,
+    unit_of,
+)
 from paribus.store.requests import cancel_study, revive_study
 from paribus.store.snapshot import payload_hash
 from paribus.store.states import LIVE, RECORDED, Move, RunState
@@ -117,14 +127,14 @@ class Store(Reader):
 
     @again
     def claim(self, study_id: int, *, engine: str, worker: str, gpus: float = 0.0) -> Claim | None:
-        """Take the next queued run of a study under a new fence token, and note the intent to submit it.
+        """Take the next queued run of a study under a new fence token, reserve its cost, and note the intent to submit.
 
         Returns:
-            The claim; ``None`` if no run is ready, or the study is paused.
+            The claim; ``None`` if no run is ready, the study is paused, or its budget has too little left.
         """
         now = self.database.now()
         ready = (
-            sa.select(t.run.c.id, t.study_run.c.arm)
+            sa.select(t.run.c.id, t.study_run.c.arm, t.study.c.name)
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .join(t.study, t.study.c.id == t.study_run.c.study_id)
             .where(t.study.c.id == study_id, t.study.c.paused == "", t.study_run.c.withdrawn.is_(False))
@@ -136,9 +146,12 @@ class Store(Reader):
         )
         with self.database.write() as connection:
             refuse_other_version(connection)
-            found = connection.execute(ready).first()
-            row = None if found is None else self._move(connection, Move.CLAIM, found.id)
-            if found is None or row is None:
+            found = connection.execute(ready).one_or_none()
+            if found is None:
+                return None
+            budget = locked(connection, found.name, unit_of(gpus))
+            row = self._move(connection, Move.CLAIM, found.id) if budget.allows_another else None
+            if row is None:
                 return None
             name = f"paribus-{row.fingerprint[:SHORT]}-a{row.token}"
             attempt = {
@@ -150,6 +163,7 @@ class Store(Reader):
                 "submit_name": name,
                 "external_id": "",
                 "gpus": gpus,
+                **reserve(connection, budget),
                 "outcome": "",
                 "reason": "",
                 "signature": "",

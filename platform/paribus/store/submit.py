@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from paribus.store import tables as t
+from paribus.store.budget import open_budgets
 from paribus.store.moves import Now, move_runs
 from paribus.store.requests import want_again
 from paribus.store.states import Move, RunState
@@ -18,8 +19,9 @@ _BATCH = 500
 
 
 def submit(connection: sa.Connection, now: Now, plan: Plan) -> None:
-    """Insert a study, its runs that nobody asked for before, and its links; the same plan again gets a newer time."""
+    """Insert a study, its new runs and its links; the same plan again gets a newer time and budget."""
     same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
+    open_budgets(connection, plan)
     resubmitted = sa.update(t.study).where(same).values(submitted_at=now)
     if connection.execute(resubmitted.returning(t.study.c.id)).first() is not None:
         return

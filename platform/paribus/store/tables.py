@@ -95,9 +95,27 @@ attempt = sa.Table(
     sa.Column("outcome", sa.String(20), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("signature", sa.Text, nullable=False),
+    sa.Column("cap", sa.Float),
+    sa.Column("reserved", sa.Float, nullable=False, server_default="0"),
+    sa.Column("charged", sa.Float),
     sa.UniqueConstraint("run_id", "token"),
     sa.UniqueConstraint("submit_name"),
     sa.Index("ix_attempt_live", "id", sqlite_where=_LIVE, postgresql_where=_LIVE),
+)
+
+budget = sa.Table(
+    "budget",
+    metadata,
+    sa.Column("study", sa.String(200), nullable=False),
+    sa.Column("unit", sa.String(3), nullable=False),
+    sa.Column("cap", sa.Float),
+    sa.Column("stated", sa.Float, nullable=False),
+    sa.Column("reserved", sa.Float, nullable=False),
+    sa.Column("spent", sa.Float, nullable=False),
+    sa.Column("wasted", sa.Float, nullable=False),
+    sa.Column("longest", sa.Float, nullable=False),
+    sa.Column("results", sa.Integer, nullable=False),
+    sa.PrimaryKeyConstraint("study", "unit"),
 )
 
 result = sa.Table(

@@ -73,6 +73,8 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         evaluate=study.evaluate,
         stop_on=study.health.stop_on,
         gpu_hours=study.budget.gpu_hours,
+        cpu_hours=study.budget.cpu_hours,
+        run_hours=study.budget.run_hours,
         notes=tuple(n for n in notes_of(study, arms, rows) if n.code not in study.allow),
         preset=study.base.preset,
     )

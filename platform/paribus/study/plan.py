@@ -113,6 +113,8 @@ class Plan:
     gpu_hours: float | None
     notes: tuple[Note, ...]
     preset: str = ""
+    cpu_hours: float | None = None
+    run_hours: float | None = None
 
     def arm(self, key: str) -> Arm:
         """Return the arm with this key."""

@@ -121,9 +121,17 @@ class Health(Part):
 
 
 class Budget(Part):
-    """The most that the study may spend."""
+    """The most that the study may spend, under this name and whatever changes in the file."""
 
-    gpu_hours: Annotated[float, Field(gt=0)] | None = None
+    gpu_hours: Annotated[float, Field(gt=0)] | None = Field(default=None, description="GPU-hours of all runs together")
+    cpu_hours: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="hours of CPU slots, where runs hold no GPU"
+    )
+    run_hours: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="GPU-hours (without a GPU: hours of a CPU slot) that one run takes at most, as far as known; "
+        "reserved for each run until the first of the study has ended, then as much as the longest took",
+    )
     pass_rates: Annotated[tuple[Fraction, ...], Field(max_length=10_000)] = Field(
         default=(),
         description="share of right responses of the initial model, one number for each of equally many prompts, "

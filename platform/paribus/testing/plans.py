@@ -16,6 +16,8 @@ def small_plan(
     steps: int = 4,
     stop_on: tuple[str, ...] = (),
     gpu_hours: float | None = None,
+    cpu_hours: float | None = None,
+    run_hours: float | None = None,
 ) -> Plan:
     """Return a plan for the runner ``fake``: arms that differ in ``clip.high``; equal arguments give equal runs."""
     recipes = [Recipe(schedule=Schedule(steps=steps), clip=PpoMin(high=0.2 + 0.01 * i)) for i in range(arms)]
@@ -43,7 +45,7 @@ def small_plan(
     )
     return Plan(
         study=study,
-        fingerprint=fingerprint_of([study, arms, seeds, steps, list(stop_on), gpu_hours]),
+        fingerprint=fingerprint_of([study, arms, seeds, steps, list(stop_on)]),
         question="Does the upper clip bound matter?",
         runner="fake",
         base=made[0].key,
@@ -55,5 +57,7 @@ def small_plan(
         evaluate=Evaluate(every=2, problems=20, samples=2),
         stop_on=stop_on,
         gpu_hours=gpu_hours,
+        cpu_hours=cpu_hours,
+        run_hours=run_hours,
         notes=(),
     )

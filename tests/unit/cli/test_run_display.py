@@ -87,7 +87,7 @@ def test_without_a_terminal_there_is_one_line_an_event(view, capsys):
         ({}, 0, "ladder: 3 succeeded in 1:01"),
         ({"trained": False}, 0, "nothing to train"),
         ({"ending": Ending.INTERRUPTED}, 130, "Type the same command to go on"),
-        ({"ending": Ending.BUDGET}, 1, "the budget is used up"),
+        ({"ending": Ending.BUDGET}, 1, "the budget does not allow another run (paribus status ladder"),
         (
             {"ending": Ending.PAUSED, "paused": "3 arms failed"},
             1,

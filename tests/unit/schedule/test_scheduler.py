@@ -9,7 +9,9 @@ from paribus.engines.base import JobState, Reach, Status
 from paribus.errors import EngineError, RunnerError, StoreError
 from paribus.schedule import scheduler
 from paribus.schedule.scheduler import Ending, Scheduler
+from paribus.store.audit import audit
 from paribus.store.moves import LEASE_S
+from paribus.store.snapshot import snapshot
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.study.job import Job
@@ -323,19 +325,66 @@ def test_an_attempt_without_heartbeats_is_killed_and_its_run_queued(case):
     assert len(one.engine.specs) == 2
 
 
-def test_the_budget_ends_new_attempts_but_not_those_that_run(case):
-    """GPU-hours count from the claim; when they are used up nothing more is claimed, and the study says so."""
-    one = case(engine=FakeEngine(slots=1, gpus_per_run=1.0), gpu_hours=0.5)
+def test_when_too_little_of_the_budget_is_left_nothing_more_is_claimed(case):
+    """What the longest run took would not fit any more; the study says so, and ends."""
+    one = case(engine=FakeEngine(slots=1, gpus_per_run=1.0), gpu_hours=1.0)
     one.scheduler.turn()
     name = next(iter(one.engine.specs))
     one.start(name)
-    one.now += 1801
-    run, token, _ = one.supervisor(name)
-    one.store.finish(run, token, {})
-    one.engine.ended[name] = 0
+    one.now += 1900
+    one.finish(name)
     assert one.scheduler.turn() is Ending.BUDGET
     assert len(one.engine.specs) == 1
-    assert any("budget is used up" in line for line in one.said)
+    told = [line for line in one.said if "too little left" in line]
+    assert len(told) == 1
+    assert "(0.528 of 1 GPU-hours used; another run may need 0.528)" in told[0]
+
+
+def test_what_is_in_flight_may_make_room_again(case):
+    """As long as something runs that has reserved more than it may need, the end has not come."""
+    one = case(engine=FakeEngine(gpus_per_run=1.0), gpu_hours=1.0, run_hours=0.6)
+    assert one.scheduler.turn() is None
+    first = next(iter(one.engine.specs))
+    assert len(one.engine.specs) == 1
+    one.start(first)
+    one.now += 60
+    one.finish(first)
+    assert one.scheduler.turn() is None
+    assert len(one.engine.specs) == 3
+
+
+@pytest.mark.parametrize("gpus", [0.0, 0.5, 1.0])
+def test_the_cap_ends_what_is_in_flight_and_the_overrun_is_within_what_was_printed(case, monkeypatch, gpus):
+    """Eight runs of unknown length hit it together: they write checkpoints, nothing is counted against them."""
+    hours = {"cpu_hours": 0.5} if gpus == 0 else {"gpu_hours": 0.5 * gpus}
+    one = case(engine=FakeEngine(slots=8, gpus_per_run=gpus), arms=4, seeds=4, **hours)
+    one.engine.cancel = lambda name, grace: one.engine.cancelled.append((name, grace))
+    one.scheduler.turn()
+    for name in one.engine.specs:
+        one.start(name)
+    elapsed, begun = 0, scheduler.time.monotonic()
+    while not one.engine.cancelled:
+        elapsed, one.now = elapsed + 20, one.now + 20
+        monkeypatch.setattr(scheduler.time, "monotonic", lambda now=begun + elapsed: now)
+        for name in one.engine.specs:
+            one.store.renew(*one.supervisor(name)[:2])
+        assert one.scheduler.turn() is None
+    assert elapsed == 240  # eight of them use half an hour in 225 s
+    assert one.engine.cancelled == [(name, scheduler.GRACE_S) for name in one.engine.specs]
+    assert one.scheduler.turn() is None
+    assert len(one.engine.cancelled) == 8
+    one.now += scheduler.GRACE_S
+    for number, name in enumerate(one.engine.specs):
+        if number < 7:
+            one.store.release(*one.supervisor(name)[:2], "asked to stop")
+        one.engine.ended[name] = 0
+    assert one.scheduler.turn() is Ending.BUDGET
+    runs = one.store.runs_of(one.study.id)
+    assert {(r.state, r.infrastructure_failures) for r in runs} == {(RunState.QUEUED, 0)}
+    budget = one.store.budget("small", "gpu" if gpus else "cpu")
+    printed = next(float(line.split()[-4]) for line in one.said if "used up" in line)
+    assert budget.cap < budget.spent <= budget.cap + printed * 3600
+    assert audit(snapshot(one.store, folders=False)) == ()
 
 
 def test_an_interrupt_stops_with_grace_and_a_second_one_by_force(case):

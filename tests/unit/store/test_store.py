@@ -150,17 +150,6 @@ def test_cancelling_is_a_request_that_a_finish_may_beat(store):
     assert states(store, study) == [RunState.SUCCEEDED, RunState.CANCELLED, RunState.CANCELLED]
 
 
-def test_gpu_seconds_count_running_and_wasted_attempts(store, clock):
-    """Each attempt is charged from its claim to its end, or to now."""
-    study = store.add_study(small_plan(arms=1, seeds=2))
-    wasted = store.claim(study.id, engine="test", worker="here", gpus=1.0)
-    clock.now += 10
-    store.release(wasted.run_id, wasted.token, "interrupted")
-    store.claim(study.id, engine="test", worker="here", gpus=2.0)
-    clock.now += 5
-    assert store.gpu_seconds(study.id) == 20.0
-
-
 def test_an_unknown_study_is_told_with_the_nearest_name(store):
     """The message lists what there is."""
     store.add_study(small_plan("ladder"))

@@ -134,7 +134,53 @@ def cancelled_by_all(s):
 
 def over_budget(s):
     """Corrupt a snapshot."""
-    return replace(s, studies=(replace(s.studies[0], plan=replace(s.studies[0].plan, gpu_hours=0.01)),))
+    return replace(s, attempts=change(s.attempts, 2, cap=30.0))
+
+
+def far_beyond_the_budget(s):
+    """Corrupt a snapshot."""
+    budgets = tuple(replace(b, cap=300.0, spent=b.spent and 500.0) for b in s.budgets)
+    return replace(s, budgets=budgets, attempts=tuple(replace(a, cap=300.0) for a in s.attempts))
+
+
+def forgotten_reservation(s):
+    """Corrupt a snapshot."""
+    return replace(s, budgets=tuple(replace(b, reserved=0.0) for b in s.budgets))
+
+
+def hidden_waste(s):
+    """Corrupt a snapshot."""
+    return replace(s, budgets=tuple(replace(b, wasted=0.0) for b in s.budgets))
+
+
+def another_result_than_charged(s):
+    """Corrupt a snapshot."""
+    return replace(s, budgets=tuple(replace(b, results=2) for b in s.budgets))
+
+
+def charged_twice(s):
+    """Corrupt a snapshot."""
+    return replace(s, budgets=tuple(replace(b, spent=2 * b.spent) for b in s.budgets))
+
+
+def never_charged(s):
+    """Corrupt a snapshot."""
+    return replace(s, attempts=change(s.attempts, 0, charged=None))
+
+
+def overcharged(s):
+    """Corrupt a snapshot."""
+    return replace(s, attempts=change(s.attempts, 1, charged=1000.0))
+
+
+def undercharged(s):
+    """Corrupt a snapshot."""
+    return replace(s, attempts=change(s.attempts, 0, charged=0.0))
+
+
+def no_budget(s):
+    """Corrupt a snapshot."""
+    return replace(s, budgets=s.budgets[1:])
 
 
 def forgotten_attempt(s):
@@ -232,6 +278,15 @@ CORRUPTIONS = {
     lost_generation: "I5",
     cancelled_by_all: "I8",
     over_budget: "I6",
+    far_beyond_the_budget: "I6",
+    forgotten_reservation: "I7",
+    hidden_waste: "I7",
+    another_result_than_charged: "I7",
+    charged_twice: "I7",
+    never_charged: "I7",
+    overcharged: "I7",
+    undercharged: "I7",
+    no_budget: "I7",
     forgotten_attempt: "I7",
     negative_charge: "I7",
     end_without_outcome: "I7",

@@ -80,6 +80,14 @@ def fill(database):
     tables = sa.MetaData()
     with database.write() as connection:
         tables.reflect(connection)
+        if "budget" in tables.tables:
+            sums = {"stated": 0.0, "reserved": 0.0, "wasted": 0.0}
+            used = {
+                "cpu": {"spent": 2.0, "longest": 1.0, "results": 1},
+                "gpu": {"spent": 0.0, "longest": 0.0, "results": 0},
+            }
+            rows["budget"] = [{"study": plan.study, "unit": u, **sums, **more} for u, more in used.items()]
+            rows["attempt"] = [{**row, "charged": 1.0} for row in rows["attempt"]]
         for name, values in rows.items():
             connection.execute(sa.insert(tables.tables[name]), values)
 
@@ -111,6 +119,10 @@ def test_from_every_revision_up_and_nothing_is_lost(database, tmp_path, revision
         store.start(2, 2)
         store.finish(2, 2, {})
         assert audit(snapshot(store, folders=False)) == ()
+        assert (store.budget("small", "cpu").spent, store.budget("small", "cpu").results) == (
+            pytest.approx(2.0, abs=1),
+            2,
+        )
 
 
 @pytest.mark.parametrize("revision", [*REVISIONS[:-1], "base"])
