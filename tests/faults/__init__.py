@@ -1,0 +1,1 @@
+"""Real faults in real processes, judged by the auditor: ``make faults``."""

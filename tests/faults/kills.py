@@ -1,0 +1,157 @@
+"""F4 and F5: supervisors, trainers, schedulers and writers are killed; the server is stopped at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from faults import judge
+from faults.judge import Verdict
+from faults.sessions import work
+from faults.world import World, ended, kill, lines, process, until
+from paribus.engines.process import Identity
+from paribus.errors import LostLease, RunFolderError
+from paribus.store.reader import Reader
+from paribus.store.states import RunState
+from paribus.store.store import Store
+from paribus.testing.plans import small_plan
+from paribus.track.folder import RunFolder, read_json
+
+SLOTS = 8
+
+
+def workers(world: World) -> Verdict:
+    """Supervisors and trainers are killed, one after the other, about one a second of their lives."""
+    wanted, rounds, hit = world.number(280, 12), 0, list[tuple[str, int, float]]()
+    world.orders(json.dumps({"step_s": 0.1}))
+    while len(hit) < wanted:
+        rounds += 1
+        plan = small_plan(f"workers{rounds}", arms=world.number(8, 2), seeds=4, steps=8 + rounds)
+        with process(work, world.home, plan, SLOTS) as session:
+            while session.is_alive() and len(hit) < wanted:
+                time.sleep(world.random.uniform(0.02, 0.2))
+                hit += kill_one(world, plan.study)
+            ended(session)
+    s = world.snapshot()
+    return judge.judge(
+        s, trials=len(s.runs), faults=len(hit), home=world.home, recovery=judge.until_tried_again(s, hit),
+        wrong=judge.broken_records(s, world.home), note="trials: runs",
+    )  # fmt: skip
+
+
+def kill_one(world: World, study: str) -> list[tuple[str, int, float]]:
+    """Kill supervisor or trainer of a live attempt; return which, empty if there was none."""
+    folders = live(world, study)
+    world.random.shuffle(folders)
+    for fingerprint, token in folders:
+        with suppress(RunFolderError, KeyError):
+            here = read_json(RunFolder.of(world.home, fingerprint, token).attempt)
+            victim = Identity.read(here[world.random.choice(("supervisor", "runner"))])
+            if victim.alive() and kill(victim.pid):
+                return [(fingerprint, token, time.time())]
+    return []
+
+
+def live(world: World, study: str) -> list[tuple[str, int]]:
+    """Return fingerprints and tokens of live attempts."""
+    with suppress(Exception), Reader.look(world.home) as reader:  # before there is a database
+        ours = {r.fingerprint for r in reader.runs_of(reader.study(study).id)}
+        return [(a.fingerprint, a.token) for a in reader.live_attempts() if a.fingerprint in ours]
+    return []
+
+
+def schedulers(world: World) -> Verdict:
+    """The scheduler is killed, again and again, and with it every process of its own; the next goes on."""
+    wanted, times, rounds = world.number(60, 4), list[float](), 0
+    world.orders(json.dumps({"step_s": 0.05}))
+    while len(times) < wanted:
+        rounds += 1
+        plan = small_plan(f"schedulers{rounds}", arms=6, seeds=world.number(10, 2), steps=8 + rounds)
+        while True:
+            with process(work, world.home, plan, SLOTS) as session:
+                session.join(world.random.uniform(0.3, 3.0) if len(times) < wanted else None)
+                if session.exitcode is not None:
+                    ended(session)
+                    break
+                times.append(time.time())
+    s = world.snapshot()
+    return judge.judge(
+        s, trials=len(s.runs), faults=len(times), home=world.home, recovery=judge.until_next_claim(s, times),
+        wrong=judge.broken_records(s, world.home), note="trials: runs",
+    )  # fmt: skip
+
+
+def writers(world: World) -> Verdict:
+    """A process that submits studies and records results is killed between any two instructions."""
+    return written(world, world.number(150, 10), server=False)
+
+
+def servers(world: World) -> Verdict:
+    """The database server is stopped at once and started again, while a process submits and records."""
+    return written(world, world.number(60, 3), server=True)
+
+
+def written(world: World, wanted: int, *, server: bool) -> Verdict:
+    """Kill writers, or the server under them; all that was acknowledged must be there."""
+    told, times, first = lines(), list[float](), 0
+    world.store().close()
+    while len(times) < wanted:
+        with process(write, world.home, told, first) as writer:
+            time.sleep(world.random.uniform(0.01, 0.4))
+            times.append(time.time())
+            if server and world.server is not None:
+                world.server.stop()
+                world.server.start()
+                time.sleep(0.3)
+            assert writer.exitcode is None, "the writer ended by itself"
+        first += 10_000
+    acknowledged = set[tuple[str, str]]()
+    while not told.empty():
+        acknowledged.add(tuple(told.get()))
+    finish_all(world)
+    s = world.snapshot(folders=False)
+    there = {("submit", x.name) for x in s.studies} | {("result", json.loads(r.payload)["name"]) for r in s.results}
+    verdict = judge.judge(
+        s, trials=len(acknowledged), faults=len(times), recovery=judge.until_next_claim(s, times),
+        note="trials: submits and results that were acknowledged",
+    )  # fmt: skip
+    return replace(verdict, lost=verdict.lost + len(acknowledged - there))
+
+
+def write(home: Any, told: Any, first: int) -> None:
+    """Submit a study, tell it, take its runs, record their results, tell them; without end."""
+    with Store.open(home) as store:
+        while True:
+            first += 1
+            study = store.add_study(small_plan(f"w{first}", arms=1, seeds=2, steps=first))
+            told.put(("submit", study.name))
+            finish_study(store, study, told)
+
+
+def finish_study(store: Store, study: Any, told: Any = None) -> None:
+    """Take all runs of a study that can be had, and record a result for each."""
+    while (claim := store.claim(study.id, engine="test", worker=str(os.getpid()))) is not None:
+        with suppress(LostLease):  # a start whose commit was not known, tried again
+            store.start(claim.run_id, claim.token)
+        store.finish(claim.run_id, claim.token, {"status": "succeeded", "name": claim.submit_name})
+        if told is not None:
+            told.put(("result", claim.submit_name))
+
+
+def finish_all(world: World) -> None:
+    """Take back what the dead held, and finish everything."""
+    with world.store() as store:
+
+        def done() -> bool:
+            store.expire()
+            for study in store.studies():
+                finish_study(store, study)
+            return all(set(store.counts(x.id)) <= {RunState.SUCCEEDED} for x in store.studies())
+
+        until(done, 0.2)
+
+

