@@ -142,16 +142,15 @@ def finish_study(store: Store, study: Any, told: Any = None) -> None:
             told.put(("result", claim.submit_name))
 
 
-def finish_all(world: World) -> None:
-    """Take back what the dead held, and finish everything."""
+def finish_all(world: World, prefix: str = "") -> None:
+    """Take back what the dead held, and finish all studies whose name begins so."""
     with world.store() as store:
 
         def done() -> bool:
             store.expire()
-            for study in store.studies():
+            studies = [x for x in store.studies() if x.name.startswith(prefix)]
+            for study in studies:
                 finish_study(store, study)
-            return all(set(store.counts(x.id)) <= {RunState.SUCCEEDED} for x in store.studies())
+            return all(set(store.counts(x.id)) <= {RunState.SUCCEEDED} for x in studies)
 
         until(done, 0.2)
-
-
