@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults import kills, paused, races
+from faults import kills, paused, points, poison, races
 from faults.judge import Verdict
 from faults.page import Row, table, write
 from faults.world import DATABASES, World, hasten, world
@@ -43,7 +43,9 @@ FAULTS = (
     Fault("writers", "process that submits and records killed", kills.writers),
     Fault("servers", "database server stopped at once", kills.servers, ("PostgreSQL",)),
     Fault("zombies", "attempts paused for 0.5 to 3 leases", paused.zombies),
+    Fault("points", "killed between any two statements and side effects", points.crashes),
     Fault("starts", "many processes start at once on a new database", races.starts),
+    Fault("poison", "runs that always fail, each in its own way", poison.runs),
     Fault("cancellations", "cancelled at the moment of the finish", races.cancellations),
     Fault("twins", "two studies submit the same runs at once", races.twins),
 )

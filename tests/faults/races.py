@@ -117,7 +117,7 @@ def finishes(home: Path, rounds: int, told: Any, gate: Any) -> None:
                 store.start(claim.run_id, claim.token)
             for claim in claims:
                 gate.wait()
-                time.sleep(chance.uniform(0, JITTER_S))
+                time.sleep(chance.uniform(0, 2 * JITTER_S))
                 with suppress(LostLease):
                     store.finish(claim.run_id, claim.token, {"status": "succeeded"})
                     told.put((claim.run_id, RunState.SUCCEEDED))

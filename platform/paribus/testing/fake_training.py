@@ -2,13 +2,16 @@
 
 The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "rules": [{"do": "crash", "at": 5, "seed": 1,
 "token": 1}]}``. A rule applies to the runs that its ``arm``, ``seed`` and ``token`` name (absent: all), when step
-``at`` would be written. ``do`` is ``crash``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``,
+``at`` would be written. ``do`` is ``crash``, ``import`` (of a module that is not there), ``memory`` (more than there is),
+``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``,
 ``deaf`` (like ``hang``, and SIGTERM is not heard), ``nan``, ``garbage`` (a line that is no metric line) or ``kill``
 (SIGKILL to itself).
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import json
 import math
 import os
@@ -75,6 +78,12 @@ def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
     match what:
         case "crash":
             raise ValueError(f"made to fail in process {os.getpid()}")
+        case "import":
+            importlib.import_module("paribus.testing.not_there")
+        case "memory":
+            bytearray(1 << 62)
+        case "segfault":
+            ctypes.string_at(0)
         case "exit":
             sys.exit(0)
         case "requeue":

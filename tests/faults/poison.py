@@ -1,0 +1,69 @@
+"""F12: runs that always fail, among others that do not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+
+from faults import judge
+from faults.judge import Verdict
+from faults.sessions import work
+from faults.world import World, ended, process
+from paribus.engines.local import LocalEngine
+from paribus.schedule import session
+from paribus.store import store
+from paribus.store.states import RunState
+from paribus.testing.plans import small_plan
+
+TRIES = 5
+POISON = {
+    "arm 1": ("import", RunState.QUARANTINED, store.PROGRAM_TRIES),
+    "arm 2": ("segfault", RunState.QUARANTINED, store.PROGRAM_TRIES),
+    "arm 3": ("memory", RunState.QUARANTINED, store.PROGRAM_TRIES),
+    "arm 4": ("kill", RunState.FAILED, TRIES),  # as the kernel does when the machine's memory is used up
+    "arm 5": ("hang", RunState.QUARANTINED, store.PROGRAM_TRIES),
+    "arm 6": ("exit", RunState.QUARANTINED, store.PROGRAM_TRIES),
+}
+"""What the runs of an arm do, how they end, and after how many attempts."""
+
+
+class Engine(LocalEngine):
+    """A local engine with our warm server."""
+
+    def _popen(self, command: list[str], environment: Mapping[str, str], *fds: int) -> subprocess.Popen[bytes]:
+        return super()._popen(
+            [part.replace("paribus.engines.warm", "faults.warm") for part in command], environment, *fds
+        )
+
+
+def runs(world: World) -> Verdict:
+    """Every poisoned run is given up after its tries, each for its own reason; the others finish."""
+    seeds = world.number(4, 1)
+    rules = [{"do": do, "at": 2, "arm": arm} for arm, (do, _, _) in POISON.items()]
+    world.orders(json.dumps({"step_s": 0.05, "rules": rules}))
+    plan = small_plan("poison", arms=8, seeds=seeds, steps=6, stop_on=("dead_run",))
+    with process(work, world.home, plan, 8, prepare) as running:
+        ended(running)
+    s = world.snapshot()
+    labels = {a.key: a.label for a in plan.arms}
+    arms = {link.run_id: labels[link.arm] for link in s.links}
+    wrong = []
+    for run in s.runs:
+        _, state, tries = POISON.get(arms[run.id], ("", RunState.SUCCEEDED, 1))
+        if (run.state, run.token) != (state, tries):
+            wrong.append(f"{arms[run.id]}: {run.state} after {run.token} attempts, not {state} after {tries}")
+    signatures = {a.signature for a in s.attempts if a.outcome == "quarantine"}
+    if len(signatures) != sum(state is RunState.QUARANTINED for _, state, _ in POISON.values()):
+        wrong.append(f"the signatures of five different failures are {sorted(signatures)}")
+    return judge.judge(
+        s, trials=len(s.runs), faults=len(s.attempts) - 2 * seeds, home=world.home, expected=tuple(RunState),
+        wrong=[*wrong, *judge.broken_records(s, world.home)],
+        note="faults: failures (import, segfault, memory, kill, hang, exit 0 without a result); the others finished",
+    )  # fmt: skip
+
+
+def prepare() -> None:
+    """Give attempts as many tries as they have otherwise."""
+    store.INFRASTRUCTURE_TRIES = TRIES  # type: ignore[misc]
+    session.load_engine = lambda _: Engine  # type: ignore[attr-defined]
