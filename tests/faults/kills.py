@@ -26,7 +26,7 @@ SLOTS = 8
 
 def workers(world: World) -> Verdict:
     """Supervisors and trainers are killed, one after the other, about one a second of their lives."""
-    wanted, rounds, hit = world.number(280, 12), 0, list[tuple[str, int, float]]()
+    wanted, rounds, hit = world.number(260, 12), 0, list[tuple[str, int, float]]()
     world.orders(json.dumps({"step_s": 0.1}))
     while len(hit) < wanted:
         rounds += 1
@@ -66,7 +66,7 @@ def live(world: World, study: str) -> list[tuple[str, int]]:
 
 def schedulers(world: World) -> Verdict:
     """The scheduler is killed, again and again, and with it every process of its own; the next goes on."""
-    wanted, times, rounds = world.number(60, 4), list[float](), 0
+    wanted, times, rounds = world.number(30, 3), list[float](), 0
     world.orders(json.dumps({"step_s": 0.05}))
     while len(times) < wanted:
         rounds += 1
@@ -87,12 +87,12 @@ def schedulers(world: World) -> Verdict:
 
 def writers(world: World) -> Verdict:
     """A process that submits studies and records results is killed between any two instructions."""
-    return written(world, world.number(150, 10), server=False)
+    return written(world, world.number(60, 10), server=False)
 
 
 def servers(world: World) -> Verdict:
     """The database server is stopped at once and started again, while a process submits and records."""
-    return written(world, world.number(60, 3), server=True)
+    return written(world, world.number(40, 3), server=True)
 
 
 def written(world: World, wanted: int, *, server: bool) -> Verdict:

@@ -10,13 +10,15 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from faults import kills, paused, points, poison, races
 from faults.judge import Verdict
 from faults.page import Row, table, write
-from faults.world import DATABASES, World, hasten, world
+from faults.world import DATABASES, World, hasten, lines, process, server_version, stop_server, world
 from paribus.testing.fake_runner import install
 
 
@@ -43,11 +45,11 @@ FAULTS = (
     Fault("writers", "process that submits and records killed", kills.writers),
     Fault("servers", "database server stopped at once", kills.servers, ("PostgreSQL",)),
     Fault("zombies", "attempts paused for 0.5 to 3 leases", paused.zombies),
-    Fault("points", "killed between any two statements and side effects", points.crashes),
     Fault("starts", "many processes start at once on a new database", races.starts),
     Fault("poison", "runs that always fail, each in its own way", poison.runs),
     Fault("cancellations", "cancelled at the moment of the finish", races.cancellations),
     Fault("twins", "two studies submit the same runs at once", races.twins),
+    Fault("points", "killed between any two statements and side effects", points.crashes),
 )
 
 
@@ -62,22 +64,46 @@ def inject(fault: Fault, database: str, seed: int, *, short: bool) -> Verdict:
         return Verdict(trials=0, faults=0, wrong=(f"{type(error).__name__}: {error}",))
 
 
-def run(chosen: argparse.Namespace) -> list[Row]:
-    """Inject what was chosen, and tell at once what broke a promise and how to see it again."""
-    rows = []
-    for fault in FAULTS:
-        for database in fault.databases:
-            if (chosen.faults and fault.name not in chosen.faults) or chosen.database not in (None, database):
+def lane(chosen: argparse.Namespace, database: str, rows: Any) -> None:
+    """Inject what was chosen into a database; tell at once what broke a promise and how to see it again."""
+    for number, fault in enumerate(FAULTS):
+        if database not in fault.databases or (chosen.faults and fault.name not in chosen.faults):
+            continue
+        begun = time.monotonic()
+        verdict = inject(fault, database, chosen.seed, short=chosen.short)
+        rows.put((number, Row(fault.title, database, replace(verdict, wrong=verdict.wrong[:20]))))
+        spent = time.monotonic() - begun
+        print(f"{fault.name}, {database}: {'ok' if verdict.good else 'BROKEN'}, {spent:.0f} s", flush=True)
+        if not verdict.good:
+            short = " --short" if chosen.short else ""
+            again = f"python -m faults.main{short} --seed {chosen.seed} --database {database} {fault.name}"
+            print(*verdict.wrong[:20], f"again: PYTHONPATH=tests {again}", sep="\n", flush=True)
+    if database == "PostgreSQL":
+        rows.put(("PostgreSQL", server_version()))
+        stop_server()
+
+
+def run(chosen: argparse.Namespace) -> tuple[list[Row], str]:
+    """Work in all databases at once; return the rows in order, and the version of the server."""
+    told, found, server = lines(), list[tuple[int, Row]](), "none"
+    with ExitStack() as stack:
+        lanes = [
+            stack.enter_context(process(lane, chosen, name, told))
+            for name in DATABASES
+            if chosen.database in (None, name)
+        ]
+        while any(child.is_alive() for child in lanes) or not told.empty():
+            if told.empty():
+                time.sleep(0.1)
                 continue
-            begun = time.monotonic()
-            verdict = inject(fault, database, chosen.seed, short=chosen.short)
-            rows.append(Row(fault.title, database, verdict))
-            print(f"{fault.name}, {database}: {'ok' if verdict.good else 'BROKEN'}, {time.monotonic() - begun:.0f} s", flush=True)
-            if not verdict.good:
-                short = " --short" if chosen.short else ""
-                print(*verdict.wrong[:20], sep="\n")
-                print(f"again: PYTHONPATH=tests python -m faults.main{short} --seed {chosen.seed} --database {database} {fault.name}")
-    return rows
+            number, what = told.get()
+            if isinstance(what, Row):
+                found.append((number, what))
+            else:
+                server = what
+        if any(child.exitcode != 0 for child in lanes):
+            sys.exit("the faults could not be injected")
+    return [row for _, row in sorted(found, key=lambda pair: (pair[0], DATABASES.index(pair[1].database)))], server
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -94,10 +120,10 @@ def main(arguments: Sequence[str]) -> int:
         sys.path.insert(0, site)
         os.environ["PYTHONPATH"] = os.pathsep.join([site, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         hasten()
-        rows = run(chosen)
+        rows, server = run(chosen)
     print("\n".join(table(rows)))
     if chosen.page:
-        write(rows)
+        write(rows, server)
     return int(not all(row.verdict.good for row in rows))
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from faults.judge import Verdict
-from faults.world import LEASE_S, server_version
+from faults.world import LEASE_S
 
 PAGE = Path(__file__).parents[2] / "docs/reference/reliability.md"
 INTRO = """\
@@ -57,12 +57,12 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def write(rows: Sequence[Row]) -> None:
+def write(rows: Sequence[Row], server: str) -> None:
     """Write the page."""
     used = {
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
-        "PostgreSQL": server_version(),
+        "PostgreSQL": server,
         "SQLAlchemy": version("sqlalchemy"),
     }
     versions = "With " + ", ".join(f"{name} {number}" for name, number in used.items())

