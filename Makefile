@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick conformance mutants engines clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick conformance mutants faults engines clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -75,6 +75,9 @@ benchmark-scheduler-quick: $(STAMP) ## the same with small studies and no peers,
 mutants: $(STAMP) ## remove each guard of the store, falsify each formula of the objective in turn: tests must see every one
 	$(BIN)/python tests/mutation/guards.py
 	$(BIN)/python tests/mutation/objective.py
+
+faults: $(STAMP) ## kill, pause and stop real processes and databases, and audit; SHORT=1: few trials, SEED=N
+	PYTHONPATH=tests $(BIN)/python -m faults.main --seed $(or $(SEED),0) $(if $(SHORT),--short,--page)
 
 CONFORMANCE := .conformance-venv
 $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt

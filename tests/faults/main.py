@@ -1,4 +1,4 @@
-"""``python -m faults.main [--short] [--seed N] [--database NAME] [--page] [FAULT ...]``: injects faults, prints what came of them."""
+"""Injects faults and prints what came of them: ``python -m faults.main --help``, with ``tests`` on the path."""
 
 from __future__ import annotations
 

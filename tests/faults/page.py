@@ -18,9 +18,9 @@ INTRO = """\
 
 <!-- Written by `make faults` from what it did: change tests/faults, then run it. -->
 
-The promise: a run is attempted at least once, its result is recorded exactly once, and no study that was acknowledged is
-lost. `make faults` breaks real processes and real databases, lets what is left go on, and then asks the auditor: the
-eleven promises of [the states](states.md#what-is-audited) held after every row. {versions}.
+The promise: a run is attempted at least once, its result is recorded exactly once, and no study that was acknowledged
+is lost. `make faults` breaks real processes and real databases, lets what is left go on, and then asks the auditor
+about the eleven promises of [the states](states.md#what-is-audited): a row in which one was broken says so. {versions}.
 
 * Trials are runs, unless the note says otherwise. Faults are processes killed by SIGKILL or paused by SIGSTOP, and
   servers stopped at once.

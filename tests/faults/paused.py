@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults import judge
-from faults.kills import live
 from faults.judge import Verdict
+from faults.kills import live
 from faults.sessions import far_away, work
 from faults.world import LEASE_S, World, ended, process
 from paribus.engines.process import Identity, signal_group
@@ -61,7 +61,7 @@ def zombies(world: World) -> Verdict:
         s, trials=len(s.runs), faults=len(all_of_them), home=None,
         recovery=max((p.gone - p.woken for p in lost), default=0.0) / LEASE_S,
         wrong=[*wrong, *judge.broken_records(s, world.home)],
-        note=f"{len(lost)} pauses cost the lease, {refused} late calls, all refused; recovery: until a zombie had ended",
+        note=f"{len(lost)} lost their lease, {refused} late calls refused; recovery: until a zombie had ended",
     )  # fmt: skip
 
 

@@ -109,12 +109,11 @@ def crashes(world: World) -> Verdict:
             died += victim.exitcode == -signal.SIGKILL
         wrong += after(world, last, names[last - 1], drained(told))
     s = world.snapshot()
-    verdict = judge.judge(
+    return judge.judge(
         s, trials=len(chosen), faults=died, home=world.home, expected=(RunState.SUCCEEDED, RunState.CANCELLED),
         wrong=[*wrong, *judge.broken_records(s, world.home)],
         note=f"trials: points, of {len(names)} that were found",
     )  # fmt: skip
-    return verdict
 
 
 def drained(told: Any) -> list[tuple[str, str]]:
@@ -131,7 +130,8 @@ def after(world: World, number: int, name: str, told: list[tuple[str, str]]) -> 
     before = world.snapshot(folders=False)
     wrong = [f"{place}: {v.rows}: {v.invariant} {v.message}" for v in judge.audit(before)]
     studies = {x.name for x in before.studies}
-    wrong += [f"{place}: the submit of {what} was acknowledged" for kind, what in told if kind == "submit" and what not in studies]  # fmt: skip
+    asked = {what for kind, what in told if kind == "submit"}
+    wrong += [f"{place}: the submit of {name} was acknowledged" for name in asked - studies]
     for plan in plans(number):
         with process(work, world.home, plan, 1, quick) as session_:
             ended(session_)

@@ -63,5 +63,3 @@ def far_away(notes: Path) -> None:
         return answer
 
     office.answer_to = noting  # type: ignore[attr-defined]
-
-

@@ -135,7 +135,9 @@ def server_version() -> str:
 def world(database: str, chance: random.Random, *, short: bool) -> Iterator[World]:
     """Yield a world with an empty database."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-faults-", ignore_cleanup_errors=True)))
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-faults-", ignore_cleanup_errors=True))
+        )
         os.environ.pop(DATABASE_URL, None)
         server = None
         if database == "PostgreSQL":
@@ -197,4 +199,3 @@ def kill(pid: int) -> bool:
         os.kill(pid, signal.SIGKILL)
         return True
     return False
-

@@ -1,1 +1,0 @@
-"""Real faults in real processes, judged by the auditor: ``make faults``."""
