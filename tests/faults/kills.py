@@ -28,13 +28,14 @@ def workers(world: World) -> Verdict:
     """Supervisors and trainers are killed, one after the other, about one a second of their lives."""
     wanted, rounds, hit = world.number(260, 12), 0, list[tuple[str, int, float]]()
     world.orders(json.dumps({"step_s": 0.1}))
+    world.store().close()
     while len(hit) < wanted:
         rounds += 1
         plan = small_plan(f"workers{rounds}", arms=world.number(8, 2), seeds=4, steps=8 + rounds)
-        with process(work, world.home, plan, SLOTS) as session:
+        with process(work, world.home, plan, SLOTS) as session, Reader.look(world.home) as reader:
             while session.is_alive() and len(hit) < wanted:
                 time.sleep(world.random.uniform(0.02, 0.2))
-                hit += kill_one(world, plan.study)
+                hit += kill_one(world, reader)
             ended(session)
     s = world.snapshot()
     return judge.judge(
@@ -43,24 +44,16 @@ def workers(world: World) -> Verdict:
     )  # fmt: skip
 
 
-def kill_one(world: World, study: str) -> list[tuple[str, int, float]]:
+def kill_one(world: World, reader: Reader) -> list[tuple[str, int, float]]:
     """Kill supervisor or trainer of a live attempt; return which, empty if there was none."""
-    folders = live(world, study)
-    world.random.shuffle(folders)
-    for fingerprint, token in folders:
+    attempts = [(a.fingerprint, a.token) for a in reader.live_attempts()]
+    world.random.shuffle(attempts)
+    for fingerprint, token in attempts:
         with suppress(RunFolderError, KeyError):
             here = read_json(RunFolder.of(world.home, fingerprint, token).attempt)
             victim = Identity.read(here[world.random.choice(("supervisor", "runner"))])
             if victim.alive() and kill(victim.pid):
                 return [(fingerprint, token, time.time())]
-    return []
-
-
-def live(world: World, study: str) -> list[tuple[str, int]]:
-    """Return fingerprints and tokens of live attempts."""
-    with suppress(Exception), Reader.look(world.home) as reader:  # before there is a database
-        ours = {r.fingerprint for r in reader.runs_of(reader.study(study).id)}
-        return [(a.fingerprint, a.token) for a in reader.live_attempts() if a.fingerprint in ours]
     return []
 
 

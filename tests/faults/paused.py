@@ -12,11 +12,11 @@ from pathlib import Path
 
 from faults import judge
 from faults.judge import Verdict
-from faults.kills import live
 from faults.sessions import far_away, work
 from faults.world import LEASE_S, World, ended, process
 from paribus.engines.process import Identity, signal_group
 from paribus.errors import RunFolderError
+from paribus.store.reader import Reader
 from paribus.store.snapshot import Snapshot
 from paribus.store.states import Move
 from paribus.testing.plans import small_plan
@@ -42,16 +42,20 @@ def zombies(world: World) -> Verdict:
     """Attempts that nobody can kill are paused, lose their run, and go on; nothing of theirs counts any more."""
     wanted, rounds, all_of_them = world.number(110, 8), 0, list[Paused]()
     world.orders(json.dumps({"step_s": 0.15}))
+    world.store().close()
     notes = world.home.with_name("notes")
     while len(all_of_them) < wanted:
         rounds += 1
         plan = small_plan(f"paused{rounds}", arms=world.number(10, 2), seeds=4, steps=12 + rounds)
-        with process(work, world.home, plan, SLOTS, lambda: far_away(notes)) as session:
+        with (
+            process(work, world.home, plan, SLOTS, lambda: far_away(notes)) as session,
+            Reader.look(world.home) as reader,
+        ):
             while session.is_alive():
                 time.sleep(world.random.uniform(0.02, 0.1))
                 wake(all_of_them)
                 if len(all_of_them) < wanted:
-                    all_of_them += pause(world, plan.study, {(p.run, p.token) for p in all_of_them})
+                    all_of_them += pause(world, reader, {(p.run, p.token) for p in all_of_them})
             ended(session)
     s = world.snapshot()
     lost = [p for p in all_of_them if was_lost(s, p)]
@@ -65,11 +69,12 @@ def zombies(world: World) -> Verdict:
     )  # fmt: skip
 
 
-def pause(world: World, study: str, before: set[tuple[str, int]]) -> list[Paused]:
+def pause(world: World, reader: Reader, before: set[tuple[str, int]]) -> list[Paused]:
     """Stop the supervisor of a live attempt, or supervisor and trainer; return which, empty if there was none."""
-    folders = [a for a in live(world, study) if a not in before]
-    world.random.shuffle(folders)
-    for run, token in folders:
+    attempts = [(a.fingerprint, a.token) for a in reader.live_attempts()]
+    fresh = [a for a in attempts if a not in before]
+    world.random.shuffle(fresh)
+    for run, token in fresh:
         with suppress(RunFolderError, KeyError):
             here = read_json(RunFolder.of(world.home, run, token).attempt)
             both = tuple(Identity.read(here[k]) for k in ("supervisor", "runner"))

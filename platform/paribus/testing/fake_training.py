@@ -2,8 +2,8 @@
 
 The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "rules": [{"do": "crash", "at": 5, "seed": 1,
 "token": 1}]}``. A rule applies to the runs that its ``arm``, ``seed`` and ``token`` name (absent: all), when step
-``at`` would be written. ``do`` is ``crash``, ``import`` (of a module that is not there), ``memory`` (more than there is),
-``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``,
+``at`` would be written. ``do`` is ``crash``, ``import`` (of a module that is not there), ``memory`` (more than there
+is), ``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``,
 ``deaf`` (like ``hang``, and SIGTERM is not heard), ``nan``, ``garbage`` (a line that is no metric line) or ``kill``
 (SIGKILL to itself).
 """
@@ -19,7 +19,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +78,6 @@ def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
     match what:
         case "crash":
             raise ValueError(f"made to fail in process {os.getpid()}")
-        case "import":
-            importlib.import_module("paribus.testing.not_there")
-        case "memory":
-            bytearray(1 << 62)
-        case "segfault":
-            ctypes.string_at(0)
-        case "exit":
-            sys.exit(0)
-        case "requeue":
-            sys.exit(75)
         case "hang" | "deaf":
             if what == "deaf":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -100,8 +90,18 @@ def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
         case "garbage":
             with folder.metrics.open("ab") as file:
                 file.write(b"step 3: loss 0.5\n")
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+        case _:
+            _ENDS[what]()
+
+
+_ENDS: Mapping[str, Callable[[], object]] = {
+    "import": lambda: importlib.import_module("paribus.testing.not_there"),
+    "memory": lambda: bytearray(1 << 62),
+    "segfault": lambda: ctypes.string_at(0),
+    "exit": lambda: sys.exit(0),
+    "requeue": lambda: sys.exit(75),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
 
 
 def _values(job: Job, step: int) -> dict[str, float]:
