@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from faults import judge
@@ -15,6 +16,7 @@ from faults.sessions import work
 from faults.world import World, ended, kill, lines, process, until
 from paribus.engines.process import Identity
 from paribus.errors import LostLease, RunFolderError
+from paribus.store.database import Unreachable
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -115,14 +117,16 @@ def written(world: World, wanted: int, *, server: bool) -> Verdict:
     return replace(verdict, lost=verdict.lost + len(acknowledged - there))
 
 
-def write(home: Any, told: Any, first: int) -> None:
+def write(home: Path, told: Any, first: int) -> None:
     """Submit a study, tell it, take its runs, record their results, tell them; without end."""
-    with Store.open(home) as store:
-        while True:
-            first += 1
-            study = store.add_study(small_plan(f"w{first}", arms=1, seeds=2, steps=first))
-            told.put(("submit", study.name))
-            finish_study(store, study, told)
+    while True:
+        # a server that is away for longer than a call tries is told to the caller, who comes again later
+        with suppress(Unreachable), Store.open(home) as store:
+            while True:
+                first += 1
+                study = store.add_study(small_plan(f"w{first}", arms=1, seeds=2, steps=first))
+                told.put(("submit", study.name))
+                finish_study(store, study, told)
 
 
 def finish_study(store: Store, study: Any, told: Any = None) -> None:

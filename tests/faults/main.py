@@ -66,6 +66,8 @@ def inject(fault: Fault, database: str, seed: int, *, short: bool) -> Verdict:
 
 def lane(chosen: argparse.Namespace, database: str, rows: Any) -> None:
     """Inject what was chosen into a database; tell at once what broke a promise and how to see it again."""
+    if database == "PostgreSQL":
+        rows.put((None, server_version()))
     for number, fault in enumerate(FAULTS):
         if database not in fault.databases or (chosen.faults and fault.name not in chosen.faults):
             continue
@@ -79,31 +81,29 @@ def lane(chosen: argparse.Namespace, database: str, rows: Any) -> None:
             again = f"python -m faults.main{short} --seed {chosen.seed} --database {database} {fault.name}"
             print(*verdict.wrong[:20], f"again: PYTHONPATH=tests {again}", sep="\n", flush=True)
     if database == "PostgreSQL":
-        rows.put(("PostgreSQL", server_version()))
         stop_server()
 
 
-def run(chosen: argparse.Namespace) -> tuple[list[Row], str]:
-    """Work in all databases at once; return the rows in order, and the version of the server."""
-    told, found, server = lines(), list[tuple[int, Row]](), "none"
+def run(chosen: argparse.Namespace) -> list[Row]:
+    """Work in all databases at once; return the rows in order."""
+    told, found, server = lines(), dict[tuple[int, int], Row](), ""
     with ExitStack() as stack:
-        lanes = [
-            stack.enter_context(process(lane, chosen, name, told))
-            for name in DATABASES
-            if chosen.database in (None, name)
-        ]
+        names = [name for name in DATABASES if chosen.database in (None, name)]
+        lanes = [stack.enter_context(process(lane, chosen, name, told)) for name in names]
         while any(child.is_alive() for child in lanes) or not told.empty():
             if told.empty():
                 time.sleep(0.1)
                 continue
             number, what = told.get()
-            if isinstance(what, Row):
-                found.append((number, what))
-            else:
+            if number is None:
                 server = what
+            else:
+                found[number, DATABASES.index(what.database)] = what
+            if chosen.page:  # as far as it has come: this takes minutes
+                write([found[key] for key in sorted(found)], server)
         if any(child.exitcode != 0 for child in lanes):
             sys.exit("the faults could not be injected")
-    return [row for _, row in sorted(found, key=lambda pair: (pair[0], DATABASES.index(pair[1].database)))], server
+    return [found[key] for key in sorted(found)]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -120,10 +120,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.path.insert(0, site)
         os.environ["PYTHONPATH"] = os.pathsep.join([site, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         hasten()
-        rows, server = run(chosen)
+        rows = run(chosen)
     print("\n".join(table(rows)))
-    if chosen.page:
-        write(rows, server)
     return int(not all(row.verdict.good for row in rows))
 
 

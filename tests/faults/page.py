@@ -62,7 +62,7 @@ def write(rows: Sequence[Row], server: str) -> None:
     used = {
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
-        "PostgreSQL": server,
+        "PostgreSQL": server.split()[0] if server else "not yet",
         "SQLAlchemy": version("sqlalchemy"),
     }
     versions = "With " + ", ".join(f"{name} {number}" for name, number in used.items())
