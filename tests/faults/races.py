@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ def at_once(functions: list[Callable[..., None]], *arguments: Any) -> None:
 
 def starts(world: World) -> Verdict:
     """Many processes open a store that is not there yet, and work in it."""
+    for name in ("command", "script", "config"):
+        import_module(f"alembic.{name}")  # once, and not in each of them: this is about what they do to the database
     trials = world.number(5, 1) if world.server is None else 1
     told, wrong = lines(), list[str]()
     for trial in range(trials):
