@@ -20,15 +20,19 @@ INTRO = """\
 
 The promise: a run is attempted at least once, its result is recorded exactly once, and no study that was acknowledged
 is lost. `make faults` breaks real processes and real databases, lets what is left go on, and then asks the auditor
-about the eleven promises of [the states](states.md#what-is-audited): a row in which one was broken says so. {versions}.
+about the eleven promises of [the states](states.md#what-is-audited): a row in which one was broken says so.
+
+{versions}.
 
 * Trials are runs, unless the note says otherwise. Faults are processes killed by SIGKILL or paused by SIGSTOP, and
   servers stopped at once.
 * Lost: runs that did not come to their end, acknowledged submits and results that are not there. Doubled: runs with
   two results, or trained by two attempts at the same time.
-* Recovery is the longest time from a fault to the next claim (of the same run, where workers were killed), in leases.
-  A lease is {lease:g} s here, 60 s otherwise, and waits after failures are zero; nothing else is changed. The runner
-  is a fake of about a second; supervisors, schedulers, engines and databases are real.
+* Recovery is the longest time from a fault to the next claim (of the same run, where workers were killed, which
+  includes its wait for a free slot), in leases. It depends on what else the machine does.
+* A lease is {lease:g} s here, 60 s otherwise. After failures of the infrastructure nothing waits, and there are as many
+  tries as it takes; runs that always fail have their five. The runner is a fake of about a second;
+  supervisors, schedulers, engines and databases are real.
 
 """
 
