@@ -30,7 +30,7 @@ def design_faults(name: str, study: Study, defined: Sequence[str]) -> list[Fault
     """Return the faults of one design; ``defined`` are all names under ``tricks``, also of tricks with faults."""
     design = study.designs[name]
     faults = [*_trick_faults(name, design, defined)]
-    if isinstance(design, Cumulative):
+    if isinstance(design, Cumulative) and not faults:
         faults += _order_faults(name, design, study)
     if isinstance(design, (Pairs, Fractional)):
         faults += _few_faults(name, design, design.tricks or defined)

@@ -19,7 +19,7 @@ designs:
 CASES = {
     "unknown trick in a second order": (
         "  d: {kind: cumulative, orders: [[a, b], [b, x]]}",
-        "5:45: designs.d.orders.2.2: there is no trick `x`.",
+        "5:46: designs.d.orders.2.2: there is no trick `x`.",
     ),
     "another set of tricks": (
         "  d: {kind: cumulative, orders: [[a, b], [b, c]]}",
@@ -59,7 +59,7 @@ CASES = {
     "no resolution": ("  d: {kind: fractional}", "5:3: designs.d: `resolution` is missing"),
     "unknown trick in a fraction": (
         "  d: {kind: fractional, resolution: 3, tricks: [a, b, bb]}",
-        "5:56: designs.d.tricks.3: there is no trick `bb`.",
+        "5:55: designs.d.tricks.3: there is no trick `bb`.",
     ),
     "a value twice": (
         "  d: {kind: one_at_a_time, over: {clip.high: [0.3, 0.3]}}",
