@@ -38,7 +38,9 @@ evaluate: {every: 1, problems: 200}
 def report(tmp_path: Path) -> Callable[..., ReportModel]:
     """A function from a design to the report of made-up results: a adds 0.1, b 0.05, both together 0.1 more."""
 
-    def build(design: str, *, seeds: int = 4, paired: bool = True, spread: float = 0.01, c: str = "none") -> ReportModel:
+    def build(
+        design: str, *, seeds: int = 4, paired: bool = True, spread: float = 0.01, c: str = "none"
+    ) -> ReportModel:
         path = tmp_path / "s.yaml"
         text = STUDY.replace("DESIGN", design).replace("SEEDS", str(seeds)).replace("PAIRED", str(paired).lower())
         path.write_text(text.replace("scale: none}\n  d", f"scale: {c}}}\n  d"))

@@ -128,7 +128,7 @@ def test_the_mean_over_all_orders_is_the_shapley_value() -> None:
     """For a score with one interaction each trick of it gets half."""
     orders = (("a", "b"), ("b", "a"))
     ladders = several_orders(rows_of(Cumulative(kind="cumulative", orders=orders), 2))
-    assert [[row.design for row in rows][0] for rows in ladders[0]] == ["d", "d-2"]
+    assert [rows[0].design for rows in ladders[0]] == ["d", "d-2"]
     means = {"": 0.0, "a": 1.0, "b": 2.0, "ab": 4.0}
     found = {c.name: estimate(c, means) for c in order_means(ladders[0])}
     assert found == pytest.approx({"a": 1.5, "b": 2.5})

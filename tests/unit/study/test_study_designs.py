@@ -165,7 +165,8 @@ def test_a_ladder_in_several_orders_is_several_ladders() -> None:
     """The first keeps the name of the design; the reverse of each stands beside it."""
     design = Cumulative(kind="cumulative", orders=(("a", "b", "c"), ("b", "a", "c")), reverse=True)
     assert ladders("d", design) == (
-        ("d", ("a", "b", "c")), ("d-reverse", ("c", "b", "a")), ("d-2", ("b", "a", "c")), ("d-2-reverse", ("c", "a", "b")),
+        ("d", ("a", "b", "c")), ("d-reverse", ("c", "b", "a")),
+        ("d-2", ("b", "a", "c")), ("d-2-reverse", ("c", "a", "b")),
     )  # fmt: skip
     found = expand("d", design, TRICKS)
     assert [row.design for row in found] == [name for name, _ in ladders("d", design) for _ in range(4)]
