@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paribus.recipe.recipe import Recipe
     from paribus.study.plan import Plan, Row
     from paribus.study.runner import Runner
+    from paribus.study.spec import Study
 
 
 @click.command()
@@ -37,9 +38,9 @@ def command(study: Path, as_json: bool) -> None:
     plan = plan_of(spec, runner)
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
     if as_json:
-        click.echo(json.dumps(as_plain(plan, recorded), indent=1))
+        click.echo(json.dumps(as_plain(spec, plan, recorded), indent=1))
     else:
-        print_plan(plan, recorded)
+        print_plan(spec, plan, recorded)
     refuse_unsupported(plan, runner)
     if runner.unread:
         raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(dict.fromkeys(runner.unread)))
@@ -72,8 +73,10 @@ class _Tolerant:
             return "unread"
 
 
-def as_plain(plan: Plan, recorded: frozenset[str]) -> dict[str, Any]:
+def as_plain(study: Study, plan: Plan, recorded: frozenset[str]) -> dict[str, Any]:
     """Return the plan as JSON values."""
+    from paribus.cli.design_table import designs_as_plain, orders_as_plain
+
     return {
         "study": plan.study,
         "fingerprint": plan.fingerprint,
@@ -90,14 +93,17 @@ def as_plain(plan: Plan, recorded: frozenset[str]) -> dict[str, Any]:
             {"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed, "recorded": r.fingerprint in recorded}
             for r in plan.runs
         ],
+        "designs": designs_as_plain(study, plan, recorded),
+        "orders": orders_as_plain(plan),
         "evaluate": {**plan.evaluate.model_dump(mode="json"), "primary": plan.evaluate.primary_metric},
         "notes": [vars(note) for note in plan.notes],
     }  # fmt: skip
 
 
-def print_plan(plan: Plan, recorded: frozenset[str]) -> None:
+def print_plan(study: Study, plan: Plan, recorded: frozenset[str]) -> None:
     """Print the plan for people."""
     from paribus.cli.console import console
+    from paribus.cli.design_table import print_design_summaries
 
     out = console()
     out.print(f"study {plan.study}  (runner {plan.runner})", style="bold")
@@ -105,7 +111,9 @@ def print_plan(plan: Plan, recorded: frozenset[str]) -> None:
         out.print(plan.question)
     _print_base(plan, out)
     _print_designs(plan, out)
+    print_design_summaries(study, plan, recorded, out)
     _print_counts(plan, recorded, out)
+    _print_prior(study, plan, recorded, out)
     if plan.notes:
         _print_notes(plan, out)
 
@@ -142,6 +150,9 @@ def _print_designs(plan: Plan, out: Console) -> None:
 
     for design in dict.fromkeys(row.design for row in plan.rows):
         rows = [row for row in plan.rows if row.design == design]
+        if rows[0].kind == "fractional":  # the changes are those of the tricks that its label names
+            _print_cells(rows, out)
+            continue
         compared, named = _compared(rows)
         listed = table("row", "arm", f"changes against {compared}", title=f"\n{design} ({rows[0].kind})")
         for row in rows:
@@ -150,6 +161,15 @@ def _print_designs(plan: Plan, out: Console) -> None:
                 row.label, row.arm, f"{changes}  (against {row.parent})" if named and row.parent else changes
             )
         out.print(listed)
+
+
+def _print_cells(rows: Sequence[Row], out: Console) -> None:
+    from paribus.cli.console import table
+
+    listed = table("row", "arm", title=f"\n{rows[0].design} ({rows[0].kind})")
+    for row in rows:
+        listed.add_row(row.label, row.arm)
+    out.print(listed)
 
 
 def _compared(rows: Sequence[Row]) -> tuple[str, bool]:
@@ -205,3 +225,14 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
         short = any(hours is not None and hours < need for hours, _ in caps)
         enough = "; the budget may not suffice" if short else ""
         out.print(f"cost: {plan.run_hours:g} hours a run stated, {need:g} for what is not recorded{enough}")
+
+
+def _print_prior(study: Study, plan: Plan, recorded: frozenset[str], out: Console) -> None:
+    from paribus.cli.design_table import hours_text
+    from paribus.study.precision import hours
+
+    left = sum(run.fingerprint not in recorded for run in plan.runs)
+    if (price := hours(study.budget.prior, left)) is not None:
+        out.print(
+            f"GPU-hours by `budget.prior`: {hours_text(price)} for the {left} distinct runs that are not recorded"
+        )

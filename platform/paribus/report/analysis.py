@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,7 +10,7 @@ from functools import cached_property
 from paribus.report.data import RunData, StudyData
 from paribus.report.measures import GENERATED, Measure, cost_measures, score_measure, series, value_of
 from paribus.stats.compare import ALPHA, holm
-from paribus.stats.intervals import Estimate, mean_interval, paired_difference, welch_difference
+from paribus.stats.intervals import Estimate, mean_interval, paired_difference, welch_contrast, welch_difference
 from paribus.stats.power import detectable_effect, seeds_needed
 
 MIN_SEEDS = 3
@@ -76,6 +77,27 @@ def difference(after: Values, before: Values, *, paired: bool) -> Effect | None:
     return Effect(estimate=welch_difference([*after.values()], [*before.values()]), by_seed=(), paired=False)
 
 
+def contrast_effect(values: Mapping[str, Values], weights: Mapping[str, float], *, paired: bool) -> Effect | None:
+    """Return a weighted sum of arms; over the seeds common to all where they are paired; ``None`` without data.
+
+    Args:
+        values: arm to seed to number.
+        weights: arm to weight.
+        paired: whether seeds are paired.
+    """
+    if not weights or not all(values[arm] for arm in weights):
+        return None
+    if not paired:
+        return Effect(
+            estimate=welch_contrast([(w, [*values[arm].values()]) for arm, w in weights.items()]),
+            by_seed=(),
+            paired=False,
+        )
+    common = frozenset.intersection(*(frozenset(values[arm]) for arm in weights))
+    sums = {s: math.fsum(w * values[arm][s] for arm, w in weights.items()) for s in common}
+    return difference(sums, dict.fromkeys(sums, 0.0), paired=True)
+
+
 def corrected(effects: Iterable[Effect | None]) -> list[Effect | None]:
     """Return the effects with p adjusted over all of them that can be tested."""
     found = list(effects)
@@ -125,6 +147,11 @@ class Analysis:
         if arm == reference:
             return None
         return difference(self.values(arm, measure), self.values(reference, measure), paired=self.plan.paired)
+
+    def contrast(self, weights: Mapping[str, float], measure: Measure) -> Effect | None:
+        """Return a weighted sum of arms, uncorrected; ``None`` if an arm has no data."""
+        found = {arm: self.values(arm, measure) for arm in weights}
+        return contrast_effect(found, weights, paired=self.plan.paired)
 
     @cached_property
     def to_base(self) -> Mapping[str, Effect | None]:

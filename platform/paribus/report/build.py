@@ -8,6 +8,7 @@ from paribus.report import sentences
 from paribus.report.analysis import Analysis
 from paribus.report.curves import figures
 from paribus.report.data import StudyData
+from paribus.report.design_effects import design_effects, order_tables
 from paribus.report.details import all_details, effects_table
 from paribus.report.model import ReportModel, Table
 from paribus.report.provenance import provenance
@@ -50,6 +51,8 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
         if chosen[0].kind not in ("add_one", "leave_one_out"):
             yield score_table(analysis, design, chosen)
             yield behaviour_table(analysis, design, chosen)
+            yield from design_effects(analysis, design, chosen)
+    yield from order_tables(analysis)
     both = contribution_table(analysis)
     if both is not None:
         yield both

@@ -33,7 +33,9 @@ def singles(analysis: Analysis) -> tuple[Single, ...]:
     """Return the arms that stand for single changes: tricks alone, then lists and grids; else all arms."""
     rows = [r for r in analysis.plan.rows if r.arm != analysis.plan.base]
     chosen = [r for r in rows if r.kind == "add_one"]
-    chosen += [r for r in rows if r.kind not in ("add_one", "cumulative", "leave_one_out")]
+    several = {"pairs", "fractional"}  # their rows with several tricks are no single changes
+    others = (r for r in rows if r.kind not in ("add_one", "cumulative", "leave_one_out"))
+    chosen += [r for r in others if r.kind not in several or len(r.tricks) == 1]
     found: dict[str, Single] = {}
     for row in chosen or rows:
         found.setdefault(row.arm, _single(row))
@@ -217,7 +219,7 @@ def sensitivity_table(analysis: Analysis) -> Table | None:
 
 
 def _single(row: Row) -> Single:
-    trick = row.kind == "add_one" and len(row.tricks) == 1
+    trick = row.kind in ("add_one", "pairs") and len(row.tricks) == 1
     return Single(name=row.tricks[0] if trick else row.label, arm=row.arm, trick=trick)
 
 

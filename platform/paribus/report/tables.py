@@ -320,6 +320,9 @@ def _question(kind: str) -> str:
         "cumulative": "What does each trick add, given the rows above it? The order of the rows matters.",
         "add_one": "What does each trick do to the base by itself?",
         "leave_one_out": "What does the full recipe lose without each trick?",
+        "pairs": "What does each trick do alone, and each two of them together?",
+        "fractional": "How do the cells compare with the base? Effects of tricks: see the next table but one.",
+        "one_at_a_time": "What does each value do to the base by itself?",
     }.get(kind, "How do the levels compare with the first row?")
 
 

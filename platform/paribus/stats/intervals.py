@@ -105,6 +105,31 @@ def welch_difference(after: Sequence[float], before: Sequence[float], level: flo
     return _with_interval(mean_1 - mean_2, n, sd, math.sqrt(spread), df, level, test=True)
 
 
+def welch_contrast(cells: Sequence[tuple[float, Sequence[float]]], level: float = LEVEL) -> Estimate:
+    """Return a weighted sum of means of arms whose seeds are not paired, with its interval and p.
+
+    Source: Satterthwaite 1946, Biometrics Bulletin 2: ``df = (sum v_i)^2 / sum(v_i^2 / (n_i - 1))`` with
+    ``v_i = w_i^2 s_i^2 / n_i``; with the weights 1 and -1 this is :func:`welch_difference`.
+
+    Args:
+        cells: weight and scores of each arm.
+        level: confidence level.
+
+    Raises:
+        ValueError: an arm without values, or a value that is not finite.
+    """
+    moments = [(w, len(values), *_moments(values)) for w, values in cells]
+    value = math.fsum(w * mean for w, _, mean, _ in moments)
+    n = min(count for _, count, _, _ in moments)
+    spreads = [(w * w * sd * sd / count, count, sd) for w, count, _, sd in moments if sd is not None]
+    if len(spreads) < len(moments):
+        return Estimate(value=value, n=n, level=level)
+    total = math.fsum(v for v, _, _ in spreads)
+    df = total**2 / math.fsum(v * v / (count - 1) for v, count, _ in spreads) if total else 1.0
+    sd = math.sqrt(math.fsum(s * s for _, _, s in spreads) / len(spreads))
+    return _with_interval(value, n, sd, math.sqrt(total), df, level, test=True)
+
+
 def sign_flip_p(differences: Sequence[float]) -> float:
     """Return the exact two-sided p of the paired sign-flip test, by enumerating all ``2^n`` signs.
 

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, count, product
+from math import comb, factorial, prod
 from typing import Any
 
-from paribus.study.spec import AddOne, Cumulative, Design, Factorial, Grid, LeaveOneOut, Listed, Study
+from paribus.study.fractions import best_fraction
+from paribus.study.spec import (
+    AddOne,
+    Cumulative,
+    Design,
+    Factorial,
+    Fractional,
+    Grid,
+    LeaveOneOut,
+    Listed,
+    OneAtATime,
+    Pairs,
+    Study,
+)
 
 MAX_ROWS = 4096
 """Most rows of one design."""
+
+UNASKED_ROWS = 128
+"""Most rows of a design for which ``budget.rows`` does not ask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +57,7 @@ class Draft:
     """A row before its recipe is resolved.
 
     Attributes:
-        design: name of the design; empty for the base alone.
+        design: name of the design; of the further ladders of a ``cumulative`` design the name with a suffix.
         kind: kind of the design.
         label: unique inside the design.
         parent: label of the row that it is compared with.
@@ -64,6 +82,16 @@ def drafts(study: Study) -> tuple[Draft, ...]:
     return tuple(row for name, design in study.designs.items() for row in expand(name, design, study.tricks))
 
 
+def tricks_alone(study: Study) -> tuple[Draft, ...]:
+    """Return the base with each trick alone, for each fraction: its own rows change several tricks at once."""
+    return tuple(
+        row
+        for name, design in study.designs.items()
+        if isinstance(design, Fractional)
+        for row in _Rows(name, design.kind, study.tricks).add_one(design.tricks or tuple(study.tricks))
+    )
+
+
 def expand(name: str, design: Design, tricks: Mapping[str, Mapping[str, Any]]) -> tuple[Draft, ...]:
     """Return the rows of one design.
 
@@ -75,35 +103,90 @@ def expand(name: str, design: Design, tricks: Mapping[str, Mapping[str, Any]]) -
     rows = _Rows(name, design.kind, tricks)
     match design:
         case Cumulative():
-            return rows.cumulative(design.order)
+            return tuple(row for ladder, order in ladders(name, design) for row in rows.cumulative(ladder, order))
         case AddOne():
             return rows.add_one(design.tricks or tuple(tricks))
         case LeaveOneOut():
             return rows.leave_one_out(design.tricks or tuple(tricks))
         case Factorial():
             return rows.factorial(design.tricks or tuple(tricks))
+        case Fractional():
+            return rows.fractional(design.tricks or tuple(tricks), design.resolution)
+        case Pairs():
+            return rows.pairs(design.tricks or tuple(tricks))
         case Grid():
             return rows.grid(design.over)
+        case OneAtATime():
+            return rows.one_at_a_time(design.over)
         case Listed():
             return rows.listed(design)
 
 
 def row_count(design: Design, tricks: Sequence[str]) -> int:
-    """Return how many rows a design has, without making them."""
+    """Return how many rows a design has at most, without making them; orders that are the same count twice."""
     match design:
         case Cumulative():
-            return len(design.order) + 1
+            orders = stated_orders(design)
+            ladder_count = (len(orders) + (design.random.n if design.random else 0)) * (2 if design.reverse else 1)
+            return (len(orders[0]) + 1) * ladder_count
         case AddOne() | LeaveOneOut():
             return len(design.tricks or tricks) + 1
         case Factorial():
             return int(2 ** min(len(design.tricks or tricks), 64))
         case Grid():
-            count = 1
-            for values in design.over.values():
-                count *= len(values)
-            return count + 1
+            return prod(map(len, design.over.values())) + 1
+        case OneAtATime():
+            return sum(map(len, design.over.values())) + 1
+        case Pairs():
+            k = len(design.tricks or tricks)
+            return 1 + k + comb(k, 2)
+        case Fractional():
+            return len(best_fraction(len(design.tricks or tricks), design.resolution).cells)
         case Listed():
             return len(design.arms) + 1
+
+
+def stated_orders(design: Cumulative) -> tuple[tuple[str, ...], ...]:
+    """Return the orders that are written out."""
+    return design.orders or (design.order or (),)
+
+
+def ladders(name: str, design: Cumulative) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return name and order of each ladder: the design's name, then ``name-2``, ...; its reverse is ``name-reverse``.
+
+    An order that is there already makes no second ladder.
+    """
+    stated = stated_orders(design)
+    found: dict[tuple[str, ...], str] = {}
+    for k, order in enumerate((*stated, *_random_orders(design, stated)), start=1):
+        ladder = name if k == 1 else f"{name}-{k}"
+        found.setdefault(order, ladder)
+        if design.reverse:
+            found.setdefault(order[::-1], f"{ladder}-reverse")
+    return tuple((ladder, order) for order, ladder in found.items())
+
+
+def other_orders(design: Cumulative) -> int:
+    """Return how many orders chance can choose from: all but those that are written out and their reverses."""
+    stated = {*stated_orders(design)}
+    stated |= {order[::-1] for order in stated} if design.reverse else set()
+    return factorial(len(stated_orders(design)[0])) - len(stated)
+
+
+def _random_orders(design: Cumulative, stated: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yield the random orders; sorted by a hash, so that no version of Python changes them."""
+    if design.random is None:
+        return
+    taken = {*stated, *(order[::-1] for order in stated if design.reverse)}
+    last = len(taken) + design.random.n * (2 if design.reverse else 1)
+    for draw in count():
+        if len(taken) >= last:
+            return
+        keys = {t: hashlib.sha256(f"{design.random.seed}/{draw}/{t}".encode()).digest() for t in stated[0]}
+        order = tuple(sorted(stated[0], key=keys.__getitem__))
+        if order not in taken:
+            taken |= {order, order[::-1]} if design.reverse else {order}
+            yield order
 
 
 def value_label(value: object) -> str:
@@ -138,10 +221,10 @@ class _Rows:
     def _steps(self, tricks: Sequence[str]) -> tuple[Step, ...]:
         return tuple(Step(place=("tricks", name), patch=self.tricks[name]) for name in tricks)
 
-    def cumulative(self, order: Sequence[str]) -> tuple[Draft, ...]:
+    def cumulative(self, ladder: str, order: Sequence[str]) -> tuple[Draft, ...]:
         labels = ["base", *(f"+ {name}" for name in order)]
         steps = [self._draft(labels[k], labels[k - 1], order[:k]) for k in range(1, len(labels))]
-        return (self._draft("base", None), *steps)
+        return tuple(replace(row, design=ladder) for row in (self._draft("base", None), *steps))
 
     def add_one(self, tricks: Sequence[str]) -> tuple[Draft, ...]:
         return (self._draft("base", None), *(self._draft(f"+ {name}", "base", (name,)) for name in tricks))
@@ -160,22 +243,36 @@ class _Rows:
             rows.append(self._draft(_sum_label(chosen), parent, chosen))
         return tuple(sorted(rows, key=lambda row: len(row.tricks)))
 
+    def pairs(self, tricks: Sequence[str]) -> tuple[Draft, ...]:
+        full = [name for name in self.tricks if name in tricks]
+        both = (self._draft(_sum_label(pair), _sum_label(pair[:1]), pair) for pair in combinations(full, 2))
+        return (*self.add_one(full), *both)
+
+    def fractional(self, tricks: Sequence[str], resolution: int) -> tuple[Draft, ...]:
+        rows = []
+        for cell in best_fraction(len(tricks), resolution).cells:
+            on = {name for j, name in enumerate(tricks) if cell >> j & 1}
+            chosen = [name for name in self.tricks if name in on]
+            rows.append(self._draft(_sum_label(chosen), "base" if chosen else None, chosen))
+        return tuple(sorted(rows, key=lambda row: len(row.tricks)))
+
     def grid(self, over: Mapping[str, Sequence[Any]]) -> tuple[Draft, ...]:
+        places = product(*(range(len(values)) for values in over.values()))
+        return self._levels(over, (dict(zip(over, chosen, strict=True)) for chosen in places))
+
+    def one_at_a_time(self, over: Mapping[str, Sequence[Any]]) -> tuple[Draft, ...]:
+        return self._levels(over, ({path: k} for path, values in over.items() for k in range(len(values))))
+
+    def _levels(self, over: Mapping[str, Sequence[Any]], cells: Iterable[Mapping[str, int]]) -> tuple[Draft, ...]:
+        """Return the base and a row a cell, which says for some paths the place of their value."""
         rows = [self._draft("base", None)]
-        for chosen in product(*(range(len(values)) for values in over.values())):
-            items = dict(zip(over, chosen, strict=True))
+        place = ("designs", self.design, "over")
+        for items in cells:
             patch = {path: over[path][k] for path, k in items.items()}
             label = ", ".join(f"{path}={value_label(value)}" for path, value in patch.items())
-            step = Step(place=("designs", self.design, "over"), patch=patch, items=items)
+            step = Step(place=place, patch=patch, items=items)
             rows.append(
-                Draft(
-                    design=self.design,
-                    kind=self.kind,
-                    label=label,
-                    parent="base",
-                    steps=(step,),
-                    place=("designs", self.design, "over"),
-                )
+                Draft(design=self.design, kind=self.kind, label=label, parent="base", steps=(step,), place=place)
             )
         return tuple(rows)
 

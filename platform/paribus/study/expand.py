@@ -8,7 +8,7 @@ from typing import Protocol
 
 from paribus.errors import Problem, StudyFileError, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
-from paribus.study.designs import Draft, drafts
+from paribus.study.designs import Draft, drafts, tricks_alone
 from paribus.study.fingerprint import fingerprints, recipe_key
 from paribus.study.notes import notes_of
 from paribus.study.plan import Arm, Plan, PlannedRun, Row
@@ -57,6 +57,9 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
     resolved = [(row, _recipe(resolve_row(base_values.values, row), study.study)) for row in drafts(study)]
     arms = _arms(base, resolved)
     rows = tuple(_rows(resolved))
+    alone = [(row, _recipe(resolve_row(base_values.values, row), study.study)) for row in tricks_alone(study)]
+    changes = (*(row for row in rows if row.kind != "fractional"), *_rows(alone))
+    recipes = {arm_key(recipe): recipe for _, recipe in (*resolved, *alone)}
     seeds = tuple(range(study.seeds.start, study.seeds.start + study.seeds.n))
     runs = tuple(_runs(study, arms, seeds, runner))
     plan = Plan(
@@ -75,7 +78,7 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         gpu_hours=study.budget.gpu_hours,
         cpu_hours=study.budget.cpu_hours,
         run_hours=study.budget.run_hours,
-        notes=tuple(n for n in notes_of(study, arms, rows) if n.code not in study.allow),
+        notes=tuple(n for n in notes_of(study, arms, rows, changes, recipes) if n.code not in study.allow),
         preset=study.base.preset,
     )
     return _with_fingerprint(plan)

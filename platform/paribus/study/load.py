@@ -13,20 +13,10 @@ from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.recipe.document import Node, locate, plain, read_document
 from paribus.recipe.messages import explain, fields_at, plain_location, shown
 from paribus.recipe.presets import unknown_preset
-from paribus.study.designs import MAX_ROWS, Draft, Step, expand, row_count, value_label
+from paribus.study.design_faults import design_faults, tricks_of
+from paribus.study.designs import Draft, Step, expand
 from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row, written_faults
-from paribus.study.spec import (
-    ALPHABETS,
-    DESIGN_KINDS,
-    AddOne,
-    Cumulative,
-    Design,
-    Factorial,
-    Grid,
-    LeaveOneOut,
-    Listed,
-    Study,
-)
+from paribus.study.spec import ALPHABETS, DESIGN_KINDS, Listed, Study
 
 _EVAL_NAMES = ("truncated_frac", "length_mean", "length_mean_correct", "length_mean_incorrect")
 
@@ -107,9 +97,9 @@ def _meaning(study: Study, defined: Sequence[str]) -> list[Fault]:
     faults = [*_evaluate_faults(study), *_preset_faults(study)]
     usable = {}
     for name, design in study.designs.items():
-        found = [*_trick_faults(name, design, defined), *_size_faults(name, design, study)]
+        found = design_faults(name, study, defined)
         faults += found
-        if not found and all(trick in study.tricks for trick in _tricks_of(design)):
+        if not found and all(trick in study.tricks for trick in tricks_of(design, defined)):
             usable[name] = design
     tricks = [Step(place=("tricks", name), patch=patch) for name, patch in study.tricks.items()]
     if unknown_preset(study.base.preset):
@@ -158,54 +148,6 @@ def _preset_faults(study: Study) -> Iterator[Fault]:
             for label, arm in design.arms.items():
                 if arm.preset is not None and (message := unknown_preset(arm.preset)):
                     yield Fault(place=("designs", name, "arms", label, "preset"), message=message)
-
-
-def _trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator[Fault]:
-    for place, tricks in _named_tricks(design):
-        for k, trick in enumerate(tricks):
-            where: tuple[str | int, ...] = ("designs", name, *place, k)
-            if trick not in defined:
-                known = ", ".join(defined) or "none"
-                message = f"there is no trick `{trick}`.{did_you_mean(trick, defined)} Defined under `tricks`: {known}."
-                yield Fault(place=where, message=message)
-            elif trick in tricks[:k]:
-                yield Fault(place=where, message=f"the trick `{trick}` appears twice")
-    if isinstance(design, (AddOne, LeaveOneOut, Factorial)) and design.tricks is None and not defined:
-        yield Fault(
-            place=("designs", name), message=f"`{design.kind}` needs tricks, and none is defined under `tricks`"
-        )
-    if isinstance(design, Listed) and "base" in design.arms:
-        message = "the first row of every list is `base`: give this arm another name"
-        yield Fault(place=("designs", name, "arms", "base"), message=message, at_key=True)
-
-
-def _size_faults(name: str, design: Design, study: Study) -> Iterator[Fault]:
-    count = row_count(design, tuple(study.tricks))
-    if count > MAX_ROWS:
-        yield Fault(place=("designs", name), message=f"makes {count:,} rows; at most {MAX_ROWS:,} are allowed")
-    if isinstance(design, Grid):
-        for path, values in design.over.items():
-            shown = [value_label(v) for v in values]
-            for k, value in enumerate(shown):
-                if value in shown[:k]:
-                    yield Fault(place=("designs", name, "over", path, k), message=f"the value {value} appears twice")
-
-
-def _named_tricks(design: Design) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    match design:
-        case Cumulative():
-            yield ("order",), design.order
-        case AddOne() | LeaveOneOut() | Factorial():
-            yield ("tricks",), design.tricks or ()
-        case Listed():
-            for label, arm in design.arms.items():
-                yield ("arms", label, "tricks"), arm.tricks
-        case Grid():
-            pass
-
-
-def _tricks_of(design: Design) -> tuple[str, ...]:
-    return tuple(trick for _, tricks in _named_tricks(design) for trick in tricks)
 
 
 def _problem(root: Node, fault: Fault) -> Problem:

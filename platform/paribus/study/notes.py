@@ -7,11 +7,10 @@ from math import sqrt
 
 from paribus.recipe import analysis
 from paribus.recipe.recipe import Recipe
+from paribus.stats.shift import detectable_shift
 from paribus.study.plan import Arm, Note, Row
 from paribus.study.spec import Seeds, Study
 
-_PAIRED = (11.53, 3.26, 2.13, 1.68, 1.43, 1.27, 1.16, 1.07, 1.0, 0.94, 0.89, 0.85, 0.81, 0.78, 0.75, 0.72, 0.7)
-_UNPAIRED = (5.65, 3.07, 2.38, 2.02, 1.8, 1.63, 1.51, 1.41, 1.32, 1.26, 1.2, 1.15, 1.1, 1.06, 1.02, 0.99, 0.96)
 _NAMED = 4  # places that a note names
 _TOGETHER = {
     "confounded": "optimizer.max_grad_norm may clip one of two recipes more than the other, so read "
@@ -19,14 +18,22 @@ _TOGETHER = {
     "cost": "more in each step than in the row that it is compared with",
 }  # one note for all reasons, since what to do is the same
 _SAMPLE_THEMSELVES = frozenset({"native"})  # runners that sample with the weights and the code that they train
-_TABLE_START = 2  # seeds of the first entry; from the noncentral t distribution
 
 
-def notes_of(study: Study, arms: Sequence[Arm], rows: Sequence[Row]) -> tuple[Note, ...]:
-    """Return the notes on a plan; a reason that holds for several rows or arms is told once and names them."""
-    recipes = {arm.key: arm.recipe for arm in arms}
+def notes_of(
+    study: Study, arms: Sequence[Arm], rows: Sequence[Row], changes: Sequence[Row], recipes: Mapping[str, Recipe]
+) -> tuple[Note, ...]:
+    """Return the notes on a plan; a reason that holds for several rows or arms is told once and names them.
+
+    Args:
+        study: the study.
+        arms: what is trained.
+        rows: rows of all designs.
+        changes: rows whose change against their parent is looked at: those of a fraction are the tricks alone.
+        recipes: recipe of each arm that ``changes`` name.
+    """
     notes = (
-        *_row_notes(rows, recipes, sampler_is_learner=study.runner in _SAMPLE_THEMSELVES),
+        *_row_notes(changes, recipes, sampler_is_learner=study.runner in _SAMPLE_THEMSELVES),
         *_identical(rows),
         *_arm_notes(arms, study.budget.pass_rates),
         seed_note(study.seeds),
@@ -59,10 +66,8 @@ def detectable_effect(n: int, *, paired: bool) -> float:
         n: seeds per arm, 2 or more.
         paired: in standard deviations of the differences between arms with the same seed; else of one arm over seeds.
     """
-    table = _PAIRED if paired else _UNPAIRED
-    if n - _TABLE_START < len(table):
-        return table[n - _TABLE_START]
-    return 2.8 * (sqrt(1 / n) * (1 + 1.1 / n) if paired else sqrt(2 / n) * (1 + 0.55 / n))
+    df, variance = (n - 1, 1 / n) if paired else (2 * n - 2, 2 / n)
+    return detectable_shift(df) * sqrt(variance)
 
 
 def _row_notes(rows: Sequence[Row], recipes: Mapping[str, Recipe], *, sampler_is_learner: bool) -> Iterator[Note]:
@@ -73,7 +78,7 @@ def _row_notes(rows: Sequence[Row], recipes: Mapping[str, Recipe], *, sampler_is
             continue
         before, after = recipes[parents[row.design, row.parent]], recipes[row.arm]
         if not row.changes:
-            if row.kind != "grid":  # the base's own value belongs into a grid
+            if row.kind not in ("grid", "one_at_a_time"):  # the base's own value belongs among the others
                 yield Note(
                     code="no_change", arm=row.label, message=f"{_place(row)} is the same recipe as `{row.parent}`"
                 )

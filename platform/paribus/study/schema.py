@@ -30,8 +30,8 @@ def study_schema() -> dict[str, Any]:
     tricks.pop("additionalProperties", None)
     tricks["additionalProperties"] = False
     values = {path: {"type": "array", "minItems": 1, "items": item} for path, item in _dotted(recipe_shape()).items()}
-    over = parts["Grid"]["properties"]["over"]
-    over |= {"properties": values, "additionalProperties": False}
+    for owner in ("Grid", "OneAtATime"):
+        parts[owner]["properties"]["over"] |= {"properties": values, "additionalProperties": False}
     return {"$schema": DIALECT, **schema}
 
 

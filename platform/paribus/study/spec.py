@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paribus.recipe.factors import Fraction
 from paribus.study.job import Evaluate
@@ -15,7 +15,9 @@ NOTE_CODES = (
 )  # fmt: skip
 """Codes of the notes that ``allow`` may silence."""
 
-DESIGN_KINDS = ("cumulative", "add_one", "leave_one_out", "grid", "factorial", "list")
+DESIGN_KINDS = (
+    "cumulative", "add_one", "leave_one_out", "pairs", "factorial", "fractional", "grid", "one_at_a_time", "list",
+)  # fmt: skip
 """Kinds of designs."""
 
 STUDY_NAME = r"^[a-z0-9][a-z0-9_-]*$"
@@ -32,6 +34,7 @@ Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 Label = Annotated[str, Field(pattern=LABEL, min_length=1, max_length=64)]
 Patch = dict[str, Any]
 TrickList = Annotated[tuple[str, ...], Field(min_length=1)]
+Levels = Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], Field(min_length=1)]
 
 
 class Part(BaseModel):
@@ -47,11 +50,25 @@ class Base(Part):
     set: Patch = Field(default={}, description="patch of the preset")
 
 
+class RandomOrders(Part):
+    """Orders that chance chooses, the same for the same seed."""
+
+    n: Annotated[int, Field(ge=1, le=100)] = Field(description="orders, all different")
+    seed: Annotated[int, Field(ge=0)] = Field(description="which orders")
+
+
 class Cumulative(Part):
-    """A ladder: each row adds the next trick to the row above."""
+    """A ladder: each row adds the next trick to the row above; several orders make several ladders."""
 
     kind: Literal["cumulative"]
-    order: TrickList = Field(description="tricks from the first to the last")
+    order: TrickList | None = Field(default=None, description="tricks from the first to the last")
+    orders: Annotated[tuple[TrickList, ...], Field(min_length=1)] | None = Field(
+        default=None, description="in place of `order`: several orders of the same tricks, one ladder each"
+    )
+    random: RandomOrders | None = Field(
+        default=None, description="one ladder more for each of n random orders of the tricks"
+    )
+    reverse: bool = Field(default=False, description="one ladder more for each order, from its last trick to its first")
 
 
 class AddOne(Part):
@@ -72,9 +89,21 @@ class Grid(Part):
     """All combinations of values."""
 
     kind: Literal["grid"]
-    over: Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], Field(min_length=1)] = Field(
-        description="path of the recipe to its values"
-    )
+    over: Levels = Field(description="path of the recipe to its values")
+
+
+class OneAtATime(Part):
+    """The base, and the base with each value of each path alone: the sum of the values, not their product."""
+
+    kind: Literal["one_at_a_time"]
+    over: Levels = Field(description="path of the recipe to its values")
+
+
+class Pairs(Part):
+    """The base, the base with each trick alone, and with each two of them."""
+
+    kind: Literal["pairs"]
+    tricks: TrickList | None = Field(default=None, description="absent: all")
 
 
 class Factorial(Part):
@@ -82,6 +111,18 @@ class Factorial(Part):
 
     kind: Literal["factorial"]
     tricks: TrickList | None = Field(default=None, description="absent: all")
+
+
+class Fractional(Part):
+    """The smallest 2^(k-p) subsets of the tricks that keep effects apart as far as the resolution says."""
+
+    kind: Literal["fractional"]
+    resolution: Literal[3, 4, 5] = Field(
+        description="3: main effects apart from each other; 4: from pairs, too; 5: pairs from each other, too"
+    )
+    tricks: TrickList | None = Field(
+        default=None, description="3 to 10, the last of them decided by the first; absent: all"
+    )
 
 
 class ListedArm(Part):
@@ -100,7 +141,7 @@ class Listed(Part):
 
 
 Design = Annotated[
-    Cumulative | AddOne | LeaveOneOut | Grid | Factorial | Listed,
+    Cumulative | AddOne | LeaveOneOut | Pairs | Factorial | Fractional | Grid | OneAtATime | Listed,
     Field(discriminator="kind"),
 ]
 
@@ -120,6 +161,20 @@ class Health(Part):
     stop_on: tuple[Literal["nan", "dead_run"], ...] = ("nan",)
 
 
+class RunHours(Part):
+    """GPU-hours that one run takes, as believed before the first."""
+
+    low: Annotated[float, Field(gt=0)]
+    expected: Annotated[float, Field(gt=0)]
+    high: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RunHours:
+        if not self.low <= self.expected <= self.high:
+            raise ValueError("`low`, `expected` and `high` must stand in this order of size")
+        return self
+
+
 class Budget(Part):
     """The most that the study may spend, under this name and whatever changes in the file."""
 
@@ -131,6 +186,12 @@ class Budget(Part):
         default=None,
         description="GPU-hours (without a GPU: hours of a CPU slot) that one run takes at most, as far as known; "
         "reserved for each run until the first of the study has ended, then as much as the longest took",
+    )
+    prior: RunHours | None = Field(
+        default=None, description="GPU-hours of one run; the plan prints what each design costs"
+    )
+    rows: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="most rows of one design; more than 128 have to be asked for here"
     )
     pass_rates: Annotated[tuple[Fraction, ...], Field(max_length=10_000)] = Field(
         default=(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,35 @@ def made_up_study(shape: Shape | None = None) -> StudyData:
     outcomes = {(label, seed): outcome for label, seed, outcome in shape.outcomes}
     found = tuple(_run(r, tricks_of[r.arm], outcomes.get((labels[r.arm], r.seed), "finished"), shape) for r in runs)
     return StudyData(plan=plan, runs=found, provenance=PROVENANCE)
+
+
+def made_up_results(plan: Plan, score: Callable[[str, int], float]) -> StudyData:
+    """Return a plan with results: all runs finished, each with the score that the function gives arm and seed.
+
+    Args:
+        plan: any plan that evaluates every step up to the fourth, e.g. one with four steps and ``every: 1``.
+        score: key of the arm and seed to a score, kept to one of 200 problems.
+    """
+    shape = Shape(steps=4, noise=0.0, seeds=len(plan.seeds))
+    return StudyData(plan=plan, runs=tuple(_finished(r, score, shape) for r in plan.runs), provenance=PROVENANCE)
+
+
+def _finished(planned: PlannedRun, score: Callable[[str, int], float], shape: Shape) -> RunData:
+    dice = random.Random(planned.seed)  # noqa: S311 - reproducible, not secret
+    end = {**BASE, "score": score(planned.arm, planned.seed)}
+    steps = range(shape.steps + 1)
+    evaluations = tuple(_evaluation(s, end, dice, shape) for s in steps)
+    scores = {e.step: sum(e.correct) / len(e.correct) for e in evaluations}
+    return RunData(
+        fingerprint=planned.fingerprint,
+        arm=planned.arm,
+        seed=planned.seed,
+        outcome="finished",
+        state="",
+        reason="",
+        lines=tuple(_line(s, end, scores, dice, shape, refill=False) for s in steps),
+        evaluations=evaluations,
+    )
 
 
 def _rows(shape: Shape) -> tuple[list[Row], dict[str, tuple[str, ...]]]:

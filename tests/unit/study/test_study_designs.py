@@ -8,9 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paribus.study.designs import expand, row_count
+from paribus.study.designs import expand, ladders, other_orders, row_count
 from paribus.study.plan import Plan
-from paribus.study.spec import AddOne, Cumulative, Design, Factorial, Grid, LeaveOneOut, Listed, ListedArm
+from paribus.study.spec import (
+    AddOne,
+    Cumulative,
+    Design,
+    Factorial,
+    Fractional,
+    Grid,
+    LeaveOneOut,
+    Listed,
+    ListedArm,
+    OneAtATime,
+    Pairs,
+    RandomOrders,
+)
 
 TRICKS = {"a": {"clip.high": 0.3}, "b": {"aggregation": "token_batch"}, "c": {"scale": "none"}}
 
@@ -116,3 +129,93 @@ def test_a_ladder_ends_where_leave_one_out_begins(plan: Plan) -> None:
     full = next(row for row in plan.rows if row.label == "full")
     assert ladder[-1].arm == full.arm
     assert all(after.parent == before.label for before, after in pairwise(ladder))
+
+
+def test_pairs_have_the_base_each_trick_and_each_two() -> None:
+    """A pair is compared with its first trick alone."""
+    assert rows(Pairs(kind="pairs", tricks=("c", "a"))) == [
+        ("base", None, ()),
+        ("+ a", "base", ("a",)),
+        ("+ c", "base", ("c",)),
+        ("+ a + c", "+ a", ("a", "c")),
+    ]
+
+
+def test_a_half_fraction_of_three_tricks() -> None:
+    """The last trick is on where one of the others is: the base and each two of them."""
+    assert rows(Fractional(kind="fractional", resolution=3)) == [
+        ("base", None, ()),
+        ("+ a + c", "base", ("a", "c")),
+        ("+ b + c", "base", ("b", "c")),
+        ("+ a + b", "base", ("a", "b")),
+    ]
+
+
+def test_one_at_a_time_has_each_value_alone() -> None:
+    """The sum of the numbers of values, where a grid has their product."""
+    over = {"clip.high": (0.2, 0.3), "scale": ("none",)}
+    design = OneAtATime(kind="one_at_a_time", over=over)
+    assert [label for label, _, _ in rows(design)] == ["base", "clip.high=0.2", "clip.high=0.3", "scale=none"]
+    assert [dict(row.steps[0].patch) for row in expand("d", design, TRICKS)[1:]] == [
+        {"clip.high": 0.2}, {"clip.high": 0.3}, {"scale": "none"},
+    ]  # fmt: skip
+
+
+def test_a_ladder_in_several_orders_is_several_ladders() -> None:
+    """The first keeps the name of the design; the reverse of each stands beside it."""
+    design = Cumulative(kind="cumulative", orders=(("a", "b", "c"), ("b", "a", "c")), reverse=True)
+    assert ladders("d", design) == (
+        ("d", ("a", "b", "c")), ("d-reverse", ("c", "b", "a")),
+        ("d-2", ("b", "a", "c")), ("d-2-reverse", ("c", "a", "b")),
+    )  # fmt: skip
+    found = expand("d", design, TRICKS)
+    assert [row.design for row in found] == [name for name, _ in ladders("d", design) for _ in range(4)]
+    assert {row.place[1] for row in found} == {"d"}
+
+
+def test_random_orders_stay_the_same() -> None:
+    """A golden value: no version of Python or of Paribus may change what a seed means."""
+    design = Cumulative(kind="cumulative", order=("a", "b", "c"), random=RandomOrders(n=3, seed=7))
+    assert [order for _, order in ladders("d", design)] == [
+        ("a", "b", "c"),
+        ("b", "c", "a"),
+        ("c", "b", "a"),
+        ("c", "a", "b"),
+    ]
+
+
+@given(st.integers(2, 5), st.integers(0, 50), st.booleans(), st.data())
+@settings(deadline=None)
+def test_random_orders_are_distinct_and_as_many_as_asked_for(
+    k: int, seed: int, reverse: bool, data: st.DataObject
+) -> None:
+    """Up to all orders that there are; with `reverse` each comes with its reverse."""
+    order = tuple("abcde"[:k])
+    plain = Cumulative(kind="cumulative", order=order, reverse=reverse)
+    each = 2 if reverse else 1
+    if other_orders(plain) < each:
+        return
+    n = data.draw(st.integers(1, other_orders(plain) // each))
+    found = [o for _, o in ladders("d", plain.model_copy(update={"random": RandomOrders(n=min(n, 100), seed=seed)}))]
+    assert len(set(found)) == len(found) == (min(n, 100) + 1) * each
+    assert all(sorted(o) == sorted(order) for o in found)
+    assert not reverse or {o[::-1] for o in found} == set(found)
+
+
+@given(st.permutations(sorted(TRICKS)))
+@settings(deadline=None)
+def test_the_rows_of_the_larger_designs_are_distinct_and_counted(order: list[str]) -> None:
+    """Labels are unique, no subset of tricks comes twice, and the count is known without making them."""
+    over = {"clip.high": (0.1, 0.3), "scale": ("none",)}
+    designs: list[Design] = [
+        Pairs(kind="pairs", tricks=tuple(order)),
+        Fractional(kind="fractional", resolution=3, tricks=tuple(order)),
+        OneAtATime(kind="one_at_a_time", over=over),
+    ]
+    for design in designs:
+        found = expand("d", design, TRICKS)
+        labels = [row.label for row in found]
+        assert len(set(labels)) == len(labels) == row_count(design, tuple(TRICKS))
+        assert labels[0] == "base"
+        if not isinstance(design, OneAtATime):
+            assert len({frozenset(row.tricks) for row in found}) == len(found)

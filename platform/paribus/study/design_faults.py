@@ -1,0 +1,140 @@
+"""What is wrong in a design whose syntax is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from paribus.errors import did_you_mean
+from paribus.study.designs import MAX_ROWS, UNASKED_ROWS, ladders, other_orders, row_count, stated_orders, value_label
+from paribus.study.fractions import MAX_TRICKS, MIN_TRICKS, best_fraction
+from paribus.study.resolve import Fault
+from paribus.study.spec import (
+    AddOne,
+    Cumulative,
+    Design,
+    Factorial,
+    Fractional,
+    Grid,
+    LeaveOneOut,
+    Listed,
+    OneAtATime,
+    Pairs,
+    Study,
+)
+
+ROMAN = {3: "III", 4: "IV", 5: "V", 6: "VI", 7: "VII", 8: "VIII", 9: "IX", 10: "X"}
+"""How resolutions are written."""
+
+
+def design_faults(name: str, study: Study, defined: Sequence[str]) -> list[Fault]:
+    """Return the faults of one design; ``defined`` are all names under ``tricks``, also of tricks with faults."""
+    design = study.designs[name]
+    faults = [*_trick_faults(name, design, defined)]
+    if isinstance(design, Cumulative) and not faults:
+        faults += _order_faults(name, design, study)
+    if isinstance(design, (Pairs, Fractional)):
+        faults += _few_faults(name, design, design.tricks or defined)
+    return faults or [*_size_faults(name, design, study, defined)]
+
+
+def tricks_of(design: Design, defined: Sequence[str]) -> tuple[str, ...]:
+    """Return the tricks that a design names; of a fraction all that decide about its rows."""
+    if isinstance(design, Fractional):
+        return design.tricks or tuple(defined)
+    return tuple(trick for _, tricks in _named_tricks(design) for trick in tricks)
+
+
+def _trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator[Fault]:
+    for place, tricks in _named_tricks(design):
+        for k, trick in enumerate(tricks):
+            where: tuple[str | int, ...] = ("designs", name, *place, k)
+            if trick not in defined:
+                known = ", ".join(defined) or "none"
+                message = f"there is no trick `{trick}`.{did_you_mean(trick, defined)} Defined under `tricks`: {known}."
+                yield Fault(place=where, message=message)
+            elif trick in tricks[:k]:
+                yield Fault(place=where, message=f"the trick `{trick}` appears twice")
+    if isinstance(design, (AddOne, LeaveOneOut, Factorial)) and design.tricks is None and not defined:
+        yield Fault(
+            place=("designs", name), message=f"`{design.kind}` needs tricks, and none is defined under `tricks`"
+        )
+    if isinstance(design, Listed) and "base" in design.arms:
+        message = "the first row of every list is `base`: give this arm another name"
+        yield Fault(place=("designs", name, "arms", "base"), message=message, at_key=True)
+
+
+def _order_faults(name: str, design: Cumulative, study: Study) -> Iterator[Fault]:
+    place = ("designs", name)
+    if design.order is None and design.orders is None:
+        yield Fault(place=place, message="`order` is missing, or `orders`", at_key=True)
+        return
+    if design.order is not None and design.orders is not None:
+        message = "`order` and `orders` exclude each other: put all orders into `orders`"
+        yield Fault(place=(*place, "orders"), message=message, at_key=True)
+        return
+    first, *rest = stated_orders(design)
+    for k, order in enumerate(rest, start=1):
+        if order in (first, *rest[: k - 1]):
+            yield Fault(place=(*place, "orders", k), message="this order appears twice")
+        elif set(order) != set(first):
+            message = "is not an order of the tricks of the first: write another design for other tricks"
+            yield Fault(place=(*place, "orders", k), message=message)
+    if design.random is not None:
+        asked, left = design.random.n * (2 if design.reverse else 1), other_orders(design)
+        if asked > left:
+            message = f"asks for {asked} orders beside those written out; {len(first)} tricks have {left} more"
+            yield Fault(place=(*place, "random", "n"), message=message)
+            return
+    for ladder, _ in ladders(name, design)[1:]:
+        if ladder in study.designs:
+            message = f"`{ladder}` is what a further ladder of the design `{name}` is called: choose another name"
+            yield Fault(place=("designs", ladder), message=message, at_key=True)
+
+
+def _few_faults(name: str, design: Pairs | Fractional, tricks: Sequence[str]) -> Iterator[Fault]:
+    place, k = ("designs", name), len(tricks)
+    least, other = (2, "add_one") if isinstance(design, Pairs) else (MIN_TRICKS, "factorial")
+    if k < least:
+        yield Fault(
+            place=place, message=f"`{design.kind}` needs {least} tricks or more, and there are {k}: use `{other}`"
+        )
+    elif isinstance(design, Fractional) and k > MAX_TRICKS:
+        yield Fault(place=place, message=f"`fractional` takes at most {MAX_TRICKS} tricks, and there are {k}")
+    elif isinstance(design, Fractional) and best_fraction(k, design.resolution).resolution is None:
+        best = max(r for r in (3, 4, 5) if best_fraction(k, r).resolution is not None)
+        message = (
+            f"no fraction of {k} tricks has resolution {ROMAN[design.resolution]}: use `factorial`, {2**k} rows, or "
+            f"`resolution: {best}`, {len(best_fraction(k, best).cells)} rows"
+        )
+        yield Fault(place=(*place, "resolution"), message=message)
+
+
+def _size_faults(name: str, design: Design, study: Study, defined: Sequence[str]) -> Iterator[Fault]:
+    count = row_count(design, defined)
+    allowed = study.budget.rows or UNASKED_ROWS
+    if count > MAX_ROWS:
+        yield Fault(place=("designs", name), message=f"makes {count:,} rows; at most {MAX_ROWS:,} are allowed")
+    elif count > allowed:
+        message = f"makes {count:,} rows; more than {allowed:,} have to be asked for: `budget: {{rows: {count}}}`"
+        yield Fault(place=("designs", name), message=message)
+    if isinstance(design, (Grid, OneAtATime)):
+        for path, values in design.over.items():
+            shown = [value_label(v) for v in values]
+            for k, value in enumerate(shown):
+                if value in shown[:k]:
+                    yield Fault(place=("designs", name, "over", path, k), message=f"the value {value} appears twice")
+
+
+def _named_tricks(design: Design) -> Iterator[tuple[tuple[str | int, ...], tuple[str, ...]]]:
+    match design:
+        case Cumulative():
+            yield ("order",), design.order or ()
+            for k, order in enumerate(design.orders or ()):
+                yield ("orders", k), order
+        case AddOne() | LeaveOneOut() | Factorial() | Pairs() | Fractional():
+            yield ("tricks",), design.tricks or ()
+        case Listed():
+            for label, arm in design.arms.items():
+                yield ("arms", label, "tricks"), arm.tricks
+        case Grid() | OneAtATime():
+            pass

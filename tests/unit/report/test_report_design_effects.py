@@ -1,0 +1,146 @@
+"""The tables of main effects, interactions and orders: from plans with made-up results to printed numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paribus.report.analysis import contrast_effect
+from paribus.report.build import build_report
+from paribus.report.latex import to_latex
+from paribus.report.markdown import to_markdown
+from paribus.report.model import ReportModel, Table
+from paribus.stats.intervals import paired_difference, welch_contrast, welch_difference
+from paribus.study.expand import make_plan
+from paribus.study.load import load_study
+from paribus.study.plan import Plan
+from paribus.testing.fake_runner import FakeRunner
+from paribus.testing.studies import made_up_results
+
+STUDY = """\
+study: effects
+base: {preset: grpo, set: {kl: off, schedule: {steps: 4, minibatches: 8}}}
+tricks:
+  a: {clip.high: 0.28}
+  b: {aggregation: token_batch}
+  c: {scale: none}
+  d: {filter: {kind: drop, metric: correct}}
+designs: DESIGN
+seeds: {n: SEEDS, paired: PAIRED}
+evaluate: {every: 1, problems: 200}
+"""
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Callable[..., ReportModel]:
+    """A function from a design to the report of made-up results: a adds 0.1, b 0.05, both together 0.1 more."""
+
+    def build(
+        design: str, *, seeds: int = 4, paired: bool = True, spread: float = 0.01, c: str = "none"
+    ) -> ReportModel:
+        path = tmp_path / "s.yaml"
+        text = STUDY.replace("DESIGN", design).replace("SEEDS", str(seeds)).replace("PAIRED", str(paired).lower())
+        path.write_text(text.replace("scale: none}\n  d", f"scale: {c}}}\n  d"))
+        plan = make_plan(load_study(path), FakeRunner())
+        return build_report(made_up_results(plan, lambda arm, seed: score(plan, arm, seed, spread)))
+
+    return build
+
+
+def score(plan: Plan, arm: str, seed: int, spread: float) -> float:
+    """Return the true score of an arm, with noise of the seed and of the run."""
+    on = next(set(row.tricks) for row in plan.rows if row.arm == arm)
+    true = 0.4 + 0.1 * ("a" in on) + 0.05 * ("b" in on) + 0.1 * ({"a", "b"} <= on)
+    return true + 0.03 * (seed % 5) + random.Random(f"{arm}/{seed}").gauss(0, spread)
+
+
+def table(report: ReportModel, key: str) -> Table:
+    """Return the table with this key."""
+    return next(t for t in report.tables if t.key == key)
+
+
+def values(found: Table, column: str = "effect") -> dict[str, float | None]:
+    """Return the numbers of a column by row."""
+    k = [c.key for c in found.columns].index(column)
+    return {row.label: row.cells[k].value for row in found.rows}
+
+
+def test_a_factorial_shows_main_effects_and_interactions(report: Callable[..., ReportModel]) -> None:
+    """Without noise the numbers are those of the truth: half of an interaction is in each main effect."""
+    found = table(report("{all: {kind: factorial, tricks: [a, b, c]}}", spread=0.0), "all.effects")
+    expected = {"a": 0.15, "b": 0.1, "c": 0.0, "a x b": 0.1, "a x c": 0.0, "b x c": 0.0}
+    assert values(found) == pytest.approx(expected, abs=1e-6)
+    assert [c.key for c in found.columns] == ["effect", "p"]
+
+
+def test_a_fraction_names_what_is_measured_together(report: Callable[..., ReportModel]) -> None:
+    """Of resolution III the third trick shows the interaction of the others, with half of it and the opposite sign."""
+    found = table(report("{half: {kind: fractional, resolution: 3, tricks: [a, b, c]}}", spread=0.0), "half.effects")
+    assert values(found) == pytest.approx({"a": 0.15, "b": 0.1, "c": -0.05}, abs=1e-6)
+    assert [row.cells[2].text for row in found.rows] == ["− b x c", "− a x c", "− a x b"]
+    assert any(note.startswith("Resolution III") for note in found.notes)
+
+
+def test_pairs_show_the_interaction_beside_its_parts(report: Callable[..., ReportModel]) -> None:
+    """Both less each alone."""
+    found = table(report("{two: {kind: pairs, tricks: [a, b, c]}}", spread=0.0), "two.interactions")
+    assert values(found) == pytest.approx({"a x b": 0.1, "a x c": 0.0, "b x c": 0.0}, abs=1e-6)
+    assert values(found, "both")["a x b"] == pytest.approx(0.25)
+    assert values(found, "second") == pytest.approx({"a x b": 0.05, "a x c": 0.0, "b x c": 0.0}, abs=1e-6)
+
+
+def test_several_orders_show_each_step_and_the_mean(report: Callable[..., ReportModel]) -> None:
+    """What a trick adds depends on the order, and the mean of both orders splits the interaction."""
+    design = "{ladder: {kind: cumulative, order: [a, b], reverse: true}}"
+    found = table(report(design, spread=0.0), "ladder.orders")
+    assert values(found, "ladder") == pytest.approx({"a": 0.1, "b": 0.15}, abs=1e-6)
+    assert values(found, "ladder-reverse") == pytest.approx({"a": 0.2, "b": 0.05}, abs=1e-6)
+    assert values(found) == pytest.approx({"a": 0.15, "b": 0.1}, abs=1e-6)
+
+
+def test_values_one_at_a_time_are_compared_with_the_base(report: Callable[..., ReportModel]) -> None:
+    """The table of a list serves."""
+    found = report("{levels: {kind: one_at_a_time, over: {clip.high: [0.24, 0.3], scale: [none]}}}")
+    assert [r.label for r in table(found, "levels.score").rows] == [
+        "base", "clip.high=0.24", "clip.high=0.3", "scale=none",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seeds", "paired"), [(1, True), (2, True), (3, False), (4, True)])
+def test_every_format_prints_the_effects(report: Callable[..., ReportModel], seeds: int, paired: bool) -> None:
+    """Below three seeds without interval and test, above with p over the rows of the table."""
+    design = "{half: {kind: fractional, resolution: 4}, two: {kind: pairs, tricks: [a, b]}, "
+    design += "ladder: {kind: cumulative, order: [a, b, c], random: {n: 2, seed: 0}}}"
+    found = report(design, seeds=seeds, paired=paired)
+    for key in ("half.effects", "two.interactions", "ladder.orders"):
+        effects = table(found, key)
+        assert effects.main
+        for row in effects.rows:
+            assert (row.cells[0].low is None) == (seeds < 3)
+            assert (row.cells[1].value is None) == (seeds < 3)
+        assert effects.title in to_markdown(found)
+    assert "measured together with" in to_latex(found)
+
+
+def test_a_trick_that_changes_nothing_has_no_effect_to_show(report: Callable[..., ReportModel]) -> None:
+    """Its cells are the same arms, so its weights cancel."""
+    found = table(report("{all: {kind: factorial, tricks: [a, b, c]}}", c="group_std"), "all.effects")
+    assert values(found)["c"] is None
+    assert values(found)["a"] is not None
+
+
+def test_a_contrast_of_two_arms_is_their_difference() -> None:
+    """Paired and not; seeds that one arm lacks are left out where they are paired."""
+    after, before = {0: 0.5, 1: 0.7, 2: 0.65, 3: 0.1}, {0: 0.4, 1: 0.5, 2: 0.6}
+    weights = {"x": 1.0, "y": -1.0}
+    paired = contrast_effect({"x": after, "y": before}, weights, paired=True)
+    assert paired is not None
+    expected = paired_difference([0.5, 0.7, 0.65], [0.4, 0.5, 0.6])
+    assert (paired.estimate.value, paired.estimate.p) == pytest.approx((expected.value, expected.p))
+    plain = welch_difference([*after.values()], [*before.values()])
+    found = welch_contrast([(1.0, [*after.values()]), (-1.0, [*before.values()])])
+    assert vars(found) == pytest.approx(vars(plain))
+    assert contrast_effect({"x": after, "y": {}}, weights, paired=True) is None
