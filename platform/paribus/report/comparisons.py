@@ -152,7 +152,7 @@ def _on_other_problems(analysis: Analysis, arm: str, effect: Effect) -> Cell:
 def _size(value: float | None) -> Cell:
     if value is None:
         return NOT_APPLICABLE
-    return Cell(text=number(value, decimals_for(value, value)), value=stored(value))
+    return Cell(text=number(value, decimals_for(value, value) + 1), value=stored(value))
 
 
 def _notes(analysis: Analysis, spread: Pooled | None, keys: Sequence[str]) -> list[str]:
