@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick conformance mutants faults engines clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick coverage conformance mutants faults engines clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -71,6 +71,9 @@ benchmark-scheduler: $(STAMP) $(PEERS)/.installed ## scale of the store at 100,0
 
 benchmark-scheduler-quick: $(STAMP) ## the same with small studies and no peers, in a minute
 	$(BIN)/python benchmarks/scheduler.py --quick --growth-below 2.5
+
+coverage: $(STAMP) ## what the intervals of a report cover, simulated: writes docs/reference/statistics.md
+	$(BIN)/python benchmarks/coverage.py
 
 mutants: $(STAMP) ## remove each guard of the store, falsify each formula of the objective in turn: tests must see every one
 	$(BIN)/python tests/mutation/guards.py

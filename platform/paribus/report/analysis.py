@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING, TypeAlias
 
 from paribus.report.data import RunData, StudyData
-from paribus.report.measures import GENERATED, Measure, cost_measures, score_measure, series, value_of
+from paribus.report.measures import (
+    GENERATED,
+    Measure,
+    cost_measures,
+    counts_of,
+    pass_rates,
+    score_measure,
+    series,
+    start_measure,
+    value_of,
+)
 from paribus.stats.compare import ALPHA, holm
-from paribus.stats.intervals import Estimate, mean_interval, paired_difference, welch_contrast, welch_difference
+from paribus.stats.intervals import Estimate, Noise, difference_interval, mean_interval, welch_interval
 from paribus.stats.power import detectable_effect, seeds_needed
+
+if TYPE_CHECKING:
+    from paribus.stats.problems import Array, Parts
 
 MIN_SEEDS = 3
 """Seeds below which there is no interval, no test and no bold."""
 
-Values = Mapping[int, float]
+Values: TypeAlias = Mapping[int, float]
+
+Term: TypeAlias = tuple[float, str, Measure]
+"""Weight, arm and measure of one mean in a sum of means."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,39 +81,23 @@ class Effect:
         return detectable_effect(self.estimate.n, self.estimate.sd, paired=self.paired)
 
 
-def difference(after: Values, before: Values, *, paired: bool) -> Effect | None:
-    """Return the difference of two arms; over common seeds where they are paired; ``None`` if there is no data."""
+def contrast(arms: Sequence[tuple[float, Values]], *, paired: bool, noise: Noise | None = None) -> Effect | None:
+    """Return the weighted sum of arms; over common seeds where they are paired; ``None`` if there is no data."""
     if paired:
-        seeds = sorted(after.keys() & before.keys())
+        seeds = common_seeds(values for _, values in arms)
         if not seeds:
             return None
-        by_seed = tuple((s, after[s] - before[s]) for s in seeds)
-        estimate = paired_difference([after[s] for s in seeds], [before[s] for s in seeds])
-        return Effect(estimate=estimate, by_seed=by_seed, paired=True)
-    if not after or not before:
+        by_seed = tuple((s, math.fsum(weight * values[s] for weight, values in arms)) for s in seeds)
+        return Effect(estimate=difference_interval([d for _, d in by_seed], noise=noise), by_seed=by_seed, paired=True)
+    if not all(values for _, values in arms):
         return None
-    return Effect(estimate=welch_difference([*after.values()], [*before.values()]), by_seed=(), paired=False)
+    estimate = welch_interval([(weight, [*values.values()]) for weight, values in arms], noise=noise)
+    return Effect(estimate=estimate, by_seed=(), paired=False)
 
 
-def contrast_effect(values: Mapping[str, Values], weights: Mapping[str, float], *, paired: bool) -> Effect | None:
-    """Return a weighted sum of arms; over the seeds common to all where they are paired; ``None`` without data.
-
-    Args:
-        values: arm to seed to number.
-        weights: arm to weight.
-        paired: whether seeds are paired.
-    """
-    if not weights or not all(values[arm] for arm in weights):
-        return None
-    if not paired:
-        return Effect(
-            estimate=welch_contrast([(w, [*values[arm].values()]) for arm, w in weights.items()]),
-            by_seed=(),
-            paired=False,
-        )
-    common = frozenset.intersection(*(frozenset(values[arm]) for arm in weights))
-    sums = {s: math.fsum(w * values[arm][s] for arm, w in weights.items()) for s in common}
-    return difference(sums, dict.fromkeys(sums, 0.0), paired=True)
+def common_seeds(found: Iterable[Mapping[int, object]]) -> list[int]:
+    """Return the seeds that all have, in order."""
+    return sorted(set.intersection(*(set(values) for values in found)))
 
 
 def corrected(effects: Iterable[Effect | None]) -> list[Effect | None]:
@@ -114,6 +116,7 @@ class Analysis:
         self.evaluate = data.plan.evaluate
         self.score = score_measure(self.evaluate)
         self._values: dict[tuple[str, str], Values] = {}
+        self._answers: dict[tuple[str, str], Mapping[int, Array]] = {}
 
     @cached_property
     def costs(self) -> dict[str, Measure]:
@@ -137,21 +140,87 @@ class Analysis:
             self._values[key] = {seed: v for seed, v in found if v is not None}
         return self._values[key]
 
+    def answers(self, arm: str, measure: Measure) -> Mapping[int, Array]:
+        """Return seed to the share of right responses of each problem; empty where runs had different problems."""
+        import numpy as np
+
+        key = (arm, measure.key)
+        if key not in self._answers:
+            found = {r.seed: counts_of(r, measure, self.evaluate) for r in self.runs(arm)}
+            known = {seed: c for seed, c in found.items() if c is not None and seed in self.values(arm, measure)}
+            same = {c.problems for c in known.values()} == {self._problems}
+            self._answers[key] = {s: np.asarray(c.correct) / c.samples for s, c in known.items()} if same else {}
+        return self._answers[key]
+
+    def pass_rates(self, arm: str, ks: Sequence[int]) -> Mapping[int, tuple[float, ...]]:
+        """Return seed to pass@k for each k, for the runs that have a score and counts."""
+        found = {r.seed: pass_rates(r, self.evaluate, ks) for r in self.runs(arm)}
+        return {s: rates for s, rates in found.items() if rates is not None and s in self.values(arm, self.score)}
+
+    @cached_property
+    def _problems(self) -> tuple[str, ...]:
+        found = (counts_of(run, self.score, self.evaluate) for run in self.data.runs)
+        return next((c.problems for c in found if c is not None), ())
+
+    def parts(self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool) -> Parts | None:
+        """Return where the variance of a weighted sum of arms comes from; ``None`` without counts per problem.
+
+        Args:
+            terms: weight, arm and measure of each mean.
+            values: seed to number of each, for the seeds that enter it.
+            paired: whether seeds are paired.
+        """
+        import numpy as np
+
+        from paribus.stats.problems import parts
+
+        found = [
+            (weight, {s: t for s, t in self.answers(arm, measure).items() if s in used})
+            for (weight, arm, measure), used in zip(terms, values, strict=True)
+        ]
+        if paired:
+            seeds = common_seeds(tables for _, tables in found)
+            tables = [(1.0, np.asarray([sum(w * t[s] for w, t in found) for s in seeds]))]
+        else:
+            tables = [(weight, np.asarray([*table.values()])) for weight, table in found]
+        return parts(tables) if all(t.ndim == 2 and min(t.shape) > 1 for _, t in tables) else None
+
+    def _noise(self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool) -> Noise | None:
+        """Return the standard error that the evaluations alone give a weighted sum; ``None`` if that is not known.
+
+        No interval of a score is narrower than this demands: a handful of runs can agree better by luck than the
+        sampling of their evaluations allows.
+        """
+        found = self.parts(terms, values, paired=paired)
+        if found is None or not found.rest.variance > 0:
+            return None
+        return math.sqrt(float(found.rest.variance)), float(found.rest.df)
+
     def estimate(self, arm: str, measure: Measure) -> Estimate | None:
         """Return the arm's mean over seeds; ``None`` if no seed has a number."""
         values = self.values(arm, measure)
-        return mean_interval([*values.values()]) if values else None
+        noise = self._noise([(1, arm, measure)], [values], paired=False)
+        return mean_interval([*values.values()], noise=noise) if values else None
+
+    def contrast(self, weights: Mapping[str, float], measure: Measure) -> Effect | None:
+        """Return the weighted sum of arms, uncorrected; ``None`` without arms or without data."""
+        terms = [(weight, arm, measure) for arm, weight in weights.items()]
+        return self._contrast(terms, paired=self.plan.paired) if terms else None
 
     def effect(self, arm: str, reference: str, measure: Measure) -> Effect | None:
         """Return the arm's difference to the reference arm, uncorrected; ``None`` for the same arm or no data."""
-        if arm == reference:
-            return None
-        return difference(self.values(arm, measure), self.values(reference, measure), paired=self.plan.paired)
+        return None if arm == reference else self.contrast({arm: 1.0, reference: -1.0}, measure)
 
-    def contrast(self, weights: Mapping[str, float], measure: Measure) -> Effect | None:
-        """Return a weighted sum of arms, uncorrected; ``None`` if an arm has no data."""
-        found = {arm: self.values(arm, measure) for arm in weights}
-        return contrast_effect(found, weights, paired=self.plan.paired)
+    def gain(self, arm: str) -> Effect | None:
+        """Return the score after training minus that before, paired within each run; ``None`` if there is no data."""
+        return self._contrast([(1, arm, self.score), (-1, arm, start_measure(self.evaluate))], paired=True)
+
+    def _contrast(self, terms: Sequence[Term], *, paired: bool) -> Effect | None:
+        return self._from_values(terms, [self.values(arm, measure) for _, arm, measure in terms], paired=paired)
+
+    def _from_values(self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool) -> Effect | None:
+        arms = [(weight, used) for (weight, _, _), used in zip(terms, values, strict=True)]
+        return contrast(arms, paired=paired, noise=self._noise(terms, values, paired=paired))
 
     @cached_property
     def to_base(self) -> Mapping[str, Effect | None]:
@@ -164,17 +233,30 @@ class Analysis:
         """Number of comparisons with the base that could be tested."""
         return sum(e is not None and e.p_adjusted is not None for e in self.to_base.values())
 
+    @cached_property
+    def equivalence(self) -> Mapping[str, float | None]:
+        """P of "differs from the base by the declared margin or more", by arm, corrected; empty without a margin."""
+        margin = self.plan.margin
+        if margin is None:
+            return {}
+        found = {a: e.estimate.equivalence_p(margin) if e and e.supported else None for a, e in self.to_base.items()}
+        return dict(zip(found, holm([*found.values()]), strict=True))
+
     def leaders(self, arms: Iterable[str]) -> frozenset[str]:
-        """Return the best arm and all that a corrected test does not tell from it; none if an arm has few seeds."""
+        """Return the best arm and all that a test corrected over all pairs of arms does not tell from it.
+
+        None if an arm has few seeds.
+        """
         estimates = {a: self.estimate(a, self.score) for a in dict.fromkeys(arms)}
         known = {a: e for a, e in estimates.items() if e is not None and e.n >= MIN_SEEDS}
         if len(known) < len(estimates) or len(known) < 2 or self.score.better == "neither":
             return frozenset()
         sign = 1 if self.score.better == "higher" else -1
         top = max(known, key=lambda a: sign * known[a].value)
-        rest = [a for a in known if a != top]
-        effects = corrected(self.effect(a, top, self.score) for a in rest)
-        return frozenset([top, *(a for a, e in zip(rest, effects, strict=True) if e is not None and not _worse(e))])
+        pairs = list(combinations(known, 2))  # all of them: which arm is best was not known before
+        effects = dict(zip(pairs, corrected(self.effect(a, b, self.score) for a, b in pairs), strict=True))
+        worse = {a for pair, e in effects.items() if top in pair and e is not None and _told_apart(e) for a in pair}
+        return frozenset(known) - (worse - {top})
 
     def fragile(self, arm: str) -> bool:
         """Whether "separated from the base", or its sign, depends on how lost and stopped runs are counted.
@@ -195,7 +277,8 @@ class Analysis:
         worst = {a: {**planned[a], **dict.fromkeys(lost[a], self._worst)} for a in both}
         without = {a: {s: v for s, v in planned[a].items() if s not in lost[a]} for a in both}
         cases = {"as planned": planned, "lost seeds at the worst score": worst, "lost seeds excluded": without}
-        return {name: difference(c[arm], c[self.plan.base], paired=self.plan.paired) for name, c in cases.items()}
+        terms = [(1.0, arm, self.score), (-1.0, self.plan.base, self.score)]
+        return {n: self._from_values(terms, [c[a] for a in both], paired=self.plan.paired) for n, c in cases.items()}
 
     @cached_property
     def _worst(self) -> float:
@@ -203,8 +286,8 @@ class Analysis:
         return (max if self.score.better == "lower" else min)(scores, default=0.0)
 
 
-def _worse(effect: Effect) -> bool:
-    """Whether the test tells an arm from the best; where there is no noise, any difference does."""
+def _told_apart(effect: Effect) -> bool:
+    """Whether the test tells two arms apart; where there is no noise, any difference does."""
     return effect.confirmed if effect.p_adjusted is not None else effect.estimate.value != 0
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from paribus.report import sentences
 from paribus.report.analysis import Analysis
+from paribus.report.attribution import contribution_table
 from paribus.report.curves import figures
 from paribus.report.data import StudyData
 from paribus.report.design_effects import design_effects, order_tables
 from paribus.report.details import all_details, effects_table
 from paribus.report.model import ReportModel, Table
 from paribus.report.provenance import provenance
-from paribus.report.tables import behaviour_table, contribution_table, learning_table, score_table
+from paribus.report.tables import behaviour_table, learning_table, score_table
 
 
 def build_report(data: StudyData) -> ReportModel:

@@ -6,11 +6,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from paribus.report.analysis import Analysis, Effect, corrected
+from paribus.report.comparisons import comparison_table
 from paribus.report.measures import LATE_RULE, Measure, gain_measure, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow
 from paribus.report.tables import HALF_WIDTH, finished, interval_notes, measure_cell, seeds_cell
-from paribus.report.text import MISSING, NOT_APPLICABLE, by_seed, effect_cell, number, p_text, single_decimals
-from paribus.stats.intervals import correlation, sign_flip_p
+from paribus.report.text import (
+    MISSING,
+    NOT_APPLICABLE,
+    by_seed,
+    effect_cell,
+    mean_cell,
+    number,
+    p_text,
+    single_decimals,
+)
+from paribus.stats.intervals import correlation, mean_interval, sign_flip_p
 from paribus.stats.power import CAP
 from paribus.study.plan import Row
 
@@ -110,6 +120,39 @@ def cost_table(analysis: Analysis) -> Table:
     )
 
 
+def pass_table(analysis: Analysis) -> Table | None:
+    """Return pass@k by k; ``None`` where one response a problem was drawn, or none were counted."""
+    samples = analysis.evaluate.samples
+    ks = sorted({2**i for i in range(samples.bit_length())} & {*range(samples + 1)} | {samples})
+    rates = {a.key: analysis.pass_rates(a.key, ks) for a in analysis.plan.arms}
+    if samples < 2 or not any(rates.values()):
+        return None
+    rows = []
+    for arm, found_by_seed in rates.items():
+        cells = []
+        for i, _ in enumerate(ks):
+            values = {seed: found[i] for seed, found in found_by_seed.items()}
+            estimate = mean_interval([*values.values()]) if values else None
+            cells.append(mean_cell(values, estimate, finished(analysis, arm), short=False))
+        rows.append(TableRow(label=analysis.label(arm), cells=(seeds_cell(analysis, arm), *cells)))
+    columns = (
+        Column(key="seeds", label="seeds", note="finished / planned"),
+        *(Column(key=f"pass_at_{k}", label=f"pass@{k}", unit="fraction") for k in ks),
+    )
+    return Table(
+        key="pass_at_k",
+        title="Solved within k responses",
+        answers="Does an arm solve more problems, or the same ones more often?",
+        first="Configuration",
+        columns=columns,
+        rows=tuple(rows),
+        notes=(
+            f"Unbiased pass@k from {samples} responses a problem, evaluations as for the score.",
+            *interval_notes(rows),
+        ),
+    )
+
+
 def seeds_table(analysis: Analysis) -> Table:
     """Return the score of every run."""
     columns = tuple(
@@ -159,7 +202,7 @@ def pairs_table(analysis: Analysis) -> Table | None:
         first="Configuration",
         columns=tuple(columns),
         rows=tuple(rows),
-        notes=(*interval_notes(rows), *_exact_note(len(seeds))),
+        notes=(*interval_notes(rows, score=analysis.score.label), *_exact_note(len(seeds))),
     )
 
 
@@ -213,7 +256,7 @@ def sensitivity_table(analysis: Analysis) -> Table | None:
         rows=tuple(rows),
         notes=(
             "Worst score: the worst of any run of the study, the evaluation before training included.",
-            *interval_notes(rows),
+            *interval_notes(rows, score=analysis.score.label),
         ),
     )
 
@@ -279,6 +322,8 @@ def _exact_note(pairs: int) -> list[str]:
 def all_details(analysis: Analysis) -> Iterable[Table]:
     """Return the tables that follow the designs, those that apply."""
     found: Sequence[Table | None] = (
+        comparison_table(analysis),
+        pass_table(analysis),
         cost_table(analysis),
         pairs_table(analysis),
         seeds_table(analysis),

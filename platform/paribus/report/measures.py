@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from paribus.report.data import RunData
-from paribus.stats.evals import accuracy_standard_error
+from paribus.stats.evals import accuracy_standard_error, pass_at_k
 from paribus.study.job import Evaluate
+from paribus.track.folder import Evaluation
 from paribus.track.metrics import Better, find_metric
 
 LATE = 0.25
@@ -171,19 +172,58 @@ def score_steps(run: RunData, evaluate: Evaluate) -> list[tuple[int, float]]:
     return after[-1:] if evaluate.checkpoint == "final" else after[-3:]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Right responses per problem behind one number of a run, added over the evaluations that make it.
+
+    Attributes:
+        problems: identity of each problem.
+        correct: right responses per problem.
+        samples: responses per problem.
+    """
+
+    problems: tuple[str, ...]
+    correct: tuple[int, ...]
+    samples: int
+
+
+def counts_of(run: RunData, measure: Measure, evaluate: Evaluate) -> Counts | None:
+    """Return the counts behind the run's score, or its score before training; ``None`` where there are none.
+
+    Counts of several evaluations are added problem by problem, so that they are not taken as independent.
+    """
+    used = _evaluations(run, evaluate, start=measure.rule == "start")
+    if measure.rule not in ("score", "start") or not used or len({e.problems for e in used}) != 1:
+        return None
+    if not evaluate.primary_metric.endswith(f"/avg_at_{used[0].samples}"):
+        return None
+    summed = tuple(sum(counts) for counts in zip(*(e.correct for e in used), strict=True))
+    return Counts(problems=used[0].problems, correct=summed, samples=used[0].samples * len(used))
+
+
 def evaluation_error(run: RunData, evaluate: Evaluate) -> float | None:
     """Return the standard error of the run's score over the choice of problems; ``None`` without counts.
 
-    Counts of the evaluations that make the score are added problem by problem, so that they are not taken as
-    independent. This is the noise of the evaluation alone, not of training.
+    This is the noise of the evaluation alone, not of training.
     """
-    prefix, _, rest = evaluate.primary_metric.rpartition("/")
-    steps = {step for step, _ in score_steps(run, evaluate)}
-    used = [e for e in run.evaluations if f"eval/{e.set}" == prefix and e.step in steps]
-    if not used or rest != f"avg_at_{used[0].samples}" or len({e.problems for e in used}) != 1:
+    found = counts_of(run, score_measure(evaluate), evaluate)
+    return accuracy_standard_error(found.correct, found.samples) if found and len(found.correct) > 1 else None
+
+
+def pass_rates(run: RunData, evaluate: Evaluate, ks: Sequence[int]) -> tuple[float, ...] | None:
+    """Return pass@k for each k, averaged over the evaluations that make the score; ``None`` without counts."""
+    used = _evaluations(run, evaluate, start=False)
+    if not used or min(e.samples for e in used) < max(ks):
         return None
-    summed = [sum(counts) for counts in zip(*(e.correct for e in used), strict=True)]
-    return accuracy_standard_error(summed, used[0].samples * len(used)) if len(summed) > 1 else None
+    return tuple(math.fsum(pass_at_k(e.correct, e.samples, k) for e in used) / len(used) for k in ks)
+
+
+def _evaluations(run: RunData, evaluate: Evaluate, *, start: bool) -> list[Evaluation]:
+    """Return the evaluations behind the score, or that before training; none if one of them has no counts."""
+    prefix = evaluate.primary_metric.rpartition("/")[0]
+    steps = {0} if start else {step for step, _ in score_steps(run, evaluate)}
+    used = [e for e in run.evaluations if f"eval/{e.set}" == prefix and e.step in steps]
+    return used if len(used) == len(steps) else []
 
 
 def _raw_value(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None:

@@ -57,12 +57,19 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "seeds": ", ".join(map(str, plan.seeds)),
         "runs": f"{len(outcomes)} planned: {counts}",
         "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
-        "intervals": f"{LEVEL:.0%} Student t over training seeds",
+        "intervals": f"{LEVEL:.0%} Student t over training seeds; of scores never below the noise of the evaluations",
         "tests": f"{'paired t by seed' if plan.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
         "correction": _correction(analysis.family),
         "power": f"{POWER:.0%} by the noncentral t, at the spread seen",
+        "equivalence": _equivalence(plan.margin),
         "late in training": f"last {LATE:.0%} of the steps",
     }
+
+
+def _equivalence(margin: float | None) -> str:
+    if margin is None:
+        return "not tested: no margin was declared"
+    return f"two one-sided t tests against the margin ±{margin:g}, declared in the study file; Holm over arms"
 
 
 def _preset(plan: Plan) -> dict[str, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from paribus.report.analysis import MIN_SEEDS, Analysis, Effect, difference
+from paribus.report.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.details import Single, effect_measures, effects, singles
 from paribus.report.measures import Measure, start_measure
 from paribus.report.text import decimals_for, interval_text, needed_text, number, p_text, precision
+from paribus.stats.compare import ALPHA
 from paribus.study.plan import Row
 
 NAMES = {
@@ -65,7 +66,7 @@ def _learning(analysis: Analysis) -> str:
         pairs = _list(f"{number(before[s], 3)} to {number(after[s], 3)}" for s in seeds)
         few = "single run; training variance unknown" if len(seeds) == 1 else "2 runs, too few for an interval"
         return f"{who} went from {pairs} in {label} ({few})."
-    gain = difference(after, before, paired=True)
+    gain = analysis.gain(base)
     assert gain is not None and ends[0] is not None and ends[1] is not None  # noqa: PT018 - there are seeds
     text = f"{who} went from {interval_text(ends[0])} to {interval_text(ends[1])} in {label}"
     verdict = "" if gain.separated else "; this is not separated from seed noise"
@@ -134,11 +135,22 @@ def _one_change(analysis: Analysis, single: Single, found: dict[tuple[str, str],
     known = [(m, e) for m in effect_measures(analysis) if (e := found[single.arm, m.key]) is not None]
     quiet = [NAMES[m.key] for m, e in known if e.supported and e.estimate.sd and not e.separated]
     parts = [f"{name}{'' if score.separated else ':'} {_score_sentence(analysis, score)}."]
+    parts += _equivalent(analysis, single.arm)
     for verb, sign in (("lowered", -1), ("raised", 1)):
         moved = [_moved(m, e) for m, e in known if e.separated and sign * e.estimate.value > 0]
         parts += [f"It {verb} {_list(moved)}."] if moved else []
     parts += [f"Not separated from seed noise: {_list(quiet)}."] if quiet else []
     return " ".join(parts)
+
+
+def _equivalent(analysis: Analysis, arm: str) -> list[str]:
+    """Return that the arm is as good as the base, where a test against the declared margin shows it."""
+    p = analysis.equivalence.get(arm)
+    if p is None or p >= ALPHA:
+        return []
+    shown = f"p {p_text(p).replace('<', '< ')}" if p < 0.001 else f"p = {p_text(p)}"
+    margin = f"the declared margin of ±{analysis.plan.margin:g}"
+    return [f"It is equivalent to the base within {margin} ({shown}, two one-sided tests, Holm)."]
 
 
 def _moved(measure: Measure, effect: Effect) -> str:
@@ -156,7 +168,7 @@ def _score_sentence(analysis: Analysis, effect: Effect) -> str:
     if effect.detectable is None:
         return seen
     reach = number(effect.detectable, decimals_for(e.se, effect.detectable))
-    limit = f"with this spread the study could detect {reach} or more"
+    limit = f"this study could detect {reach} or more"
     return f"{seen}; {limit}; for a difference of the size seen {needed_text(effect)}"
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
-from paribus.report.analysis import MIN_SEEDS, Analysis, Effect, corrected, difference
+from paribus.report.analysis import MIN_SEEDS, Analysis
 from paribus.report.measures import LATE_RULE, Measure, evaluation_error, start_measure, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow, stored
-from paribus.report.text import MISSING, NOT_APPLICABLE, effect_cell, interval_text, mean_cell, p_text
-from paribus.stats.intervals import mean_interval
+from paribus.report.text import NOT_APPLICABLE, effect_cell, mean_cell, p_text
 from paribus.study.plan import Row
 
 MARKS = {"stopped_early": "†", "failed": "✗", "cancelled": "✗", "pending": "…"}
@@ -25,9 +23,16 @@ HALF_WIDTH = (
 FEW = "Below 3 seeds the values of the seeds are printed, without interval, test or bold: ranking not supported."
 
 
-def interval_notes(rows: Iterable[TableRow], note: str = INTERVALS) -> list[str]:
-    """Return how to read the intervals of a table, if there are any."""
-    return [note] if any(c.low is not None for r in rows for c in r.cells) else []
+FLOOR = (
+    "No interval of {score} is narrower, and no p smaller, than the sampling of the evaluations alone demands: right "
+    "answers by seed and problem tell it (two-way analysis of variance)."
+)
+
+
+def interval_notes(rows: Iterable[TableRow], note: str = INTERVALS, score: str = "") -> list[str]:
+    """Return how to read the intervals of a table, if there are any; ``score`` names what is held to its evaluation."""
+    notes = [note, *([FLOOR.format(score=score)] if score else [])]
+    return notes if any(c.low is not None for r in rows for c in r.cells) else []
 
 
 def learning_table(analysis: Analysis) -> Table:
@@ -35,7 +40,7 @@ def learning_table(analysis: Analysis) -> Table:
     base, score = analysis.plan.base, analysis.score
     start = start_measure(analysis.evaluate)
     seeds = len(analysis.values(base, score))
-    gain = difference(analysis.values(base, score), analysis.values(base, start), paired=True)
+    gain = analysis.gain(base)
     cells = (
         seeds_cell(analysis, base),
         score_cell(analysis, base, start),
@@ -55,7 +60,7 @@ def learning_table(analysis: Analysis) -> Table:
         first="Configuration",
         columns=columns,
         rows=(TableRow(label=analysis.label(base), cells=cells),),
-        notes=tuple(interval_notes([TableRow(label="", cells=cells)])),
+        notes=tuple(interval_notes([TableRow(label="", cells=cells)], score=score.label)),
         main=True,
     )
 
@@ -86,7 +91,11 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
         first="Configuration",
         columns=columns,
         rows=tuple(body),
-        notes=(*interval_notes(body), *_bold_note(analysis, rows, leaders), *_few(analysis, (r.arm for r in rows))),
+        notes=(
+            *interval_notes(body, score=score.label),
+            *_bold_note(analysis, rows, leaders),
+            *_few(analysis, (r.arm for r in rows)),
+        ),
         main=main,
     )
 
@@ -144,59 +153,6 @@ def behaviour_measures(analysis: Analysis) -> tuple[Measure, ...]:
     return (*symptom_measures(), *(analysis.costs[k] for k in ("generated", "waste", "seconds")))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contribution:
-    """One trick: what it adds to the base, and what the full recipe loses without it."""
-
-    trick: str
-    alone: Effect | None
-    in_full: Effect | None
-    mean: Effect | None
-
-
-def contributions(analysis: Analysis) -> tuple[Contribution, ...]:
-    """Return add-one and leave-one-out effects by trick; empty if the study has neither design."""
-    added = {r.tricks[0]: r.arm for r in analysis.plan.rows if r.kind == "add_one" and len(r.tricks) == 1}
-    full, removed = _knockouts(analysis.plan.rows)
-    tricks = list(dict.fromkeys([*added, *removed]))
-    base, score = analysis.plan.base, analysis.score
-    alone = corrected(analysis.effect(added[t], base, score) if t in added else None for t in tricks)
-    in_full = corrected(analysis.effect(full, removed[t], score) if full and t in removed else None for t in tricks)
-    triples = zip(tricks, alone, in_full, strict=True)
-    return tuple(Contribution(trick=t, alone=a, in_full=f, mean=_middle(a, f)) for t, a, f in triples)
-
-
-def contribution_table(analysis: Analysis) -> Table | None:
-    """Return tricks added to the base beside tricks removed from the full recipe; ``None`` without both designs."""
-    found = contributions(analysis)
-    if not found:
-        return None
-    score, planned = analysis.score, len(analysis.plan.seeds)
-    shown = {
-        "alone": ("added to the base", "base + trick - base"),
-        "in_full": ("in the full recipe", "full recipe - full recipe without the trick"),
-        "mean": ("mean of both", "order-free estimate; see the note"),
-    }
-    keys = [k for k in shown if any(getattr(c, k) for c in found)]
-    if len(keys) < 2:
-        return None
-    columns = [Column(key=k, label=shown[k][0], unit=score.unit, note=shown[k][1]) for k in keys]
-    body = [
-        TableRow(label=c.trick, cells=tuple(_contribution_cell(getattr(c, k), planned, k) for k in keys)) for c in found
-    ]
-    pairs = f"Differences in {score.label}; {_pairing(analysis)}. p: Holm over the rows of its column."
-    return Table(
-        key="contributions",
-        title="Each trick alone, and in the full recipe",
-        answers="What does a trick add by itself, and what is lost without it?",
-        first="Trick",
-        columns=tuple(columns),
-        rows=tuple(body),
-        notes=(pairs, *interval_notes(body), *_additive_note(analysis, found)),
-        main=True,
-    )
-
-
 def seeds_cell(analysis: Analysis, arm: str) -> Cell:
     """Return ``3/3``, finished over planned, with the marks of runs that did not finish."""
     runs = analysis.runs(arm)
@@ -238,58 +194,12 @@ def finished(analysis: Analysis, arm: str) -> int:
     return sum(r.outcome == "finished" for r in analysis.runs(arm))
 
 
-def _knockouts(rows: Iterable[Row]) -> tuple[str | None, Mapping[str, str]]:
-    """Return the arm of the full recipe, and trick to the arm that lacks it."""
-    all_rows = list(rows)
-    knocked = [r for r in all_rows if r.kind == "leave_one_out"]
-    tricks = {t for r in knocked for t in r.tricks}
-    full = next((r.arm for r in all_rows if set(r.tricks) == tricks), None) if tricks else None
-    missing = ((tricks - set(r.tricks), r.arm) for r in knocked)
-    return full, {next(iter(m)): arm for m, arm in missing if len(m) == 1}
-
-
-def _middle(alone: Effect | None, in_full: Effect | None) -> Effect | None:
-    """Return the mean of both effects, seed by seed; ``None`` where seeds are not paired."""
-    if alone is None or in_full is None:
-        return None
-    first, second = dict(alone.by_seed), dict(in_full.by_seed)
-    halves = {s: (first[s] + second[s]) / 2 for s in first if s in second}
-    return difference(halves, dict.fromkeys(halves, 0.0), paired=True) if halves else None
-
-
-def _contribution_cell(effect: Effect | None, planned: int, key: str) -> Cell:
-    if effect is None:
-        return MISSING
-    cell = effect_cell(effect, planned)
-    note = f"p = {p_text(effect.p_adjusted)}" if effect.p_adjusted is not None and key != "mean" else ""
-    return Cell(**{**vars(cell), "note": note.replace("= <", "< ")})
-
-
-def _additive_note(analysis: Analysis, found: Sequence[Contribution]) -> list[str]:
-    """Return the caveat of the order-free estimate with its lack-of-fit check."""
-    if not any(c.mean for c in found):
-        return []
-    note = "The mean of both is free of the order of the tricks, and valid only without three-way interactions."
-    full, removed = _knockouts(analysis.plan.rows)
-    full_effect = analysis.effect(full, analysis.plan.base, analysis.score) if full else None
-    sums = [dict(c.mean.by_seed) for c in found if c.mean and c.trick in removed]
-    if full_effect is None or len(sums) < len(removed):
-        return [note]
-    common = [s for s, _ in full_effect.by_seed if all(s in x for x in sums)]
-    if len(common) < MIN_SEEDS:
-        return [note]
-    gaps = [dict(full_effect.by_seed)[s] - sum(x[s] for x in sums) for s in common]
-    gap = mean_interval(gaps)
-    fit = "which does not speak against it" if not gap.separated else "which speaks against it: do not add the effects"
-    check = f"Check: full recipe - base - sum of these means is {interval_text(gap, signed=True)}, {fit}."
-    return [note, check]
-
-
 def _base_note(analysis: Analysis) -> str:
-    return f"difference to `{analysis.label(analysis.plan.base)}`; {_pairing(analysis)}"
+    return f"difference to `{analysis.label(analysis.plan.base)}`; {pairing(analysis)}"
 
 
-def _pairing(analysis: Analysis) -> str:
+def pairing(analysis: Analysis) -> str:
+    """Return how two arms are compared."""
     if analysis.plan.paired:
         return "paired by seed, paired t"
     return "seeds not paired, Welch's t"
@@ -297,7 +207,9 @@ def _pairing(analysis: Analysis) -> str:
 
 def _bold_note(analysis: Analysis, rows: Sequence[Row], leaders: frozenset[str]) -> list[str]:
     if leaders:
-        return ["Bold: the best, and all that a Holm-corrected test at 5% does not tell from it."]
+        return [
+            "Bold: the best, and all that a test at 5%, Holm-corrected over all pairs of rows, does not tell from it."
+        ]
     few = any(len(analysis.values(r.arm, analysis.score)) < MIN_SEEDS for r in rows)
     return ["No bold: an arm has fewer than 3 seeds, so a ranking is not supported."] if few else []
 

@@ -2,6 +2,7 @@
 
 The unit is the training run: one number a seed. A bootstrap over few seeds is far too narrow (a nominal 95% interval
 covers about 72% at three seeds), so t intervals are used throughout; they cover at any n if scores are near normal.
+Where the noise of the evaluations is known, no interval is narrower than it demands.
 """
 
 from __future__ import annotations
@@ -9,27 +10,33 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 LEVEL = 0.95
 """Confidence level of all intervals of a report."""
 
 
+Noise: TypeAlias = tuple[float, float]
+"""Standard error of a mean or difference from the evaluation alone, and its degrees of freedom."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean, or a difference of means, over seeds.
+    """A mean, or a contrast of means, over seeds.
 
     Attributes:
-        value: the mean or the difference.
-        n: seeds behind it; of an unpaired difference the smaller of the two numbers.
-        sd: sample standard deviation of one observation: of a score, or of a difference (unpaired: the root of the
-            mean of the two variances, the sd of one score). ``None`` below two seeds.
+        value: the mean or the contrast.
+        n: seeds behind it; of an unpaired contrast the smallest number.
+        sd: standard deviation of one observation: of a score, or of a difference (unpaired: such that
+            ``se = sd sqrt(2 / n)``, for two arms the sd of one score). ``None`` below two seeds.
         se: standard error of ``value``; ``None`` below two seeds.
         low: lower end of the interval; ``None`` below two seeds.
         high: upper end; ``None`` below two seeds.
         p: two-sided p value of "the value is 0"; ``None`` below two seeds, for a mean, or where there is no spread
             over seeds and hence no noise to compare with.
         level: confidence level of the interval.
+        errors: standard errors with their degrees of freedom; intervals and tests hold for each of them.
     """
 
     value: float
@@ -40,6 +47,7 @@ class Estimate:
     high: float | None = None
     p: float | None = None
     level: float = LEVEL
+    errors: tuple[Noise, ...] = ()
 
     @property
     def half_width(self) -> float | None:
@@ -51,83 +59,76 @@ class Estimate:
         """Whether there is an interval, with a length, that leaves out 0."""
         return self.low is not None and self.high is not None and self.low < self.high and self.low * self.high > 0
 
+    def equivalence_p(self, margin: float) -> float | None:
+        """Return p of two one-sided t tests of "the value lies outside -margin to margin"; ``None`` without noise.
 
-def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
+        Source: Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15: the larger of both p values. It is
+        below 5% exactly where the 90% interval lies inside the margin.
+        """
+        if not self.errors or not all(se > 0 for se, _ in self.errors):
+            return None
+        from scipy import special
+
+        return max(float(special.stdtr(df, (abs(self.value) - margin) / se)) for se, df in self.errors)
+
+
+def mean_interval(values: Sequence[float], level: float = LEVEL, noise: Noise | None = None) -> Estimate:
     """Return the mean over seeds with ``mean +- t_{n-1} sd / sqrt(n)``.
+
+    Args:
+        values: one a seed.
+        level: confidence level.
+        noise: what the evaluation alone gives, see :func:`_with_interval`.
 
     Raises:
         ValueError: no values, or one that is not finite.
     """
-    mean, sd = _moments(values)
-    if sd is None:
-        return Estimate(value=mean, n=1, level=level)
-    se = sd / math.sqrt(len(values))
-    return _with_interval(mean, len(values), sd, se, len(values) - 1, level, test=False)
+    return replace(difference_interval(values, level, noise), p=None)
 
 
-def paired_difference(after: Sequence[float], before: Sequence[float], level: float = LEVEL) -> Estimate:
-    """Return the mean of ``after - before``, seed by seed, with interval and p of the paired t test.
+def difference_interval(differences: Sequence[float], level: float = LEVEL, noise: Noise | None = None) -> Estimate:
+    """Return the mean of differences that are paired by seed, with interval and p of the paired t test.
 
     Args:
-        after: scores of one arm, one a seed.
-        before: scores of the other arm, in the same order of seeds.
+        differences: one a seed, or contrasts of more arms than two.
         level: confidence level.
+        noise: what the evaluation alone gives, see :func:`_with_interval`.
 
     Raises:
-        ValueError: no values, different lengths, or one that is not finite.
+        ValueError: no values, or one that is not finite.
     """
-    if len(after) != len(before):
-        raise ValueError(f"pairs are needed: {len(after)} values against {len(before)}")
-    mean, sd = _moments([a - b for a, b in zip(after, before, strict=True)])
+    mean, sd = _moments(differences)
+    n = len(differences)
     if sd is None:
         return Estimate(value=mean, n=1, level=level)
-    se = sd / math.sqrt(len(after))
-    return _with_interval(mean, len(after), sd, se, len(after) - 1, level, test=True)
+    return _with_interval(mean, n, 1 / n, (sd / math.sqrt(n), n - 1), noise, level)
 
 
-def welch_difference(after: Sequence[float], before: Sequence[float], level: float = LEVEL) -> Estimate:
-    """Return the difference of two means with Welch's interval and p, for arms whose seeds are not paired.
+def welch_interval(
+    arms: Sequence[tuple[float, Sequence[float]]], level: float = LEVEL, noise: Noise | None = None
+) -> Estimate:
+    """Return ``sum_a weight_a mean_a`` with interval and p, for arms whose seeds are not paired.
 
-    Source: Welch 1947, Biometrika 34: ``df = (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1))`` with
-    ``v_i = s_i^2 / n_i``.
+    Source: Welch 1947, Biometrika 34, for two arms, and Satterthwaite 1946, Biometrics Bulletin 2, for more:
+    ``df = (sum v_a)^2 / sum(v_a^2 / (n_a - 1))`` with ``v_a = weight_a^2 s_a^2 / n_a``.
+
+    Args:
+        arms: weight and scores of each arm; weights 1 and -1 for a difference.
+        level: confidence level.
+        noise: what the evaluation alone gives, see :func:`_with_interval`.
 
     Raises:
         ValueError: an arm without values, or a value that is not finite.
     """
-    (mean_1, sd_1), (mean_2, sd_2) = _moments(after), _moments(before)
-    n = min(len(after), len(before))
-    if sd_1 is None or sd_2 is None:
-        return Estimate(value=mean_1 - mean_2, n=n, level=level)
-    v_1, v_2 = sd_1**2 / len(after), sd_2**2 / len(before)
-    spread = v_1 + v_2
-    df = spread**2 / (v_1**2 / (len(after) - 1) + v_2**2 / (len(before) - 1)) if spread else 1.0
-    sd = math.sqrt((sd_1**2 + sd_2**2) / 2)
-    return _with_interval(mean_1 - mean_2, n, sd, math.sqrt(spread), df, level, test=True)
-
-
-def welch_contrast(cells: Sequence[tuple[float, Sequence[float]]], level: float = LEVEL) -> Estimate:
-    """Return a weighted sum of means of arms whose seeds are not paired, with its interval and p.
-
-    Source: Satterthwaite 1946, Biometrics Bulletin 2: ``df = (sum v_i)^2 / sum(v_i^2 / (n_i - 1))`` with
-    ``v_i = w_i^2 s_i^2 / n_i``; with the weights 1 and -1 this is :func:`welch_difference`.
-
-    Args:
-        cells: weight and scores of each arm.
-        level: confidence level.
-
-    Raises:
-        ValueError: an arm without values, or a value that is not finite.
-    """
-    moments = [(w, len(values), *_moments(values)) for w, values in cells]
-    value = math.fsum(w * mean for w, _, mean, _ in moments)
+    moments = [(weight, len(values), *_moments(values)) for weight, values in arms]
+    value = math.fsum(weight * mean for weight, _, mean, _ in moments)
     n = min(count for _, count, _, _ in moments)
-    spreads = [(w * w * sd * sd / count, count, sd) for w, count, _, sd in moments if sd is not None]
-    if len(spreads) < len(moments):
+    found = [(weight**2 * sd**2 / count, count - 1) for weight, count, _, sd in moments if sd is not None]
+    if len(found) < len(moments):
         return Estimate(value=value, n=n, level=level)
-    total = math.fsum(v for v, _, _ in spreads)
-    df = total**2 / math.fsum(v * v / (count - 1) for v, count, _ in spreads) if total else 1.0
-    sd = math.sqrt(math.fsum(s * s for _, _, s in spreads) / len(spreads))
-    return _with_interval(value, n, sd, math.sqrt(total), df, level, test=True)
+    spread = math.fsum(v for v, _ in found)
+    df = spread**2 / math.fsum(v**2 / free for v, free in found) if spread else 1.0
+    return _with_interval(value, n, 2 / n, (math.sqrt(spread), df), noise, level)
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
@@ -181,9 +182,26 @@ def _moments(values: Sequence[float]) -> tuple[float, float | None]:
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def _with_interval(value: float, n: int, sd: float, se: float, df: float, level: float, *, test: bool) -> Estimate:
-    from scipy import stats  # heavy, and not needed where a report is only planned
+def _with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise | None, level: float) -> Estimate:
+    """Return the estimate, with an interval and a p that hold for the spread over seeds and for the evaluation.
 
-    half = float(stats.t.ppf((1 + level) / 2, df)) * se
-    p = float(2 * stats.t.sf(abs(value) / se, df)) if test and se > 0 else None
-    return Estimate(value=value, n=n, sd=sd, se=se, low=value - half, high=value + half, p=p, level=level)
+    Three seeds can agree by luck, better than the sampling of their evaluations allows. The half-width is therefore the
+    larger of both, each with its own t quantile, and p the larger of both.
+    """
+    from scipy import special  # heavy, and not needed where a report is only planned
+
+    errors = (seeds, *([noise] if noise else []))
+    half = max(float(special.stdtrit(df, (1 + level) / 2)) * se for se, df in errors)
+    se = max(se for se, _ in errors)
+    p = max(float(2 * special.stdtr(df, -abs(value) / e)) if e > 0 else 0.0 for e, df in errors) if se > 0 else None
+    return Estimate(
+        value=value,
+        n=n,
+        sd=se / math.sqrt(share),
+        se=se,
+        low=value - half,
+        high=value + half,
+        p=p,
+        level=level,
+        errors=tuple(e for e in errors if e[0] > 0),
+    )

@@ -80,6 +80,7 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         run_hours=study.budget.run_hours,
         notes=tuple(n for n in notes_of(study, arms, rows, changes, recipes) if n.code not in study.allow),
         preset=study.base.preset,
+        margin=study.margin,
     )
     return _with_fingerprint(plan)
 
@@ -186,5 +187,6 @@ def _with_fingerprint(plan: Plan) -> Plan:
         "rows": [(row.design, row.kind, row.label, row.arm, row.parent) for row in plan.rows],
         "evaluate": plan.evaluate.model_dump(mode="json"),
         "stop_on": plan.stop_on,
+        **({"margin": plan.margin} if plan.margin is not None else {}),  # one that is declared after a look is seen
     }
     return Plan(**{**vars(plan), "fingerprint": fingerprint_of(meaning)})

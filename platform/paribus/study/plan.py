@@ -96,6 +96,7 @@ class Plan:
         runs: distinct runs in queue order.
         seeds: one number a block; without ``paired`` only their count matters, each run has its own seed.
         notes: what to know before the launch.
+        margin: difference in the primary metric below which arms count as equivalent; ``None`` if none was declared.
     """
 
     study: str
@@ -115,6 +116,7 @@ class Plan:
     preset: str = ""
     cpu_hours: float | None = None
     run_hours: float | None = None
+    margin: float | None = None
 
     def arm(self, key: str) -> Arm:
         """Return the arm with this key."""

@@ -211,6 +211,10 @@ class Study(Part):
     designs: Annotated[dict[Name, Design], Field(min_length=1)] = Field(description="rules that make arms from tricks")
     seeds: Seeds = Seeds()
     evaluate: Evaluate = Evaluate()
+    margin: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="difference in the primary metric below which arms count as equivalent; declared before the run",
+    )
     health: Health = Health()
     budget: Budget = Budget()
     allow: tuple[Literal[NOTE_CODES], ...] = Field(  # type: ignore[valid-type]  # the literal is made of the codes

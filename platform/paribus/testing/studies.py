@@ -217,7 +217,7 @@ def _at(name: str, step: int, end: Mapping[str, float], shape: Shape) -> float:
 
 
 def _evaluation(step: int, end: Mapping[str, float], dice: random.Random, shape: Shape) -> Evaluation:
-    right = round(shape.problems * _at("score", step, end, shape))
+    right = min(shape.problems, max(0, round(shape.problems * _at("score", step, end, shape))))
     correct = [1] * right + [0] * (shape.problems - right)
     dice.shuffle(correct)
     zeros = (0,) * shape.problems

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from paribus.report.analysis import contrast_effect
 from paribus.report.build import build_report
 from paribus.report.latex import to_latex
 from paribus.report.markdown import to_markdown
 from paribus.report.model import ReportModel, Table
-from paribus.stats.intervals import paired_difference, welch_contrast, welch_difference
 from paribus.study.expand import make_plan
 from paribus.study.load import load_study
 from paribus.study.plan import Plan
@@ -130,17 +128,3 @@ def test_a_trick_that_changes_nothing_has_no_effect_to_show(report: Callable[...
     found = table(report("{all: {kind: factorial, tricks: [a, b, c]}}", c="group_std"), "all.effects")
     assert values(found)["c"] is None
     assert values(found)["a"] is not None
-
-
-def test_a_contrast_of_two_arms_is_their_difference() -> None:
-    """Paired and not; seeds that one arm lacks are left out where they are paired."""
-    after, before = {0: 0.5, 1: 0.7, 2: 0.65, 3: 0.1}, {0: 0.4, 1: 0.5, 2: 0.6}
-    weights = {"x": 1.0, "y": -1.0}
-    paired = contrast_effect({"x": after, "y": before}, weights, paired=True)
-    assert paired is not None
-    expected = paired_difference([0.5, 0.7, 0.65], [0.4, 0.5, 0.6])
-    assert (paired.estimate.value, paired.estimate.p) == pytest.approx((expected.value, expected.p))
-    plain = welch_difference([*after.values()], [*before.values()])
-    found = welch_contrast([(1.0, [*after.values()]), (-1.0, [*before.values()])])
-    assert vars(found) == pytest.approx(vars(plain))
-    assert contrast_effect({"x": after, "y": {}}, weights, paired=True) is None

@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 
 from paribus.errors import ParibusError
 from paribus.report.analysis import Analysis
+from paribus.report.attribution import contributions
 from paribus.report.build import build_report
 from paribus.report.data import RunData, StudyData
 from paribus.report.details import singles
 from paribus.report.measures import evaluation_error, score_steps, symptom_measures, value_of
 from paribus.report.model import Cell, ReportModel, Table
-from paribus.report.tables import contributions
 from paribus.report.text import decimals_for, interval_text, number
 from paribus.stats.intervals import mean_interval
 from paribus.study.job import Evaluate
-from paribus.testing.studies import MOVES, PROVENANCE, Shape, made_up_study
+from paribus.testing import studies
+from paribus.testing.studies import MOVES, PROVENANCE, TRICKS, Shape, made_up_study
 from paribus.track.folder import Evaluation, MetricLine
 
 EVALUATE = Evaluate(every=1, problems=4, samples=1)
@@ -109,7 +110,7 @@ def test_effects_without_noise_are_exact() -> None:
         for effect in (c.alone, c.in_full, c.mean):
             assert effect is not None
             assert effect.estimate.value == pytest.approx(MOVES[c.trick]["score"], abs=1e-3)
-            assert not effect.separated  # without spread there is nothing to compare with
+            assert effect.separated == (abs(effect.estimate.value) > 0.015)  # the noise of the evaluations remains
     for single in singles(analysis):
         for measure in symptom_measures():
             effect = analysis.effect(single.arm, analysis.plan.base, measure)
@@ -190,7 +191,7 @@ def test_unpaired_studies_use_welch() -> None:
     model = build_report(made_up_study(Shape(paired=False)))
     assert "pairs" not in [t.key for t in model.tables]
     assert "Welch" in model.provenance["tests"]
-    assert "mean" not in [c.key for c in table(model, "contributions").columns]
+    assert cell(model, "contributions", "soft_overlong", "mean").verdict == "separated"
 
 
 def test_lost_runs_never_vanish(model: ReportModel) -> None:
@@ -277,6 +278,155 @@ def test_lack_of_fit_of_the_additive_estimate_is_told() -> None:
     notes = " ".join(table(build_report(made_up_study()), "contributions").notes)
     assert "three-way interactions" in notes
     assert re.search(r"Check: .* is [+−]?0\.\d+ \[", notes)
+
+
+def test_no_interval_of_a_score_beats_its_evaluation() -> None:
+    """Seeds that agree by luck keep the binomial noise of their answers, in means and differences; symptoms do not."""
+    model = build_report(made_up_study(Shape(noise=0.0, problems=200)))
+    one = math.sqrt(0.63 * 0.37 / (3 * 3 * 200))  # 3 seeds, 3 evaluations each
+    base, effect = cell(model, "ladder.score", "base", "score"), cell(model, "solo.score", "clip_higher", "to_base")
+    assert base.high - base.low == pytest.approx(2 * 1.96 * one, rel=0.1)  # type: ignore[operator]
+    assert effect.high - effect.low == pytest.approx(2 * 1.96 * one * math.sqrt(2), rel=0.1)  # type: ignore[operator]
+    assert effect.verdict == "not_separated"
+    assert cell(model, "ladder.behaviour", "base", "entropy").low is None
+    assert "sampling of the evaluations" in " ".join(table(model, "ladder.score").notes)
+
+
+def test_arms_with_other_problems_have_no_known_evaluation_noise() -> None:
+    """Where an arm answered other problems its counts are not compared problem by problem."""
+    data = made_up_study(Shape(noise=0.0))
+    other = [
+        replace(r, evaluations=tuple(replace(e, problems=tuple(f"x{p}" for p in e.problems)) for e in r.evaluations))
+        if r.arm == data.plan.arms[1].key
+        else r
+        for r in data.runs
+    ]
+    analysis = Analysis(replace(data, runs=tuple(other)))
+    assert analysis.answers(data.plan.base, analysis.score)
+    assert not analysis.answers(data.plan.arms[1].key, analysis.score)
+    effect = analysis.effect(data.plan.arms[1].key, data.plan.base, analysis.score)
+    assert effect is not None
+    assert len(effect.estimate.errors) == 0
+
+
+DAPO = {
+    "base": 0.30,
+    "+ overlong_filtering": 0.36,
+    "+ clip_higher": 0.38,
+    "+ soft_overlong": 0.41,
+    "+ token_level": 0.42,
+    "+ dynamic_sampling": 0.50,
+}
+"""Table 1 of Yu et al. 2025, arXiv 2503.14476: AIME24 avg@32 of Qwen2.5-32B, each row on top of those above it."""
+
+
+def test_published_single_runs_are_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DAPO's Table 1 as it was published, one run a row: no bold, no stars, no test, training variance unknown."""
+    filtering = {"length": {"truncated": "mask_loss"}}
+    monkeypatch.setattr(studies, "TRICKS", {**TRICKS, "overlong_filtering": filtering})
+    monkeypatch.setattr(studies, "MOVES", {**MOVES, "overlong_filtering": {}})
+    tricks = tuple(label.removeprefix("+ ") for label in DAPO if label != "base")
+    data = made_up_study(Shape(seeds=1, designs=("cumulative",), tricks=tricks))
+    published = {a.key: DAPO[a.label] for a in data.plan.arms}
+    assert len(published) == len(DAPO)
+    name = "eval/heldout/avg_at_1"
+    runs = [
+        replace(
+            r,
+            evaluations=(),
+            lines=tuple(replace(x, values={name: published[r.arm]}) for x in r.lines if x.step and name in x.values),
+        )
+        for r in data.runs
+    ]
+    model = build_report(replace(data, runs=tuple(runs)))
+    assert cell(model, "ladder.score", "+ dynamic_sampling", "to_base").value == pytest.approx(0.20)
+    cells = [c for t in model.tables for r in t.rows for c in r.cells]
+    assert not any(c.bold or "*" in c.text + c.note or c.p is not None or c.low is not None for c in cells)
+    assert not any(c.verdict in ("separated", "not_separated") for c in cells)
+    text = " ".join((*model.summary, *model.words))
+    assert "Each arm is a single run; training variance unknown: differences between arms are not tested." in text
+    assert "comparisons" not in [t.key for t in model.tables]
+
+
+def test_lack_of_fit_and_shapley_rows() -> None:
+    """The sums are checked in rows of their own; Shapley values need all cells, and then nothing is left."""
+    four = table(build_report(made_up_study()), "contributions")
+    assert [r.label for r in four.rows[-2:]] == ["full recipe - base", "not explained by the sum"]
+    assert "shapley" not in [c.key for c in four.columns]
+    model = build_report(made_up_study(Shape(tricks=("soft_overlong", "clip_higher"))))
+    assert cell(model, "contributions", "not explained by the sum", "shapley").text == "—"
+    both = [cell(model, "contributions", t, "shapley").value for t in ("soft_overlong", "clip_higher")]
+    assert sum(both) == pytest.approx(cell(model, "contributions", "full recipe - base", "shapley").value)  # type: ignore[arg-type]
+    alone = cell(model, "contributions", "not explained by the sum", "alone")
+    assert alone.value == pytest.approx(-cell(model, "contributions", "not explained by the sum", "in_full").value)  # type: ignore[operator]
+
+
+def test_a_ladder_alone_has_no_attribution() -> None:
+    """Without tricks added alone or removed from a full recipe nothing is attributed."""
+    assert "contributions" not in [t.key for t in build_report(made_up_study(Shape(designs=("cumulative",)))).tables]
+
+
+def test_all_at_once_only_where_spreads_are_alike() -> None:
+    """Dunnett's column stands where spreads may be pooled; a bistable arm takes it away, and the note says why."""
+    data = made_up_study(Shape(seeds=5))
+    assert "at_once" in [c.key for c in table(build_report(data), "comparisons").columns]
+    wild = [
+        replace(r, lines=_shifted(r.lines, 0.3 * (r.seed % 2))) if r.arm == data.plan.arms[1].key else r
+        for r in data.runs
+    ]
+    refused = table(build_report(replace(data, runs=tuple(wild))), "comparisons")
+    assert "at_once" not in [c.key for c in refused.columns]
+    assert any("spreads are not pooled" in n for n in refused.notes)
+
+
+def test_comparisons_by_number_of_seeds() -> None:
+    """Other problems widen the interval; interquartile means and P(higher) wait for ten seeds."""
+    few, many = (build_report(made_up_study(Shape(seeds=n))) for n in (4, 10))
+    keys = [[c.key for c in table(m, "comparisons").columns] for m in (few, many)]
+    assert "iqm" not in keys[0]
+    assert {"iqm", "higher"} <= set(keys[1])
+    row = "soft_overlong"
+    fixed, other = (cell(many, "comparisons", f"{row}", k) for k in ("difference", "problems"))
+    assert other.value == fixed.value
+    assert other.high - other.low > fixed.high - fixed.low  # type: ignore[operator]
+    assert cell(many, "comparisons", row, "higher").value == 0
+
+
+def test_equivalence_needs_a_declared_margin() -> None:
+    """Without a margin nothing is called equivalent; with one, the arms that two one-sided tests put inside are."""
+    data = made_up_study(Shape(seeds=10, noise=0.1, problems=4000))
+    assert "equivalent" not in everything(build_report(data))
+    model = build_report(replace(data, plan=replace(data.plan, margin=0.02)))
+    assert cell(model, "comparisons", "+ clip_higher", "equivalent").text == "equivalent"
+    assert cell(model, "comparisons", "soft_overlong", "equivalent").text == "not shown"
+    said = next(w for w in model.words if w.startswith("`clip_higher`"))
+    assert "equivalent to the base within the declared margin of ±0.02" in said
+    assert "declared in the study file" in model.provenance["equivalence"]
+
+
+def test_pass_at_k_is_averaged_over_evaluations_and_seeds() -> None:
+    """With more responses a problem there is a table of pass@k; k = 1 is the score, and it never falls with k."""
+    data = made_up_study()
+    assert "pass_at_k" not in [t.key for t in build_report(data).tables]
+    plan = replace(data.plan, evaluate=data.plan.evaluate.model_copy(update={"samples": 4}))
+    runs = [
+        replace(
+            r,
+            lines=tuple(
+                replace(x, values={k.replace("avg_at_1", "avg_at_4"): v for k, v in x.values.items()}) for x in r.lines
+            ),
+            evaluations=tuple(
+                replace(e, samples=4, correct=tuple(4 * c if i % 2 else 2 * c for i, c in enumerate(e.correct)))
+                for e in r.evaluations
+            ),
+        )
+        for r in data.runs
+    ]
+    model = build_report(replace(data, plan=plan, runs=tuple(runs)))
+    cells = [cell(model, "pass_at_k", "base", f"pass_at_{k}").value for k in (1, 2, 4)]
+    assert cells[0] < cells[1] < cells[2]  # type: ignore[operator]
+    correct = [e.correct for r in data.of_arm(data.plan.base) for e in r.evaluations[-3:]]
+    assert cells[2] == pytest.approx(sum(sum(c) for c in correct) / (9 * 200))
 
 
 def test_single_run_noise_adds_counts_by_problem() -> None:

@@ -11,15 +11,31 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from paribus.stats.intervals import (
+    Estimate,
     correlation,
     decimals_of,
+    difference_interval,
     mean_interval,
-    paired_difference,
     sign_flip_p,
-    welch_difference,
+    welch_interval,
 )
 
 scores = st.lists(st.floats(-100, 100).map(lambda x: round(x, 3)), min_size=2, max_size=12)
+
+
+def paired_difference(after: list[float], before: list[float]) -> Estimate:
+    """The difference of two paired arms."""
+    return difference_interval([a - b for a, b in zip(after, before, strict=True)])
+
+
+def welch_difference(after: list[float], before: list[float]) -> Estimate:
+    """The difference of two arms without pairs."""
+    return welch_interval([(1.0, after), (-1.0, before)])
+
+
+def spread_out(values: list[float]) -> list[float]:
+    """The values with a standard deviation that means something."""
+    return [v + i for i, v in enumerate(values)] if not spread(values) else values
 
 
 def spread(values: list[float]) -> bool:
@@ -76,10 +92,58 @@ def test_nothing_or_not_finite_is_refused(values: list[float]) -> None:
         mean_interval(values)
 
 
-def test_pairs_are_needed() -> None:
-    """Lists of different lengths are no pairs."""
-    with pytest.raises(ValueError, match="pairs"):
-        paired_difference([1.0], [1.0, 2.0])
+@given(scores, st.floats(0.01, 5), st.integers(2, 500))
+def test_the_noise_of_the_evaluation_is_a_lower_limit(values: list[float], se: float, df: int) -> None:
+    """With known noise the interval is the wider of both, p the larger; noise far below the spread changes nothing."""
+    assume(spread(values))
+    plain, held = difference_interval(values), difference_interval(values, noise=(se, df))
+    by_noise = stats.t.ppf(0.975, df) * se
+    assert held.half_width == pytest.approx(max(plain.half_width or 0, by_noise))
+    assert held.p == pytest.approx(max(plain.p or 0, 2 * stats.t.sf(abs(held.value) / se, df)), abs=1e-9)
+    assert held.separated == (held.p is not None and held.p < 0.05) or held.p == pytest.approx(0.05, abs=1e-6)
+    assert held.sd is not None
+    assert held.sd >= (plain.sd or 0) * (1 - 1e-12)
+
+
+def test_three_lucky_seeds_do_not_beat_their_evaluation() -> None:
+    """Three runs of 200 single answers that agree exactly still have the interval of 600 binomial answers."""
+    lucky = mean_interval([0.63, 0.63, 0.63], noise=(math.sqrt(0.63 * 0.37 / 600), 400))
+    assert lucky.half_width == pytest.approx(0.0387, abs=1e-3)
+    assert mean_interval([0.63, 0.63, 0.63]).half_width == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([-1.0, -0.5, 0.25, 2.0]), st.builds(spread_out, scores)), min_size=2, max_size=5)
+)
+def test_contrast_of_many_arms(arms: list[tuple[float, list[float]]]) -> None:
+    """Value, standard error and degrees of freedom are those of Satterthwaite's formula, computed with numpy."""
+    got = welch_interval(arms)
+    parts = np.array([w**2 * np.var(v, ddof=1) / len(v) for w, v in arms])
+    df = parts.sum() ** 2 / sum(p**2 / (len(v) - 1) for p, (_, v) in zip(parts, arms, strict=True))
+    assert got.value == pytest.approx(sum(w * np.mean(v) for w, v in arms), abs=1e-6)
+    assert got.errors[0] == pytest.approx((math.sqrt(parts.sum()), df))
+    assert got.half_width == pytest.approx(stats.t.ppf(0.975, df) * math.sqrt(parts.sum()))
+
+
+@given(scores, st.floats(0.1, 50))
+def test_equivalence_is_two_one_sided_tests(values: list[float], margin: float) -> None:
+    """P is the larger of scipy's one-sided tests, below 5% exactly where the 90% interval lies inside the margin."""
+    assume(spread(values))
+    p = difference_interval(values).equivalence_p(margin)
+    above = stats.ttest_1samp(values, -margin, alternative="greater").pvalue
+    below = stats.ttest_1samp(values, margin, alternative="less").pvalue
+    assert p == pytest.approx(max(above, below), abs=1e-9)
+    ends = difference_interval(values, level=0.90)
+    assert ends.low is not None
+    assert ends.high is not None
+    assume(abs(p - 0.05) > 1e-6)
+    assert (p < 0.05) == (-margin < ends.low and ends.high < margin)
+
+
+def test_equivalence_needs_noise() -> None:
+    """Without any noise nothing is tested."""
+    assert difference_interval([0.0, 0.0, 0.0]).equivalence_p(0.1) is None
+    assert difference_interval([0.0]).equivalence_p(0.1) is None
 
 
 @pytest.mark.parametrize(("n", "smallest"), [(2, 0.5), (3, 0.25), (4, 0.125), (5, 0.0625), (6, 0.03125)])

@@ -1,0 +1,159 @@
+"""What each trick contributes: alone, in the full recipe, and free of the order, with the check of the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paribus.report.analysis import Analysis, Effect, corrected
+from paribus.report.model import Cell, Column, Table, TableRow
+from paribus.report.tables import interval_notes, pairing
+from paribus.report.text import MISSING, NOT_APPLICABLE, effect_cell, p_text
+from paribus.stats.attribution import Weights, both_ends_weights, shapley_weights
+from paribus.study.plan import Row
+
+Cells = Mapping[frozenset[str], str]
+"""Set of tricks to the arm that has them, where only one arm does."""
+
+KINDS = ("cumulative", "add_one", "leave_one_out", "factorial")
+"""Designs whose rows are nothing but base and tricks."""
+
+SHOWN = {
+    "alone": ("added to the base", "base + trick - base"),
+    "in_full": ("in the full recipe", "full recipe - full recipe without the trick"),
+    "mean": ("mean of both", "order-free estimate; see the note"),
+    "shapley": ("Shapley value", "mean gain from adding the trick over all orders, from all cells; no assumption"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """One trick: what it adds to the base, what the full recipe loses without it, and its share of the whole."""
+
+    trick: str
+    alone: Effect | None
+    in_full: Effect | None
+    mean: Effect | None
+    shapley: Effect | None
+
+
+def contributions(analysis: Analysis) -> tuple[Contribution, ...]:
+    """Return the effects by trick; empty if no design adds tricks to the base or removes them from a full recipe."""
+    rows, cells = analysis.plan.rows, _cells(analysis)
+    added = [r.tricks[0] for r in rows if r.kind in ("add_one", "factorial") and len(r.tricks) == 1]
+    full = full_recipe(rows)
+    tricks = list(dict.fromkeys([*added, *full]))
+    weights = _weights(tricks, added, full)
+    found = {key: [_effect(analysis, cells, w.get(t)) for t in tricks] for key, w in weights.items()}
+    found |= {key: corrected(found[key]) for key in ("alone", "in_full")}
+    return tuple(Contribution(trick=t, **{key: e[i] for key, e in found.items()}) for i, t in enumerate(tricks))
+
+
+def full_recipe(rows: Iterable[Row]) -> tuple[str, ...]:
+    """Return all tricks of the designs that have a full recipe, in order; empty without such a design."""
+    return tuple(dict.fromkeys(t for r in rows if r.kind in ("leave_one_out", "factorial") for t in r.tricks))
+
+
+def contribution_table(analysis: Analysis) -> Table | None:
+    """Return the contributions with the check of their sums; ``None`` unless two kinds of them are known."""
+    found = contributions(analysis)
+    keys = [k for k in SHOWN if any(getattr(c, k) for c in found)]
+    if len(keys) < 2:
+        return None
+    score = analysis.score
+    columns = [Column(key=k, label=SHOWN[k][0], unit=score.unit, note=SHOWN[k][1]) for k in keys]
+    planned = len(analysis.plan.seeds)
+    body = [TableRow(label=c.trick, cells=tuple(_cell(getattr(c, k), planned, k) for k in keys)) for c in found]
+    sums = _sums(analysis, keys)
+    pairs = f"Differences in {score.label}; {pairing(analysis)}. p: Holm over the rows of its column."
+    return Table(
+        key="contributions",
+        title="Each trick alone, and in the full recipe",
+        answers="What does a trick add by itself, what is lost without it, and what is its share of the whole?",
+        first="Trick",
+        columns=tuple(columns),
+        rows=(*body, *sums),
+        notes=(pairs, *interval_notes(body, score=score.label), *_notes(keys, sums)),
+        main=True,
+    )
+
+
+def _cells(analysis: Analysis) -> Cells:
+    arms: dict[frozenset[str], set[str]] = {frozenset(): {analysis.plan.base}}
+    for row in analysis.plan.rows:
+        if row.kind in KINDS:
+            arms.setdefault(frozenset(row.tricks), set()).add(row.arm)
+    return {tricks: next(iter(found)) for tricks, found in arms.items() if len(found) == 1}
+
+
+def _weights(tricks: Sequence[str], added: Sequence[str], full: Sequence[str]) -> dict[str, Mapping[str, Weights]]:
+    everything, nothing = frozenset(full), frozenset[str]()
+    return {
+        "alone": {t: {frozenset([t]): 1.0, nothing: -1.0} for t in tricks if t in added},
+        "in_full": {t: {everything: 1.0, everything - {t}: -1.0} for t in full},
+        "mean": {t: w for t, w in both_ends_weights(full).items() if t in added},
+        "shapley": shapley_weights(full) if len(full) > 1 else {},
+    }
+
+
+def _effect(analysis: Analysis, cells: Cells, weights: Weights | None) -> Effect | None:
+    """Return a contrast of cells; ``None`` where one of them is not in the study."""
+    if weights is None or not all(cell in cells for cell in weights):
+        return None
+    by_arm: dict[str, float] = {}
+    for cell, weight in weights.items():
+        by_arm[cells[cell]] = by_arm.get(cells[cell], 0.0) + weight
+    return analysis.contrast(by_arm, analysis.score)
+
+
+def _sums(analysis: Analysis, keys: Sequence[str]) -> list[TableRow]:
+    """Return the whole difference, and by how much the contributions of each column miss it."""
+    full, cells = full_recipe(analysis.plan.rows), _cells(analysis)
+    if not full:
+        return []
+    whole: Weights = {frozenset(full): 1.0, frozenset(): -1.0}
+    weights = _weights(full, full, full)
+    total, missed = [], []
+    for key in keys:
+        gap = dict(whole)
+        for found in weights[key].values():
+            for cell, weight in found.items():
+                gap[cell] = gap.get(cell, 0.0) - weight
+        left = {cell: weight for cell, weight in gap.items() if abs(weight) > 1e-9}
+        total.append(_closing(analysis, _effect(analysis, cells, whole)))
+        missed.append(_closing(analysis, _effect(analysis, cells, left)) if left else NOT_APPLICABLE)
+    return [
+        TableRow(label="full recipe - base", cells=tuple(total)),
+        TableRow(label="not explained by the sum", cells=tuple(missed)),
+    ]
+
+
+def _closing(analysis: Analysis, effect: Effect | None) -> Cell:
+    return MISSING if effect is None else effect_cell(effect, len(analysis.plan.seeds))
+
+
+def _cell(effect: Effect | None, planned: int, key: str) -> Cell:
+    if effect is None:
+        return MISSING
+    cell = effect_cell(effect, planned)
+    note = f"p = {p_text(effect.p_adjusted)}" if effect.p_adjusted is not None and key in ("alone", "in_full") else ""
+    return Cell(**{**vars(cell), "note": note.replace("= <", "< ")})
+
+
+def _notes(keys: Sequence[str], sums: Sequence[TableRow]) -> list[str]:
+    """Return the caveat of the order-free estimate with its lack-of-fit check."""
+    notes = []
+    if "shapley" in keys:
+        notes.append("The Shapley values add up to the whole difference by construction.")
+    if "mean" not in keys:
+        return notes
+    notes.append(
+        "The mean of both is free of the order of the tricks, and valid only without three-way interactions; then it "
+        "is the Shapley value."
+    )
+    gap = sums[1].cells[keys.index("mean")] if sums else NOT_APPLICABLE
+    if gap.verdict in ("separated", "not_separated"):
+        against = gap.verdict == "separated"
+        fit = "which speaks against it: do not add the effects" if against else "which does not speak against it"
+        notes.append(f"Check: full recipe - base - sum of these means is {gap.text}, {fit}.")
+    return notes

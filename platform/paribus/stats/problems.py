@@ -1,0 +1,97 @@
+"""Seeds and problems: which part of the spread of a score comes from where.
+
+All runs of a study answer the same held-out problems, so the scores of an arm, or the differences of two arms that are
+paired by seed, make a table with one row a seed and one column a problem. Arrays may have further axes in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+TableOfScores: TypeAlias = tuple[float, Array]
+"""Weight of an arm in a contrast, and its scores ``(..., seeds, problems)``."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """An estimated variance of a mean or of a contrast of means, with its degrees of freedom."""
+
+    variance: Array
+    df: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Where the variance of a mean over seeds and problems comes from; each part holds ``rest`` as well.
+
+    Attributes:
+        seeds: what other seeds would change, on these problems.
+        problems: what other problems would change, with these seeds.
+        rest: what belongs to single answers: sampling of the evaluation, and seeds that differ in which problems
+            they solve. An evaluation of the same runs cannot be more certain than this.
+    """
+
+    seeds: Part
+    problems: Part
+    rest: Part
+
+
+def parts(tables: Sequence[TableOfScores]) -> Parts:
+    """Return the parts of the variance of ``sum_a weight_a * mean of table a``.
+
+    The seeds of different tables are independent, the problems are the same; what is paired by seed goes in as one
+    table of differences. Source: two-way analysis of variance with one value a cell, e.g. Searle, Casella and McCulloch
+    1992, Variance Components, section 4.1: ``MS_S / (S Q)`` and ``MS_E / (S Q)``, added over tables with squared
+    weights, and for the problems the variance of the weighted means of each problem over Q, with Satterthwaite's
+    degrees of freedom.
+
+    Args:
+        tables: weight and scores of each arm, two seeds and two problems or more.
+
+    Raises:
+        ValueError: a table with fewer than two seeds or problems.
+    """
+    if any(min(table.shape[-2:]) < 2 for _, table in tables):
+        raise ValueError("two seeds and two problems or more are needed")
+    seeds, rest = [], []
+    for weight, table in tables:
+        n, problems = table.shape[-2:]
+        by_seed = table.mean(-1)
+        left = table - by_seed[..., None] - table.mean(-2)[..., None, :] + table.mean((-2, -1))[..., None, None]
+        free = (n - 1) * (problems - 1)
+        seeds.append(Part(weight**2 * by_seed.var(-1, ddof=1) / n, np.asarray(n - 1.0)))
+        rest.append(Part(weight**2 * (left**2).sum((-2, -1)) / (free * n * problems), np.asarray(float(free))))
+    by_problem = np.sum([weight * table.mean(-2) for weight, table in tables], axis=0)
+    count = by_problem.shape[-1]
+    problems_part = Part(by_problem.var(-1, ddof=1) / count, np.asarray(count - 1.0))
+    return Parts(seeds=_added(seeds), problems=problems_part, rest=_added(rest))
+
+
+def over_problems(found: Parts) -> Part:
+    """Return the variance where seeds and problems are both a sample, for intervals about "problems like these".
+
+    Source: Satterthwaite 1946, Biometrics Bulletin 2: ``V = V_S + V_Q - V_E`` with
+    ``df = V^2 / (V_S^2 / df_S + V_Q^2 / df_Q + V_E^2 / df_E)``. Where this estimate is below the larger of ``V_S`` and
+    ``V_Q``, of which it cannot be the sum, the larger stands with its own degrees of freedom.
+    """
+    s, q, e = found.seeds, found.problems, found.rest
+    total = s.variance + q.variance - e.variance
+    below = s.variance**2 / s.df + q.variance**2 / q.df + e.variance**2 / e.df
+    df = np.divide(total**2, below, out=np.ones_like(total), where=below > 0)
+    by_seeds = s.variance >= q.variance
+    one, one_df = np.where(by_seeds, s.variance, q.variance), np.where(by_seeds, s.df, q.df)
+    return Part(np.maximum(total, one), np.where(total >= one, df, one_df))
+
+
+def _added(found: Sequence[Part]) -> Part:
+    """Return the sum of independent variances, with Satterthwaite's degrees of freedom."""
+    total = np.asarray(np.sum([p.variance for p in found], axis=0))
+    below = np.asarray(np.sum([p.variance**2 / p.df for p in found], axis=0))
+    return Part(total, np.divide(total**2, below, out=np.ones_like(total), where=below > 0))
