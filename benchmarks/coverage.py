@@ -371,8 +371,10 @@ def page(
             lines.append("")
     lines += [
         "## Outside the bounds\n",
-        "The last of the mixes breaks on purpose what Dunnett's test assumes, by less than its check can see for certain.",
-        "Shares are of the studies that print the column; where the check sees the difference the column is left out.\n",
+        "The last of the mixes breaks on purpose what Dunnett's test assumes, "
+        "by less than its check can see for certain.",
+        "Shares are of the studies that print the column; "
+        "where the check sees the difference the column is left out.\n",
         *([f"* {t}" for t in troubles] or ["Nothing."]),
     ]
     return "\n".join(lines) + "\n"

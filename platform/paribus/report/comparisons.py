@@ -18,6 +18,7 @@ from paribus.report.text import (
     number,
     p_text,
 )
+from paribus.stats.compare import ALPHA
 from paribus.stats.intervals import LEVEL
 from paribus.stats.many import Pooled, dunnett_p, dunnett_quantile, pooled
 from paribus.stats.problems import over_problems
@@ -100,7 +101,7 @@ def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell
             return _size(effect.detectable)
         case "equivalent":
             p = analysis.equivalence.get(arm)
-            words = "equivalent" if p is not None and p < 0.05 else "not shown"
+            words = "equivalent" if p is not None and p < ALPHA else "not shown"
             return Cell(text=words, note=f"p = {p_text(p)}".replace("= <", "< ") if p is not None else "", p_adjusted=p)
         case "iqm":
             estimate = iqm_interval([*values.values()])

@@ -83,6 +83,14 @@ def test_another_study_of_the_same_arms_has_the_same_runs(read: Read, text: str)
     assert mine.fingerprint != theirs.fingerprint
 
 
+def test_a_margin_changes_the_study_and_no_run(read: Read, text: str) -> None:
+    """A margin that is declared later makes another study, so that it is seen, of the same runs."""
+    without, declared = (make_plan(read(t), FakeRunner()) for t in (text, text + "\nmargin: 0.01\n"))
+    assert (without.margin, declared.margin) == (None, 0.01)
+    assert without.fingerprint != declared.fingerprint
+    assert [r.fingerprint for r in without.runs] == [r.fingerprint for r in declared.runs]
+
+
 def test_new_code_of_the_runner_makes_new_runs(read: Read, text: str) -> None:
     """No run is reused whose numbers another trainer made."""
     old, new = (make_plan(read(text), FakeRunner(version=v)) for v in "12")
