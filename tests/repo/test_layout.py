@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from paribus.study.spec import NOTE_CODES
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("platform", "runners", "dashboards")
 PYTHON = sorted(p for root in SOURCES for p in (ROOT / root).rglob("*.py"))
@@ -84,3 +86,10 @@ def test_the_project_names_no_package_index():
     for path in (ROOT / name for name in shown.stdout.splitlines()):
         if path.is_file():
             assert not any(option in path.read_text(errors="ignore") for option in options), path
+
+
+def test_every_note_of_a_plan_is_documented():
+    """The guide has one line for each code that `allow` takes, and for no other."""
+    guide = (ROOT / "docs" / "studies.md").read_text()
+    table = guide.partition("## What a plan tells")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(NOTE_CODES)
