@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from paribus.report.analysis import contrast
 from paribus.report.build import build_report
 from paribus.report.latex import to_latex
 from paribus.report.markdown import to_markdown
 from paribus.report.model import ReportModel, Table
+from paribus.stats.intervals import difference_interval
 from paribus.study.expand import make_plan
 from paribus.study.load import load_study
 from paribus.study.plan import Plan
@@ -128,3 +130,13 @@ def test_a_trick_that_changes_nothing_has_no_effect_to_show(report: Callable[...
     found = table(report("{all: {kind: factorial, tricks: [a, b, c]}}", c="group_std"), "all.effects")
     assert values(found)["c"] is None
     assert values(found)["a"] is not None
+
+
+def test_a_contrast_of_two_arms_is_their_difference() -> None:
+    """Paired and not; seeds that one arm lacks are left out where they are paired."""
+    after, before = {0: 0.5, 1: 0.7, 2: 0.65, 3: 0.1}, {0: 0.4, 1: 0.5, 2: 0.6}
+    paired = contrast([(1.0, after), (-1.0, before)], paired=True)
+    assert paired is not None
+    assert paired.estimate == difference_interval([0.5 - 0.4, 0.7 - 0.5, 0.65 - 0.6])
+    assert contrast([(1.0, after), (-1.0, {})], paired=True) is None
+    assert contrast([(1.0, after), (-1.0, {})], paired=False) is None
