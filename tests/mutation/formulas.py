@@ -103,7 +103,6 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("groups)[group] > 0", "groups)[group] > -1", "rounding passes for spread"),
     ),
     "objective/scale.py": (
-        ("(segment.size(group, groups) - level.ddof)", "segment.size(group, groups)", "ddof of the group std is 0"),
         ("(weight.sum() - ddof)", "weight.sum()", "ddof of the batch std is 0"),
         ("divisor = std + eps", "divisor = (std**2 + eps).sqrt()", "eps under the root"),
         ("values = reward if raw else", "values = reward if not raw else", "raw and centred batch std swapped"),
@@ -125,7 +124,6 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("before / i * (mean - self.mean) ** 2", "(mean - self.mean) ** 2", "cumulative variance without its factor"),
         ("(before * self.mean + mean) / i", "(self.mean + mean) / 2", "running mean of two"),
         ("((i - 1) * new + total) / i, ", "(new + total) / 2, ", "a plain average as the first mixture"),
-        ("** 2, group, groups) / freedom\n    there", "** 2, group, groups) / 1\n    there", "a sum of squares for a variance"),
         ("divisor = total_std + level.eps", "divisor = (total_std**2 + level.eps).sqrt()", "eps under the root"),
         ("torch.where(i > 1, torch.where(first", "torch.where(i > 2, torch.where(first", "history from the third visit on"),
     ),
@@ -238,6 +236,8 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("return squared / 2", "return squared", "no half"),
     ),
     "objective/segment.py": (
+        ("(size(index, count) - ddof)", "size(index, count)", "ddof of the group std is 0"),
+        ("index, count) / freedom", "index, count)", "a sum of squares for a variance"),
         ("/ size(index, count)", "/ len(x)", "a mean over the whole batch"),
         ('x, "amax", include_self=False', 'x, "amax"', "0 takes part in the maximum"),
     ),

@@ -140,13 +140,11 @@ def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
     raw, shaped = raw_reward(recipe, scored)[fresh], shaped_reward(recipe, scored)[fresh]
     _, group = torch.unique(scored.group[fresh], return_inverse=True)
     groups = int((~rollouts.carried).sum())
-    deviation = shaped - segment.mean(shaped, group, groups)[group]
-    freedom = (segment.size(group, groups) - 1).clamp_min(1)
     right = segment.mean(scored.correct[fresh].double(), group, groups)
     return {
         "reward/mean": float(raw.mean()),
         "reward/shaped_mean": float(shaped.mean()),
-        "reward/std_within_group": float((segment.total(deviation**2, group, groups) / freedom).sqrt().mean()),
+        "reward/std_within_group": float(segment.variance(shaped, group, groups, ddof=1).sqrt().mean()),
         "group/zero_std_frac": _share(segment.spread(raw, group, groups) == 0),
         "group/all_correct_frac": _share(right == 1),
         "group/all_wrong_frac": _share(right == 0),

@@ -51,8 +51,7 @@ def visit(
     """
     groups = len(prompts)
     mean = segment.mean(reward, group, groups)
-    freedom = (segment.size(group, groups) - level.ddof).clamp_min(1)
-    var = segment.total((reward - mean[group]) ** 2, group, groups) / freedom
+    var = segment.variance(reward, group, groups, level.ddof)
     there = group.bincount(minlength=groups) > 0
     now = dict(history)
     found = []
@@ -77,8 +76,7 @@ def smooth(level: f.HistorySmooth, reward: Tensor, group: Tensor, visits: Sequen
     """
     groups = len(visits)
     mean = segment.mean(reward, group, groups)
-    freedom = (segment.size(group, groups) - level.ddof).clamp_min(1)
-    std = (segment.total((reward - mean[group]) ** 2, group, groups) / freedom).sqrt()
+    std = segment.variance(reward, group, groups, level.ddof).sqrt()
     spread = segment.spread(reward, group, groups)[group] > 0
     new = torch.where(spread, (reward - mean[group]) / (std[group] + level.eps), torch.zeros_like(reward))
     total_mean, total_std, i = (

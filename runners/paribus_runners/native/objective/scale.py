@@ -43,9 +43,7 @@ def by_group_std(
     level: f.GroupStd | f.BatchWhiten, centred: Tensor, reward: Tensor, group: Tensor, groups: int
 ) -> Tensor:
     """Return ``centred`` [N] divided by the std of ``reward`` [N] over its group, with ddof and eps of ``level``."""
-    deviation = reward - segment.mean(reward, group, groups)[group]
-    freedom = (segment.size(group, groups) - level.ddof).clamp_min(1)
-    return _divide(centred, (segment.total(deviation**2, group, groups) / freedom).sqrt()[group], level.eps)
+    return _divide(centred, segment.variance(reward, group, groups, level.ddof).sqrt()[group], level.eps)
 
 
 def whiten(level: f.BatchWhiten, x: Tensor, weight: Tensor) -> Tensor:

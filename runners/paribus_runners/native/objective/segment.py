@@ -20,6 +20,12 @@ def mean(x: Tensor, index: Tensor, count: int) -> Tensor:
     return total(x, index, count) / size(index, count)
 
 
+def variance(x: Tensor, index: Tensor, count: int, ddof: int) -> Tensor:
+    """Return [count] variances of ``x`` [n] over equal ``index`` [n]; ``ddof`` is taken off their numbers, to 1."""
+    freedom = (size(index, count) - ddof).clamp_min(1)
+    return total((x - mean(x, index, count)[index]) ** 2, index, count) / freedom
+
+
 def spread(x: Tensor, index: Tensor, count: int) -> Tensor:
     """Return [count] largest minus smallest ``x`` [n] over equal ``index`` [n]; exactly 0 where all are equal."""
     high = x.new_zeros(count).scatter_reduce(0, index, x, "amax", include_self=False)

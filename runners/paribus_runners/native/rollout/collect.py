@@ -64,19 +64,15 @@ def collect(recipe: Recipe, source: Source, step: int, updates: int = 0, waiting
         waiting: surplus of the step before.
     """
     wanted = recipe.schedule.prompts_per_step
-    again = isinstance(recipe.filter, f.Refill | f.RefillAsync)
     limit = recipe.filter.max_generation_batches if isinstance(recipe.filter, f.Refill | f.RefillAsync) else 1
     parts = [] if waiting is None else [replace(waiting, carried=torch.ones_like(waiting.carried))]
-    found = sum(len(p.prompts) for p in parts)
-    rounds = 0
-    while rounds == 0 or (again and found < wanted and rounds < limit):
-        part = _round(recipe, source, step, rounds, updates)
-        found += int(good_groups(recipe, part.scored).sum())
-        parts.append(part)
-        rounds += 1
-    joined = Rollouts.join(parts)
-    good = good_groups(recipe, joined.scored)
-    first = good & (good.cumsum(0) <= wanted) if again else good
+    for round_ in range(limit):
+        parts.append(_round(recipe, source, step, round_, updates))
+        joined = Rollouts.join(parts)
+        good = good_groups(recipe, joined.scored)
+        if good.sum() >= wanted:
+            break
+    first = good & (good.cumsum(0) <= wanted)
     surplus = None
     if isinstance(recipe.filter, f.RefillAsync):
         chosen = (good & ~first).nonzero().squeeze(1).tolist()[: recipe.filter.max_surplus]
