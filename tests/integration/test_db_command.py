@@ -22,6 +22,7 @@ from paribus.store.snapshot import snapshot
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.testing.databases import postgresql
+from paribus.testing.lines import Lines
 from paribus.testing.plans import small_plan
 
 
@@ -99,20 +100,6 @@ def test_of_a_server_the_command_is_printed_without_the_password(tmp_path, monke
     wanted = "pg_dump --format=custom --file=paribus.dump --host=db --port=5433 --username=me '--dbname=my studies'"
     assert shown == wanted
     assert "--host=/run/x" in dump_command(sa.make_url("postgresql://me@/x?host=/run/x"))
-
-
-class Lines:
-    """A display that remembers."""
-
-    def __init__(self):
-        self.said = []
-
-    def say(self, line):
-        """Remember a line."""
-        self.said.append(line)
-
-    def show(self, view):
-        """Show nothing."""
 
 
 def test_a_study_is_run_and_read_back_on_both_databases(home, monkeypatch):

@@ -18,21 +18,8 @@ from paribus.schedule.scheduler import Ending
 from paribus.schedule.session import Settings, run_study
 from paribus.store.states import RunState
 from paribus.store.store import Store
+from paribus.testing.lines import Lines
 from paribus.testing.plans import small_plan
-
-
-class Lines:
-    """A display that remembers."""
-
-    def __init__(self):
-        self.said = []
-
-    def say(self, line):
-        """Remember a line."""
-        self.said.append(line)
-
-    def show(self, view):
-        """Show nothing."""
 
 
 @pytest.fixture
