@@ -102,8 +102,9 @@ class Database:
         On SQLite it holds the write lock from its start; on PostgreSQL it locks the rows that it changes.
 
         Args:
-            flush: wait until the disk has it. Otherwise a machine that loses its power may lose this transaction,
-                but never one before it without those after it; a process that dies loses nothing.
+            flush: wait until the disk has it. Otherwise a machine that loses its power, or a server that is stopped
+                at once, may lose this transaction, but never one before it without those after it. Any other
+                process that dies loses nothing.
 
         Raises:
             Unreachable: the server did not answer or broke off; whether it has committed is not known.

@@ -183,13 +183,13 @@ class Store(Reader):
     def start(self, run_id: int, token: int) -> Renewal:
         """Note that the supervisor is there, and renew its lease.
 
-        Nothing waits for the disk, here and in :meth:`renew`: what a power cut takes back is that the attempt lives,
-        and then it is taken for dead when its lease is over, which is always safe.
+        On SQLite nothing waits for the disk: a machine that loses its power loses the attempt, too. A server that
+        stops and comes back must still know the start, or it would refuse the result of an attempt that went on.
 
         Raises:
             LostLease: another attempt holds the run, or none.
         """
-        with self.database.write(flush=False) as connection:
+        with self.database.write(flush=not self.database.embedded) as connection:
             row = self._move(connection, Move.START, run_id, token)
             if row is not None:
                 connection.execute(attempt_row(run_id, token).values(started_at=self.database.now()))
@@ -198,6 +198,9 @@ class Store(Reader):
     @again
     def renew(self, run_id: int, token: int) -> Renewal:
         """Prolong the lease.
+
+        Nothing waits for the disk: an attempt whose renewal is taken back by a power cut renews again, or is taken
+        for dead when its lease is over, which is always safe.
 
         Raises:
             LostLease: another attempt holds the run, or none.
