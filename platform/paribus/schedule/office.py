@@ -23,11 +23,11 @@ import socketserver
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
 
 from paribus.engines.base import Reach
-from paribus.errors import EngineError, LostLease, StoreError
+from paribus.errors import EngineError, StoreError
 from paribus.schedule.ask import MAX_BYTES, PATIENCE_S, seal
+from paribus.schedule.desk import Desk
 from paribus.store.store import Store
 
 FILE = "office.json"
@@ -48,13 +48,14 @@ class Office:
         # a socket's path may have about a hundred characters, a home folder's may have more
         self._folder = None if reach else Path(tempfile.mkdtemp(prefix="paribus-"))
         self._server: socketserver.BaseServer
+        self._desk = desk = Desk(store)
         if self._folder is None:
             assert reach is not None
             self.address = store.home / FILE
-            self._server = _listen(store, reach, self.address)
+            self._server = _listen(desk, reach, self.address)
         else:
             self.address = self._folder / "office"
-            self._server = socketserver.UnixStreamServer(str(self.address), _handler(store))
+            self._server = _LocalServer(str(self.address), _handler(desk))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
 
@@ -63,24 +64,32 @@ class Office:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        self._desk.close()
         if self._folder is None:
             self.address.unlink(missing_ok=True)
         else:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _Threads(socketserver.ThreadingMixIn):
     """A thread a connection, so that one who says nothing does not keep the others waiting."""
 
-    allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
 
 
-def _listen(store: Store, reach: Reach, file: Path) -> _Server:
+class _Server(_Threads, socketserver.TCPServer):
+    allow_reuse_address = True
+
+
+class _LocalServer(_Threads, socketserver.UnixStreamServer):
+    pass
+
+
+def _listen(desk: Desk, reach: Reach, file: Path) -> _Server:
     key = secrets.token_bytes(32)
     try:
-        server = _Server(("", reach.port), _sealed_handler(store, key))
+        server = _Server(("", reach.port), _sealed_handler(desk, key))
     except OSError as error:
         raise EngineError(
             f"the supervisors cannot report to port {reach.port} of this machine: {error.strerror}. Choose another "
@@ -95,13 +104,13 @@ def _listen(store: Store, reach: Reach, file: Path) -> _Server:
     return server
 
 
-def _handler(store: Store) -> type[socketserver.StreamRequestHandler]:
+def _handler(desk: Desk) -> type[socketserver.StreamRequestHandler]:
     class Handler(socketserver.StreamRequestHandler):
         timeout = PATIENCE_S
 
         def handle(self) -> None:
             try:
-                answer = answer_to(store, json.loads(self.rfile.readline(MAX_BYTES)))
+                answer = desk.answer(json.loads(self.rfile.readline(MAX_BYTES)))
                 self.wfile.write(json.dumps(answer).encode() + b"\n")
             except (OSError, ValueError, StoreError):
                 return  # the other side is gone or speaks another language, or the database is: it will ask again
@@ -109,9 +118,7 @@ def _handler(store: Store) -> type[socketserver.StreamRequestHandler]:
     return Handler
 
 
-def _sealed_handler(store: Store, key: bytes) -> type[socketserver.StreamRequestHandler]:
-    one_at_a_time = threading.Lock()
-
+def _sealed_handler(desk: Desk, key: bytes) -> type[socketserver.StreamRequestHandler]:
     class Handler(socketserver.StreamRequestHandler):
         timeout = PATIENCE_S
 
@@ -122,33 +129,9 @@ def _sealed_handler(store: Store, key: bytes) -> type[socketserver.StreamRequest
                 line, mark = (self.rfile.readline(MAX_BYTES).strip() for _ in range(2))
                 if not hmac.compare_digest(mark, seal(key, b"ask", nonce, line)):
                     return
-                with one_at_a_time:
-                    answer = json.dumps(answer_to(store, json.loads(line))).encode()
+                answer = json.dumps(desk.answer(json.loads(line))).encode()
                 self.wfile.write(answer + b"\n" + seal(key, b"answer", nonce, line, answer) + b"\n")
             except (OSError, ValueError, StoreError):
                 return
 
     return Handler
-
-
-def answer_to(store: Store, request: dict[str, Any]) -> dict[str, Any]:
-    """Do what a request asks for."""
-    run, token = int(request["run"]), int(request["token"])
-    try:
-        match request["do"]:
-            case "start" | "renew" as do:
-                renewal = store.start(run, token) if do == "start" else store.renew(run, token)
-                return {"ok": True, "lease_s": renewal.lease_s, "cancel": renewal.cancel}
-            case "finish":
-                store.finish(run, token, request["payload"], stopped_early=request["stopped_early"])
-            case "fail":
-                store.fail(run, token, request["kind"], request["reason"], request["signature"])
-            case "release":
-                store.release(run, token, request["reason"], wait_s=request["wait_s"], step=request.get("step"))
-            case "cancelled":
-                store.cancelled(run, token)
-            case other:
-                return {"ok": False, "lost": False, "error": f"unknown request {other!r}"}
-    except LostLease as error:
-        return {"ok": False, "lost": True, "error": str(error)}
-    return {"ok": True}

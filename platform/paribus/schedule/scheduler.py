@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +19,7 @@ from paribus.engines.base import Engine, JobState, Spec, Status
 from paribus.engines.process import Identity, kill_group
 from paribus.errors import EngineError, LostLease, RunFolderError, RunnerError, StoreError
 from paribus.schedule import prepare
-from paribus.schedule.office import answer_to
+from paribus.schedule.desk import answer_to
 from paribus.store.budget import OVERRUN_S, shown_use
 from paribus.store.database import Unreachable
 from paribus.store.records import AttemptRecord, Claim, StudyRecord, unit_of
@@ -33,6 +33,9 @@ GRACE_S = 25.0
 
 PERIOD_S = 0.1
 """Seconds between two turns."""
+
+CLAIMS = 8
+"""Most runs that are claimed at once: all must have been submitted before the first lease is over."""
 
 HOLD_S = 10.0
 """Seconds between two renewals for attempts that have no supervisor yet."""
@@ -133,8 +136,8 @@ class Scheduler:
         Raises:
             RunnerError: the runner cannot; the message holds the end of its log.
         """
-        open_runs = {r.arm for r in self._store.runs_of(self._study.id) if not r.terminal}
-        parts = prepare.shared_parts(a.recipe for a in self._plan.arms if a.key in open_runs)
+        unfinished = {arm for arm, state in self._store.tally(self._study.id) if state not in TERMINAL}
+        parts = prepare.shared_parts(a.recipe for a in self._plan.arms if a.key in unfinished)
         session = secrets.token_hex(3)  # an engine may remember what an earlier session prepared
         waiting, started = {f"{name}-{session}": recipe for name, recipe in parts.items()}, dict[str, float]()
         logs = {name: self._store.home / "prepare" / f"{name}.log" for name in waiting}
@@ -225,7 +228,7 @@ class Scheduler:
         return Ending.BUDGET if self._broke else None
 
     def _finished(self) -> bool:
-        return set(self._store.counts(self._study.id)) <= set(TERMINAL)
+        return self._store.finished(self._study.id)
 
     def _collect(self) -> None:
         """Let go of attempts whose processes have ended; those that reported nothing are settled.
@@ -299,13 +302,23 @@ class Scheduler:
 
     def _claim(self) -> None:
         self._broke = self._broke and self._is_broke()
-        while self._engine.capacity() > 0 and not self._broke:
+        while (free := self._engine.capacity()) > 0 and not self._broke:
+            where = {"engine": self._engine.name, "worker": self._host}
             gpus = self._engine.gpus_per_run
-            claim = self._store.claim(self._study.id, engine=self._engine.name, worker=self._host, gpus=gpus)
-            if claim is None:
+            claims = self._store.claim_many(self._study.id, min(free, CLAIMS), gpus=gpus, **where)
+            if not claims:
                 self._broke = self._is_broke()
                 return
-            self._start(claim)
+            self._start_all(claims)
+
+    def _start_all(self, claims: Sequence[Claim]) -> None:
+        for number, claim in enumerate(claims, 1):
+            try:
+                self._start(claim)
+            except (EngineError, StoreError):
+                for unstarted in claims[number:]:
+                    self._store.release(unstarted.run_id, unstarted.token, "the one before it could not be started")
+                raise
 
     def _start(self, claim: Claim) -> None:
         arm = self._plan.arm(claim.arm)

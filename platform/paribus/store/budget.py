@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from paribus.store import tables as t
 from paribus.store.records import TINY_S, BudgetRecord, Unit, unit_of
-from paribus.store.states import RECORDED, Move, RunState
+from paribus.store.states import Move, RunState
 from paribus.study.plan import Plan
 
 KEPT = (Move.SUCCEED, Move.STOP_EARLY, Move.RELEASE)
@@ -43,40 +43,40 @@ def open_budgets(connection: sa.Connection, plan: Plan) -> None:
 
 def locked(connection: sa.Connection, study: str, unit: Unit) -> BudgetRecord:
     """Return the budget of a study, which nobody else changes before the end of this transaction."""
-    return budget_record(connection.execute(sa.select(t.budget).where(*_row(study, unit)).with_for_update()).one())
+    return budget_record(connection.execute(_LOCKED, {"whose": study, "measure": unit}).one())
 
 
-def reserve(connection: sa.Connection, budget: BudgetRecord) -> Mapping[str, Any]:
-    """Set aside what an attempt may need; return its entries of the ledger."""
-    more = budget.estimate
-    mine = _row(budget.study, budget.unit)
-    connection.execute(sa.update(t.budget).where(*mine).values(reserved=t.budget.c.reserved + more))
-    return {"reserved": more, "cap": budget.cap}
+def reserve(connection: sa.Connection, budget: BudgetRecord, count: int) -> Mapping[str, Any]:
+    """Set aside what each of so many attempts may need; return the entries of the ledger of each."""
+    more = {"more": budget.estimate * count}
+    connection.execute(_RESERVED, {"whose": budget.study, "measure": budget.unit, **more})
+    return {"reserved": budget.estimate, "cap": budget.cap}
 
 
-def settle(connection: sa.Connection, now: sa.ColumnElement[float], run: sa.Row[Any], lease_until: float) -> None:
-    """Charge the attempt that has just ended to its study, and give back what it had reserved.
+def charge(now: sa.ColumnElement[float], lease_until: sa.ColumnElement[float] | None) -> sa.ColumnElement[float]:
+    """Return what an attempt that ends now is charged.
 
     It is charged from the first word of its supervisor to its end: with a result to now, else at most to the end of its
     lease, by when its supervisor has stopped the runner, whenever somebody noticed.
+
+    Args:
+        now: the time, in SQL.
+        lease_until: end of its lease; ``None``: it leaves a result.
     """
-    done = run.state in RECORDED
-    end = now if done else sa.case((now < lease_until, now), else_=lease_until)
+    end = now if lease_until is None else sa.case((now < lease_until, now), else_=lease_until)
     began = t.attempt.c.started_at
-    charge = sa.case((end > began, (end - began) * _HELD), else_=0.0)  # without a first word the comparison is unknown
-    attempt = sa.update(t.attempt).where(t.attempt.c.run_id == run.id, t.attempt.c.token == run.token)
-    columns = (t.attempt.c.study_id, t.attempt.c.gpus, t.attempt.c.outcome, t.attempt.c.reserved, t.attempt.c.charged)
-    entry = connection.execute(attempt.values(charged=charge).returning(*columns)).one()
-    b, kept = t.budget.c, entry.outcome in KEPT
-    name = sa.select(t.study.c.name).where(t.study.c.id == entry.study_id).scalar_subquery()
-    sums = {
-        "reserved": b.reserved - entry.reserved,
-        "spent": b.spent + entry.charged,
-        "wasted": b.wasted + (0.0 if kept else entry.charged),
-        "longest": sa.case((b.longest < (entry.charged if kept else 0.0), entry.charged), else_=b.longest),
-        "results": b.results + int(done),
-    }
-    connection.execute(sa.update(t.budget).where(*_row(name, unit_of(entry.gpus))).values(sums))
+    return sa.case((end > began, (end - began) * _HELD), else_=0.0)  # without a first word the comparison is unknown
+
+
+ENTRY = (t.attempt.c.study_id, t.attempt.c.gpus, t.attempt.c.outcome, t.attempt.c.reserved, t.attempt.c.charged)
+"""What :func:`settle` asks of an attempt."""
+
+
+def settle(connection: sa.Connection, entry: sa.Row[Any], *, done: bool) -> None:
+    """Add what an attempt was charged that has just ended to the sums of its study, and give back what it reserved."""
+    kept = entry.charged if entry.outcome in KEPT else 0.0
+    sums = {"back": entry.reserved, "cost": entry.charged, "lost": entry.charged - kept, "most": kept, "got": int(done)}
+    connection.execute(_SETTLED, {"charged_study": entry.study_id, "measure": unit_of(entry.gpus), **sums})
 
 
 def live_use(study: str, unit: Unit, now: sa.ColumnElement[float]) -> sa.Select[float]:
@@ -103,5 +103,27 @@ def budget_record(row: sa.Row[Any], live: float = 0.0) -> BudgetRecord:
     return BudgetRecord(**row._mapping, live=live)
 
 
-def _row(study: str | sa.ScalarSelect[Any], unit: Unit) -> tuple[sa.ColumnElement[bool], ...]:
+def _row(
+    study: str | sa.ColumnElement[str] | sa.ScalarSelect[Any], unit: Unit | sa.ColumnElement[str]
+) -> tuple[sa.ColumnElement[bool], ...]:
     return t.budget.c.study == study, t.budget.c.unit == unit
+
+
+def _sums() -> sa.Update:
+    b, most = t.budget.c, sa.bindparam("most", type_=sa.Float)
+    whose = sa.select(t.study.c.name).where(t.study.c.id == sa.bindparam("charged_study")).scalar_subquery()
+    sums = {
+        "reserved": b.reserved - sa.bindparam("back", type_=sa.Float),
+        "spent": b.spent + sa.bindparam("cost", type_=sa.Float),
+        "wasted": b.wasted + sa.bindparam("lost", type_=sa.Float),
+        "longest": sa.case((b.longest < most, most), else_=b.longest),
+        "results": b.results + sa.bindparam("got", type_=sa.Integer),
+    }
+    return sa.update(t.budget).where(*_row(whose, sa.bindparam("measure"))).values(sums)
+
+
+_MINE = _row(sa.bindparam("whose"), sa.bindparam("measure"))
+_LOCKED = sa.select(t.budget).where(*_MINE).with_for_update()
+_MORE = sa.bindparam("more", type_=sa.Float)
+_RESERVED = sa.update(t.budget).where(*_MINE).values(reserved=t.budget.c.reserved + _MORE)
+_SETTLED = _sums()

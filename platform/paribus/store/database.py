@@ -7,6 +7,7 @@ clock is read.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -77,7 +78,9 @@ class Database:
             self.engine = sa.create_engine(self.url, **options)
         except ImportError:
             raise MissingExtra("postgresql", "A PostgreSQL database") from None
-        self._clock = clock
+        # one element for good: statements that hold it are compiled once
+        self._now = database_now() if clock is None else sa.bindparam("clock", callable_=clock, type_=sa.Float())
+        self._joined = threading.local()
         sa.event.listen(self.engine, "connect", _prepare_sqlite if self.embedded else _prepare_postgresql)
         if self.embedded:
             sa.event.listen(self.engine, "begin", _begin_sqlite)
@@ -93,7 +96,7 @@ class Database:
 
     def now(self) -> sa.ColumnElement[float]:
         """Return the SQL expression of the time now."""
-        return database_now() if self._clock is None else sa.literal(self._clock(), sa.Float())
+        return self._now
 
     @contextmanager
     def write(self, *, flush: bool = True) -> Iterator[sa.Connection]:
@@ -110,10 +113,31 @@ class Database:
             Unreachable: the server did not answer or broke off; whether it has committed is not known.
             StoreError: the file cannot be used.
         """
+        joined: sa.Connection | None = getattr(self._joined, "connection", None)
+        if joined is not None:
+            yield joined
+            return
         with self._transaction(self._writing if flush else {**self._writing, **self._unflushed}) as connection:
             if not (flush or self.embedded):
                 connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
             yield connection
+
+    @contextmanager
+    def together(self, *, flush: bool = True) -> Iterator[None]:
+        """Make one transaction of all those that this thread begins until the end: they share one wait for the disk.
+
+        Nothing of it may be acknowledged before the end; if that fails, nothing of it has happened.
+
+        Raises:
+            Unreachable: as :meth:`write`.
+            StoreError: as :meth:`write`.
+        """
+        with self.write(flush=flush) as connection:
+            self._joined.connection = connection
+            try:
+                yield
+            finally:
+                del self._joined.connection
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -240,8 +264,9 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 def _begin_sqlite(connection: sa.Connection) -> None:
     # a deferred transaction that reads and then writes fails at once with "database is locked", whatever the timeout
     flushing = connection.get_execution_options().get(_WRITES)
-    if flushing:
+    if flushing and connection.info.get(_WRITES) != flushing:
         connection.exec_driver_sql(f"PRAGMA synchronous = {flushing}")
+        connection.info[_WRITES] = flushing
     connection.exec_driver_sql("BEGIN IMMEDIATE" if flushing else "BEGIN")
 
 

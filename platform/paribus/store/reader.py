@@ -134,6 +134,18 @@ class Reader:
                 self._labels[study_id] = {a["key"]: a["label"] for a in json.loads(plan or '{"arms": []}')["arms"]}
         return tuple(_run(row, self._labels[study_id][row.arm]) for row in rows)
 
+    def finished(self, study_id: int) -> bool:
+        """Return whether all runs of a study have come to their end for it, without counting them."""
+        links = t.study_run.c
+        query = (
+            sa.select(links.run_id)
+            .join(t.run, t.run.c.id == links.run_id)
+            .where(links.study_id == study_id, _SEEN.not_in(TERMINAL))
+            .limit(1)
+        )
+        with self.database.read() as connection:
+            return connection.execute(query).first() is None
+
     def counts(self, study_id: int) -> Mapping[RunState, int]:
         """Return the number of runs of a study in each state that occurs."""
         found: Counter[RunState] = Counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from paribus.store.states import RECORDED, TERMINAL, RunState
@@ -166,6 +166,14 @@ class BudgetRecord:
         """Whether one more attempt may be claimed."""
         taken = self.spent + self.reserved
         return self.cap is None or (taken < self.cap and taken + self.estimate <= self.cap + TINY_S)
+
+    def allows(self, count: int) -> int:
+        """Return how many attempts may be claimed at once, of so many at most."""
+        budget, allowed = self, 0
+        while allowed < count and budget.allows_another:
+            budget = replace(budget, reserved=budget.reserved + budget.estimate)
+            allowed += 1
+        return allowed
 
     @property
     def used_up(self) -> bool:

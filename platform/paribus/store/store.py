@@ -14,11 +14,12 @@ import sqlalchemy as sa
 
 from paribus.errors import LostLease, StoreError
 from paribus.recipe.recipe import canonical_json
+from paribus.store import statements
 from paribus.store import tables as t
 from paribus.store.budget import locked, reserve
 from paribus.store.database import Database, again, database_url
 from paribus.store.migrate import migrate, refuse_other_version
-from paribus.store.moves import LEASE_S, attempt_row, held_by, move_runs
+from paribus.store.moves import HELD, LEASE_S, THIS_RUN, holder, move_runs
 from paribus.store.reader import Reader, attempt_record, attempts
 from paribus.store.records import (
     AttemptRecord,
@@ -125,59 +126,61 @@ class Store(Reader):
 
     # ---- attempts --------------------------------------------------------------------------------
 
-    @again
     def claim(self, study_id: int, *, engine: str, worker: str, gpus: float = 0.0) -> Claim | None:
-        """Take the next queued run of a study under a new fence token, reserve its cost, and note the intent to submit.
+        """Take the next queued run of a study; see :meth:`claim_many`."""
+        return next(iter(self.claim_many(study_id, 1, engine=engine, worker=worker, gpus=gpus)), None)
+
+    @again
+    def claim_many(
+        self, study_id: int, count: int, *, engine: str, worker: str, gpus: float = 0.0
+    ) -> tuple[Claim, ...]:
+        """Take the next queued runs of a study, each under a new fence token; reserve their cost, note the intent.
+
+        Args:
+            study_id: the study.
+            count: most runs to take, all in one transaction.
+            engine: where they will run.
+            worker: host of the scheduler.
+            gpus: GPUs that each holds.
 
         Returns:
-            The claim; ``None`` if no run is ready, the study is paused, or its budget has too little left.
+            The claims in queue order; none if no run is ready, the study is paused, or its budget has too little left.
         """
         now = self.database.now()
-        ready = (
-            sa.select(t.run.c.id, t.study_run.c.arm, t.study.c.name)
-            .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
-            .join(t.study, t.study.c.id == t.study_run.c.study_id)
-            .where(t.study.c.id == study_id, t.study.c.paused == "", t.study_run.c.withdrawn.is_(False))
-            .where(t.study_run.c.study_id == study_id, t.study_run.c.recorded.is_(False))
-            .where(t.run.c.state == RunState.QUEUED, t.run.c.not_before <= now)
-            .order_by(t.study_run.c.position)
-            .limit(1)
-            .with_for_update(skip_locked=True, of=t.run)
-        )
         with self.database.write() as connection:
             refuse_other_version(connection)
-            found = connection.execute(ready).one_or_none()
-            if found is None:
-                return None
-            budget = locked(connection, found.name, unit_of(gpus))
-            row = self._move(connection, Move.CLAIM, found.id) if budget.allows_another else None
-            if row is None:
-                return None
-            name = f"paribus-{row.fingerprint[:SHORT]}-a{row.token}"
-            attempt = {
-                "run_id": row.id,
-                "study_id": study_id,
-                "token": row.token,
-                "engine": engine,
-                "worker": worker,
-                "submit_name": name,
-                "external_id": "",
-                "gpus": gpus,
-                **reserve(connection, budget),
-                "outcome": "",
-                "reason": "",
-                "signature": "",
-            }
-            connection.execute(sa.insert(t.attempt).values(**attempt, claimed_at=now))
-        return Claim(
-            run_id=row.id, fingerprint=row.fingerprint, arm=found.arm, seed=row.seed, token=row.token, submit_name=name
-        )
+            found = connection.execute(statements.ready(now), {"asking": study_id, "most": count}).all()
+            if not found:
+                return ()
+            budget = locked(connection, found[0].name, unit_of(gpus))
+            moved = (
+                (link.arm, self._move(connection, Move.CLAIM, link.id)) for link in found[: budget.allows(len(found))]
+            )
+            rows = [(arm, row) for arm, row in moved if row is not None]
+            if not rows:
+                return ()
+            entries = reserve(connection, budget, len(rows))
+            claims = tuple(
+                Claim(
+                    run_id=row.id,
+                    fingerprint=row.fingerprint,
+                    arm=arm,
+                    seed=row.seed,
+                    token=row.token,
+                    submit_name=f"paribus-{row.fingerprint[:SHORT]}-a{row.token}",
+                )
+                for arm, row in rows
+            )
+            same = {"study_id": study_id, "engine": engine, "worker": worker, "gpus": gpus, **entries}
+            own = [{"run_id": c.run_id, "token": c.token, "submit_name": c.submit_name} for c in claims]
+            connection.execute(statements.intents(now), [statements.UNKNOWN | same | each for each in own])
+        return claims
 
     @again
     def submitted(self, run_id: int, token: int, external_id: str) -> None:
-        """Note what the engine calls the attempt."""
-        with self.database.write() as connection:
-            connection.execute(attempt_row(run_id, token).values(external_id=external_id))
+        """Note what the engine calls the attempt. It is found by its own name, so nothing waits for the disk."""
+        with self.database.write(flush=False) as connection:
+            connection.execute(statements.SUBMITTED, holder(run_id, token) | {"called": external_id})
 
     @again
     def start(self, run_id: int, token: int) -> Renewal:
@@ -192,7 +195,7 @@ class Store(Reader):
         with self.database.write(flush=not self.database.embedded) as connection:
             row = self._move(connection, Move.START, run_id, token)
             if row is not None:
-                connection.execute(attempt_row(run_id, token).values(started_at=self.database.now()))
+                connection.execute(statements.started(self.database.now()), holder(run_id, token))
         return Renewal(lease_s=LEASE_S, cancel=_require(row, run_id, token).cancel_requested)
 
     @again
@@ -205,9 +208,8 @@ class Store(Reader):
         Raises:
             LostLease: another attempt holds the run, or none.
         """
-        beat = sa.update(t.run).where(held_by(run_id, token)).values(lease_until=self.database.now() + LEASE_S)
         with self.database.write(flush=False) as connection:
-            row = connection.execute(beat.returning(t.run.c.cancel_requested)).one_or_none()
+            row = connection.execute(statements.beat(self.database.now()), holder(run_id, token)).one_or_none()
         return Renewal(lease_s=LEASE_S, cancel=_require(row, run_id, token).cancel_requested)
 
     @again
@@ -224,10 +226,9 @@ class Store(Reader):
             row = self._move(connection, move, run_id, token)
             if row is not None:
                 record = {"run_id": run_id, "token": token, "payload": text, "payload_hash": digest}
-                connection.execute(sa.insert(t.result).values(**record, at=self.database.now()))
+                connection.execute(statements.result(self.database.now()), record)
                 return
-            known = sa.select(t.result.c.token, t.result.c.payload_hash).where(t.result.c.run_id == run_id)
-            same = connection.execute(known).one_or_none()
+            same = connection.execute(statements.KNOWN, {"this_run": run_id}).one_or_none()
         if same is None or (same.token, same.payload_hash) != (token, digest):
             raise LostLease(f"run {run_id} refuses the result of attempt {token}")
 
@@ -264,8 +265,8 @@ class Store(Reader):
             "requeues": sa.case((further, 0), else_=t.run.c.requeues + 1),
             "step": sa.case((further, step), else_=t.run.c.step),
         }
-        counted = sa.update(t.run).where(held_by(run_id, token)).values(values).returning(t.run.c.requeues)
-        return int(connection.execute(counted).scalar() or 0)
+        counted = sa.update(t.run).where(HELD).values(values).returning(t.run.c.requeues)
+        return int(connection.execute(counted, holder(run_id, token)).scalar() or 0)
 
     @again
     def fail(self, run_id: int, token: int, kind: FailureKind, reason: str, signature: str = "") -> RunState:
@@ -281,8 +282,8 @@ class Store(Reader):
         """
         column = t.run.c.program_failures if kind == "program" else t.run.c.infrastructure_failures
         with self.database.write() as connection:
-            counted = sa.update(t.run).where(held_by(run_id, token)).values({column: column + 1})
-            count = connection.execute(counted.returning(column)).scalar()
+            counted = sa.update(t.run).where(HELD).values({column: column + 1})
+            count = connection.execute(counted.returning(column), holder(run_id, token)).scalar()
             row = None
             if count is not None:
                 move, wait_s = _after_failure(kind, count)
@@ -341,8 +342,8 @@ class Store(Reader):
     ) -> sa.Row[Any] | None:
         """Move one run; ``None`` if the table of transitions does not allow it."""
         why = {"reason": reason, "signature": signature}
-        which = t.run.c.id == run_id
-        rows = move_runs(connection, self.database.now(), move, which, token=token, wait_s=wait_s, **why)
+        this, now = {"this_run": run_id}, self.database.now()
+        rows = move_runs(connection, now, move, THIS_RUN, this, token=token, wait_s=wait_s, **why)
         return rows[0] if rows else None
 
     def _end(

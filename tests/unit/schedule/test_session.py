@@ -13,7 +13,8 @@ from paribus.engines.base import Reach
 from paribus.errors import EngineError, StoreError
 from paribus.schedule import session
 from paribus.schedule.ask import PATIENCE_S, ask, seal
-from paribus.schedule.office import Office, answer_to
+from paribus.schedule.desk import answer_to
+from paribus.schedule.office import Office
 from paribus.schedule.scheduler import Ending
 from paribus.schedule.session import Settings, run_study
 from paribus.store.states import RunState
