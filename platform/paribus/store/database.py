@@ -82,8 +82,6 @@ class Database:
         self._now = database_now() if clock is None else sa.bindparam("clock", callable_=clock, type_=sa.Float())
         self._joined = threading.local()
         sa.event.listen(self.engine, "connect", _prepare_sqlite if self.embedded else _prepare_postgresql)
-        if self.embedded:
-            sa.event.listen(self.engine, "begin", _begin_sqlite)
         # on PostgreSQL a claim must see what others have committed meanwhile; a reader must not
         self._writing = {_WRITES: "FULL"} if self.embedded else {"isolation_level": "READ COMMITTED"}
         self._unflushed = {_WRITES: "NORMAL"} if self.embedded else {}
@@ -175,6 +173,8 @@ class Database:
     def _transaction(self, options: dict[str, Any]) -> Iterator[sa.Connection]:
         try:
             with self.engine.connect().execution_options(**options) as connection, connection.begin():
+                if self.embedded:  # not as an event of the engine: with one, each statement costs a third more
+                    _begin_sqlite(connection, options.get(_WRITES))
                 yield connection
         except sa.exc.DBAPIError as error:
             if type(error) not in (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.DatabaseError):
@@ -261,9 +261,8 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _begin_sqlite(connection: sa.Connection) -> None:
+def _begin_sqlite(connection: sa.Connection, flushing: str | None) -> None:
     # a deferred transaction that reads and then writes fails at once with "database is locked", whatever the timeout
-    flushing = connection.get_execution_options().get(_WRITES)
     if flushing and connection.info.get(_WRITES) != flushing:
         connection.exec_driver_sql(f"PRAGMA synchronous = {flushing}")
         connection.info[_WRITES] = flushing
