@@ -1,7 +1,8 @@
 """Removes each guard of the store in turn and runs its tests: every one of these faults must be seen.
 
 ``make mutants``. A fault that no test sees would be one that nobody sees in a real store, either. Where two predicates say the
-same (a query that finds candidates, and the update that rechecks them), both are removed at once.
+same (a query that finds candidates, and the update that rechecks them), both are removed at once. A predicate with a parameter
+is replaced by one that is always true: a statement that is given what it does not ask for fails anyway.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TESTS = [
     for name in ("_states", "", "_requests", "_migrations", "_budget", "_scale", "_model")
 ]
 
-MOVES, STATES, STORE = "store/moves.py", "store/states.py", "store/store.py"
+MOVES, STATES, STORE, STATEMENTS = "store/moves.py", "store/states.py", "store/store.py", "store/statements.py"
 REQUESTS, MIGRATE = "store/requests.py", "store/migrate.py"
 BUDGET, RECORDS = "store/budget.py", "store/records.py"
 
@@ -43,25 +44,25 @@ def without(name: str, file: str, old: str, new: str = "", times: int = 1) -> Mu
 
 MUTANTS = (
     without("a move: only from its source state", MOVES, "t.run.c.state == step.source, "),
-    without("a move: only with the newest token", MOVES, "guard += [] if token is None else [t.run.c.token == token]"),
+    without("a move: only with the newest token", MOVES, "guard += [t.run.c.token == _FENCE]", "guard += [_FENCE == _FENCE]"),
     without("a move: never without a token where it is needed", MOVES, "if step.fenced and token is None:", "if False:"),
     without("a move: only under its conditions", MOVES, ", *(CONDITIONS[c](now) for c in step.conditions)"),
     without("a claim: raises the token", MOVES, 't.run.c.token + 1}', 't.run.c.token}'),
-    without("an attempt's writes: only with the newest token", MOVES, "t.run.c.token == token, t.run", "t.run"),
+    without("an attempt's writes: only with the newest token", MOVES, "THIS_RUN, t.run.c.token == _FENCE, t.run", "THIS_RUN, _FENCE == _FENCE, t.run"),
     without("an attempt's writes: only while it is live", MOVES, ", t.run.c.state.in_(LIVE))", ")"),
-    without("an attempt's row: only its own", MOVES, "t.attempt.c.run_id == run_id, t.attempt.c.token == token", "t.attempt.c.run_id == run_id"),
-    without("a heartbeat: only of the holder", STORE, "sa.update(t.run).where(held_by(run_id, token)).values(lease", "sa.update(t.run).where(t.run.c.id == run_id).values(lease"),
-    without("a failure: counted only for the holder", STORE, "counted = sa.update(t.run).where(held_by(run_id, token)).values({column", "counted = sa.update(t.run).where(t.run.c.id == run_id).values({column"),
-    without("a requeue: counted only for the holder", STORE, "counted = sa.update(t.run).where(held_by(run_id, token)).values(values)", "counted = sa.update(t.run).where(t.run.c.id == run_id).values(values)"),
+    without("an attempt's row: only its own", MOVES, """type_=sa.Integer), t.attempt.c.token == _FENCE""", "type_=sa.Integer), _FENCE == _FENCE"),
+    without("a heartbeat: only of the holder", STATEMENTS, "sa.update(t.run).where(HELD).values(lease", "sa.update(t.run).where(sa.or_(HELD, HELD.clauses[0])).values(lease"),
+    without("a failure: counted only for the holder", STORE, "counted = sa.update(t.run).where(HELD).values({column", "counted = sa.update(t.run).where(sa.or_(HELD, THIS_RUN)).values({column"),
+    without("a requeue: counted only for the holder", STORE, "counted = sa.update(t.run).where(HELD).values(values)", "counted = sa.update(t.run).where(sa.or_(HELD, THIS_RUN)).values(values)"),
     without("a requeue: only with progress", STORE, "sa.case((further, 0), else_=t.run.c.requeues + 1)", "0 * t.run.c.requeues"),
     without("a result again: only of the same attempt", STORE, "(same.token, same.payload_hash) != (token, digest)", "same.payload_hash != digest"),
     without("a result again: only the same result", STORE, "(same.token, same.payload_hash) != (token, digest)", "same.token != token"),
-    without("a claim: only what is queued", STORE, "t.run.c.state == RunState.QUEUED, "),
-    Mutant("a claim: only when its wait is over", ((STORE, ", t.run.c.not_before <= now", ""), (STATES, "s.LEASED, c.READY, ", "s.LEASED, "))),
+    without("a claim: only what is queued", STATEMENTS, "t.run.c.state == RunState.QUEUED, "),
+    Mutant("a claim: only when its wait is over", ((STATEMENTS, ", t.run.c.not_before <= now", ""), (STATES, "s.LEASED, c.READY, ", "s.LEASED, "))),
     without("a claim: passes over nothing but what has a result", MOVES, "if step.target in RECORDED:\n            for", "if step.target not in LIVE:\n            for"),
     without("a submission: passes over nothing but what has a result", "store/submit.py", "study_id, has_result)", "study_id)"),
-    without("a claim: not of a paused study", STORE, 't.study.c.paused == "", ', ""),
-    without("a claim: not of what the study has cancelled", STORE, ", t.study_run.c.withdrawn.is_(False))", ")"),
+    without("a claim: not of a paused study", STATEMENTS, 't.study.c.paused == "", ', ""),
+    without("a claim: not of what the study has cancelled", STATEMENTS, ", t.study_run.c.withdrawn.is_(False))", ")"),
     Mutant("an expiry: only when the lease is over", (
         (STORE, "sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())", "t.run.c.state.in_(LIVE)"),
         (MOVES, "lambda now: t.run.c.lease_until < now", "lambda now: sa.true()"),
@@ -77,14 +78,15 @@ MUTANTS = (
     without("cancelling: not what others wait for", REQUESTS, "sa.and_(asked, ~wanted)", "asked"),
     without("cancelling: not what runs for others", REQUESTS, "where(asked, ~wanted, ", "where(asked, "),
     without("cancelling: not what has ended", REQUESTS, "~wanted, t.run.c.state.in_(LIVE))", "~wanted)"),
-    without("a claim: only within the budget", STORE, " if budget.allows_another else None", ""),
+    without("a claim: only within the budget", STORE, "found[: budget.allows(len(found))]", "found"),
+    without("claims at once: each within the budget", RECORDS, "reserved=budget.reserved + budget.estimate", "reserved=budget.reserved"),
     without("a budget: not beyond what is reserved", RECORDS, "taken = self.spent + self.reserved", "taken = self.spent"),
     without("a budget: not beyond what another attempt may need", RECORDS, "taken + self.estimate <= self.cap", "taken <= self.cap"),
-    without("a reservation: ends with its attempt", BUDGET, "b.reserved - entry.reserved", "b.reserved"),
-    without("a charge: not beyond the lease", BUDGET, "sa.case((now < lease_until, now), else_=lease_until)", "now"),
-    without("a charge: of the attempt alone", BUDGET, "t.attempt.c.run_id == run.id, t.attempt.c.token == run.token)", "t.attempt.c.run_id == run.id)"),
-    without("a charge: to its study alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return (t.budget.c.unit == unit,)"),
-    without("a charge: in its unit alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return (t.budget.c.study == study,)"),
+    without("a reservation: ends with its attempt", BUDGET, 'b.reserved - sa.bindparam("back", type_=sa.Float)', 'b.reserved - 0 * sa.bindparam("back", type_=sa.Float)'),
+    without("a charge: not beyond the lease", BUDGET, "sa.case((now < lease_until, now), else_=lease_until)", "sa.case((now < lease_until, now), else_=now)"),
+    without("a reservation: for each of several claims", BUDGET, "budget.estimate * count", "budget.estimate"),
+    without("a charge: to its study alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return study == study, t.budget.c.unit == unit"),
+    without("a charge: in its unit alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return t.budget.c.study == study, unit == unit"),
     without("a newer database: nothing is begun", MIGRATE, "revision = connection.execute(_REVISION).scalar()\n    if", "revision = HEAD\n    if"),
 )  # fmt: skip
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from paribus.store.states import TERMINAL, RunState
+
 if TYPE_CHECKING:
     from paribus.schedule.progress import RunView
     from paribus.store.reader import Reader
+    from paribus.store.records import StudyRecord
+
+PAGE = 200
+"""Runs on a page."""
 
 _LAST = ("reward/mean", "reward/correct_frac")
 
@@ -18,8 +25,16 @@ _LAST = ("reward/mean", "reward/correct_frac")
 @click.command()
 @click.argument("study", required=False)
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@click.option("--page", type=click.IntRange(min=1), default=1, help=f"Which {PAGE} runs of STUDY, in queue order.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.lower() for state in RunState]),
+    help="Only runs of STUDY in this state; may be given again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(study: str | None, folder: Path | None, as_json: bool) -> None:
+def command(study: str | None, folder: Path | None, page: int, states: tuple[str, ...], as_json: bool) -> None:
     """Show the studies in the store, or the runs of STUDY: state, attempt, step, last reward, why one failed."""
     from paribus.store.reader import Reader
     from paribus.study.home import home
@@ -28,8 +43,7 @@ def command(study: str | None, folder: Path | None, as_json: bool) -> None:
         if study is None:
             show_studies(studies(reader), as_json)
         else:
-            entries = runs(reader, study)
-            show_runs(study, entries, reader.study(study).paused, budgets(reader, study, entries), as_json)
+            show_runs(page_of(reader, study, page, [RunState(s.upper()) for s in states] or tuple(RunState)), as_json)
 
 
 def studies(reader: Reader) -> list[dict[str, Any]]:
@@ -46,24 +60,33 @@ def studies(reader: Reader) -> list[dict[str, Any]]:
     ]
 
 
-def runs(reader: Reader, name: str) -> list[dict[str, Any]]:
-    """Return one entry a run of a study, in queue order."""
+def page_of(reader: Reader, name: str, page: int = 1, states: Collection[RunState] = tuple(RunState)) -> dict[str, Any]:
+    """Return the counts of a study, what it costs, and one entry for each run on a page, in queue order."""
     from paribus.schedule.progress import Follower
 
     study = reader.study(name)
+    counts = reader.counts(study.id)
+    found = sum(n for state, n in counts.items() if state in states)
     follower = Follower(reader, study)
-    return [_entry(follower.view_run(run)) for run in reader.runs_of(study.id)]
+    return {
+        "study": name,
+        "paused": study.paused,
+        "budget": budgets(reader, study, counts),
+        "states": {str(state): n for state, n in counts.items()},
+        "page": page,
+        "pages": max(1, -(-found // PAGE)),
+        "runs": [_entry(follower.view_run(r)) for r in reader.page_of(study.id, PAGE * (page - 1), PAGE, states)],
+    }
 
 
-def budgets(reader: Reader, name: str, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def budgets(reader: Reader, study: StudyRecord, counts: Mapping[RunState, int]) -> list[dict[str, Any]]:
     """Return one entry for each unit that a study has used or may use at most so much of, in hours."""
     from paribus.store.budget import UNITS
-    from paribus.store.states import TERMINAL
 
-    remaining = sum(e["state"] not in TERMINAL for e in entries)
+    remaining = sum(n for state, n in counts.items() if state not in TERMINAL)
     found = []
     for unit, words in UNITS.items():
-        budget = reader.budget(name, unit)
+        budget = reader.budget(study.name, unit)
         if budget.cap is None and budget.used + budget.reserved == 0:
             continue
         forecast = budget.forecast(remaining)
@@ -99,31 +122,37 @@ def show_studies(entries: list[dict[str, Any]], as_json: bool) -> None:
 
     shown = table("study", "runs", "states")
     for entry in entries:
-        states = ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in entry["states"].items())
+        states = _in_words(entry["states"])
         shown.add_row(entry["study"], str(entry["runs"]), f"{states} (paused)" if entry["paused"] else states)
     console().print(shown)
 
 
-def show_runs(
-    name: str, entries: list[dict[str, Any]], paused: str, spendings: list[dict[str, Any]], as_json: bool
-) -> None:
-    """Print the runs of a study, what they cost, and why it is paused."""
+def show_runs(found: dict[str, Any], as_json: bool) -> None:
+    """Print a page of runs of a study, what it costs, and why it is paused."""
     if as_json:
-        click.echo(json.dumps({"study": name, "paused": paused, "budget": spendings, "runs": entries}, indent=1))
+        click.echo(json.dumps(found, indent=1))
         return
     from paribus.cli.console import console, table
 
     shown = table("arm", "seed", "state", "attempt", "step", "reward", "health", "reason")
-    for e in entries:
+    for e in found["runs"]:
         reward = "" if e["reward"] is None else f"{e['reward']:.3g}"
         state = e["state"].lower().replace("_", " ")
         row = (e["arm"], str(e["seed"]), state, str(e["attempt"]), f"{e['step']}/{e['steps']}", reward, e["health"])
         shown.add_row(*row, e["reason"])
     console().print(shown)
-    for spending in spendings:
+    if found["pages"] > 1 or found["page"] > 1:
+        click.echo(
+            f"{_in_words(found['states'])}; page {found['page']} of {found['pages']}: --page, --state show others"
+        )
+    for spending in found["budget"]:
         click.echo(spending_line(spending))
-    if paused:
-        click.echo(f"paused: {paused}\nMend it, then: paribus retry {name}")
+    if found["paused"]:
+        click.echo(f"paused: {found['paused']}\nMend it, then: paribus retry {found['study']}")
+
+
+def _in_words(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in states.items())
 
 
 def spending_line(b: dict[str, Any]) -> str:

@@ -119,14 +119,24 @@ class Reader:
             study_id: the study.
             states: only runs in these, whichever study they are seen from.
         """
-        query = (
-            sa.select(t.run, t.study_run.c.arm, t.study_run.c.position, _SEEN.label("seen"))
-            .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
-            .where(t.study_run.c.study_id == study_id)
-            .order_by(t.study_run.c.position)
-        )
-        if len(states) < len(RunState):
-            query = query.where(t.run.c.state.in_(states))
+        asked = [] if len(states) == len(RunState) else [t.run.c.state.in_(states)]
+        return self._runs(study_id, _links(study_id).where(*asked))
+
+    def page_of(
+        self, study_id: int, first: int, most: int, states: Collection[RunState] = tuple(RunState)
+    ) -> tuple[RunRecord, ...]:
+        """Return so many runs of a study in queue order, without reading the others.
+
+        Args:
+            study_id: the study.
+            first: how many to pass over.
+            most: length of the page.
+            states: only runs in these, as this study sees them and :meth:`counts` counts them.
+        """
+        asked = [] if len(states) == len(RunState) else [_SEEN.in_(states)]
+        return self._runs(study_id, _links(study_id).where(*asked).offset(first).limit(most))
+
+    def _runs(self, study_id: int, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
         with self.database.read() as connection:
             rows = connection.execute(query).all()
             if study_id not in self._labels:  # a study's row never changes
@@ -229,6 +239,16 @@ class Reader:
         with self.database.read() as connection:
             live = connection.execute(live_use(study, unit, self.database.now())).scalar_one()
             return budget_record(connection.execute(query).one(), live)
+
+
+def _links(study_id: int) -> sa.Select[Any]:
+    """Return the query for the runs of a study in queue order, as :func:`_run` takes them."""
+    return (
+        sa.select(t.run, t.study_run.c.arm, t.study_run.c.position, _SEEN.label("seen"))
+        .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
+        .where(t.study_run.c.study_id == study_id)
+        .order_by(t.study_run.c.position)
+    )
 
 
 def study_record(row: sa.Row[tuple[object, ...]]) -> StudyRecord:
