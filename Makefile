@@ -67,7 +67,7 @@ $(PEERS)/.installed: benchmarks/requirements-scheduler.txt
 	@touch $@
 
 benchmark-scheduler: $(STAMP) $(PEERS)/.installed ## scale of the store at 100,000 runs, beside Optuna and Ray Tune
-	$(BIN)/python benchmarks/scheduler.py --peers $(PEERS)/bin/python --growth-below 2 --rdb-at-least 2
+	$(BIN)/python benchmarks/scheduler.py --peers $(PEERS)/bin/python --growth-below 2 --rdb-at-least 5
 
 benchmark-scheduler-quick: $(STAMP) ## the same with small studies and no peers, in a minute
 	$(BIN)/python benchmarks/scheduler.py --quick --growth-below 2.5

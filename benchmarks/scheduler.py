@@ -1,7 +1,10 @@
 """Scale of the store: submit, claim, cancel, look, each against a limit or a peer that is measured in the same run.
 
-A run is empty: claim, start and finish, as the scheduler and a supervisor ask for them, three transactions. What Optuna
-and Ray Tune do for a trial stands in `scheduler_peers.py`. Where two things are compared, they are measured in turns.
+A run is empty: claim, start and finish, as the scheduler and a supervisor ask for them. One run at a time, these are
+three transactions. With several at a time, the scheduler claims as many at once as have room, and the supervisors, a
+thread each, report to its desk, where those who wait for each other share a transaction. Claims and results are on the
+disk before they are acknowledged. What Optuna and Ray Tune do for a trial stands in `scheduler_peers.py`. Where two
+things are compared, they are measured in turns.
 
     python benchmarks/scheduler.py --peers .scheduler-venv/bin/python
     python benchmarks/scheduler.py --quick
@@ -20,18 +23,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sqlalchemy as sa
 
-from paribus.cli.status import runs, studies
+from paribus.cli.status import page_of, studies
 from paribus.recipe.recipe import canonical_json
+from paribus.schedule.desk import Desk
+from paribus.schedule.scheduler import CLAIMS
 from paribus.store import tables as t
 from paribus.store.database import Database, file_url
 from paribus.store.migrate import HEAD, run_alembic
-from paribus.store.records import StudyRecord
+from paribus.store.records import Claim, StudyRecord
 from paribus.store.snapshot import payload_hash
 from paribus.store.store import Store
 from paribus.study.expand import make_plan
@@ -130,6 +136,23 @@ def empty_runs(store: Store, study_id: int, count: int) -> list[tuple[float, flo
         store.finish(claim.run_id, claim.token, PAYLOAD)
         found.append((claimed - begun, claimed - begun + time.perf_counter() - started))
     return found
+
+
+def runs_together(store: Store, study_id: int, count: int, width: int = CLAIMS) -> None:
+    """Do as a scheduler with so many free slots and as the supervisors of its runs do, until so many have a result."""
+    desk = Desk(store)
+
+    def supervise(claim: Claim) -> None:
+        who = {"run": claim.run_id, "token": claim.token}
+        assert desk.answer({"do": "start", **who})["ok"]
+        assert desk.answer({"do": "finish", **who, "payload": PAYLOAD, "stopped_early": False})["ok"]
+
+    with ThreadPoolExecutor(width) as supervisors:
+        while count > 0:
+            claims = store.claim_many(study_id, min(width, count), engine="none", worker="benchmark")
+            assert claims
+            list(supervisors.map(supervise, claims))
+            count -= len(claims)
 
 
 def _work(
@@ -299,21 +322,21 @@ def cancelling(urls: dict[str, sa.URL], folder: Path, size: Size) -> float:
 
 
 def looking(folder: Path, size: Size) -> float:
-    """Print what `paribus status` costs to gather; return the growth of the cost a run."""
+    """Print what `paribus status` costs to gather; return the growth of the cost of a page."""
     took: dict[int, list[tuple[float, float, float]]] = {size.small: [], size.large: []}
     for _ in range(size.rounds):
         for count, found in took.items():
             with Store(Database(file_url(folder / f"claim{count}")), folder / f"claim{count}") as store:
                 listed = seconds(lambda store=store: studies(store))
-                all_runs = seconds(lambda store=store, count=count: runs(store, f"c{count}"))
+                page = seconds(lambda store=store, count=count: page_of(store, f"c{count}"))
             with closing(sqlite3.connect(folder / f"claim{count}" / "paribus.db")) as connection:
                 bare = seconds(lambda c=connection: c.execute("SELECT * FROM run").fetchall())
-            found.append((listed, all_runs, bare))
+            found.append((listed, page, bare))
     growth = [b[1] / a[1] * size.small / size.large for a, b in zip(*took.values(), strict=True)]
     for count, found in took.items():
         of_all, of_one, bare = zip(*found, strict=True)
-        print(f"\nstatus, {count} runs: of all studies {spread(of_all)} s; of each run {spread(of_one)} s, "
-              f"{spread([a / b for _, a, b in found], '.0f')} times a bare SELECT of the rows")  # fmt: skip
+        print(f"\nstatus, {count} runs: of all studies {spread(of_all)} s; first page of the study {spread(of_one)} s, "
+              f"{spread([a / b for _, a, b in found], '.1f')} times a bare SELECT of all rows")  # fmt: skip
     print(f"  cost a run at {size.large} against {size.small}: {spread(growth)}")
     return statistics.median(growth)
 
@@ -334,25 +357,28 @@ def peers(python: Path, folder: Path, size: Size, total: int, slow: int, with_ra
         return float(answers.readline() or "nan")
 
     place = folder / "ours"
-    found: dict[str, list[float]] = {"ours": [], "journal": [], "rdb": []}
-    with Store.open(place) as store:
-        study = store.add_study(plan_of(folder, "ours", total))
+    together = f"ours, {CLAIMS}"
+    found: dict[str, list[float]] = {together: [], "ours, one": [], "journal": [], "rdb": []}
+    with Store.open(place) as store, Store.open(folder / "together") as other:
+        study, same = (s.add_study(plan_of(folder, "ours", total)) for s in (store, other))
         for _ in range(total // size.block):
-            found["ours"].append(seconds(lambda: empty_runs(store, study.id, size.block)) / size.block)
+            found[together].append(seconds(lambda: runs_together(other, same.id, size.block)) / size.block)
+            found["ours, one"].append(seconds(lambda: empty_runs(store, study.id, size.block)) / size.block)
             found["journal"].append(ask_for("journal", size.block) / size.block)
             if len(found["rdb"]) * size.block < slow:
                 found["rdb"].append(ask_for("rdb", size.block) / size.block)
     times = {}
-    print(f"\nempty trials, one worker, in turns of {size.block}: ms a trial (median of turns, least to most)")
+    print(f"\nempty trials in one process, in turns of {size.block}: ms a trial (median of turns, least to most)\n"
+          f"ours one at a time, and {CLAIMS} at a time; the peers one at a time, as they have it")  # fmt: skip
     for name, each in found.items():
         tenth = max(1, len(each) // 10)
         growth = statistics.mean(each[-tenth:]) / statistics.mean(each[:tenth])
-        ratios = [a / b for a, b in zip(each, found["ours"], strict=False)]
-        times[name] = statistics.median(ratios)
+        ratios = [[a / b for a, b in zip(each, found[ours], strict=False)] for ours in ("ours, one", together)]
+        times[name] = statistics.median(ratios[1])
         print(f"  {name:<12} {len(each) * size.block:>6} trials: {spread([1e3 * e for e in each])}; last tenth/first "
-              f"{growth:.2f}; ours is {spread(ratios)} times as fast")  # fmt: skip
+              f"{growth:.2f}; ours is {spread(ratios[0])} times as fast, together {spread(ratios[1])}")  # fmt: skip
     if with_ray:
-        ours = statistics.median(found["ours"])
+        ours = statistics.median(found[together])
         ask_for("ray", 5)  # starts the cluster, and its actor's process
         for name, counts in {"ray": size.ray, "ray-default": (2, 12)}.items():
             few, many = ask_for(name, counts[0]), ask_for(name, counts[1])

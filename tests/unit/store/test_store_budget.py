@@ -53,6 +53,17 @@ def test_what_is_stated_is_reserved_until_a_run_of_the_study_has_ended(store, cl
     assert kept(store)
 
 
+def test_claims_at_once_are_those_that_the_budget_allows_one_by_one(store):
+    """Each is reserved for, and the first that has no room ends the row; they come in queue order."""
+    study = store.add_study(small_plan(seeds=4, run_hours=1.0, gpu_hours=3.5))
+    claims = store.claim_many(study.id, 8, engine="test", worker="here", gpus=1.0)
+    assert [c.run_id for c in claims] == [r.id for r in store.runs_of(study.id)[:3]]
+    assert {c.token for c in claims} == {1}
+    assert sums(store) == (3 * 3600.0, 0.0, 0.0)
+    assert store.claim_many(study.id, 8, engine="test", worker="here", gpus=1.0) == ()
+    assert kept(store)
+
+
 def test_gpus_are_charged_by_their_number_and_slots_apart(store, clock):
     """Two GPUs cost twice, half a GPU half, and where there is none a CPU slot is counted in another sum."""
     study = store.add_study(small_plan(seeds=4))

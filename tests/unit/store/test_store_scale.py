@@ -3,10 +3,11 @@
 import pytest
 import sqlalchemy as sa
 
+from paribus.errors import LostLease
 from paribus.store import tables as t
 from paribus.store.database import Database, file_url
 from paribus.store.migrate import HEAD, run_alembic
-from paribus.store.states import LIVE
+from paribus.store.states import LIVE, RunState
 from paribus.store.store import Store
 from paribus.testing.plans import small_plan
 
@@ -96,6 +97,55 @@ def test_a_server_is_not_waited_for_by_a_heartbeat(store):
     store.renew(claim.run_id, claim.token)
     store.finish(claim.run_id, claim.token, {})
     assert levels == ["on", "on", "off", "on"]
+
+
+def test_transactions_that_are_one_are_kept_or_lost_together(store):
+    """They wait for the disk once; an error takes all of them back, and the next ones are on their own again."""
+    study = store.add_study(small_plan())
+    commits = []
+    sa.event.listen(store.database.engine, "commit", lambda _: commits.append(1))
+    one, two = store.claim_many(study.id, 2, engine="test", worker="here")
+    with store.database.together():
+        store.start(one.run_id, one.token)
+        store.finish(one.run_id, one.token, {})
+        store.renew(two.run_id, two.token)
+    assert len(commits) == 2
+
+    def refused():
+        with store.database.together():
+            store.start(two.run_id, two.token)
+            store.start(one.run_id, one.token)  # it has ended
+
+    with pytest.raises(LostLease):
+        refused()
+    assert [r.state for r in store.runs_of(study.id)[:2]] == ["SUCCEEDED", "LEASED"]
+    store.start(two.run_id, two.token)
+    assert store.counts(study.id) == {"SUCCEEDED": 1, "RUNNING": 1, "QUEUED": 2}
+
+
+def test_pages_hold_every_run_once_as_its_study_sees_it(store):
+    """In queue order; by state, what another study goes on with is cancelled for the one that has cancelled it."""
+    study = store.add_study(small_plan(seeds=3))
+    other = store.add_study(small_plan("other", seeds=3))
+    finish_next(store, other)
+    store.cancel("small", "arm1")
+    pages = [store.page_of(study.id, first, 4) for first in (0, 4, 8)]
+    assert [len(p) for p in pages] == [4, 2, 0]
+    assert pages[0] + pages[1] == store.runs_of(study.id)
+    cancelled = store.page_of(study.id, 0, 4, [RunState.CANCELLED])
+    assert [r.arm for r in cancelled] == ["arm1"] * 3
+    assert len(cancelled) == store.counts(study.id)[RunState.CANCELLED]
+
+
+def test_a_study_is_finished_when_nothing_of_it_goes_on_for_it(store):
+    """As the counts say it, without counting."""
+    study = store.add_study(small_plan())
+    store.add_study(small_plan("other"))
+    assert not store.finished(study.id)
+    finish_next(store, study)
+    store.cancel("small")
+    assert store.finished(study.id)
+    assert set(store.counts(study.id)) == {"SUCCEEDED", "CANCELLED"}
 
 
 def test_runs_can_be_asked_for_by_state(store):
