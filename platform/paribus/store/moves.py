@@ -26,7 +26,6 @@ CONDITIONS: Mapping[Condition, Callable[[Now], sa.ColumnElement[bool]]] = {
 }
 """Each condition of the table in SQL."""
 
-
 THIS_RUN = t.run.c.id == sa.bindparam("this_run", type_=sa.Integer)
 """Names one run to :func:`move_runs`, whose statements are then built once: given ``this_run``, its number."""
 
@@ -81,7 +80,8 @@ def move_runs(
             continue
         change = build(step, now, which, token is not None, bool(reason))
         guards = {**(given or {}), **({} if token is None else {"fence": token})}
-        leases = {r.id: r.lease_until for r in connection.execute(change.leases, guards)} if change.charges else {}
+        held = () if change.leases is None else connection.execute(change.leases, guards).all()
+        leases = {row.id: {"lease": row.lease_until} for row in held}
         values = {"why": reason, "sign": signature, "wait": wait_s}
         rows = connection.execute(change.update, guards | {k: values[k] for k in change.sets}).all()
         if not rows:
@@ -89,8 +89,8 @@ def move_runs(
         if change.end is not None:
             told = {"what": move, "why": reason, "sign": signature}
             for row in rows:
-                until = {"lease": leases[row.id]} if change.charges else {}
-                entry = connection.execute(change.end, holder(row.id, row.token) | told | until).one()
+                mine = holder(row.id, row.token) | leases.get(row.id, {})
+                entry = connection.execute(change.end, mine | told).one()
                 settle(connection, entry, done=step.target in RECORDED)
         line = {"move": move, "source": step.source, "target": step.target, "reason": reason}
         connection.execute(change.log, [{**line, "run_id": row.id, "token": row.token} for row in rows])
@@ -113,16 +113,14 @@ class _Change:
         sets: what it is given beside what its guard is given.
         log: the lines of the log.
         end: of the attempts that end by it; ``None``: none do.
-        leases: asked before ``update``, for the charge of an attempt that leaves no result.
-        charges: whether they are asked.
+        leases: asked before ``update``, for the charge of an attempt that leaves no result; ``None``: none does.
     """
 
     update: sa.UpdateBase
     sets: tuple[str, ...]
     log: sa.Insert
     end: sa.UpdateBase | None
-    leases: sa.Select[Any]
-    charges: bool
+    leases: sa.Select[Any] | None
 
 
 def _change(step: Transition, now: Now, which: sa.ColumnElement[bool], fenced: bool, told: bool) -> _Change:
@@ -131,6 +129,7 @@ def _change(step: Transition, now: Now, which: sa.ColumnElement[bool], fenced: b
     guard += [t.run.c.token == _FENCE] if fenced else []
     values = _values(step, now, told)
     ends, done = step.source in LIVE and step.target not in LIVE, step.target in RECORDED
+    leases = sa.select(t.run.c.id, t.run.c.lease_until).where(*guard).with_for_update()
     until = None if done else sa.bindparam("lease", type_=sa.Float)
     ended = {"ended_at": now, "outcome": sa.bindparam("what"), "reason": _WHY, "signature": _SIGN}
     binds = {"reason": ("why", "sign"), "not_before": ("wait",)}
@@ -139,8 +138,7 @@ def _change(step: Transition, now: Now, which: sa.ColumnElement[bool], fenced: b
         sets=tuple(name for column in values for name in binds.get(column, ())),
         log=sa.insert(t.event).values(at=now),
         end=ATTEMPT.values(ended | {"charged": charge(now, until)}).returning(*ENTRY) if ends else None,
-        leases=sa.select(t.run.c.id, t.run.c.lease_until).where(*guard).with_for_update(),
-        charges=ends and not done,
+        leases=leases if ends and not done else None,
     )
 
 
