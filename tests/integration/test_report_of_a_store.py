@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from paribus.cli.report import command
 from paribus.errors import StoreError
 from paribus.report.data import RunData, StudyData
+from paribus.report.measures import score_steps, series
 from paribus.report.read import read_study
 from paribus.report.write import write_report
 from paribus.store.reader import Reader
@@ -56,6 +57,11 @@ def write_folder(folder: RunFolder, run: RunData) -> None:
     )
 
 
+def metrics(run: RunData) -> dict[str, list[tuple[int, float]]]:
+    """Every point that a run recorded, by metric."""
+    return {name: series(run, name) for name in run.recorded.names}
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home folder with one study: finished, failed, stopped and unfinished runs."""
@@ -65,17 +71,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_was_written_is_read(home: Path) -> None:
-    """Plan, metric lines and evaluations come back as they were; states and reasons become outcomes."""
+    """Plan, metrics and the evaluations of the score come back as they were; states and reasons become outcomes."""
     wanted = made_up_study(SHAPE)
     with Reader.look(home) as reader:
         data = read_study(reader, "made-up")
-    assert data.plan == wanted.plan
+    want_plan = wanted.plan
+    assert data.plan == want_plan
     for got, want in zip(data.runs, wanted.runs, strict=True):
         assert (got.fingerprint, got.arm, got.seed) == (want.fingerprint, want.arm, want.seed)
         if want.outcome == "pending":
-            assert (got.outcome, got.lines) == ("pending", ())
+            assert (got.outcome, metrics(got)) == ("pending", {})
             continue
-        assert (got.lines, got.evaluations) == (want.lines, want.evaluations)
+        assert metrics(got) == metrics(want)
+        score = {s for s, _ in score_steps(want, want_plan.evaluate)} if want.outcome != "failed" else set()
+        assert got.evaluations == tuple(e for e in want.evaluations if score and e.step in {0, *score})
     by_outcome = {r.outcome: r for r in data.runs}
     assert by_outcome["failed"].reason == "out of memory"
     assert by_outcome["failed"].attempts >= 1
@@ -96,7 +105,8 @@ def test_newest_attempt_with_records_counts(home: Path, tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
     with Reader.look(tmp_path) as reader:
         (again,) = (r for r in read_study(reader, "made-up").runs if r.fingerprint == failed.fingerprint)
-    assert again.lines == failed.lines
+    assert metrics(again) == metrics(failed)
+    assert len(metrics(again)["policy/entropy"]) > 0
 
 
 def test_lost_or_damaged_records_are_told(tmp_path: Path) -> None:

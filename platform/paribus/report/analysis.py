@@ -15,6 +15,7 @@ from paribus.report.measures import (
     Measure,
     cost_measures,
     counts_of,
+    last_value,
     pass_rates,
     score_measure,
     series,
@@ -121,8 +122,8 @@ class Analysis:
     @cached_property
     def costs(self) -> dict[str, Measure]:
         """Measures of cost, in a unit that suits this study."""
-        tokens = (v for run in self.data.runs for _, v in series(run, GENERATED)[-1:])
-        return cost_measures(max(tokens, default=0.0))
+        tokens = (last_value(run, GENERATED) for run in self.data.runs)
+        return cost_measures(max((t for t in tokens if t is not None), default=0.0))
 
     def label(self, arm: str) -> str:
         """Return what people call the arm."""

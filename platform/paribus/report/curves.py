@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from paribus.report.analysis import MIN_SEEDS, Analysis
 from paribus.report.data import RunData
 from paribus.report.details import Single, effect_measures, effects, singles
-from paribus.report.measures import GENERATED, series
+from paribus.report.measures import GENERATED
 from paribus.report.model import Figure, Forest, Interval, Line, Panel, stored
 from paribus.stats.intervals import Estimate, mean_interval
 from paribus.track.metrics import find_metric
+from paribus.track.series import width_for
 
 PANELS = (
     "reward/correct_frac",
@@ -25,89 +29,130 @@ PANELS = (
 Named: TypeAlias = Sequence[tuple[str, str]]
 """Label and arm of each line."""
 
+Points: TypeAlias = Mapping[int, tuple[float, float]]
+"""Number of a bucket of steps to x and value."""
+
+CURVE = 400
+"""Points that a curve has at least where it had more."""
+
+ALL_CURVES = 60_000
+"""The same for all curves together: about 3 MB of a page. Many arms have fewer points each."""
+
 CAPTION = (
     "One line an arm: the mean over seeds while all its seeds are there, with a 95% t band from 3 seeds on; below "
-    "that, one thin line a seed. Values are as recorded, not smoothed."
+    "that, one thin line a seed. "
+)
+RAW = "Values are as recorded, not smoothed."
+BUCKETS = (
+    "Each point is the mean of what was recorded in {width} steps, drawn at the last of them; evaluations are as "
+    "recorded unless several fall into these steps."
 )
 
 
 def figures(analysis: Analysis) -> list[Figure]:
     """Return a forest plot of the single changes, and curves of each ladder and of the single changes."""
-    found = [_forests(analysis)]
-    base = (analysis.label(analysis.plan.base), analysis.plan.base)
-    for design in dict.fromkeys(r.design for r in analysis.plan.rows if r.kind == "cumulative"):
-        named = [(r.label, r.arm) for r in analysis.plan.rows if r.design == design]
-        found.append(_curves(analysis, f"curves.{design}", f"Ladder `{design}` over training", named))
-    ladders = {r.arm for r in analysis.plan.rows if r.kind == "cumulative"}
+    rows = analysis.plan.rows
+    curves: list[tuple[str, str, Named]] = []
+    for design in dict.fromkeys(r.design for r in rows if r.kind == "cumulative"):
+        named = [(r.label, r.arm) for r in rows if r.design == design]
+        curves.append((f"curves.{design}", f"Ladder `{design}` over training", named))
+    ladders = {r.arm for r in rows if r.kind == "cumulative"}
     alone = singles(analysis)
     if not ladders or any(s.arm not in ladders for s in alone):
+        base = (analysis.label(analysis.plan.base), analysis.plan.base)
         named = [base, *((s.name, s.arm) for s in alone)]
-        found.append(_curves(analysis, "curves.singles", "Single changes over training", named))
+        curves.append(("curves.singles", "Single changes over training", named))
+    lines = sum(len(named) for _, _, named in curves) * len(PANELS)
+    last = max((r.last_step for r in analysis.data.runs), default=0)
+    grid = _Grid(last, min(CURVE, ALL_CURVES // max(lines, 1)))
+    found = [_forests(analysis), *(_curves(analysis, *curve, grid) for curve in curves)]
     return [f for f in found if f is not None]
 
 
-def _curves(analysis: Analysis, key: str, title: str, named: Named) -> Figure | None:
+@dataclass(frozen=True)
+class _Grid:
+    """The buckets of all curves: at least ``least`` of them up to ``last``, the last step of any run."""
+
+    last: int
+    least: int
+
+    @property
+    def width(self) -> int:
+        return width_for(0, self.last, self.least)
+
+    def points(self, run: RunData, metric: str) -> Points:
+        found = run.recorded.series(metric, first=0, last=self.last, least=self.least)
+        rows = zip(found.buckets.tolist(), found.steps.tolist(), found.mean.tolist(), strict=True)
+        return {bucket: (float(step), value) for bucket, step, value in rows if math.isfinite(value)}
+
+    def points_by_tokens(self, run: RunData, metric: str, scale: float) -> Points:
+        tokens = run.recorded.series(GENERATED)
+        paid = {b: (tokens.at(int(x)) if x else 0.0, v) for b, (x, v) in self.points(run, metric).items()}
+        return {bucket: (x * scale, value) for bucket, (x, value) in paid.items() if math.isfinite(x)}
+
+
+def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid) -> Figure | None:
     score = analysis.score
     tokens = analysis.costs["generated"]
-    y_label = f"{score.label} ({score.unit})" if score.unit else score.label
+    steps, y_label = "training steps", f"{score.label} ({score.unit})" if score.unit else score.label
+    by_tokens = f"{score.label}, by tokens paid", f"generated {tokens.unit}", y_label
     panels = [
-        _panel(analysis, f"{key}.score", score.label, "training steps", y_label, score.metric, named, points=True),
-        _token_panel(analysis, f"{key}.score_by_tokens", f"generated {tokens.unit}", y_label, named, tokens.scale),
+        _panel(
+            analysis,
+            f"{key}.score",
+            (score.label, steps, y_label),
+            named,
+            lambda r: grid.points(r, score.metric),
+            points=True,
+        ),
+        _panel(
+            analysis,
+            f"{key}.score_by_tokens",
+            by_tokens,
+            named,
+            lambda r: grid.points_by_tokens(r, score.metric, tokens.scale),
+            points=True,
+        ),
     ]
     for name in PANELS:
         metric = find_metric(name)
         assert metric is not None
-        label = f"{metric.label} ({metric.unit})"
-        panels.append(_panel(analysis, f"{key}.{name}", metric.label, "training steps", label, name, named))
+        labels = metric.label, steps, f"{metric.label} ({metric.unit})"
+        panels.append(_panel(analysis, f"{key}.{name}", labels, named, partial(grid.points, metric=name)))
     shown = tuple(p for p in panels if p.lines)
-    return Figure(key=key, title=title, caption=CAPTION, panels=shown) if shown else None
+    caption = CAPTION + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
+    return Figure(key=key, title=title, caption=caption, panels=shown) if shown else None
 
 
 def _panel(
     analysis: Analysis,
     key: str,
-    title: str,
-    x_label: str,
-    y_label: str,
-    metric: str,
+    labels: tuple[str, str, str],
     named: Named,
+    curve: Callable[[RunData], Points],
     *,
     points: bool = False,
 ) -> Panel:
+    title, x_label, y_label = labels
     lines = []
     for label, arm in named:
-        by_run = {r.seed: {float(s): (float(s), v) for s, v in series(r, metric)} for r in _shown(analysis.runs(arm))}
-        lines.append(_line(label, by_run, _settled(analysis.runs(arm)), points=points))
+        runs = analysis.runs(arm)
+        lines.append(_line(label, {r.seed: curve(r) for r in runs}, _settled(runs), points=points))
     return Panel(key=key, title=title, x_label=x_label, y_label=y_label, lines=tuple(x for x in lines if x))
 
 
-def _token_panel(analysis: Analysis, key: str, x_label: str, y_label: str, named: Named, scale: float) -> Panel:
-    lines = []
-    for label, arm in named:
-        by_run = {}
-        for run in _shown(analysis.runs(arm)):
-            tokens: Mapping[int, float] = {0: 0.0, **dict(series(run, GENERATED))}
-            points = series(run, analysis.score.metric)
-            by_run[run.seed] = {float(s): (tokens[s] * scale, v) for s, v in points if s in tokens}
-        lines.append(_line(label, by_run, _settled(analysis.runs(arm)), points=True))
-    title = f"{analysis.score.label}, by tokens paid"
-    return Panel(key=key, title=title, x_label=x_label, y_label=y_label, lines=tuple(x for x in lines if x))
-
-
-def _line(
-    label: str, by_run: Mapping[int, Mapping[float, tuple[float, float]]], settled: frozenset[int], *, points: bool
-) -> Line | None:
-    """Return one arm's line from seed to step to (x, value); ``None`` without a point."""
+def _line(label: str, by_run: Mapping[int, Points], settled: frozenset[int], *, points: bool) -> Line | None:
+    """Return one arm's line from the points of each seed; ``None`` without a point."""
     runs = {seed: found for seed, found in by_run.items() if found}
     if not runs:
         return None
     means = {seed: found for seed, found in runs.items() if seed in settled}
     common = sorted(set.intersection(*(set(f) for f in means.values()))) if means else []
-    estimates = [mean_interval([f[step][1] for f in means.values()]) for step in common]
-    x = tuple(_kept(sum(f[step][0] for f in means.values()) / len(means)) for step in common)
+    estimates = [mean_interval([f[k][1] for f in means.values()]) for k in common]
+    x = tuple(_kept(sum(f[k][0] for f in means.values()) / len(means)) for k in common)
     band = len(means) >= MIN_SEEDS
     each = tuple(
-        (seed, tuple(_kept(f[s][0]) for s in sorted(f)), tuple(_kept(f[s][1]) for s in sorted(f)))
+        (seed, tuple(_kept(f[k][0]) for k in sorted(f)), tuple(_kept(f[k][1]) for k in sorted(f)))
         for seed, f in runs.items()
     )
     return Line(
@@ -157,10 +202,6 @@ def _interval(single: Single, estimate: Estimate, separated: bool) -> Interval:
         n=estimate.n,
         separated=separated,
     )
-
-
-def _shown(runs: Iterable[RunData]) -> list[RunData]:
-    return [r for r in runs if r.lines]
 
 
 def _settled(runs: Iterable[RunData]) -> frozenset[int]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from paribus.study.plan import Plan
 from paribus.track.folder import Evaluation, MetricLine
+
+if TYPE_CHECKING:
+    from paribus.track.series import Recorded
 
 Outcome = Literal["finished", "stopped_early", "failed", "cancelled", "pending"]
 """What a state means for the tables; ``failed`` covers quarantined runs, ``pending`` all that may still finish."""
@@ -25,8 +29,9 @@ class RunData:
         state: the state as the store has it.
         reason: why it stopped early or failed; empty otherwise.
         attempts: tries so far.
-        lines: metric lines, one a step, superseded attempts left out.
-        evaluations: evaluations with counts per problem.
+        lines: metric lines in memory: of a run that was made up, or what can be read of a damaged one.
+        stored: series in files, instead of lines.
+        evaluations: those with counts per problem that make the score, and the one before training.
     """
 
     fingerprint: str
@@ -37,7 +42,20 @@ class RunData:
     reason: str = ""
     attempts: int = 1
     lines: tuple[MetricLine, ...] = ()
+    stored: Recorded | None = None
     evaluations: tuple[Evaluation, ...] = ()
+
+    @cached_property
+    def recorded(self) -> Recorded:
+        """The metrics, wherever they are."""
+        from paribus.track.series import Columns
+
+        return self.stored or Columns.of(self.lines)
+
+    @property
+    def last_step(self) -> int:
+        """The last step with a metric line; 0 without any."""
+        return self.recorded.span[1] if self.recorded.span else 0
 
 
 @dataclass(frozen=True, kw_only=True)

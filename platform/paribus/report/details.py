@@ -214,9 +214,8 @@ def losses_table(analysis: Analysis) -> Table | None:
     keys = ("seed", "outcome", "attempts", "last_step", "reason")
     rows = []
     for run in lost:
-        last = max((line.step for line in run.lines), default=0)
         outcome = run.outcome.replace("_", " ") + (f" ({run.state})" if run.state else "")
-        texts = (str(run.seed), outcome, str(run.attempts), str(last), run.reason or "no reason recorded")
+        texts = (str(run.seed), outcome, str(run.attempts), str(run.last_step), run.reason or "no reason recorded")
         rows.append(TableRow(label=analysis.label(run.arm), cells=tuple(Cell(text=t) for t in texts)))
     return Table(
         key="losses",

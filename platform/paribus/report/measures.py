@@ -146,10 +146,16 @@ def gain_measure(evaluate: Evaluate) -> Measure:
     )
 
 
-def series(run: RunData, metric: str) -> list[tuple[int, float]]:
-    """Return step and value of a metric where it is present and finite."""
-    points = ((line.step, line.values[metric]) for line in run.lines if metric in line.values)
-    return [(step, value) for step, value in points if math.isfinite(value)]
+def series(run: RunData, metric: str, *, first: int | None = None) -> list[tuple[int, float]]:
+    """Return step and value of a metric where it is present and finite, from step ``first`` on."""
+    found = run.recorded.series(metric, first=first)
+    return [(s, v) for s, v in zip(found.steps.tolist(), found.last.tolist(), strict=True) if math.isfinite(v)]
+
+
+def last_value(run: RunData, metric: str) -> float | None:
+    """Return the newest finite value of a metric; ``None`` if there is none."""
+    points = series(run, metric, first=run.last_step) or series(run, metric)
+    return points[-1][1] if points else None
 
 
 def value_of(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None:
@@ -227,28 +233,33 @@ def _evaluations(run: RunData, evaluate: Evaluate, *, start: bool) -> list[Evalu
 
 
 def _raw_value(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None:
-    points = series(run, measure.metric)
     match measure.rule:
         case "score":
             return _mean(v for _, v in score_steps(run, evaluate))
         case "start":
-            return next((v for step, v in points if step == 0), None)
+            return _start(run, measure.metric)
         case "late":
-            last = max((line.step for line in run.lines), default=0)
-            return _mean(v for step, v in points if step > last * (1 - LATE))
+            before = math.floor(run.last_step * (1 - LATE))
+            return _mean(v for _, v in series(run, measure.metric, first=before + 1))
         case "last":
-            return points[-1][1] if points else None
+            return last_value(run, measure.metric)
         case "sum":
+            points = series(run, measure.metric)
             return math.fsum(v for _, v in points) if points else None
         case "waste":
-            trained = series(run, TRAINED)
-            return 1 - trained[-1][1] / points[-1][1] if trained and points and points[-1][1] > 0 else None
+            trained, generated = last_value(run, TRAINED), last_value(run, measure.metric)
+            return 1 - trained / generated if trained is not None and generated and generated > 0 else None
         case "gain_per_token":
-            before = next((v for step, v in points if step == 0), None)
-            after, tokens = _mean(v for _, v in score_steps(run, evaluate)), series(run, GENERATED)
-            if before is None or after is None or not tokens or tokens[-1][1] <= 0:
+            before_training, tokens = _start(run, measure.metric), last_value(run, GENERATED)
+            after = _mean(v for _, v in score_steps(run, evaluate))
+            if before_training is None or after is None or not tokens or tokens <= 0:
                 return None
-            return (after - before) / (tokens[-1][1] / 1e6)
+            return (after - before_training) / (tokens / 1e6)
+
+
+def _start(run: RunData, metric: str) -> float | None:
+    points = run.recorded.series(metric, first=0, last=0).last.tolist()
+    return points[0] if points and math.isfinite(points[0]) else None
 
 
 def _late(key: str, metric: str) -> Measure:

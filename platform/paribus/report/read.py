@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -10,13 +12,15 @@ from typing import Any
 from paribus.errors import ParibusError, RunFolderError
 from paribus.recipe.recipe import flatten
 from paribus.report.data import Outcome, RunData, StudyData
+from paribus.report.measures import score_steps
 from paribus.store.reader import Reader
 from paribus.store.records import ResultRecord, RunRecord, StudyRecord
 from paribus.store.states import RunState
 from paribus.study.fingerprint import run_fingerprint
 from paribus.study.plan import Plan
 from paribus.study.runner import load_runner
-from paribus.track.folder import SHORT, Evaluation, MetricLine, RunFolder, read_json
+from paribus.track.folder import SHORT, Evaluation, MetricLine, RunFolder, read_evaluation, read_json
+from paribus.track.rollup import RunSeries
 
 OUTCOMES: Mapping[RunState, Outcome] = {
     RunState.SUCCEEDED: "finished",
@@ -42,52 +46,53 @@ def read_study(reader: Reader, name: str) -> StudyData:
     attempts: dict[str, int] = {}
     for attempt in reader.attempts_of(study.id):
         attempts[attempt.fingerprint] = attempts.get(attempt.fingerprint, 0) + 1
-    runs = tuple(_run(reader, r, results.get(r.fingerprint), attempts.get(r.fingerprint, 0)) for r in records)
-    return StudyData(plan=study.plan, runs=runs, provenance=_provenance(reader, study, results))
+    plan = study.plan
+    runs = tuple(_run(reader, plan, r, results.get(r.fingerprint), attempts.get(r.fingerprint, 0)) for r in records)
+    return StudyData(plan=plan, runs=runs, provenance=_provenance(reader, study, results))
 
 
-def _run(reader: Reader, record: RunRecord, result: ResultRecord | None, attempts: int) -> RunData:
-    outcome: Outcome = OUTCOMES.get(record.state, "pending")
+def _run(reader: Reader, plan: Plan, record: RunRecord, result: ResultRecord | None, attempts: int) -> RunData:
     reason = record.reason or (str(result.payload.get("reason", "")) if result else "")
-    token = result.token if result else record.token
-    lines, evaluations, trouble = _records(reader, record.fingerprint, token)
-    if outcome in ("finished", "stopped_early") and (trouble or not lines):
-        outcome, reason = "failed", f"its records cannot be read: {trouble or 'there are none'}"
-    return RunData(
+    run = RunData(
         fingerprint=record.fingerprint,
         arm=record.arm,
         seed=record.seed,
-        outcome=outcome,
+        outcome=OUTCOMES.get(record.state, "pending"),
         state=str(record.state),
         reason=reason,
         attempts=attempts,
-        lines=lines,
-        evaluations=evaluations,
     )
+    ended = run.outcome in ("finished", "stopped_early")
+    token = result.token if result else record.token
+    try:
+        stored = RunSeries(reader.home, record.fingerprint, token)
+        run = replace(run, stored=stored)
+        evaluations = _evaluations(stored, score_steps(run, plan.evaluate), plan) if ended else ()
+        trouble = "" if stored.span else "there are none"
+    except RunFolderError as error:
+        run = replace(run, stored=None, lines=_readable(reader, record.fingerprint, token))
+        evaluations, trouble = (), str(error)
+    if ended and trouble:
+        return replace(run, outcome="failed", reason=f"its records cannot be read: {trouble}")
+    return replace(run, evaluations=evaluations)
 
 
-def _records(
-    reader: Reader, fingerprint: str, token: int
-) -> tuple[tuple[MetricLine, ...], tuple[Evaluation, ...], str]:
-    """Return metric lines, evaluations and what was wrong with them, of the newest attempt that wrote any.
+def _evaluations(stored: RunSeries, score: Sequence[tuple[int, float]], plan: Plan) -> tuple[Evaluation, ...]:
+    """Return the evaluations that make the score and the one before training, as far as they have counts."""
+    name = plan.evaluate.primary_metric.rpartition("/")[0].removeprefix("eval/")
+    steps = sorted({0, *(step for step, _ in score)})
+    paths = (folder.evaluation(name, s) for s in steps if (folder := stored.folder_at(s)) is not None)
+    return tuple(read_evaluation(path) for path in paths if path.is_file())
 
-    A resumed attempt carries the lines of the earlier one over, so that one folder holds them all.
-    """
-    for number in range(token, 0, -1):
-        folder = RunFolder.of(reader.home, fingerprint, number)
-        by_step: dict[int, MetricLine] = {}
-        trouble = ""
-        try:
-            for line in folder.read_metrics():
-                earlier = by_step.get(line.step)
-                values = {**(earlier.values if earlier else {}), **line.values}
-                by_step[line.step] = MetricLine(step=line.step, time_ms=line.time_ms, values=values)
-            evaluations = folder.read_evaluations()
-        except RunFolderError as error:
-            trouble, evaluations = str(error), ()
-        if by_step or trouble:
-            return tuple(by_step[s] for s in sorted(by_step)), evaluations, trouble
-    return (), (), ""
+
+def _readable(reader: Reader, fingerprint: str, token: int) -> tuple[MetricLine, ...]:
+    """Return the lines before the first that cannot be read, of the newest attempt that has a metric file."""
+    folders = (RunFolder.of(reader.home, fingerprint, n) for n in range(token, 0, -1))
+    newest = next((f for f in folders if f.metrics.exists()), None)
+    lines: list[MetricLine] = []
+    with suppress(RunFolderError):
+        lines.extend(newest.read_metrics() if newest else ())
+    return tuple(lines)
 
 
 def _provenance(reader: Reader, study: StudyRecord, results: Mapping[str, ResultRecord]) -> dict[str, str]:

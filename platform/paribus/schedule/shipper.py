@@ -1,4 +1,6 @@
-"""Mirrors the run folders to MLflow: ``python -m paribus.schedule.shipper HOME``, one process a home folder.
+"""Packs metric series and mirrors the run folders to MLflow: ``python -m paribus.schedule.shipper HOME``.
+
+One process a home folder.
 
 It may lag, it never blocks a run, and it loses nothing: it reads files that stay, notes how far MLflow has them, and
 after any crash sends the rest again with the times of the records, which doubles nothing. When its standard input is
@@ -103,6 +105,7 @@ class Shipper:
         self._ledger = ledger
         self._commit = commit
         self._clock = clock
+        self._packed: dict[str, int] = {}
         self._courses: dict[str, _Course] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         self.trouble = ""
@@ -115,6 +118,7 @@ class Shipper:
         """
         closed = self._ledger.closed_runs()
         waiting = [s for s in self._reader.shipments() if closed.get(s.fingerprint, 0) < s.token]
+        self._pack(waiting)
         self.trouble = self.trouble if self._failures else ""
         for shipment in waiting:
             count, again = self._failures.get(shipment.fingerprint, (0, 0.0))
@@ -133,6 +137,25 @@ class Shipper:
         # a run without a folder here was trained on another host, whose shipper ships it
         left = (s for s in waiting if s.terminal and closed.get(s.fingerprint, 0) < s.token)
         return sum(bool(self._folders(s)) for s in left)
+
+    def _pack(self, waiting: Iterable[Shipment]) -> None:
+        """Pack the series of runs that go on or have just ended, whatever MLflow does; readers pack what is left."""
+        from paribus.track.rollup import pack  # numpy, which the process that starts this one does without
+
+        until = self._clock() + _PERIOD_S
+        for shipment in waiting:
+            if self._clock() > until:
+                return
+            if self._packed.get(shipment.fingerprint) == shipment.token:
+                continue
+            folder = RunFolder.of(self._reader.home, shipment.fingerprint, shipment.token)
+            try:
+                pack(folder, ended=shipment.terminal)
+            except (RunFolderError, OSError) as error:
+                _log.warning("series of run %s: %s", shipment.fingerprint, error)
+                self._packed[shipment.fingerprint] = shipment.token
+            if shipment.terminal:
+                self._packed[shipment.fingerprint] = shipment.token
 
     def _ship(self, shipment: Shipment) -> bool:
         """Ship what is new of a run; return whether it is complete."""

@@ -8,7 +8,8 @@ file                    written by         content
 ``job.json``            scheduler          the :class:`~paribus.study.job.Job`
 ``attempt.json``        supervisor         pid, process group, start time, boot id, host, fence token
 ``metrics.jsonl``       runner             one line a step: ``{"step", "time_ms", "values": {name: number}}``
-``evals/<step>.json``   runner             one evaluation: :class:`Evaluation`
+``series.bin``          shipper, readers   the metrics as series (:mod:`~paribus.track.rollup`); made again when gone
+``evals/<set>-<step>``  runner             one evaluation: :class:`Evaluation`
 ``samples.jsonl``       runner             some responses of each evaluation, for reading
 ``checkpoint/``         runner             the newest checkpoint, safetensors and JSON
 ``environment.json``    runner             versions of everything that the numbers depend on
@@ -31,6 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import RunFolderError
+
+_STEPS = 1 << 53  # exact as a number of JSON
 
 SHORT = 12
 """Digits of a fingerprint that name a folder and are shown to people."""
@@ -120,6 +123,7 @@ class RunFolder:
         self.job = path / "job.json"
         self.attempt = path / "attempt.json"
         self.metrics = path / "metrics.jsonl"
+        self.series = path / "series.bin"
         self.evals = path / "evals"
         self.samples = path / "samples.jsonl"
         self.checkpoint = path / "checkpoint"
@@ -152,9 +156,13 @@ class RunFolder:
             yield parse_metric_line(text, f"{self.metrics}:{number}")
 
     def write_evaluation(self, evaluation: Evaluation) -> None:
-        """Write ``evals/<step>.json``."""
+        """Write ``evals/<set>-<step>.json``."""
         self.evals.mkdir(exist_ok=True)
-        write_json(self.evals / f"{evaluation.set}-{evaluation.step:06d}.json", asdict(evaluation))
+        write_json(self.evaluation(evaluation.set, evaluation.step), asdict(evaluation))
+
+    def evaluation(self, name: str, step: int) -> Path:
+        """Return the file of the evaluation on the problem set ``name`` after ``step`` steps."""
+        return self.evals / f"{name}-{step:06d}.json"
 
     def read_evaluations(self) -> tuple[Evaluation, ...]:
         """Return all evaluations by step.
@@ -162,14 +170,21 @@ class RunFolder:
         Raises:
             RunFolderError: a file is not an evaluation.
         """
-        found = []
-        for path in sorted(self.evals.glob("*.json")) if self.evals.is_dir() else []:
-            raw = read_json(path)
-            try:
-                found.append(Evaluation(**{k: _frozen(v) for k, v in raw.items()}))
-            except TypeError as error:
-                raise RunFolderError(f"{path} is not an evaluation: {error}") from error
+        found = map(read_evaluation, self.evals.glob("*.json") if self.evals.is_dir() else ())
         return tuple(sorted(found, key=lambda e: (e.set, e.step)))
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """Return the evaluation in a file.
+
+    Raises:
+        RunFolderError: the file is not one.
+    """
+    raw = read_json(path)
+    try:
+        return Evaluation(**{k: _frozen(v) for k, v in raw.items()})
+    except (TypeError, AttributeError) as error:
+        raise RunFolderError(f"{path} is not an evaluation: {error}") from error
 
 
 def _frozen(value: Any) -> Any:
@@ -185,6 +200,8 @@ def parse_metric_line(text: bytes, place: str) -> MetricLine:
     try:
         raw = json.loads(text)
         values = {str(k): from_json_number(v) for k, v in raw["values"].items()}
+        if abs(int(raw["step"])) >= _STEPS:
+            raise ValueError(f"no run has {raw['step']} steps")
         return MetricLine(step=int(raw["step"]), time_ms=int(raw["time_ms"]), values=values)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise RunFolderError(f"{place}: not a metric line: {error}") from error

@@ -12,6 +12,7 @@ from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.study.job import Evaluate, Job
 from paribus.testing.plans import small_plan
+from paribus.track import rollup
 from paribus.track.folder import MetricLine, RunFolder
 
 
@@ -139,6 +140,23 @@ def write(folder, steps, time_ms=1000, value=lambda step: float(step)):
     """Append metric lines."""
     for step in steps:
         folder.append_metrics(MetricLine(step=step, time_ms=time_ms + step, values={"reward/mean": value(step)}))
+
+
+def test_series_are_packed_while_mlflow_is_down(case, monkeypatch):
+    """Large blocks while the run goes on, the rest at its end; a reader then needs no metric line."""
+    monkeypatch.setattr(rollup, "BLOCK", 1000)
+    folder, shipper = case.attempt(), case.shipper()
+    case.mirror.calls_until_failure = 0
+    write(folder, range(100))
+    shipper.turn()
+    packed = folder.series.stat().st_size
+    write(folder, range(100, 105))
+    case.finish()
+    shipper.turn()
+    assert folder.series.stat().st_size > packed
+    whole = folder.metrics.stat().st_size
+    folder.metrics.write_bytes(b"x" * whole)
+    assert rollup.RunSeries(case.home, case.run, 1).series("reward/mean").last.tolist() == list(range(105))
 
 
 def test_lines_are_shipped_as_they_come_and_the_run_is_closed_at_its_end(case):

@@ -1,0 +1,200 @@
+"""Series of one metric over steps, point by point or in buckets of steps. Pure: arrays in, arrays out.
+
+A bucket of width w holds the steps k w to (k + 1) w - 1. Buckets of buckets are again buckets, so that coarse ones can
+be made from finer ones; widths are powers of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paribus.track.folder import MetricLine
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+ARRAYS = ("steps", "min", "max", "mean", "last", "count", "nans")
+"""The arrays of a series."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Series:
+    """What a metric did over steps; all arrays have one entry a bucket that holds a point, by step.
+
+    At width 1 a bucket is a point, and ``min``, ``max``, ``mean`` and ``last`` are its value.
+
+    Attributes:
+        width: steps a bucket.
+        steps: step of the bucket's last point.
+        min: smallest value that is not NaN; NaN if there is none, as in ``max`` and ``mean``.
+        max: largest value that is not NaN.
+        mean: mean of the values that are not NaN.
+        last: value of the last point, NaN or not.
+        count: points, NaN or not.
+        nans: points that are NaN.
+    """
+
+    width: int
+    steps: Ints
+    min: Floats
+    max: Floats
+    mean: Floats
+    last: Floats
+    count: Ints
+    nans: Ints
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def buckets(self) -> Ints:
+        """Number k of each bucket: the same in every run, whatever steps it recorded."""
+        return self.steps // self.width
+
+    def at(self, step: int) -> float:
+        """Return the last value of the bucket that ends with this step; NaN if there is none."""
+        place = int(np.searchsorted(self.steps, step))
+        return float(self.last[place]) if place < len(self) and self.steps[place] == step else float("nan")
+
+    def between(self, first: int | None, last: int | None) -> Series:
+        """Return the buckets that hold steps from ``first`` to ``last``, whole; ``None``: no bound."""
+        kept = np.ones(len(self), bool)
+        if first is not None:
+            kept &= self.buckets >= first // self.width
+        if last is not None:
+            kept &= self.buckets <= last // self.width
+        return self if kept.all() else Series(width=self.width, **{k: getattr(self, k)[kept] for k in ARRAYS})
+
+    def bucketed(self, width: int) -> Series:
+        """Return wider buckets; neighbours that lie in the same one become one.
+
+        Args:
+            width: a multiple of the width.
+        """
+        ids = self.steps // width
+        starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 1))
+        if len(starts) == len(self):
+            return Series(**{**vars(self), "width": width})
+        ends = np.append(starts[1:], len(self)) - 1
+        valid = self.count - self.nans
+        total = np.add.reduceat(valid, starts)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            share = valid / np.repeat(total, ends - starts + 1)  # weights first: a sum of values may overflow
+            mean = np.add.reduceat(np.where(valid > 0, self.mean * share, 0.0), starts)
+            low, high = np.fmin.reduceat(self.min, starts), np.fmax.reduceat(self.max, starts)
+            mean = np.where(total > 0, np.clip(mean, low, high), np.nan)  # rounding would leave the range
+        return Series(
+            width=width,
+            steps=self.steps[ends],
+            min=low,
+            max=high,
+            mean=mean,
+            last=self.last[ends],
+            count=np.add.reduceat(self.count, starts),
+            nans=np.add.reduceat(self.nans, starts),
+        )
+
+
+def points(steps: Ints, values: Floats) -> Series:
+    """Return a series of width 1; where a step occurs again, the later value counts."""
+    if (np.diff(steps) <= 0).any():
+        reverse = len(steps) - 1 - np.unique(steps[::-1], return_index=True)[1]
+        steps, values = steps[reverse], values[reverse]
+    one = np.ones(len(steps), np.int64)
+    nans = np.isnan(values).astype(np.int64)
+    return Series(width=1, steps=steps, min=values, max=values, mean=values, last=values, count=one, nans=nans)
+
+
+def joined(parts: Sequence[Series], width: int = 1) -> Series:
+    """Return parts of one series as one; at width 1 the later part counts where steps occur again.
+
+    Args:
+        parts: of this width, or at width 1 all; wider ones follow each other, with at most a bucket in common.
+        width: width of the parts.
+    """
+    if not parts:
+        return points(np.empty(0, np.int64), np.empty(0)).bucketed(width)
+    if len(parts) == 1:
+        return parts[0]
+    if width == 1:
+        return points(np.concatenate([p.steps for p in parts]), np.concatenate([p.last for p in parts]))
+    arrays = {k: np.concatenate([getattr(p, k) for p in parts]) for k in ARRAYS}
+    return Series(width=width, **arrays).bucketed(width)
+
+
+def width_for(first: int, last: int, least: int | None) -> int:
+    """Return the largest power of two that cuts steps ``first`` to ``last`` into at least so many buckets; else 1."""
+    width = 1
+    while least is not None and last // (2 * width) - first // (2 * width) + 1 >= max(least, 2):
+        width *= 2
+    return width
+
+
+class Recorded(Protocol):
+    """What a run has recorded: :class:`Columns` in memory, :class:`~paribus.track.rollup.RunSeries` in files."""
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """First and last step with a metric line; ``None`` without any."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Metrics that occur."""
+
+    def series(
+        self, metric: str, *, first: int | None = None, last: int | None = None, least: int | None = None
+    ) -> Series:
+        """Return a metric from step ``first`` to ``last``, in the widest buckets that are at least so many.
+
+        Args:
+            metric: its name; one that does not occur gives an empty series.
+            first: first step; ``None``: the first of the run. The bucket that holds it is given whole.
+            last: last step; ``None``: the last of the run, likewise. Give both for equal buckets in several runs.
+            least: how many buckets would fill the range; absent: every point.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Columns:
+    """Metric lines as one series a metric, every point.
+
+    Attributes:
+        span: first and last step with a line; ``None`` without any.
+        by_name: series of width 1.
+    """
+
+    span: tuple[int, int] | None
+    by_name: Mapping[str, Series]
+
+    @classmethod
+    def of(cls, lines: Iterable[MetricLine]) -> Columns:
+        """Return the columns of metric lines; where a metric comes again at a step, the later line counts."""
+        found: dict[str, tuple[list[int], list[float]]] = {}
+        steps = []
+        for line in lines:
+            steps.append(line.step)
+            for name, value in line.values.items():
+                column = found.get(name) or found.setdefault(name, ([], []))
+                column[0].append(line.step)
+                column[1].append(value)
+        by_name = {n: points(np.asarray(s, np.int64), np.asarray(v, np.float64)) for n, (s, v) in found.items()}
+        return cls(span=(min(steps), max(steps)) if steps else None, by_name=by_name)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Metrics that occur."""
+        return frozenset(self.by_name)
+
+    def series(
+        self, metric: str, *, first: int | None = None, last: int | None = None, least: int | None = None
+    ) -> Series:
+        """Return a metric as :class:`Recorded` says."""
+        lowest, highest = self.span or (0, 0)
+        width = width_for(lowest if first is None else first, highest if last is None else last, least)
+        found = self.by_name[metric] if metric in self.by_name else joined([])
+        return found.bucketed(width).between(first, last)
