@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick coverage conformance mutants faults engines clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage conformance mutants faults engines clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -71,6 +71,12 @@ benchmark-scheduler: $(STAMP) $(PEERS)/.installed ## scale of the store at 100,0
 
 benchmark-scheduler-quick: $(STAMP) ## the same with small studies and no peers, in a minute
 	$(BIN)/python benchmarks/scheduler.py --quick --growth-below 2.5
+
+benchmark-series: $(STAMP) ## metric series beside JSON lines; the report of 1,000 runs x 10,000 steps; needs 3 GB of disk
+	$(BIN)/python benchmarks/rollups.py --ratio-above 20 --seconds-below 10 --gb-below 2
+
+benchmark-series-quick: $(STAMP) ## the same with 100 runs x 2,000 steps, ratios alone
+	$(BIN)/python benchmarks/rollups.py --quick --ratio-above 10 --gb-below 2
 
 coverage: $(STAMP) ## what the intervals of a report cover, simulated: writes docs/reference/statistics.md
 	$(BIN)/python benchmarks/coverage.py

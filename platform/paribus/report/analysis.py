@@ -131,7 +131,14 @@ class Analysis:
 
     def runs(self, arm: str) -> tuple[RunData, ...]:
         """Return the arm's runs by seed."""
-        return self.data.of_arm(arm)
+        return self._runs[arm]
+
+    @cached_property
+    def _runs(self) -> Mapping[str, tuple[RunData, ...]]:
+        found: dict[str, list[RunData]] = {a.key: [] for a in self.plan.arms}
+        for run in sorted(self.data.runs, key=lambda r: r.seed):
+            found[run.arm].append(run)
+        return {arm: tuple(runs) for arm, runs in found.items()}
 
     def values(self, arm: str, measure: Measure) -> Values:
         """Return seed to number, for the seeds that have one."""

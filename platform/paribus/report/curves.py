@@ -35,8 +35,11 @@ Points: TypeAlias = Mapping[int, tuple[float, float]]
 CURVE = 400
 """Points that a curve has at least where it had more."""
 
-ALL_CURVES = 60_000
-"""The same for all curves together: about 3 MB of a page. Many arms have fewer points each."""
+ALL_CURVES = 24_000
+"""The same for all curves together, so that a page has less than 5 MB. Many arms have fewer points each."""
+
+SINGLE_RUNS = 100
+"""Runs of a panel above which the points of single seeds are left out where there is a band."""
 
 CAPTION = (
     "One line an arm: the mean over seeds while all its seeds are there, with a 95% t band from 3 seeds on; below "
@@ -81,9 +84,9 @@ class _Grid:
         return width_for(0, self.last, self.least)
 
     def points(self, run: RunData, metric: str) -> Points:
-        found = run.recorded.series(metric, first=0, last=self.last, least=self.least)
+        found = run.recorded.series(metric, first=0, last=self.last, least=self.least).finite()
         rows = zip(found.buckets.tolist(), found.steps.tolist(), found.mean.tolist(), strict=True)
-        return {bucket: (float(step), value) for bucket, step, value in rows if math.isfinite(value)}
+        return {bucket: (float(step), value) for bucket, step, value in rows}
 
     def points_by_tokens(self, run: RunData, metric: str, scale: float) -> Points:
         tokens = run.recorded.series(GENERATED)
@@ -135,6 +138,7 @@ def _panel(
 ) -> Panel:
     title, x_label, y_label = labels
     lines = []
+    points = points and sum(len(analysis.runs(arm)) for _, arm in named) <= SINGLE_RUNS
     for label, arm in named:
         runs = analysis.runs(arm)
         lines.append(_line(label, {r.seed: curve(r) for r in runs}, _settled(runs), points=points))

@@ -148,8 +148,13 @@ def gain_measure(evaluate: Evaluate) -> Measure:
 
 def series(run: RunData, metric: str, *, first: int | None = None) -> list[tuple[int, float]]:
     """Return step and value of a metric where it is present and finite, from step ``first`` on."""
-    found = run.recorded.series(metric, first=first)
-    return [(s, v) for s, v in zip(found.steps.tolist(), found.last.tolist(), strict=True) if math.isfinite(v)]
+    found = run.recorded.series(metric, first=first).finite()
+    return list(zip(found.steps.tolist(), found.last.tolist(), strict=True))
+
+
+def _values(run: RunData, metric: str, *, first: int | None = None) -> list[float]:
+    values: list[float] = run.recorded.series(metric, first=first).finite().last.tolist()
+    return values
 
 
 def last_value(run: RunData, metric: str) -> float | None:
@@ -198,8 +203,10 @@ def counts_of(run: RunData, measure: Measure, evaluate: Evaluate) -> Counts | No
 
     Counts of several evaluations are added problem by problem, so that they are not taken as independent.
     """
+    if measure.rule not in ("score", "start"):
+        return None
     used = _evaluations(run, evaluate, start=measure.rule == "start")
-    if measure.rule not in ("score", "start") or not used or len({e.problems for e in used}) != 1:
+    if not used or len({e.problems for e in used}) != 1:
         return None
     if not evaluate.primary_metric.endswith(f"/avg_at_{used[0].samples}"):
         return None
@@ -240,12 +247,12 @@ def _raw_value(run: RunData, measure: Measure, evaluate: Evaluate) -> float | No
             return _start(run, measure.metric)
         case "late":
             before = math.floor(run.last_step * (1 - LATE))
-            return _mean(v for _, v in series(run, measure.metric, first=before + 1))
+            return _mean(_values(run, measure.metric, first=before + 1))
         case "last":
             return last_value(run, measure.metric)
         case "sum":
-            points = series(run, measure.metric)
-            return math.fsum(v for _, v in points) if points else None
+            values = _values(run, measure.metric)
+            return math.fsum(values) if values else None
         case "waste":
             trained, generated = last_value(run, TRAINED), last_value(run, measure.metric)
             return 1 - trained / generated if trained is not None and generated and generated > 0 else None

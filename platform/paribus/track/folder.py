@@ -188,7 +188,9 @@ def read_evaluation(path: Path) -> Evaluation:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    return tuple(map(_frozen, value)) if any(isinstance(v, list) for v in value) else tuple(value)
 
 
 def parse_metric_line(text: bytes, place: str) -> MetricLine:

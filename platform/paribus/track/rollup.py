@@ -21,6 +21,8 @@ from paribus.track.folder import MetricLine, RunFolder
 from paribus.track.series import Columns, Series, joined, width_for
 from paribus.track.spool import Tail
 
+_SHORT = 64  # points of a series that is kept in memory: evaluations, which a report asks for again and again
+
 BLOCK = 1 << 19
 """Bytes of metric lines that make a block; fewer wait for the end of the attempt."""
 
@@ -177,6 +179,7 @@ class RunSeries:
 
     def __init__(self, home: Path, run: str, token: int) -> None:
         self._attempts: list[tuple[AttemptSeries, int | None]] = []
+        self._short: dict[tuple[str, int | None, int | None, int | None], Series] = {}
         before: int | None = None
         for number in range(token, 0, -1):
             if before == 0:
@@ -197,6 +200,7 @@ class RunSeries:
         Raises:
             RunFolderError: as above.
         """
+        self._short.clear()
         for attempt, _ in self._attempts[-1:]:
             attempt.refresh()
 
@@ -219,6 +223,9 @@ class RunSeries:
         self, metric: str, *, first: int | None = None, last: int | None = None, least: int | None = None
     ) -> Series:
         """Return a metric as :class:`~paribus.track.series.Recorded` says."""
+        key = metric, first, last, least
+        if key in self._short:
+            return self._short[key]
         lowest, highest = self.span or (0, 0)
         width = width_for(lowest if first is None else first, highest if last is None else last, least)
         parts = []
@@ -228,4 +235,7 @@ class RunSeries:
             else:
                 every = attempt.series(metric, 1, None, before - 1)
                 parts.append(every.bucketed(width).between(first, last))
-        return joined([p for p in parts if len(p)] or parts[:1], width)
+        found = joined([p for p in parts if len(p)], width)
+        if len(found) <= _SHORT:
+            self._short[key] = found
+        return found

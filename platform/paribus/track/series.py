@@ -68,6 +68,13 @@ class Series:
             kept &= self.buckets >= first // self.width
         if last is not None:
             kept &= self.buckets <= last // self.width
+        return self._only(kept)
+
+    def finite(self) -> Series:
+        """Return the buckets whose mean is neither NaN nor infinite."""
+        return self._only(np.isfinite(self.mean))
+
+    def _only(self, kept: NDArray[np.bool_]) -> Series:
         return self if kept.all() else Series(width=self.width, **{k: getattr(self, k)[kept] for k in ARRAYS})
 
     def bucketed(self, width: int) -> Series:
