@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -169,7 +168,7 @@ def life(home: Path, number: int, last: int, told: Any) -> None:
     with Store.open(home) as store:
         study = store.add_study(direct)
         told.put(("submit", study.name))
-        take = [store.claim(study.id, engine="inline", worker=socket.gethostname()) for _ in range(3)]
+        take = [store.claim(study.id, engine="inline", worker=scheduler.worker_of(home)) for _ in range(3)]
         one, two, three = (c for c in take if c is not None)
         for claim in (one, two, three):
             store.submitted(claim.run_id, claim.token, claim.submit_name)

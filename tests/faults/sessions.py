@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.engines.local import LocalEngine
-from paribus.schedule import desk, scheduler, session
+from paribus.schedule import desk, flights, session
 from paribus.schedule.session import Settings, run_study
 from paribus.study.plan import Plan
 
@@ -51,7 +51,7 @@ def work(home: Path, plan: Plan, slots: int, prepare: Callable[[], None] = lambd
 def far_away(notes: Path) -> None:
     """Let no one kill the attempts of this process's scheduler, and note every request of theirs with its answer."""
     session.load_engine = lambda _: FarEngine  # type: ignore[attr-defined]
-    scheduler._kill_processes = lambda _: True  # type: ignore[attr-defined]
+    flights._kill_processes = lambda _: True  # type: ignore[attr-defined]
     answer_to = desk.answer_to
 
     def noting(store: Any, request: dict[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def test_a_broken_set_up_pauses_the_study_and_retry_goes_on(home, monkeypatch):
     again = run_study(plan, settings, Display())
     assert (again.ending, again.trained, again.counts) == (Ending.PAUSED, False, summary.counts)
     assert f"paused: {summary.paused}" in say(status, home, "small")
-    assert "(paused)" in say(status, home)
+    assert "small is paused: 3 arms failed" in say(status, home)
     orders(monkeypatch)
     said = say(retry, home, "small")
     assert "paused" not in say(status, home, "small")

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from paribus.cli.db import command
 from paribus.errors import StoreError
 from paribus.schedule import session
+from paribus.schedule.holder import hold
 from paribus.schedule.scheduler import Ending
 from paribus.schedule.session import Settings, run_study
 from paribus.store.audit import audit
@@ -63,7 +64,7 @@ def test_current_and_upgrade(home):
 def test_no_upgrade_under_a_running_study(home):
     """The lock of the home folder is respected."""
     Store.open(home).close()
-    with session.only_one(home), pytest.raises(StoreError, match="another `paribus run` works"):
+    with hold(home, "paribus run"), pytest.raises(StoreError, match=r"`paribus run` \(process \d+\) works in"):
         db(home, "upgrade")
 
 

@@ -12,6 +12,8 @@ from paribus.errors import ParibusError
 COMMANDS = {
     "plan": "Show what a study comes to, before anything is run.",
     "run": "Run a study, or go on with it, and write its report.",
+    "submit": "Put a study into the store, for the scheduler to train.",
+    "scheduler": "Train what is submitted, several studies side by side.",
     "status": "Show the runs of the studies in the store.",
     "report": "Write the tables and figures of a study.",
     "cancel": "Cancel the runs of a study, or of one arm.",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from pydantic import BaseModel
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from paribus.recipe.recipe import flatten
+
+if TYPE_CHECKING:
+    from paribus.store.states import RunState
 
 WIDTH = 100
 """Columns of output that does not go to a terminal."""
@@ -42,6 +48,16 @@ def describe(part: BaseModel) -> str:
     kind = values.pop("kind", "")
     rest = ", ".join(f"{path.removesuffix('.kind')}={shown(value)}" for path, value in values.items())
     return f"{kind} ({rest})" if kind and rest else kind or rest
+
+
+def states_text(counts: Mapping[RunState, int] | Mapping[str, int]) -> str:
+    """Return e.g. ``3 succeeded, 2 queued``."""
+    return ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in counts.items())
+
+
+def terms_text(priority: int, weight: float) -> str:
+    """Return how a study is served beside others."""
+    return f"priority {priority}, weight {weight:g}"
 
 
 def duration(seconds: float) -> str:

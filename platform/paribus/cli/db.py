@@ -36,13 +36,13 @@ def current(folder: Path | None) -> None:
 @_HOME
 def upgrade(folder: Path | None) -> None:
     """Bring the database to the newest revision. End `paribus run` first, and make a copy: `paribus db backup`."""
-    from paribus.schedule.session import only_one
+    from paribus.schedule.holder import hold
     from paribus.store.migrate import HEAD, revision_of
     from paribus.store.migrate import upgrade as migrate
 
     database, place = existing(folder)
     place.mkdir(parents=True, exist_ok=True)
-    with only_one(place):
+    with hold(place, "paribus db upgrade"):
         with database.read() as connection:
             before = revision_of(connection)
         migrate(database, place / "migrate.lock")

@@ -15,10 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from paribus.cli.console import duration
-from paribus.schedule.progress import RunView, StudyView
+from paribus.schedule.progress import Display, RunView, StudyView
 
 if TYPE_CHECKING:
-    from paribus.schedule.session import Display
     from paribus.study.plan import Plan
 
 _LAMPS = {"ok": ("●", "green"), "warn": ("●", "yellow"), "critical": ("●", "red")}
@@ -44,11 +43,10 @@ def display_for(stream: TextIO, plan: Plan) -> Iterator[Display]:
 
 
 class PlainDisplay:
-    """One line an event, and the counts now and then."""
+    """One line an event, and the counts of each study now and then."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._shown = time.monotonic()
+        self._shown: dict[str, tuple[dict[str, int], float]] = {}
 
     def say(self, line: str) -> None:
         """Print the line."""
@@ -58,10 +56,11 @@ class PlainDisplay:
         """Print the counts when a run has ended, or half a minute after the last time."""
         now = time.monotonic()
         ended = {str(s): n for s, n in view.counts.items() if s not in (*_WAITING, *_LIVE)}
-        if ended == self._counts and now - self._shown < _EVERY_S:
+        before, at = self._shown.setdefault(view.study, ({}, now))
+        if ended == before and now - at < _EVERY_S:
             return
-        self._counts, self._shown = ended, now
-        click.echo(f"{counts_line(view)}, {view.done:.0%} of the steps{_left(view)}")
+        self._shown[view.study] = (ended, now)
+        click.echo(f"{view.study}: {counts_line(view)}, {view.done:.0%} of the steps{_left(view)}")
 
 
 class LiveDisplay:

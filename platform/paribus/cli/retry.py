@@ -49,5 +49,5 @@ def lines(subject: str, done: Revival) -> list[str]:
     ]
     said = [f"{subject}: {', '.join(p for p in parts if p) or 'nothing has failed or been cancelled'}"]
     if done.queued or done.lifted:
-        said.append("They are trained by the `paribus run` of this study: type it again if it is not running.")
+        said.append("They are trained by the `paribus scheduler`, or by the `paribus run` of this study: start one.")
     return said

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paribus.cli.console import duration
+from paribus.cli.console import duration, states_text
 
 if TYPE_CHECKING:
     from paribus.schedule.session import Summary
@@ -28,7 +28,10 @@ INTERRUPTED = 130
 def command(
     study: Path, engine: str, slots: int | None, options: Path | None, folder: Path | None, report: bool
 ) -> None:
-    """Train STUDY and write its report. Typed again, it goes on where it was; a finished study is not trained again."""
+    """Train STUDY and write its report. Typed again, it goes on where it was; a finished study is not trained again.
+
+    Where a `paribus scheduler` serves the home folder it trains the study, and this command only follows.
+    """
     from paribus.study.expand import make_plan
     from paribus.study.home import home
     from paribus.study.load import load_study
@@ -45,7 +48,7 @@ def command(
         summary = run_study(plan, settings, display)
     for line in closing_lines(summary, settings.home):
         click.echo(line)
-    if report and summary.ending != "interrupted":
+    if report and summary.ending not in ("interrupted", "left"):
         write_report(settings.home, plan.study)
     sys.exit(exit_status(summary))
 
@@ -64,11 +67,16 @@ def write_report(folder: Path, study: str) -> None:
 
 def closing_lines(summary: Summary, folder: Path) -> list[str]:
     """Return what to say when the session has ended."""
-    counts = ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in summary.counts.items())
+    counts = states_text(summary.counts)
     lines = []
     match summary.ending:
         case "interrupted":
             lines.append("Stopped. Type the same command to go on.")
+        case "left":
+            lines.append(
+                f"The scheduler goes on with it. Look: paribus status {summary.study.name} --home {folder}; type the "
+                f"same command to follow it again, or end it: paribus cancel {summary.study.name} --home {folder}"
+            )
         case "budget":
             lines.append(
                 f"Stopped: the budget does not allow another run (paribus status {summary.study.name} shows it). "
@@ -89,7 +97,7 @@ def closing_lines(summary: Summary, folder: Path) -> list[str]:
 
 def exit_status(summary: Summary) -> int:
     """Return 130 after Ctrl-C; 1 if a run failed, or the budget or a pause ended the study; else 0."""
-    if summary.ending == "interrupted":
+    if summary.ending in ("interrupted", "left"):
         return INTERRUPTED
     failed = summary.counts.keys() & {"FAILED", "QUARANTINED"}
     return int(bool(failed) or summary.ending in ("budget", "paused"))

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paribus.store.states import TERMINAL, RunState
+from paribus.store.states import LIVE, TERMINAL, RunState
 
 if TYPE_CHECKING:
+    from paribus.schedule.holder import Holder
     from paribus.schedule.progress import RunView
     from paribus.store.reader import Reader
-    from paribus.store.records import StudyRecord
+    from paribus.store.records import StudyEntry, StudyRecord
 
 PAGE = 200
 """Runs on a page."""
@@ -36,28 +37,44 @@ _LAST = ("reward/mean", "reward/correct_frac")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(study: str | None, folder: Path | None, page: int, states: tuple[str, ...], as_json: bool) -> None:
     """Show the studies in the store, or the runs of STUDY: state, attempt, step, last reward, why one failed."""
+    from paribus.schedule.holder import holder_of
     from paribus.store.reader import Reader
     from paribus.study.home import home
 
     with Reader.look(folder or home()) as reader:
         if study is None:
-            show_studies(studies(reader), as_json)
+            show_studies(studies(reader), holder_of(reader.home), as_json)
         else:
             show_runs(page_of(reader, study, page, [RunState(s.upper()) for s in states] or tuple(RunState)), as_json)
 
 
 def studies(reader: Reader) -> list[dict[str, Any]]:
     """Return one entry a study name, with the counts of its newest plan."""
-    newest = {s.name: s for s in reader.studies()}
-    return [
-        {
-            "study": s.name,
-            "runs": len(s.plan.runs),
-            "states": {str(k): n for k, n in reader.counts(s.id).items()},
-            "paused": s.paused,
-        }
-        for s in newest.values()
-    ]
+    newest = {s.name: s for s in reader.entries()}
+    return [_study(reader, s) for s in newest.values()]
+
+
+def _study(reader: Reader, entry: StudyEntry) -> dict[str, Any]:
+    counts = reader.counts(entry.id)
+    running = sum(counts.get(state, 0) for state in LIVE)
+    if not entry.open:
+        state = "ended"
+    elif entry.paused:
+        state = "paused"
+    elif running:
+        state = "running"
+    else:
+        state = "queued" if reader.affords(entry.name) else "out of budget"
+    return {
+        "study": entry.name,
+        "state": state,
+        "priority": entry.priority,
+        "weight": entry.weight,
+        "runs": sum(counts.values()),
+        "running": running,
+        "states": {str(k): n for k, n in counts.items()},
+        "paused": entry.paused,
+    }
 
 
 def page_of(reader: Reader, name: str, page: int = 1, states: Collection[RunState] = tuple(RunState)) -> dict[str, Any]:
@@ -113,18 +130,24 @@ def _entry(view: RunView) -> dict[str, Any]:
     }
 
 
-def show_studies(entries: list[dict[str, Any]], as_json: bool) -> None:
-    """Print the studies."""
+def show_studies(entries: list[dict[str, Any]], holder: Holder | None, as_json: bool) -> None:
+    """Print the studies, why one is paused, and who trains them."""
     if as_json:
-        click.echo(json.dumps({"studies": entries}, indent=1))
+        known = {"command": holder.command, "process": holder.identity.pid, "engine": holder.engine} if holder else None
+        click.echo(json.dumps({"served_by": known, "studies": entries}, indent=1))
         return
-    from paribus.cli.console import console, table
+    from paribus.cli.console import console, states_text, table
 
-    shown = table("study", "runs", "states")
-    for entry in entries:
-        states = _in_words(entry["states"])
-        shown.add_row(entry["study"], str(entry["runs"]), f"{states} (paused)" if entry["paused"] else states)
+    shown = table("study", "state", "priority", "weight", "runs", "states")
+    for e in entries:
+        terms = (str(e["priority"]), f"{e['weight']:g}", str(e["runs"]))
+        shown.add_row(e["study"], e["state"], *terms, states_text(e["states"]))
     console().print(shown)
+    for e in entries:
+        if e["paused"]:
+            click.echo(f"{e['study']} is paused: {e['paused']}\nMend it, then: paribus retry {e['study']}")
+    on = f" on the engine {holder.engine}" if holder and holder.engine else ""
+    click.echo(f"{holder} works here{on}" if holder else "No process of this machine trains them: paribus scheduler")
 
 
 def show_runs(found: dict[str, Any], as_json: bool) -> None:
@@ -132,7 +155,7 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    from paribus.cli.console import console, table
+    from paribus.cli.console import console, states_text, table
 
     shown = table("arm", "seed", "state", "attempt", "step", "reward", "health", "reason")
     for e in found["runs"]:
@@ -143,16 +166,12 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
     console().print(shown)
     if found["pages"] > 1 or found["page"] > 1:
         click.echo(
-            f"{_in_words(found['states'])}; page {found['page']} of {found['pages']}: --page, --state show others"
+            f"{states_text(found['states'])}; page {found['page']} of {found['pages']}: --page, --state show others"
         )
     for spending in found["budget"]:
         click.echo(spending_line(spending))
     if found["paused"]:
         click.echo(f"paused: {found['paused']}\nMend it, then: paribus retry {found['study']}")
-
-
-def _in_words(states: Mapping[str, int]) -> str:
-    return ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in states.items())
 
 
 def spending_line(b: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from paribus.errors import RunFolderError
 from paribus.health.detectors import Lamp, nan, worst
@@ -30,16 +31,28 @@ class StudyView:
     """A study at one moment.
 
     Attributes:
+        study: name of the study.
         counts: runs by state.
         live: the runs that an attempt holds.
         done: share of the study's steps that are trained, 0 to 1.
         left_s: seconds to the end at the pace since the start; ``None`` before there is one.
     """
 
+    study: str
     counts: Mapping[RunState, int]
     live: tuple[RunView, ...]
     done: float
     left_s: float | None
+
+
+class Display(Protocol):
+    """Where it is shown what happens."""
+
+    def say(self, line: str) -> None:
+        """Show one line about something that happened."""
+
+    def show(self, view: StudyView) -> None:
+        """Show the progress."""
 
 
 class Follower:
@@ -78,9 +91,8 @@ class Follower:
             total += self._steps[arm] * count
             ended += self._steps[arm] * count if state in TERMINAL else 0
         trained = ended + sum(v.step for v in live)
-        return StudyView(
-            counts=counts, live=live, done=trained / total if total else 1.0, left_s=self._left(now, trained, total)
-        )
+        done, left_s = trained / total if total else 1.0, self._left(now, trained, total)
+        return StudyView(study=self._study.name, counts=counts, live=live, done=done, left_s=left_s)
 
     def _left(self, now: float, trained: int, total: int) -> float | None:
         if self._begun is None:

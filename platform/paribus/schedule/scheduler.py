@@ -1,4 +1,4 @@
-"""The loop that brings a study to its end: takes runs in queue order, starts attempts, and clears up after them.
+"""The loop that brings studies to their end: takes runs in a fair order, starts attempts, and clears up after them.
 
 An attempt is submitted in two steps: the intent, with a name that no other attempt has, is in the store before the
 engine hears of it; so after a crash nothing is started that nobody knows of.
@@ -6,30 +6,27 @@ engine hears of it; so after a crash nothing is started that nobody knows of.
 
 from __future__ import annotations
 
-import os
-import secrets
+import hashlib
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from paribus.engines.base import Engine, JobState, Spec, Status
-from paribus.engines.process import Identity, kill_group
-from paribus.errors import EngineError, LostLease, RunFolderError, RunnerError, StoreError
+from paribus.engines.base import Engine, Spec
+from paribus.errors import EngineError, ParibusError, RunnerError, StoreError
 from paribus.schedule import prepare
-from paribus.schedule.desk import answer_to
+from paribus.schedule.fair_share import Demand, Shares, choose
+from paribus.schedule.flights import GRACE_S, Flights
+from paribus.schedule.preparation import Preparation
 from paribus.store.budget import OVERRUN_S, shown_use
 from paribus.store.database import Unreachable
-from paribus.store.records import AttemptRecord, Claim, StudyRecord, unit_of
+from paribus.store.records import BudgetRecord, Claim, StudyRecord, unit_of
 from paribus.store.states import TERMINAL
 from paribus.store.store import Store
 from paribus.study.job import Job
-from paribus.track.folder import RunFolder, read_json
-
-GRACE_S = 25.0
-"""Seconds that an engine gives an attempt to end: longer than the supervisor gives its runner."""
+from paribus.track.folder import RunFolder
 
 PERIOD_S = 0.1
 """Seconds between two turns."""
@@ -37,65 +34,78 @@ PERIOD_S = 0.1
 CLAIMS = 8
 """Most runs that are claimed at once: all must have been submitted before the first lease is over."""
 
-HOLD_S = 10.0
-"""Seconds between two renewals for attempts that have no supervisor yet."""
-
-START_S = 300.0
-"""Seconds that a job may take from its start to its supervisor's first word."""
-
 CHECK_S = 1.0
-"""Seconds between two looks at what the attempts in flight have used of the budget."""
-
-LOST_S = 60.0
-"""Seconds after which a job that the engine does not know is taken for lost, where no lease tells."""
+"""Seconds between two looks at what the attempts in flight have used of their budgets."""
 
 
 class Ending(StrEnum):
-    """Why the scheduler came to its end."""
+    """Why a study is not served any more."""
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
     BUDGET = "budget"
     PAUSED = "paused"
+    LEFT = "left"
+
+
+@dataclass(kw_only=True)
+class _Served:
+    """A study that is served.
+
+    Attributes:
+        preparation: what has to come to its end before the first run; ``None`` afterwards.
+        broke: its budget has too little left for one more attempt.
+    """
+
+    study: StudyRecord
+    preparation: Preparation | None
+    broke: bool = False
 
 
 class Scheduler:
-    """Runs one study on one engine.
+    """Runs studies on one engine.
 
     Args:
         store: the store, open for writing.
         engine: where runs are started; made for this scheduler.
-        study: the study.
         office: address that supervisors report to.
         say: takes one line for people about each thing that happens.
-        host: name of this machine.
+        worker: who this scheduler is; the next one of the same name clears up after it.
+        pause: pause a study that cannot be prepared or started, instead of raising its error.
     """
 
     def __init__(
         self,
         store: Store,
         engine: Engine,
-        study: StudyRecord,
         office: Path,
         *,
         say: Callable[[str], None] = lambda _: None,
-        host: str = "",
+        worker: str = "",
+        pause: bool = False,
     ) -> None:
         self._store = store
         self._engine = engine
-        self._study = study
-        self._plan = study.plan
         self._office = office
         self._say = say
-        self._host = host or socket.gethostname()
-        self._running: dict[str, Claim | AttemptRecord] = {}
-        self._started: dict[str, float] = {}
-        self._next_hold = 0.0
-        self._told: set[str] = set()
+        self._worker = worker or worker_of(store.home)
+        self._pause = pause
+        self._flights = Flights(store, engine, self._worker, say)
+        self._served: dict[int, _Served] = {}
+        self._prepared: set[tuple[str, str]] = set()
+        self._shares = Shares()
         self._interrupts = self._obeyed = 0
         self._next_check = 0.0
-        self._broke = False
-        self._capped: set[str] = set()
+
+    @property
+    def studies(self) -> Mapping[int, StudyRecord]:
+        """The studies that are served, by number."""
+        return {number: served.study for number, served in self._served.items()}
+
+    @property
+    def idle(self) -> bool:
+        """Whether no study is served and nothing is in flight."""
+        return not self._served and not self._flights
 
     @property
     def interrupted(self) -> bool:
@@ -106,85 +116,50 @@ class Scheduler:
         """Stop: no new attempts, and those that run write a checkpoint and end. Called again: end them by force."""
         self._interrupts += 1
 
-    # ---- before the first attempt ----------------------------------------------------------------
-
     def reconcile(self) -> None:
-        """Clear up after a scheduler of this host that was killed.
+        """Clear up after a scheduler of this name that was killed.
 
         Jobs that wait or run in the engine all the same go on; the other attempts are ended and their runs queued.
 
         Raises:
             EngineError: the engine cannot tell which jobs it has.
         """
-        for attempt in self._store.live_attempts():
-            if attempt.worker != self._host:
-                continue
-            name = attempt.submit_name
-            known = attempt.engine == self._engine.name and self._engine.find(name) is not None
-            if known and self._engine.poll([name])[name].state in (JobState.PENDING, JobState.RUNNING):
-                self._running[name] = attempt
-                self._say(f"{name}: still there")
-            else:
-                self._settle(attempt, fault=False, reason="the scheduler was gone")
+        self._flights.adopt()
 
-    def prepare(self, wait: Callable[[], None]) -> None:
-        """Let the runner make what the runs share: tiny models, data.
+    # ---- which studies ---------------------------------------------------------------------------
 
-        Args:
-            wait: called between two looks.
+    def take_up(self, study: StudyRecord) -> None:
+        """Serve a study; one that is served already gets its new priority and weight."""
+        if study.id in self._served:
+            self._served[study.id].study = study
+            return
+        unfinished = {arm for arm, state in self._store.tally(study.id) if state not in TERMINAL}
+        shared = prepare.shared_parts(a.recipe for a in study.plan.arms if a.key in unfinished)
+        parts = {n: recipe for n, recipe in shared.items() if (study.plan.runner, n) not in self._prepared}
+        say = self._named(study)
+        made = Preparation(self._engine, self._store.home, study.plan.runner, parts, say) if parts else None
+        self._served[study.id] = _Served(study=study, preparation=made)
 
-        Raises:
-            RunnerError: the runner cannot; the message holds the end of its log.
-        """
-        unfinished = {arm for arm, state in self._store.tally(self._study.id) if state not in TERMINAL}
-        parts = prepare.shared_parts(a.recipe for a in self._plan.arms if a.key in unfinished)
-        session = secrets.token_hex(3)  # an engine may remember what an earlier session prepared
-        waiting, started = {f"{name}-{session}": recipe for name, recipe in parts.items()}, dict[str, float]()
-        logs = {name: self._store.home / "prepare" / f"{name}.log" for name in waiting}
-        while waiting or started:
-            while waiting and self._engine.capacity() > 0 and not self.interrupted:
-                name, recipe = waiting.popitem()
-                spec = prepare.specification(self._plan.runner, recipe, self._cache(), logs[name])
-                self._say(f"preparing {recipe.model.name} for {recipe.task.kind}")
-                self._engine.submit(spec, name)
-                started[name] = time.monotonic()
-            if self.interrupted:
-                waiting.clear()
-                for name in started:
-                    self._engine.cancel(name, 0.0)
-            statuses = self._engine.poll(started)
-            self._tell_waiting(statuses)
-            for name, status in statuses.items():
-                if status.state is JobState.ENDED or self._lost(started, name, status):
-                    del started[name]
-                    if status.exit_code != 0 and not self.interrupted:
-                        raise self._unprepared(logs[name], status)
-            wait()
+    def drop(self, study_id: int) -> None:
+        """Start no more runs of a study; what is in flight comes to its end."""
+        preparation = self._served.pop(study_id).preparation
+        if preparation is not None:
+            preparation.cancel()
 
-    def _lost(self, seen: dict[str, float], name: str, status: Status) -> bool:
-        now = time.monotonic()
-        if status.state is not JobState.UNKNOWN:
-            seen[name] = now
-        return now - seen[name] > LOST_S
-
-    def _unprepared(self, log: Path, status: Status) -> RunnerError:
-        tail = log.read_text(errors="replace")[-2000:] if log.exists() else ""
-        if not tail:
-            tail = f"its job ended before its first word{f' ({status.reason})' if status.reason else ''}."
-            if self._engine.reach is not None:
-                here, said = self._store.home, self._store.home / "engine"
-                tail += f" Do the nodes see {here} and the Python environment? What they said is in {said}"
-        return RunnerError(f"the runner `{self._plan.runner}` could not prepare the study:\n{tail}")
+    def affords(self, study: str) -> bool:
+        """Return whether the budget of a study allows another attempt."""
+        return self._budget(study).allows_another
 
     # ---- the loop --------------------------------------------------------------------------------
 
-    def run(self, wait: Callable[[], None]) -> Ending:
-        """Take turns until the study has come to its end, or somebody asks to stop.
+    def run(self, wait: Callable[[], None], enough: Callable[[Mapping[int, Ending]], bool]) -> None:
+        """Take turns until it is enough.
 
         While the database cannot be reached the runs go on as long as their leases allow.
 
         Args:
-            wait: called between two turns; sleeps, and shows progress.
+            wait: called between two turns; sleeps, shows progress, takes up studies.
+            enough: called after each turn with the studies that came to an end in it; returns whether to stop.
 
         Raises:
             Unreachable: the database cannot be reached, and somebody asked to stop.
@@ -192,136 +167,122 @@ class Scheduler:
         gone = False
         while True:
             try:
-                ending = self.turn()
+                if enough(self.turn()):
+                    return
+                gone = False
             except Unreachable as error:
                 if self.interrupted:
                     raise
                 if not gone:
                     self._say(f"{error} Trying again; Ctrl-C stops.")
                 gone = True
-            else:
-                gone = False
-                if ending is not None:
-                    return ending
             wait()
 
-    def turn(self) -> Ending | None:
-        """Take one turn; return why to stop, or ``None`` to go on."""
-        self._collect()
-        for attempt in self._store.expire():
-            self._say(f"{attempt.submit_name}: no heartbeat, taken back")
-            self._engine.cancel(attempt.submit_name, 0.0)
-            _kill_processes(RunFolder.of(self._store.home, attempt.fingerprint, attempt.token))
+    def turn(self) -> Mapping[int, Ending]:
+        """Take one turn; return the studies that are not served any more, and why."""
+        self._flights.collect(stopping=self.interrupted)
+        self._flights.expire()
         if self._interrupts > self._obeyed:
-            self._stop_attempts()
+            self._stop()
         elif not self.interrupted:
-            self._keep_to_budget()
+            self._keep_to_budgets()
+            self._prepare()
             self._claim()
-        if self._running:
-            return None
-        if self._finished():
-            return Ending.COMPLETE
-        if self.interrupted:
-            return Ending.INTERRUPTED
-        if self._store.paused(self._study.id):
-            return Ending.PAUSED
-        return Ending.BUDGET if self._broke else None
+        endings = self._endings()
+        for number in endings:
+            del self._served[number]
+        return endings
 
-    def _finished(self) -> bool:
-        return self._store.finished(self._study.id)
-
-    def _collect(self) -> None:
-        """Let go of attempts whose processes have ended; those that reported nothing are settled.
-
-        A job that the engine does not know may run all the same: it holds its run as long as it renews its lease.
-        """
-        statuses = self._engine.poll(tuple(self._running))
-        self._hold(statuses)
-        ended = [n for n, s in statuses.items() if s.state in (JobState.ENDED, JobState.UNKNOWN)]
-        if not ended:
-            return
-        live = {a.submit_name: a for a in self._store.live_attempts()}
-        for name in ended:
-            if name in live and statuses[name].state is JobState.UNKNOWN:
-                continue
-            if name in live:
-                told = f" ({statuses[name].reason})" if statuses[name].reason else ""
-                asked = self.interrupted or name in self._capped
-                reason = "interrupted" if asked else f"the supervisor ended without a report{told}"
-                self._settle(live[name], fault=not asked, reason=reason)
-            del self._running[name]
-            self._capped.discard(name)
-
-    def _hold(self, statuses: Mapping[str, Status]) -> None:
-        """Renew the leases of attempts that wait in the engine's queue, or are just starting: nobody else does yet."""
-        self._tell_waiting(statuses)
-        now = time.monotonic()
-        for name, status in statuses.items():
-            if status.state is JobState.RUNNING:
-                self._started.setdefault(name, now)
-        if now < self._next_hold:
-            return
-        self._next_hold = now + HOLD_S
-        for attempt in self._store.live_attempts():
-            name = attempt.submit_name
-            state = statuses[name].state if name in statuses and attempt.started_at is None else JobState.UNKNOWN
-            starting = state is JobState.RUNNING and now - self._started[name] < START_S
-            if not (starting or state is JobState.PENDING):
-                continue
-            with suppress(LostLease):
-                if self._store.renew(attempt.run_id, attempt.token).cancel:
-                    self._engine.cancel(name, 0.0)
-                    self._store.cancelled(attempt.run_id, attempt.token)
-
-    def _tell_waiting(self, statuses: Mapping[str, Status]) -> None:
-        """Say each reason why jobs wait once: some end only if the user does something."""
-        for status in statuses.values():
-            if status.state is JobState.PENDING and status.reason not in ("", "None", *self._told):
-                self._told.add(status.reason)
-                self._say(f"jobs wait in the queue of {self._engine.name}: {status.reason}")
-
-    def _stop_attempts(self) -> None:
+    def _stop(self) -> None:
         self._obeyed = self._interrupts
-        for name in self._running:
-            self._engine.cancel(name, GRACE_S if self._interrupts == 1 else 0.0)
+        self._flights.stop(GRACE_S if self._interrupts == 1 else 0.0)
+        for served in self._served.values():
+            if served.preparation is not None:
+                served.preparation.cancel()
+                served.preparation = None
 
-    def _settle(self, attempt: AttemptRecord, *, fault: bool, reason: str) -> None:
-        """End what is left of an attempt, then record the outcome that its supervisor left, or put the run back."""
-        folder = RunFolder.of(self._store.home, attempt.fingerprint, attempt.token)
-        if not _kill_processes(folder):
-            return  # still dying: its lease will run out
-        with suppress(LostLease):
-            if folder.outcome.exists() and answer_to(self._store, read_json(folder.outcome)).get("ok"):
-                return
-            if fault:
-                self._store.fail(attempt.run_id, attempt.token, "infrastructure", reason)
-            else:
-                self._store.release(attempt.run_id, attempt.token, reason)
+    def _endings(self) -> dict[int, Ending]:
+        quiet = [n for n, s in self._served.items() if s.preparation is None and not self._flights.of(s.study.name)]
+        endings = {}
+        for study in self._store.entries(quiet) if quiet else ():
+            if not study.open:
+                endings[study.id] = Ending.COMPLETE
+            elif self.interrupted:
+                endings[study.id] = Ending.INTERRUPTED
+            elif study.paused:
+                endings[study.id] = Ending.PAUSED
+            elif self._served[study.id].broke:
+                endings[study.id] = Ending.BUDGET
+        return endings
+
+    def _prepare(self) -> None:
+        for served in list(self._served.values()):
+            if served.preparation is None:
+                continue
+            try:
+                left = served.preparation.turn()
+            except (RunnerError, EngineError) as error:
+                served.preparation = None
+                self._trouble(served, error)
+                continue
+            self._flights.tell_waiting(left)
+            if not left:
+                self._prepared |= {(served.study.plan.runner, part) for part in served.preparation.parts}
+                served.preparation = None
+
+    def _trouble(self, served: _Served, error: ParibusError) -> None:
+        """Pause a study that cannot go on; alone on the command line, its error is that of the command."""
+        if not self._pause:
+            raise error
+        self._store.pause(served.study.id, str(error))
 
     # ---- new attempts ----------------------------------------------------------------------------
 
     def _claim(self) -> None:
-        self._broke = self._broke and self._is_broke()
-        while (free := self._engine.capacity()) > 0 and not self._broke:
-            where = {"engine": self._engine.name, "worker": self._host}
-            gpus = self._engine.gpus_per_run
-            claims = self._store.claim_many(self._study.id, min(free, CLAIMS), gpus=gpus, **where)
+        asking = {n: s for n, s in self._served.items() if s.preparation is None and not self._still_broke(s)}
+        while asking and (free := self._engine.capacity()) > 0:
+            number, count = self._next([s.study for s in asking.values()], min(free, CLAIMS))
+            served, where = asking[number], {"engine": self._engine.name, "worker": self._worker}
+            claims = self._store.claim_many(number, count, gpus=self._engine.gpus_per_run, **where)
             if not claims:
-                self._broke = self._is_broke()
-                return
-            self._start_all(claims)
+                del asking[number]
+                served.broke = self._is_broke(served)
+                continue
+            try:
+                self._start_all(served.study, claims)
+            except Unreachable:
+                raise
+            except (EngineError, StoreError) as error:
+                del asking[number]
+                self._trouble(served, error)
 
-    def _start_all(self, claims: Sequence[Claim]) -> None:
+    def _next(self, studies: Sequence[StudyRecord], most: int) -> tuple[int, int]:
+        """Return the study that begins the next run, and how many it begins before another one is due."""
+        demands = {s.id: self._demand(s) for s in studies}
+        chosen, self._shares = choose(self._shares, tuple(demands.values()))
+        for count in range(1, most):
+            more = demands[chosen]
+            demands[chosen] = replace(more, used=more.used + more.cost)
+            if choose(self._shares, tuple(demands.values()))[0] != chosen:
+                return chosen, count
+        return chosen, most
+
+    def _demand(self, study: StudyRecord) -> Demand:
+        used, cost = self._flights.use(study.name)
+        return Demand(study=study.id, priority=study.priority, weight=study.weight, used=used, cost=cost)
+
+    def _start_all(self, study: StudyRecord, claims: Sequence[Claim]) -> None:
         for number, claim in enumerate(claims, 1):
             try:
-                self._start(claim)
+                self._start(study, claim)
             except (EngineError, StoreError):
                 for unstarted in claims[number:]:
                     self._store.release(unstarted.run_id, unstarted.token, "the one before it could not be started")
                 raise
 
-    def _start(self, claim: Claim) -> None:
-        arm = self._plan.arm(claim.arm)
+    def _start(self, study: StudyRecord, claim: Claim) -> None:
+        plan = study.plan
+        arm = plan.arm(claim.arm)
         folder = RunFolder.of(self._store.home, claim.fingerprint, claim.token)
         try:
             folder.path.mkdir(parents=True)
@@ -333,71 +294,72 @@ class Scheduler:
             ) from None
         job = Job(
             run=claim.fingerprint,
-            study=self._study.name,
+            study=study.name,
             arm=arm.label,
-            runner=self._plan.runner,
+            runner=plan.runner,
             seed=claim.seed,
             token=claim.token,
             recipe=arm.recipe,
-            evaluate=self._plan.evaluate,
-            cache=str(self._cache()),
-            stop_on=self._plan.stop_on,
+            evaluate=plan.evaluate,
+            cache=str(self._store.home / "cache"),
+            stop_on=plan.stop_on,
         )
         folder.job.write_text(job.model_dump_json(indent=1))
         arguments = (str(folder.path), str(self._office), str(claim.run_id))
         spec = Spec(module="paribus.schedule.supervisor", arguments=arguments)
-        self._running[claim.submit_name] = claim
-        self._say(f"{arm.label}, seed {claim.seed}: attempt {claim.token}")
+        self._flights.enter(claim.submit_name, study.name, self._engine.gpus_per_run)
+        self._named(study)(f"{arm.label}, seed {claim.seed}: attempt {claim.token}")
         try:
             external_id = self._engine.submit(spec, claim.submit_name)
         except EngineError as error:
-            del self._running[claim.submit_name]
+            self._flights.forget(claim.submit_name)
             self._store.release(claim.run_id, claim.token, str(error))
             raise
         self._store.submitted(claim.run_id, claim.token, external_id)
 
-    # ---- the budget ------------------------------------------------------------------------------
+    # ---- the budgets -----------------------------------------------------------------------------
 
-    def _is_broke(self) -> bool:
-        """Tell whether the budget has too little left for one more attempt; what is in flight may need less."""
-        budget = self._store.budget(self._study.name, unit_of(self._engine.gpus_per_run))
-        if not budget.allows_another and not self._broke:
-            self._say(
+    def _budget(self, study: str) -> BudgetRecord:
+        return self._store.budget(study, unit_of(self._engine.gpus_per_run))
+
+    def _still_broke(self, served: _Served) -> bool:
+        served.broke = served.broke and self._is_broke(served)
+        return served.broke
+
+    def _is_broke(self, served: _Served) -> bool:
+        """Tell whether a budget has too little left for one more attempt; what is in flight may need less."""
+        budget = self._budget(served.study.name)
+        if not budget.allows_another and not served.broke:
+            self._named(served.study)(
                 f"the budget has too little left ({shown_use(budget)}; another run may need "
                 f"{budget.estimate / 3600:.3g}): no new attempts for now"
             )
         return not budget.allows_another
 
-    def _keep_to_budget(self) -> None:
-        """End the attempts in flight with grace, when they have used the budget up; their checkpoints stay."""
+    def _keep_to_budgets(self) -> None:
+        """End the attempts in flight with grace, when they have used their budget up; their checkpoints stay."""
         now = time.monotonic()
         if now < self._next_check:
             return
         self._next_check = now + CHECK_S
-        fresh = [name for name in self._running if name not in self._capped]
-        budget = self._store.budget(self._study.name, unit_of(self._engine.gpus_per_run)) if fresh else None
-        if budget is None or not budget.used_up:
-            return
-        most = len(self._running) * (self._engine.gpus_per_run or 1.0) * OVERRUN_S / 3600
-        self._say(
-            f"the budget is used up ({shown_use(budget)}): the runs write a checkpoint and end; {most:.3g} more at most"
-        )
-        for name in fresh:
-            self._capped.add(name)
-            self._engine.cancel(name, GRACE_S)
+        for served in self._served.values():
+            name = served.study.name
+            fresh = self._flights.fresh(name)
+            budget = self._budget(name) if fresh else None
+            if budget is None or not budget.used_up:
+                continue
+            most = len(self._flights.of(name)) * (self._engine.gpus_per_run or 1.0) * OVERRUN_S / 3600
+            self._named(served.study)(
+                f"the budget is used up ({shown_use(budget)}): the runs write a checkpoint and end; "
+                f"{most:.3g} more at most"
+            )
+            for attempt in fresh:
+                self._flights.cap(attempt)
 
-    def _cache(self) -> Path:
-        return self._store.home / "cache"
+    def _named(self, study: StudyRecord) -> Callable[[str], None]:
+        return lambda line: self._say(f"{study.name}: {line}")
 
 
-def _kill_processes(folder: RunFolder) -> bool:
-    """End the supervisor and the runner of an attempt on this host; return whether both have ended."""
-    try:
-        here: Mapping[str, Mapping[str, object]] = read_json(folder.attempt)
-        leaders = [Identity.read(here["supervisor"]), Identity.read(here["runner"])]
-    except (RunFolderError, KeyError, TypeError):
-        return True  # the supervisor did not come so far as to start a runner
-    others = [
-        leader for leader in leaders if leader.pid != os.getpid()
-    ]  # the inline engine's attempts are this process
-    return sum(not kill_group(leader) for leader in others) == 0
+def worker_of(home: Path) -> str:
+    """Return who the scheduler of a home folder on this machine is: two folders may share one database."""
+    return f"{socket.gethostname()}/{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:8]}"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paribus.engines.base import Engine, EngineSettings, load_engine
 from paribus.engines.options import FILE as OPTIONS_FILE
-from paribus.errors import StoreError
+from paribus.schedule.follow import follow
+from paribus.schedule.holder import hold, holder_of
 from paribus.schedule.ledger import unshipped
 from paribus.schedule.office import Office
-from paribus.schedule.progress import Follower, StudyView
+from paribus.schedule.progress import Display, Follower
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.shipping import ShipperProcess, mlflow_is_installed
 from paribus.store.database import Unreachable
@@ -28,16 +28,6 @@ from paribus.study.plan import Plan
 
 LOOK_S = 0.5
 """Seconds between two looks at the progress."""
-
-
-class Display(Protocol):
-    """Where a session shows what it does."""
-
-    def say(self, line: str) -> None:
-        """Show one line about something that happened."""
-
-    def show(self, view: StudyView) -> None:
-        """Show the progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +70,8 @@ class Summary:
 def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
     """Submit a plan, or go on with it, and stay until it has come to its end.
 
+    Where a `paribus scheduler` serves the home folder the study is left to it, and only followed.
+
     Raises:
         StoreError: another process works in this home folder, or a newer version of Paribus wrote the store.
         EngineError: the engine is not there, or refuses a job.
@@ -88,8 +80,11 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
     begun = time.monotonic()
     home = settings.home.resolve()
     home.mkdir(parents=True, exist_ok=True)
+    holder = holder_of(home)
     with ExitStack() as stack:
-        stack.enter_context(only_one(home))
+        served = holder is not None and holder.serves_all
+        if not served:
+            stack.enter_context(hold(home, "paribus run", settings.engine))
         store = stack.enter_context(Store.open(home))
         study = store.add_study(plan)
         runs = store.runs_of(study.id)
@@ -98,11 +93,13 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         attempted = {r.fingerprint: r.token for r in runs if r.token > 0}
         if trained and study.paused:
             ending, trained = Ending.PAUSED, False
-        if trained or unshipped(home, attempted):
-            shipper = _shipper(home, stack, display)
+        if served and trained:
+            ending = follow(store, study, display)
+        elif not served and (trained or unshipped(home, attempted)):
+            shipper = start_shipper(home, stack, display)
             if trained:
                 ending = _train(store, study, settings, shipper, display)
-            mirror = _drain(shipper, display)
+            mirror = drain(shipper, display)
         counts = dict(store.counts(study.id))
         paused = store.paused(study.id)
     seconds = time.monotonic() - begun
@@ -114,17 +111,9 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
 def _train(
     store: Store, study: StudyRecord, settings: Settings, shipper: ShipperProcess | None, display: Display
 ) -> Ending:
-    with ExitStack() as stack:
-        engine = _engine(study, settings, store.home)
-        office = Office(store, engine.reach)
-        stack.callback(office.close)
-        stack.callback(engine.close)
-        if engine.about:
-            display.say(engine.about)
-        scheduler = Scheduler(store, engine, study, office.address, say=display.say)
-        stack.enter_context(_interrupts(scheduler, display))
+    with workplace(store, settings, study.plan.runner, display) as scheduler:
         follower = Follower(store, study)
-        pause, looked = threading.Event(), [0.0]
+        pause, looked, endings = threading.Event(), [0.0], dict[int, Ending]()
 
         def wait() -> None:
             now = time.monotonic()
@@ -136,21 +125,56 @@ def _train(
                     shipper.ensure()
             pause.wait(PERIOD_S)
 
-        scheduler.reconcile()
-        scheduler.prepare(wait)
-        ending = scheduler.run(wait)
+        def enough(ended: Mapping[int, Ending]) -> bool:
+            endings.update(ended)
+            return study.id in endings and scheduler.idle
+
+        scheduler.take_up(study)
+        scheduler.run(wait, enough)
         display.show(follower.view(time.monotonic()))
-        return ending
+        return endings[study.id]
 
 
-def _engine(study: StudyRecord, settings: Settings, home: Path) -> Engine:
+@contextmanager
+def workplace(
+    store: Store, settings: Settings, runner: str, display: Display, *, pause: bool = False
+) -> Iterator[Scheduler]:
+    """Yield a scheduler with its engine and its office, which has cleared up after the one before.
+
+    Ctrl-C and SIGTERM stop it with grace, a second one by force.
+
+    Args:
+        store: the store, open for writing.
+        settings: which engine.
+        runner: the runner that the engine may import ahead of time.
+        display: where it says what it does.
+        pause: whether it pauses studies that cannot be prepared or started, instead of raising.
+
+    Raises:
+        EngineError: the engine is not there.
+    """
+    with ExitStack() as stack:
+        engine = _engine(runner, settings, store.home)
+        office = Office(store, engine.reach)
+        stack.callback(office.close)
+        stack.callback(engine.close)
+        if engine.about:
+            display.say(engine.about)
+        scheduler = Scheduler(store, engine, office.address, say=display.say, pause=pause)
+        stack.enter_context(_interrupts(scheduler, display))
+        scheduler.reconcile()
+        yield scheduler
+
+
+def _engine(runner: str, settings: Settings, home: Path) -> Engine:
     found = home / OPTIONS_FILE
     options = settings.options or (found if found.exists() else None)
-    arguments = EngineSettings(runner=study.plan.runner, folder=home / "engine", slots=settings.slots, options=options)
+    arguments = EngineSettings(runner=runner, folder=home / "engine", slots=settings.slots, options=options)
     return load_engine(settings.engine)(arguments)
 
 
-def _shipper(home: Path, stack: ExitStack, display: Display) -> ShipperProcess | None:
+def start_shipper(home: Path, stack: ExitStack, display: Display) -> ShipperProcess | None:
+    """Return the shipper of a home folder, closed with the stack; ``None`` if there is no MLflow."""
     if not mlflow_is_installed():
         display.say("MLflow is not installed, so nothing is mirrored to it: pip install 'paribus[mlflow]'")
         return None
@@ -159,7 +183,8 @@ def _shipper(home: Path, stack: ExitStack, display: Display) -> ShipperProcess |
     return shipper
 
 
-def _drain(shipper: ShipperProcess | None, display: Display) -> str:
+def drain(shipper: ShipperProcess | None, display: Display) -> str:
+    """Ship what is left; return what is wrong, in one sentence, or nothing."""
     if shipper is None:
         return ""
     display.say("shipping the rest to MLflow")
@@ -167,32 +192,6 @@ def _drain(shipper: ShipperProcess | None, display: Display) -> str:
         return shipper.drain(lambda: time.sleep(0.05))
     except KeyboardInterrupt:
         return "MLflow does not have everything yet: the rest is shipped the next time"
-
-
-@contextmanager
-def only_one(home: Path) -> Iterator[None]:
-    """Hold the home folder: only one process at a time starts attempts in it.
-
-    Raises:
-        StoreError: another process holds it; the message names it.
-    """
-    from filelock import FileLock, Timeout
-
-    holder = home / "run.pid"
-    lock = FileLock(home / "run.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        pid = holder.read_text().strip() if holder.exists() else "unknown"
-        raise StoreError(
-            f"another `paribus run` works in {home} (process {pid}). Wait for it, watch it with `paribus status`, "
-            "or choose another folder with --home."
-        ) from None
-    try:
-        holder.write_text(f"{os.getpid()}\n")
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager

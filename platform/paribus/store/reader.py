@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from paribus.errors import StoreError, did_you_mean
 from paribus.store import tables as t
-from paribus.store.budget import budget_record, live_use
+from paribus.store.budget import UNITS, budget_record, live_use
 from paribus.store.database import FILE, Database, database_url
 from paribus.store.migrate import refuse_other_revision
 from paribus.store.records import (
@@ -22,11 +22,14 @@ from paribus.store.records import (
     ResultRecord,
     RunRecord,
     Shipment,
+    StudyEntry,
     StudyRecord,
     Unit,
 )
 from paribus.store.states import TERMINAL, RunState
 from paribus.store.submit import PLAN
+
+_BATCH = 500
 
 # what a study has cancelled is cancelled for it, though the run may go on for another study
 _SEEN = sa.case(
@@ -107,6 +110,35 @@ class Reader:
                 )
         return study_record(row)
 
+    def entries(self, studies: Collection[int] | None = None) -> tuple[StudyEntry, ...]:
+        """Return all studies, or some, in the order of :meth:`studies`, without reading their plans."""
+        asked = (
+            sa.select(t.study_run.c.run_id)
+            .join(t.run, t.run.c.id == t.study_run.c.run_id)
+            .where(t.study_run.c.study_id == t.study.c.id, t.study_run.c.recorded.is_(False), _SEEN.not_in(TERMINAL))
+        )
+        columns = (t.study.c.id, t.study.c.name, t.study.c.paused, t.study.c.priority, t.study.c.weight)
+        query = sa.select(*columns, asked.exists().label("open")).order_by(t.study.c.submitted_at, t.study.c.id)
+        if studies is not None:
+            query = query.where(t.study.c.id.in_(studies))
+        with self.database.read() as connection:
+            return tuple(StudyEntry(**row._mapping) for row in connection.execute(query))
+
+    def numbered(self, study_id: int) -> StudyRecord:
+        """Return the study with this number, which is there."""
+        with self.database.read() as connection:
+            return study_record(connection.execute(sa.select(t.study).where(t.study.c.id == study_id)).one())
+
+    def known(self, fingerprints: Sequence[str]) -> Mapping[str, RunState]:
+        """Return the states of those runs that any study has asked for, by fingerprint."""
+        found: dict[str, RunState] = {}
+        with self.database.read() as connection:
+            for start in range(0, len(fingerprints), _BATCH):
+                batch = fingerprints[start : start + _BATCH]
+                query = sa.select(t.run.c.fingerprint, t.run.c.state).where(t.run.c.fingerprint.in_(batch))
+                found |= {row.fingerprint: RunState(row.state) for row in connection.execute(query)}
+        return found
+
     def paused(self, study_id: int) -> str:
         """Return why no run of a study is claimed; empty if they are."""
         with self.database.read() as connection:
@@ -143,18 +175,6 @@ class Reader:
                 plan = connection.execute(sa.select(t.study.c.plan).where(t.study.c.id == study_id)).scalar()
                 self._labels[study_id] = {a["key"]: a["label"] for a in json.loads(plan or '{"arms": []}')["arms"]}
         return tuple(_run(row, self._labels[study_id][row.arm]) for row in rows)
-
-    def finished(self, study_id: int) -> bool:
-        """Return whether all runs of a study have come to their end for it, without counting them."""
-        links = t.study_run.c
-        query = (
-            sa.select(links.run_id)
-            .join(t.run, t.run.c.id == links.run_id)
-            .where(links.study_id == study_id, _SEEN.not_in(TERMINAL))
-            .limit(1)
-        )
-        with self.database.read() as connection:
-            return connection.execute(query).first() is None
 
     def counts(self, study_id: int) -> Mapping[RunState, int]:
         """Return the number of runs of a study in each state that occurs."""
@@ -240,6 +260,11 @@ class Reader:
             live = connection.execute(live_use(study, unit, self.database.now())).scalar_one()
             return budget_record(connection.execute(query).one(), live)
 
+    def affords(self, study: str) -> bool:
+        """Return whether every budget of a study that something was spent of allows another attempt."""
+        used = (self.budget(study, unit) for unit in UNITS)
+        return all(b.allows_another for b in used if b.spent > 0)
+
 
 def _links(study_id: int) -> sa.Select[Any]:
     """Return the query for the runs of a study in queue order, as :func:`_run` takes them."""
@@ -254,7 +279,8 @@ def _links(study_id: int) -> sa.Select[Any]:
 def study_record(row: sa.Row[tuple[object, ...]]) -> StudyRecord:
     """Return a row of the table of studies."""
     plan = PLAN.validate_json(row.plan)
-    return StudyRecord(id=row.id, name=row.name, plan=plan, submitted_at=row.submitted_at, paused=row.paused)
+    columns = ("id", "name", "submitted_at", "paused", "priority", "weight")
+    return StudyRecord(plan=plan, **{name: row._mapping[name] for name in columns})
 
 
 def _run(row: sa.Row[tuple[object, ...]], label: str) -> RunRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from paribus.store.states import RECORDED, TERMINAL, RunState
 from paribus.study.plan import Plan
@@ -29,6 +29,8 @@ class StudyRecord:
 
     Attributes:
         paused: why none of its runs is claimed; empty if they are.
+        priority: studies of a higher one are served first.
+        weight: its share among those of its priority.
     """
 
     id: int
@@ -36,6 +38,31 @@ class StudyRecord:
     plan: Plan
     submitted_at: float
     paused: str
+    priority: int
+    weight: float
+
+
+class Terms(TypedDict, total=False):
+    """How a study is served beside others; what is absent stays as it is."""
+
+    priority: int
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyEntry:
+    """A study without its plan.
+
+    Attributes:
+        open: some of its runs have not come to their end.
+    """
+
+    id: int
+    name: str
+    paused: str
+    priority: int
+    weight: float
+    open: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import sqlalchemy as sa
 
@@ -20,6 +20,7 @@ from paribus.store.budget import locked, reserve
 from paribus.store.database import Database, again, database_url
 from paribus.store.migrate import migrate, refuse_other_version
 from paribus.store.moves import HELD, LEASE_S, THIS_RUN, holder, move_runs
+from paribus.store.pauses import pause, pause_same_failures
 from paribus.store.reader import Reader, attempt_record, attempts
 from paribus.store.records import (
     AttemptRecord,
@@ -29,11 +30,12 @@ from paribus.store.records import (
     Renewal,
     Revival,
     StudyRecord,
+    Terms,
     unit_of,
 )
 from paribus.store.requests import cancel_study, revive_study
 from paribus.store.snapshot import payload_hash
-from paribus.store.states import LIVE, RECORDED, Move, RunState
+from paribus.store.states import LIVE, Move, RunState
 from paribus.store.submit import submit
 from paribus.study.plan import Plan
 from paribus.track.folder import SHORT
@@ -46,9 +48,6 @@ INFRASTRUCTURE_TRIES = 5
 
 REQUEUE_TRIES = 3
 """Attempts in a row that may ask to be queued again without having come further before the run is quarantined."""
-
-SAME_FAILURES = 3
-"""Arms of a study that may fail with one signature before the study is paused."""
 
 BACKOFF_MAX_S = 1800.0
 """Seconds of the longest wait before another attempt."""
@@ -83,12 +82,12 @@ class Store(Reader):
     # ---- studies ---------------------------------------------------------------------------------
 
     @again
-    def add_study(self, plan: Plan) -> StudyRecord:
-        """Submit a plan. The same plan again changes nothing; a run that another study asked for is shared."""
+    def add_study(self, plan: Plan, **terms: Unpack[Terms]) -> StudyRecord:
+        """Submit a plan. The same plan again changes its terms alone; a run that another study asked for is shared."""
         with self.database.write() as connection:
             refuse_other_version(connection)
             self.database.alone(connection, "submit")
-            submit(connection, self.database.now(), plan)
+            submit(connection, self.database.now(), plan, terms)
             self.database.count_rows(connection, t.run, t.study_run)
         return self.study(plan.study)
 
@@ -123,6 +122,12 @@ class Store(Reader):
             refuse_other_version(connection)
             self.database.alone(connection, "submit")
             return revive_study(connection, self.database.now(), newest, arm, f"retried by {author}: {reason}")
+
+    @again
+    def pause(self, study_id: int, reason: str) -> None:
+        """Claim no more runs of a study, until :meth:`retry` lifts it; one that is paused keeps its reason."""
+        with self.database.write() as connection:
+            pause(connection, study_id, reason)
 
     # ---- attempts --------------------------------------------------------------------------------
 
@@ -272,7 +277,7 @@ class Store(Reader):
     def fail(self, run_id: int, token: int, kind: FailureKind, reason: str, signature: str = "") -> RunState:
         """Count a failed attempt, and put the run back into the queue or end it.
 
-        A study of which :data:`SAME_FAILURES` arms have failed with one signature is paused.
+        A study of which :data:`~paribus.store.pauses.SAME_FAILURES` arms have failed with one signature is paused.
 
         Returns:
             The state of the run now.
@@ -362,25 +367,8 @@ class Store(Reader):
         if row is None:
             row = self._move(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
             if row is not None and signature:
-                _pause_studies(connection, run_id, signature, reason)
+                pause_same_failures(connection, run_id, signature, reason)
         return row
-
-
-def _pause_studies(connection: sa.Connection, run_id: int, signature: str, reason: str) -> None:
-    """Pause the studies of a run in which too many arms have failed with this signature."""
-    mine = sa.select(t.study_run.c.study_id).where(t.study_run.c.run_id == run_id)
-    # two failures at once are counted one after the other; a claim's reference to the study does not wait
-    locked = sa.select(t.study.c.id).where(t.study.c.id.in_(mine), t.study.c.paused == "").order_by(t.study.c.id)
-    for study_id in connection.execute(locked.with_for_update(key_share=True)).scalars().all():
-        arms = (
-            sa.select(sa.func.count(t.study_run.c.arm.distinct()))
-            .join(t.run, t.run.c.id == t.study_run.c.run_id)
-            .where(t.study_run.c.study_id == study_id, t.run.c.signature == signature, t.run.c.state.not_in(RECORDED))
-        )
-        count = connection.execute(arms).scalar_one()
-        if count >= SAME_FAILURES:
-            paused = f"{count} arms failed with the same error: {reason}"
-            connection.execute(sa.update(t.study).where(t.study.c.id == study_id).values(paused=paused))
 
 
 def _require(row: sa.Row[Any] | None, run_id: int, token: int) -> sa.Row[Any]:

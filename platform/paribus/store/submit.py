@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
@@ -10,6 +11,7 @@ from pydantic import TypeAdapter
 from paribus.store import tables as t
 from paribus.store.budget import open_budgets
 from paribus.store.moves import Now, move_runs
+from paribus.store.records import Terms
 from paribus.store.requests import want_again
 from paribus.store.states import Move, RunState
 from paribus.study.plan import Plan
@@ -18,14 +20,22 @@ PLAN = TypeAdapter(Plan)
 _BATCH = 500
 
 
-def submit(connection: sa.Connection, now: Now, plan: Plan) -> None:
-    """Insert a study, its new runs and its links; the same plan again gets a newer time and budget."""
+def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> None:
+    """Insert a study, its new runs and its links; the same plan again gets a newer time, budget and terms.
+
+    Args:
+        connection: a transaction.
+        now: the time, in SQL.
+        plan: the study.
+        terms: its ``priority`` and ``weight``; absent: those of its name, else the defaults.
+    """
     same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
     open_budgets(connection, plan)
-    resubmitted = sa.update(t.study).where(same).values(submitted_at=now)
+    values = {**_terms(connection, plan.study), **terms}
+    resubmitted = sa.update(t.study).where(same).values(submitted_at=now, **values)
     if connection.execute(resubmitted.returning(t.study.c.id)).first() is not None:
         return
-    row = {"name": plan.study, "fingerprint": plan.fingerprint, "plan": PLAN.dump_json(plan).decode()}
+    row = {"name": plan.study, "fingerprint": plan.fingerprint, "plan": PLAN.dump_json(plan).decode(), **values}
     insert = sa.insert(t.study).values(**row, submitted_at=now).returning(t.study.c.id)
     study_id = connection.execute(insert).scalar_one()
     fingerprints = [p.fingerprint for p in plan.runs]
@@ -65,6 +75,14 @@ _NEW = {
     "reason": "",
     "signature": "",
 }
+
+
+def _terms(connection: sa.Connection, name: str) -> dict[str, Any]:
+    """Return priority and weight of the newest plan of a name."""
+    newest = (t.study.c.submitted_at.desc(), t.study.c.id.desc())
+    query = sa.select(t.study.c.priority, t.study.c.weight).where(t.study.c.name == name).order_by(*newest).limit(1)
+    row = connection.execute(query).one_or_none()
+    return {} if row is None else dict(row._mapping)
 
 
 def _known(connection: sa.Connection, fingerprints: Sequence[str]) -> dict[str, int]:

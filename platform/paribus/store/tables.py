@@ -27,6 +27,8 @@ study = sa.Table(
     sa.Column("plan", sa.Text, nullable=False),
     sa.Column("submitted_at", sa.Float, nullable=False),
     sa.Column("paused", sa.Text, nullable=False, server_default=""),
+    sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("weight", sa.Float, nullable=False, server_default="1"),
     sa.UniqueConstraint("name", "fingerprint"),
 )
 

@@ -77,7 +77,7 @@ def test_without_a_terminal_there_is_one_line_an_event(view, capsys):
     display.show(view)
     assert capsys.readouterr().out.splitlines() == [
         "arm 1, seed 0: attempt 1",
-        "1 of 4 runs done, 1 running, 1 quarantined, 38% of the steps, about 0:50 left",
+        "small: 1 of 4 runs done, 1 running, 1 quarantined, 38% of the steps, about 0:50 left",
     ]
 
 

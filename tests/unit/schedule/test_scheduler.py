@@ -7,7 +7,7 @@ import pytest
 
 from paribus.engines.base import JobState, Reach, Status
 from paribus.errors import EngineError, RunnerError, StoreError
-from paribus.schedule import scheduler
+from paribus.schedule import flights, preparation, scheduler
 from paribus.schedule.scheduler import Ending, Scheduler
 from paribus.store.audit import audit
 from paribus.store.moves import LEASE_S
@@ -20,13 +20,15 @@ from paribus.track.folder import RunFolder, write_json
 
 
 class FakeEngine:
-    """Runs nothing; a test says how each job ends."""
+    """Runs nothing; a test says how each job ends. What prepares a study ends well at once, unless a test says how."""
 
     name = "fake"
     reach = None
 
     def __init__(self, slots=2, gpus_per_run=0.0):
         self.specs = {}
+        self.preparations = {}
+        self.prepared = Status(state=JobState.ENDED, exit_code=0)
         self.told = {}
         self.refusal = None
         self.ended = {}
@@ -36,6 +38,9 @@ class FakeEngine:
 
     def submit(self, spec, name):
         """Note the job, or refuse it."""
+        if spec.module == "paribus.schedule.prepare":
+            self.preparations.setdefault(name, spec)
+            return name
         if self.refusal:
             raise self.refusal
         self.specs.setdefault(name, spec)
@@ -48,6 +53,7 @@ class FakeEngine:
     def poll(self, names):
         """Return running, or how the test ended it."""
         told = {n: Status(state=JobState.ENDED, exit_code=code) for n, code in self.ended.items()} | self.told
+        told |= dict.fromkeys(self.preparations, self.prepared)
         return {n: told.get(n, Status(state=JobState.RUNNING)) for n in names}
 
     def cancel(self, name, grace):
@@ -79,8 +85,14 @@ class Case:
         self.scheduler = self.another(self.engine)
 
     def another(self, engine):
-        """Return a scheduler with a new engine."""
-        return Scheduler(self.store, engine, self.study, self.store.home / "office", say=self.said.append, host="here")
+        """Return a scheduler with a new engine that serves the study."""
+        made = Scheduler(self.store, engine, self.store.home / "office", say=self.said.append, worker="here")
+        made.take_up(self.study)
+        return made
+
+    def turn(self):
+        """Take a turn; return why the study is not served any more, or `None`."""
+        return self.scheduler.turn().get(self.study.id)
 
     def supervisor(self, name):
         """Return run, token and folder of a job, as its supervisor would know them."""
@@ -125,12 +137,13 @@ def test_a_study_is_brought_to_its_end_in_queue_order(case):
     """Each free slot takes the next run, and the end comes when all are recorded."""
     one = case()
     seen = []
-    while one.scheduler.turn() is None:
+    while (ending := one.turn()) is None:
         for name in [n for n in one.engine.specs if n not in one.engine.ended]:
             seen.append(name)
             one.start(name)
             one.finish(name)
-    assert one.scheduler.turn() is Ending.COMPLETE
+    assert ending is Ending.COMPLETE
+    assert one.scheduler.idle
     wanted = [f"paribus-{r.fingerprint[:12]}-a1" for r in one.study.plan.runs]
     assert seen == wanted
 
@@ -170,7 +183,7 @@ def test_an_outcome_that_could_not_be_delivered_is_found_in_the_folder(case):
     outcome = {"do": "finish", "run": run, "token": token, "payload": {"status": "succeeded"}, "stopped_early": False}
     write_json(RunFolder(one.path(name)).outcome, {**outcome, "exit_code": 0})
     one.engine.ended[name] = 1
-    assert one.scheduler.turn() is Ending.COMPLETE
+    assert one.turn() is Ending.COMPLETE
     assert one.states() == ["SUCCEEDED"]
 
 
@@ -235,7 +248,7 @@ def test_a_waiting_attempt_is_cancelled_without_a_supervisor(case, monkeypatch):
     one.scheduler.turn()
     tell(one, JobState.PENDING)
     one.store.cancel("small")
-    later(one, monkeypatch, scheduler.HOLD_S + 1)
+    later(one, monkeypatch, flights.HOLD_S + 1)
     one.scheduler.turn()
     assert one.states() == ["CANCELLED"]
     assert one.engine.cancelled == [(next(iter(one.engine.specs)), 0.0)]
@@ -269,7 +282,7 @@ def test_jobs_that_outlived_their_scheduler_go_on(case, monkeypatch):
     one.now += 10 * LEASE_S
     second = one.another(one.engine)
     second.reconcile()
-    assert second.turn() is None
+    assert second.turn() == {}
     assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
     assert len(one.engine.specs) == 2
     one.engine.told = {}
@@ -304,13 +317,12 @@ def test_a_preparation_that_is_lost_or_dumb_ends_the_session(case, monkeypatch):
     """No study waits forever for a job that is gone; where nodes may see other files, the user is asked about them."""
     one = case()
     one.engine.reach = Reach(host="here")
-
-    def lose():
-        tell(one, JobState.UNKNOWN)
-        later(one, monkeypatch, scheduler.LOST_S + 1)
-
+    one.engine.prepared = Status(state=JobState.UNKNOWN)
+    assert one.turn() is None
+    later(one, monkeypatch, preparation.LOST_S + 1)
     with pytest.raises(RunnerError, match=r"ended before its first word.*Do the nodes see"):
-        one.scheduler.prepare(lose)
+        one.turn()
+    assert one.engine.specs == {}
 
 
 def test_an_attempt_without_heartbeats_is_killed_and_its_run_queued(case):
@@ -333,7 +345,7 @@ def test_when_too_little_of_the_budget_is_left_nothing_more_is_claimed(case):
     one.start(name)
     one.now += 1900
     one.finish(name)
-    assert one.scheduler.turn() is Ending.BUDGET
+    assert one.turn() is Ending.BUDGET
     assert len(one.engine.specs) == 1
     told = [line for line in one.said if "too little left" in line]
     assert len(told) == 1
@@ -343,13 +355,13 @@ def test_when_too_little_of_the_budget_is_left_nothing_more_is_claimed(case):
 def test_what_is_in_flight_may_make_room_again(case):
     """As long as something runs that has reserved more than it may need, the end has not come."""
     one = case(engine=FakeEngine(gpus_per_run=1.0), gpu_hours=1.0, run_hours=0.6)
-    assert one.scheduler.turn() is None
+    assert one.turn() is None
     first = next(iter(one.engine.specs))
     assert len(one.engine.specs) == 1
     one.start(first)
     one.now += 60
     one.finish(first)
-    assert one.scheduler.turn() is None
+    assert one.turn() is None
     assert len(one.engine.specs) == 3
 
 
@@ -368,17 +380,17 @@ def test_the_cap_ends_what_is_in_flight_and_the_overrun_is_within_what_was_print
         monkeypatch.setattr(scheduler.time, "monotonic", lambda now=begun + elapsed: now)
         for name in one.engine.specs:
             one.store.renew(*one.supervisor(name)[:2])
-        assert one.scheduler.turn() is None
+        assert one.turn() is None
     assert elapsed == 240  # eight of them use half an hour in 225 s
-    assert one.engine.cancelled == [(name, scheduler.GRACE_S) for name in one.engine.specs]
-    assert one.scheduler.turn() is None
+    assert one.engine.cancelled == [(name, flights.GRACE_S) for name in one.engine.specs]
+    assert one.turn() is None
     assert len(one.engine.cancelled) == 8
-    one.now += scheduler.GRACE_S
+    one.now += flights.GRACE_S
     for number, name in enumerate(one.engine.specs):
         if number < 7:
             one.store.release(*one.supervisor(name)[:2], "asked to stop")
         one.engine.ended[name] = 0
-    assert one.scheduler.turn() is Ending.BUDGET
+    assert one.turn() is Ending.BUDGET
     runs = one.store.runs_of(one.study.id)
     assert {(r.state, r.infrastructure_failures) for r in runs} == {(RunState.QUEUED, 0)}
     budget = one.store.budget("small", "gpu" if gpus else "cpu")
@@ -393,7 +405,7 @@ def test_an_interrupt_stops_with_grace_and_a_second_one_by_force(case):
     one.scheduler.turn()
     one.engine.cancel = lambda name, grace: one.engine.cancelled.append((name, grace))
     one.scheduler.interrupt()
-    assert one.scheduler.turn() is None
+    assert one.turn() is None
     graces = [g for _, g in one.engine.cancelled]
     assert len(graces) == 2
     assert min(graces) > 0
@@ -401,7 +413,7 @@ def test_an_interrupt_stops_with_grace_and_a_second_one_by_force(case):
     one.scheduler.turn()
     assert [g for _, g in one.engine.cancelled[2:]] == [0.0, 0.0]
     one.engine.ended = dict.fromkeys(one.engine.specs, -9)
-    assert one.scheduler.turn() is Ending.INTERRUPTED
+    assert one.turn() is Ending.INTERRUPTED
     assert set(one.states()) == {"QUEUED"}
 
 
@@ -416,9 +428,9 @@ def test_a_paused_study_comes_to_its_end_when_nothing_runs_any_more(case):
         run, token, _ = one.supervisor(name)
         one.store.fail(run, token, "program", "ValueError", "ValueError")
         one.engine.ended[name] = 0
-    assert one.scheduler.turn() is None
+    assert one.turn() is None
     one.finish(good)
-    assert one.scheduler.turn() is Ending.PAUSED
+    assert one.turn() is Ending.PAUSED
     assert len(one.engine.specs) == 4
     assert "3 arms failed with the same error" in one.store.paused(one.study.id)
 
@@ -436,21 +448,90 @@ def test_the_folder_of_a_lost_store_is_not_written_over(case):
 def test_what_runs_share_is_prepared_once_and_before_the_first_run(case):
     """One job for each distinct model and task; a failure ends the session with the end of the log."""
     one = case()
-
-    def end_well():
-        one.engine.ended = dict.fromkeys(one.engine.specs, 0)
-
-    one.scheduler.prepare(end_well)
-    assert len(one.engine.specs) == 1
-    spec = next(iter(one.engine.specs.values()))
-    assert spec.module == "paribus.schedule.prepare"
+    one.engine.prepared = Status(state=JobState.RUNNING)
+    one.turn()
+    (spec,) = one.engine.preparations.values()
     assert json.loads(Path(spec.arguments[1]).read_text())["model"]["name"] == "tiny"
+    assert one.engine.specs == {}
+    one.engine.prepared = Status(state=JobState.ENDED, exit_code=0)
+    one.turn()
+    assert len(one.engine.specs) == 2
+    one.scheduler.drop(one.study.id)
+    one.scheduler.take_up(one.study)
+    one.turn()
+    assert len(one.engine.preparations) == 1
 
     engine = FakeEngine()
-
-    def end_badly():
-        Path(next(iter(engine.specs.values())).arguments[3]).write_text("OSError: no space left")
-        engine.ended = dict.fromkeys(engine.specs, 1)
-
+    engine.prepared = Status(state=JobState.RUNNING)
+    second = one.another(engine)
+    second.turn()
+    Path(next(iter(engine.preparations.values())).arguments[3]).write_text("OSError: no space left")
+    engine.prepared = Status(state=JobState.ENDED, exit_code=1)
     with pytest.raises(RunnerError, match="no space left"):
-        one.another(engine).prepare(end_badly)
+        second.turn()
+
+
+def test_what_is_wrong_with_one_study_pauses_it_and_no_other(case):
+    """A refused job and a failed preparation: the others go on, the reason is kept, a retry lifts it."""
+    one = case(engine=FakeEngine(slots=8))
+    service = Scheduler(one.store, one.engine, one.store.home / "office", worker="here", pause=True)
+    other = one.store.add_study(small_plan("other", arms=2, seeds=1, steps=9))
+    one.engine.refusal = EngineError("no such partition")
+    service.take_up(one.study)
+    assert service.turn() == {one.study.id: Ending.PAUSED}
+    assert one.store.paused(one.study.id) == "no such partition"
+    one.engine.refusal = None
+    service.take_up(other)
+    assert service.turn() == {}
+    assert len(one.engine.specs) == 2
+    third = one.store.add_study(small_plan("third", arms=1, seeds=1, steps=10))
+    one.engine.prepared = Status(state=JobState.ENDED, exit_code=1)
+    service._prepared.clear()
+    service.take_up(third)
+    assert service.turn() == {third.id: Ending.PAUSED}
+    assert "could not prepare" in one.store.paused(third.id)
+    one.store.retry("small", author="me", reason="mended")
+    one.engine.prepared = Status(state=JobState.ENDED, exit_code=0)
+    service.take_up(one.store.study("small"))
+    assert service.turn() == {}
+    assert len(one.engine.specs) == 6
+
+
+def test_studies_get_their_shares_of_one_slot_and_a_higher_priority_comes_first(case):
+    """Weight 2 begins two runs for one of weight 1, each study in its own design order; then priority changes that."""
+    one = case(engine=FakeEngine(slots=1), arms=1, seeds=6)
+    heavy = one.store.add_study(small_plan("heavy", arms=1, seeds=6, steps=9), weight=2.0)
+    one.scheduler.take_up(heavy)
+    begun = []
+
+    def go(runs):
+        for _ in range(runs):
+            one.scheduler.turn()
+            name = next(n for n in one.engine.specs if n not in one.engine.ended)
+            job = Job.model_validate_json((one.path(name) / "job.json").read_bytes())
+            begun.append((job.study, job.seed))
+            one.start(name)
+            one.finish(name)
+
+    go(6)
+    assert [study for study, _ in begun].count("heavy") == 4
+    one.scheduler.take_up(one.store.add_study(one.study.plan, priority=1))
+    go(4)
+    assert [study for study, _ in begun[6:]] == ["small"] * 4
+    assert [seed for study, seed in begun if study == "small"] == list(range(6))
+
+
+def test_a_run_that_several_studies_ask_for_has_the_highest_of_their_priorities(case):
+    """It is begun when the first of them would begin it, and once for all."""
+    one = case(engine=FakeEngine(slots=1), arms=2, seeds=2)
+    urgent = one.store.add_study(small_plan("urgent", arms=1, seeds=2), priority=3)
+    one.scheduler.take_up(urgent)
+    shared = [r.fingerprint for r in urgent.plan.runs]
+    for _ in range(2):
+        one.scheduler.turn()
+        name = next(n for n in one.engine.specs if n not in one.engine.ended)
+        one.start(name)
+        one.finish(name)
+    assert [name.split("-")[1] for name in one.engine.specs] == [f[:12] for f in shared]
+    assert one.scheduler.turn() == {urgent.id: Ending.COMPLETE}
+    assert one.states() == ["SUCCEEDED", "LEASED", "SUCCEEDED", "QUEUED"]

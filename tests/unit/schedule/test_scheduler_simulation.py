@@ -54,23 +54,60 @@ class World:
 
     name, reach, about, gpus_per_run = "simulated", None, "", 1.0
 
-    def __init__(self, home, seed, *, gpus, arms, seeds, restarts=0.01, **budget):
+    def __init__(self, home, seed, *, gpus, restarts=0.01, orders=0, **plan):
         self.now, self.dice, self.gpus, self.restarts = 1000.0, random.Random(seed), gpus, restarts
-        self.jobs, self.said = {}, []
+        self.jobs, self.said, self.prepared, self.seen = {}, [], {}, set()
+        self.orders, self.submits = orders, 0
         self.store = Store(memory_database(lambda: self.now), home)
-        self.study = self.store.add_study(small_plan(arms=arms, seeds=seeds, **budget))
+        self.store.add_study(small_plan(**plan))
         self.scheduler = self.hire()
 
     def hire(self):
-        """Return a scheduler that has cleared up after the one before."""
-        made = Scheduler(self.store, self, self.study, self.store.home / "office", say=self.said.append, host="here")
+        """Return a scheduler that has cleared up after the one before, and serves what can go on."""
+        say = self.said.append
+        made = Scheduler(self.store, self, self.store.home / "office", say=say, worker="here", pause=True)
         made.reconcile()
+        self.look(made)
         return made
+
+    def look(self, scheduler):
+        """Let a scheduler take up what was submitted; return whether nothing is left to do."""
+        for entry in self.store.entries():
+            served = scheduler.studies.get(entry.id)
+            if served is None:
+                new = entry.open and not entry.paused and scheduler.affords(entry.name)
+            else:
+                new = (served.priority, served.weight) != (entry.priority, entry.weight)
+            if new:
+                scheduler.take_up(self.store.numbered(entry.id))
+        return scheduler.idle
+
+    def order(self):
+        """Let somebody submit a study, cancel one or an arm of it, or try it again; studies share runs."""
+        self.orders -= 1
+        names = [f"study{i}" for i in range(self.submits)]
+        what = self.dice.choice(("submit", "again", "cancel", "cancel arm", "retry")) if names else "submit"
+        if what == "submit":
+            arms, seeds, hours = self.dice.randint(1, 4), self.dice.randint(1, 3), self.dice.choice((None, 0.05))
+            plan = small_plan(f"study{self.submits}", arms=arms, seeds=seeds, gpu_hours=hours)
+            self.store.add_study(plan, priority=self.dice.choice((0, 0, 5)), weight=self.dice.choice((0.5, 1.0, 3.0)))
+            self.submits += 1
+            return
+        name = self.dice.choice(names)
+        if what == "again":
+            self.store.add_study(self.store.study(name).plan, priority=self.dice.choice((0, 5)))
+        elif what == "retry":
+            self.store.retry(name, author="somebody", reason="after all")
+        else:
+            self.store.cancel(name, "arm0" if what == "cancel arm" else None)
 
     # ---- the engine ----
 
     def submit(self, spec, name):
         """Start a job; what becomes of it is drawn now."""
+        if spec.module == "paribus.schedule.prepare":
+            self.prepared[name] = int(self.submits > 0 and self.dice.random() < 0.3)
+            return name
         token = Job.model_validate_json(RunFolder(self.store.home.joinpath(spec.arguments[0])).job.read_bytes()).token
         fault = self.dice.choice(FAULTS) if self.dice.random() < FAULT_RATE else ""
         begins = self.now + self.dice.choice((0.0, 10.0, 200.0))
@@ -84,7 +121,8 @@ class World:
 
     def poll(self, names):
         """Return what the engine believes."""
-        return {n: self.believe(self.jobs.get(n)) for n in names}
+        made = {n: Status(state=JobState.ENDED, exit_code=code) for n, code in self.prepared.items()}
+        return {n: made.get(n) or self.believe(self.jobs.get(n)) for n in names}
 
     def believe(self, job):
         """Return the status of a job; an engine forgets some that run."""
@@ -154,19 +192,20 @@ class World:
     # ---- time ----
 
     def tick(self):
-        """Let some seconds go by; return why the scheduler ended, or ``None``."""
+        """Let some seconds go by; return whether all is done."""
         self.now += TICK_S
         for job in [j for j in self.jobs.values() if j.state is not JobState.ENDED]:
             self.live(job)
         if self.dice.random() < self.restarts:
             self.scheduler = self.hire()
-        return self.scheduler.turn()
+        if self.orders and self.dice.random() < 0.05:
+            self.order()
+        self.seen |= set(self.scheduler.turn().values())
+        return self.look(self.scheduler) and not self.orders
 
     def history(self):
         """Live to the end; return it, with everything that was written and said."""
-        ending = None
-        while ending is None:
-            ending = self.tick()
+        while not self.tick():
             assert self.now < 1e6, "some run waits for ever"
         for job in self.jobs.values():  # late words of zombies change nothing
             with suppress(LostLease):
@@ -176,9 +215,19 @@ class World:
                 connection.execute(sa.select(table).order_by(table.c.id)).all() for table in (t.event, t.attempt)
             )
         found = audit(snapshot(self.store, folders=False))
+        endings = {s.id: self.ending(s) for s in self.store.entries()}
         self.store.close()
         assert found == ()
-        return ending, events, attempts, self.said
+        return endings, events, attempts, self.said, self.seen
+
+    def ending(self, entry):
+        """Return where a study stands at the end."""
+        if not entry.open:
+            return Ending.COMPLETE
+        if entry.paused:
+            return Ending.PAUSED
+        assert not self.scheduler.affords(entry.name), "it could go on"
+        return Ending.BUDGET
 
 
 @pytest.fixture
@@ -196,8 +245,8 @@ def live(tmp_path, monkeypatch):
 
 def test_two_hundred_runs_on_sixteen_gpus_come_to_their_end(live):
     """Every third attempt meets a fault and schedulers die; each run is recorded once or its tries are used up."""
-    ending, events, attempts, _ = live(1, gpus=16, arms=10, seeds=20)
-    assert ending is Ending.COMPLETE
+    endings, events, attempts, *_ = live(1, gpus=16, arms=10, seeds=20)
+    assert endings == {1: Ending.COMPLETE}
     last = {event.run_id: event.target for event in events}
     assert len(last) == 200
     assert set(last.values()) <= set(TERMINAL)
@@ -216,5 +265,16 @@ def test_small_histories_keep_every_promise(live):
     endings = set()
     for seed in range(HISTORIES):
         budget = {"gpu_hours": 0.1 + seed % 3 * 0.2, "run_hours": 0.05 if seed % 2 else None} if seed % 3 else {}
-        endings.add(live(seed, gpus=4, arms=4, seeds=4, restarts=0.02, **budget)[0])
+        endings.add(live(seed, gpus=4, arms=4, seeds=4, restarts=0.02, **budget)[0][1])
     assert endings == {Ending.COMPLETE, Ending.BUDGET}
+
+
+def test_several_studies_are_submitted_cancelled_and_tried_again_while_others_run(live):
+    """With priorities, weights, shared runs, budgets and broken set-ups: whatever can end does, always in one way."""
+    endings = set()
+    for seed in range(HISTORIES // 3):
+        history = live(seed, gpus=3, arms=2, seeds=2, restarts=0.02, orders=12)
+        endings |= history[-1]
+        if seed == 0:
+            assert live(seed, gpus=3, arms=2, seeds=2, restarts=0.02, orders=12) == history
+    assert endings >= {Ending.COMPLETE, Ending.PAUSED, Ending.BUDGET}

@@ -14,6 +14,7 @@ from paribus.errors import EngineError, StoreError
 from paribus.schedule import session
 from paribus.schedule.ask import PATIENCE_S, ask, seal
 from paribus.schedule.desk import answer_to
+from paribus.schedule.holder import hold
 from paribus.schedule.office import Office
 from paribus.schedule.scheduler import Ending
 from paribus.schedule.session import Settings, run_study
@@ -42,7 +43,7 @@ def test_without_mlflow_a_study_runs_and_the_user_is_told_once(no_mlflow, tmp_pa
 
 def test_a_home_folder_that_is_taken_is_told_with_the_process(no_mlflow, tmp_path):
     """Two schedulers would write one SQLite file."""
-    with session.only_one(tmp_path), pytest.raises(StoreError, match=f"process {os.getpid()}"):
+    with hold(tmp_path, "paribus run"), pytest.raises(StoreError, match=f"process {os.getpid()}"):
         run_study(small_plan(), Settings(home=tmp_path), Lines())
 
 

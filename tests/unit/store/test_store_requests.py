@@ -6,9 +6,10 @@ import sqlalchemy as sa
 from paribus.errors import LostLease, StoreError
 from paribus.store.audit import audit
 from paribus.store.moves import LEASE_S, move_runs
+from paribus.store.pauses import SAME_FAILURES
 from paribus.store.snapshot import snapshot
 from paribus.store.states import TRANSITIONS, RunState
-from paribus.store.store import REQUEUE_TRIES, SAME_FAILURES
+from paribus.store.store import REQUEUE_TRIES
 from paribus.store.tables import metadata
 from paribus.testing.plans import small_plan
 
@@ -247,3 +248,33 @@ def test_only_a_known_study_is_tried_again(store):
     """The message names what there is."""
     with pytest.raises(StoreError, match="there is no study `none`"):
         store.retry("none", author="ada", reason="")
+
+
+def test_priority_and_weight_belong_to_the_name_of_a_study(store):
+    """Submitted again a study keeps them unless others are given; an edited file takes them over."""
+    assert [(s.priority, s.weight) for s in (store.add_study(small_plan()), store.add_study(small_plan("other")))] == [
+        (0, 1.0),
+        (0, 1.0),
+    ]
+    assert store.add_study(small_plan(), priority=4).weight == 1.0
+    assert store.add_study(small_plan(), weight=2.5).priority == 4
+    edited = store.add_study(small_plan(arms=3))
+    assert (edited.priority, edited.weight, store.study("other").priority) == (4, 2.5, 0)
+
+
+def test_the_entries_say_what_can_go_on(store):
+    """Open until every run that is not cancelled has ended; paused once, with the first reason, until a retry."""
+    study, other = store.add_study(small_plan(arms=1, seeds=1)), store.add_study(small_plan("other", arms=2, seeds=1))
+    assert [(e.name, e.open, e.paused) for e in store.entries()] == [("small", True, ""), ("other", True, "")]
+    for reason in ("no such data", "another reason"):
+        store.pause(study.id, reason)
+    assert store.claim(study.id, engine="test", worker="here") is None
+    assert [e.paused for e in store.entries([study.id])] == ["no such data"]
+    store.retry("small", author="me", reason="mended")
+    claim = started(store, study)
+    store.cancel("other")
+    assert [e.open for e in store.entries()] == [True, False]
+    store.finish(claim.run_id, claim.token, {})
+    assert [e.open for e in store.entries()] == [False, False]
+    known = store.known([r.fingerprint for r in other.plan.runs] + ["unknown"])
+    assert sorted(known.values()) == [RunState.CANCELLED, RunState.SUCCEEDED]

@@ -141,10 +141,10 @@ def test_a_study_is_finished_when_nothing_of_it_goes_on_for_it(store):
     """As the counts say it, without counting."""
     study = store.add_study(small_plan())
     store.add_study(small_plan("other"))
-    assert not store.finished(study.id)
+    assert store.entries([study.id])[0].open
     finish_next(store, study)
     store.cancel("small")
-    assert store.finished(study.id)
+    assert not store.entries([study.id])[0].open
     assert set(store.counts(study.id)) == {"SUCCEEDED", "CANCELLED"}
 
 

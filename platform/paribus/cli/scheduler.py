@@ -1,0 +1,42 @@
+"""``paribus scheduler``: serve all studies of a home folder, as a service."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--engine", default="local", show_default=True, help="What starts the runs: local, slurm, ray or inline.")
+@click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: GPUs, else CPU cores]")
+@click.option(
+    "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
+)
+@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@click.option(
+    "--reports", type=click.Path(file_okay=False, path_type=Path), default=Path("reports"), show_default=True,
+    help="Folder in which each study that ends gets a folder with its report.",
+)  # fmt: skip
+@click.option("--until-idle", is_flag=True, help="End when nothing is left to do; otherwise it goes on for ever.")
+def command(
+    engine: str, slots: int | None, options: Path | None, folder: Path | None, reports: Path, until_idle: bool
+) -> None:
+    """Train what is submitted (paribus submit), several studies side by side, each with its share of the slots.
+
+    Ctrl-C or SIGTERM stops it: the runs write a checkpoint and are queued again; a second one stops them by force.
+    With --until-idle the exit status is 1 if a run failed, or a study was paused or stopped by its budget.
+    """
+    from paribus.cli.live import PlainDisplay
+    from paribus.schedule.service import serve
+    from paribus.schedule.session import Settings
+    from paribus.study.home import home
+
+    settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options)
+    ended = serve(settings, PlainDisplay(), reports=reports.resolve(), until_idle=until_idle)
+    good = all(e.ending in ("complete", "interrupted") and not e.counts.keys() & FAILED for e in ended)
+    sys.exit(int(until_idle and not good))
+
+
+FAILED = {"FAILED", "QUARANTINED"}

@@ -1,0 +1,176 @@
+"""`paribus submit` and `paribus scheduler` from end to end with the fake runner, killed and stopped on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from paribus.cli import paribus
+from paribus.store.audit import audit
+from paribus.store.reader import Reader
+from paribus.store.snapshot import snapshot
+from paribus.track.folder import RunFolder
+
+STUDY = """
+study: {name}
+question: Does it run?
+runner: {runner}
+base:
+  preset: grpo
+  set: {{schedule.steps: {steps}, kl: {{kind: "off"}}}}
+tricks:
+  token_level: {{aggregation: token_batch}}
+designs:
+  solo: {{kind: add_one}}
+seeds: {{n: {seeds}}}
+evaluate: {{every: 6, problems: 20, samples: 2}}
+"""
+PATIENCE_S = 120.0
+
+
+class Site:
+    """A folder with studies, a home folder, and processes that end with the test."""
+
+    def __init__(self, path):
+        self.path = path
+        self.home = path / "home"
+        self.processes = []
+
+    def study(self, name, *, seeds=2, steps=12, runner="fake"):
+        """Write a study file; return its path."""
+        file = self.path / f"{name}.yaml"
+        file.write_text(STUDY.format(name=name, seeds=seeds, steps=steps, runner=runner))
+        return str(file)
+
+    def start(self, *arguments, step_s=0.01):
+        """Start a command in a session of its own."""
+        environment = {**os.environ, "PARIBUS_FAKE": json.dumps({"step_s": step_s})}
+        log = (self.path / f"log{len(self.processes)}").open("w")
+        command = [sys.executable, "-m", "paribus", *arguments, "--home", str(self.home)]
+        self.processes.append(
+            subprocess.Popen(command, cwd=self.path, env=environment, stdout=log, stderr=log, start_new_session=True)
+        )
+        log.close()
+        return self.processes[-1]
+
+    def ended(self, process):
+        """Wait for the end of a command; return its exit status and what it said."""
+        process.wait(PATIENCE_S)
+        return process.returncode, (self.path / f"log{self.processes.index(process)}").read_text()
+
+    def say(self, *arguments):
+        """Run a short command here; return what it said."""
+        result = CliRunner().invoke(paribus, [*arguments, "--home", str(self.home)])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def status(self):
+        """Return what `paribus status` tells: who serves, and the studies by name."""
+        told = json.loads(self.say("status", "--json"))
+        return told["served_by"], {s["study"]: s for s in told["studies"]}
+
+    def training(self):
+        """Return whether some attempt has trained some steps and is not at its end."""
+        folders = [RunFolder(p) for p in (self.home / "runs").glob("*/a*")]
+        return any(not f.outcome.exists() and len(list(f.read_metrics())) >= 3 for f in folders)
+
+    def check(self, *names):
+        """Every study has a complete report, and no promise is broken."""
+        for name in names:
+            report = json.loads((self.path / "reports" / name / "report.json").read_text())
+            assert report["study"] == name
+        with Reader.look(self.home) as reader:
+            assert audit(snapshot(reader, deep=True)) == ()
+            for name in names:
+                assert {str(s) for s in reader.counts(reader.study(name).id)} == {"SUCCEEDED"}
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A site without MLflow."""
+    monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.modules['mlflow'] = None\n")
+    made = Site(tmp_path)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+
+
+def until(condition):
+    """Wait until a condition gives something, and return it."""
+    end = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come so far"
+        time.sleep(0.05)
+    return found
+
+
+def test_a_killed_service_goes_on_and_writes_the_report_of_every_study(site):
+    """One study is submitted before it starts, one while it runs; one that cannot be trained is paused, no other."""
+    said = site.say("submit", site.study("first"), "--priority", "2")
+    assert "first: 4 runs: 4 new; priority 2, weight 1" in said
+    assert f"No scheduler serves {site.home}" in said
+    service = site.start("scheduler", "--slots", "2", step_s=0.1)
+    until(site.training)
+    said = site.say("submit", site.study("second", seeds=3), "--weight", "2.5")
+    assert "second: 6 runs: 2 new, 4 shared with other studies; priority 0, weight 2.5" in said
+    assert f"`paribus scheduler` (process {service.pid}) serves it" in said
+    holder, studies = site.status()
+    assert (holder["process"], holder["engine"]) == (service.pid, "local")
+    assert (studies["first"]["state"], studies["second"]["weight"]) == ("running", 2.5)
+    os.killpg(service.pid, signal.SIGKILL)
+    service.wait()
+    assert site.status()[0] is None
+
+    broken = site.study("broken", steps=9)
+    site.say("submit", broken)
+    with Reader.look(site.home) as reader, reader.database.write() as connection:
+        connection.exec_driver_sql('UPDATE study SET plan = replace(plan, \'"runner":"fake"\', \'"runner":"gone"\')')
+        connection.exec_driver_sql(
+            'UPDATE study SET plan = replace(plan, \'"runner":"gone"\', \'"runner":"fake"\') WHERE name != \'broken\''
+        )
+    status, output = site.ended(site.start("scheduler", "--slots", "2", "--until-idle"))
+    assert status == 1, output
+    assert "first: complete: 4 succeeded" in output
+    assert "second: complete: 6 succeeded" in output
+    assert "broken: paused: 4 queued\nthere is no runner `gone`" in output
+    assert "nothing is left to do" in output
+    assert site.status()[1]["broken"]["state"] == "paused"
+    site.check("first", "second")
+
+
+def test_run_follows_where_a_service_serves_and_the_service_stops_with_grace(site):
+    """Ctrl-C ends the following alone; SIGTERM puts the runs back with their checkpoints; `run` then trains itself."""
+    service = site.start("scheduler", "--slots", "2", step_s=0.05)
+    until(lambda: (site.home / "holder.json").exists())
+    status, output = site.ended(site.start("run", site.study("short", seeds=1)))
+    assert status == 0, output
+    assert f"short: left to `paribus scheduler` (process {service.pid})" in output
+    assert "short: 2 succeeded" in output
+    site.check("short")
+
+    long = site.study("long", seeds=1, steps=400)
+    follower = site.start("run", long)
+    until(site.training)
+    follower.send_signal(signal.SIGINT)
+    status, output = site.ended(follower)
+    assert status == 130, output
+    assert "The scheduler goes on with it" in output
+    assert site.status()[1]["long"]["state"] == "running"
+    service.send_signal(signal.SIGTERM)
+    status, output = site.ended(service)
+    assert status == 0, output
+    assert "stopping: the runs write a checkpoint" in output
+    with Reader.look(site.home) as reader:
+        study = reader.study("long")
+        assert {str(s) for s in reader.counts(study.id)} == {"QUEUED"}
+        assert {a.outcome for a in reader.attempts_of(study.id)} == {"release"}
+    status, output = site.ended(site.start("run", long, "--slots", "2", step_s=0.0))
+    assert status == 0, output
+    site.check("short", "long")
