@@ -51,6 +51,7 @@ class Preparation:
 
         Raises:
             RunnerError: the runner cannot; the message holds the end of its log.
+            EngineError: the engine will not take a job as it is.
         """
         while self._waiting and self._engine.capacity() > 0:
             name, recipe = self._waiting.popitem()
@@ -63,7 +64,6 @@ class Preparation:
             if status.state is JobState.ENDED or self._lost(name, status):
                 del self._seen[name]
                 if status.exit_code != 0:
-                    self.cancel()
                     raise self._unprepared(self._logs[name], status)
         waiting = dict.fromkeys(self._waiting, Status(state=JobState.PENDING))
         return {**waiting, **{name: statuses[name] for name in self._seen}}

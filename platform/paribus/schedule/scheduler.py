@@ -222,6 +222,7 @@ class Scheduler:
             try:
                 left = served.preparation.turn()
             except (RunnerError, EngineError) as error:
+                served.preparation.cancel()
                 served.preparation = None
                 self._trouble(served, error)
                 continue
