@@ -35,7 +35,7 @@ def current(folder: Path | None) -> None:
 @command.command()
 @_HOME
 def upgrade(folder: Path | None) -> None:
-    """Bring the database to the newest revision. End `paribus run` and `paribus scheduler` first, and make a copy: `paribus db backup`."""
+    """Bring the database to the newest revision. End run and scheduler first, and make a copy: `paribus db backup`."""
     from paribus.schedule.holder import hold
     from paribus.store.migrate import HEAD, revision_of
     from paribus.store.migrate import upgrade as migrate
