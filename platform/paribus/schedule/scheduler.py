@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from paribus.engines.process import Identity, kill_group
 from paribus.errors import EngineError, LostLease, RunFolderError, RunnerError, StoreError
 from paribus.schedule import prepare
 from paribus.schedule.desk import answer_to
+from paribus.schedule.devices import Devices
 from paribus.store.budget import OVERRUN_S, shown_use
 from paribus.store.database import Unreachable
 from paribus.store.records import AttemptRecord, Claim, StudyRecord, unit_of
@@ -45,6 +47,9 @@ START_S = 300.0
 
 CHECK_S = 1.0
 """Seconds between two looks at what the attempts in flight have used of the budget."""
+
+FULL_S = 1.0
+"""Seconds before a machine is asked again that had nothing for another run, unless one of its jobs ends."""
 
 LOST_S = 60.0
 """Seconds after which a job that the engine does not know is taken for lost, where no lease tells."""
@@ -96,6 +101,9 @@ class Scheduler:
         self._next_check = 0.0
         self._broke = False
         self._capped: set[str] = set()
+        self._need = engine.need(study.plan.resources)
+        self._devices = Devices(store, engine, self._host, say)
+        self._full_until = 0.0
 
     @property
     def interrupted(self) -> bool:
@@ -142,11 +150,11 @@ class Scheduler:
         waiting, started = {f"{name}-{session}": recipe for name, recipe in parts.items()}, dict[str, float]()
         logs = {name: self._store.home / "prepare" / f"{name}.log" for name in waiting}
         while waiting or started:
-            while waiting and self._engine.capacity() > 0 and not self.interrupted:
+            while waiting and self._engine.capacity(self._need) > 0 and not self.interrupted:
                 name, recipe = waiting.popitem()
                 spec = prepare.specification(self._plan.runner, recipe, self._cache(), logs[name])
                 self._say(f"preparing {recipe.model.name} for {recipe.task.kind}")
-                self._engine.submit(spec, name)
+                self._engine.submit(replace(spec, need=self._need), name)
                 started[name] = time.monotonic()
             if self.interrupted:
                 waiting.clear()
@@ -251,6 +259,8 @@ class Scheduler:
                 self._settle(live[name], fault=not asked, reason=reason)
             del self._running[name]
             self._capped.discard(name)
+        self._devices.left()
+        self._full_until = 0.0
 
     def _hold(self, statuses: Mapping[str, Status]) -> None:
         """Renew the leases of attempts that wait in the engine's queue, or are just starting: nobody else does yet."""
@@ -302,12 +312,15 @@ class Scheduler:
 
     def _claim(self) -> None:
         self._broke = self._broke and self._is_broke()
-        while (free := self._engine.capacity()) > 0 and not self._broke:
+        while (
+            (free := self._engine.capacity(self._need)) > 0 and not self._broke and time.monotonic() >= self._full_until
+        ):
             where = {"engine": self._engine.name, "worker": self._host}
-            gpus = self._engine.gpus_per_run
-            claims = self._store.claim_many(self._study.id, min(free, CLAIMS), gpus=gpus, **where)
+            pool = self._devices.pool(self._need, self._running.values())
+            claims = self._store.claim_many(self._study.id, min(free, CLAIMS), gpus=self._need.gpus, pool=pool, **where)
             if not claims:
                 self._broke = self._is_broke()
+                self._full_until = time.monotonic() + FULL_S if pool else 0.0
                 return
             self._start_all(claims)
 
@@ -345,7 +358,7 @@ class Scheduler:
         )
         folder.job.write_text(job.model_dump_json(indent=1))
         arguments = (str(folder.path), str(self._office), str(claim.run_id))
-        spec = Spec(module="paribus.schedule.supervisor", arguments=arguments)
+        spec = Spec(module="paribus.schedule.supervisor", arguments=arguments, need=self._need, gpus=claim.devices)
         self._running[claim.submit_name] = claim
         self._say(f"{arm.label}, seed {claim.seed}: attempt {claim.token}")
         try:
@@ -360,7 +373,7 @@ class Scheduler:
 
     def _is_broke(self) -> bool:
         """Tell whether the budget has too little left for one more attempt; what is in flight may need less."""
-        budget = self._store.budget(self._study.name, unit_of(self._engine.gpus_per_run))
+        budget = self._store.budget(self._study.name, unit_of(self._need.gpus))
         if not budget.allows_another and not self._broke:
             self._say(
                 f"the budget has too little left ({shown_use(budget)}; another run may need "
@@ -375,10 +388,10 @@ class Scheduler:
             return
         self._next_check = now + CHECK_S
         fresh = [name for name in self._running if name not in self._capped]
-        budget = self._store.budget(self._study.name, unit_of(self._engine.gpus_per_run)) if fresh else None
+        budget = self._store.budget(self._study.name, unit_of(self._need.gpus)) if fresh else None
         if budget is None or not budget.used_up:
             return
-        most = len(self._running) * (self._engine.gpus_per_run or 1.0) * OVERRUN_S / 3600
+        most = sum(held.gpus or 1.0 for held in self._running.values()) * OVERRUN_S / 3600
         self._say(
             f"the budget is used up ({shown_use(budget)}): the runs write a checkpoint and end; {most:.3g} more at most"
         )

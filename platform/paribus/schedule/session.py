@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from paribus.engines.base import Engine, EngineSettings, load_engine
-from paribus.engines.options import FILE as OPTIONS_FILE
+from paribus.engines.base import Engine, load_engine, refuse_too_large
+from paribus.engines.options import engine_settings
 from paribus.errors import StoreError
 from paribus.schedule.ledger import unshipped
 from paribus.schedule.office import Office
@@ -21,6 +21,7 @@ from paribus.schedule.progress import Follower, StudyView
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.shipping import ShipperProcess, mlflow_is_installed
 from paribus.store.database import Unreachable
+from paribus.store.recorded import recorded_runs
 from paribus.store.records import StudyRecord
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -91,6 +92,9 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
     with ExitStack() as stack:
         stack.enter_context(only_one(home))
         store = stack.enter_context(Store.open(home))
+        made = engine_settings(plan.runner, home, settings.slots, settings.options)
+        if plan.resources.declared and len(recorded_runs(home, [r.fingerprint for r in plan.runs])) < len(plan.runs):
+            refuse_too_large(plan.resources, settings.engine, made)
         study = store.add_study(plan)
         runs = store.runs_of(study.id)
         trained = not all(r.terminal for r in runs)
@@ -101,7 +105,7 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         if trained or unshipped(home, attempted):
             shipper = _shipper(home, stack, display)
             if trained:
-                ending = _train(store, study, settings, shipper, display)
+                ending = _train(store, study, load_engine(settings.engine)(made), shipper, display)
             mirror = _drain(shipper, display)
         counts = dict(store.counts(study.id))
         paused = store.paused(study.id)
@@ -112,15 +116,16 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
 
 
 def _train(
-    store: Store, study: StudyRecord, settings: Settings, shipper: ShipperProcess | None, display: Display
+    store: Store, study: StudyRecord, engine: Engine, shipper: ShipperProcess | None, display: Display
 ) -> Ending:
     with ExitStack() as stack:
-        engine = _engine(study, settings, store.home)
         office = Office(store, engine.reach)
         stack.callback(office.close)
         stack.callback(engine.close)
         if engine.about:
             display.say(engine.about)
+        if study.plan.resources.declared:
+            display.say(f"the study asks for {study.plan.resources.about()} a run")
         scheduler = Scheduler(store, engine, study, office.address, say=display.say)
         stack.enter_context(_interrupts(scheduler, display))
         follower = Follower(store, study)
@@ -141,13 +146,6 @@ def _train(
         ending = scheduler.run(wait)
         display.show(follower.view(time.monotonic()))
         return ending
-
-
-def _engine(study: StudyRecord, settings: Settings, home: Path) -> Engine:
-    found = home / OPTIONS_FILE
-    options = settings.options or (found if found.exists() else None)
-    arguments = EngineSettings(runner=study.plan.runner, folder=home / "engine", slots=settings.slots, options=options)
-    return load_engine(settings.engine)(arguments)
 
 
 def _shipper(home: Path, stack: ExitStack, display: Display) -> ShipperProcess | None:

@@ -13,7 +13,7 @@ from paribus.store.database import Database
 VERSION_TABLE = "paribus_alembic_version"
 """An own name: MLflow and Optuna both call theirs ``alembic_version`` and refuse each other's database."""
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest revision in ``db_migrations/versions``."""
 
 _REVISION = sa.text(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608 - a constant

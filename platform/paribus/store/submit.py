@@ -19,13 +19,13 @@ _BATCH = 500
 
 
 def submit(connection: sa.Connection, now: Now, plan: Plan) -> None:
-    """Insert a study, its new runs and its links; the same plan again gets a newer time and budget."""
+    """Insert a study, its new runs and its links; the same plan again gets a newer time, budget and resources."""
     same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
     open_budgets(connection, plan)
-    resubmitted = sa.update(t.study).where(same).values(submitted_at=now)
+    row = {"name": plan.study, "fingerprint": plan.fingerprint, "plan": PLAN.dump_json(plan).decode()}
+    resubmitted = sa.update(t.study).where(same).values(submitted_at=now, plan=row["plan"])
     if connection.execute(resubmitted.returning(t.study.c.id)).first() is not None:
         return
-    row = {"name": plan.study, "fingerprint": plan.fingerprint, "plan": PLAN.dump_json(plan).decode()}
     insert = sa.insert(t.study).values(**row, submitted_at=now).returning(t.study.c.id)
     study_id = connection.execute(insert).scalar_one()
     fingerprints = [p.fingerprint for p in plan.runs]
