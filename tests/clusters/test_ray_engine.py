@@ -179,9 +179,13 @@ def test_a_grace_is_never_shorter_than_the_options_say(make, tmp_path):
 
 
 def test_a_run_that_no_node_can_hold_is_told(make):
-    """Ray would wait forever without a word; where the cluster grows by itself, waiting is right."""
+    """Ray would wait forever without a word."""
     with pytest.raises(TooLarge, match=r"asks for 1 CPU, 3 GPU; .* The nodes have: .*2 CPU, 2 GPU"):
         make().need(Resources(gpus=3))
+
+
+def test_where_the_cluster_grows_nothing_is_too_large(make):
+    """Who says how many jobs it may get knows that nodes will come."""
     assert make(jobs=2).need(Resources(gpus=3)).gpus == 3.0
 
 

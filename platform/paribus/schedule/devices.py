@@ -90,6 +90,8 @@ class Devices:
                 self._lift(row)
             elif now - since > SETTLE_S and not row.cordoned:
                 self._cordon(row, used[row.name])
+        if all(now - since > SETTLE_S for since in self._suspects.values()):
+            self._next_look = now + SETTLE_S  # what is left is cordoned
 
     def _cordon(self, row: DeviceRecord, used: float) -> None:
         reason = f"{used:.1f} GiB of it are in use, {row.idle:.1f} GiB were before, and no run holds it"

@@ -141,7 +141,7 @@ class Reader:
     def _runs(self, study_id: int, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
         with self.database.read() as connection:
             rows = connection.execute(query).all()
-            if study_id not in self._labels:  # a study's row never changes
+            if study_id not in self._labels:  # a plan's labels never change
                 plan = connection.execute(sa.select(t.study.c.plan).where(t.study.c.id == study_id)).scalar()
                 self._labels[study_id] = {a["key"]: a["label"] for a in json.loads(plan or '{"arms": []}')["arms"]}
         return tuple(_run(row, self._labels[study_id][row.arm]) for row in rows)
