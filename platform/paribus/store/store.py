@@ -148,13 +148,6 @@ class Store(Reader):
             gpus: GPUs that each holds, where others choose them.
             pool: devices of the host to choose from; absent: others choose.
 
-        Args:
-            study_id: the study.
-            engine: name of the engine.
-            worker: name of the host that starts it.
-            gpus: GPUs that it holds, where others choose them.
-            pool: devices of the host to choose from; absent: others choose.
-
         Returns:
             The claims in queue order; none if no run is ready, the study is paused, or its budget or the host has too
             little left.
@@ -171,10 +164,9 @@ class Store(Reader):
             if pool is not None and allowed:
                 self.database.alone(connection, f"devices of {worker}")
                 held = take(connection, now, worker, study_id, pool, len(allowed))
-            moved = [
-                (link, self._move(connection, Move.CLAIM, link.id)) for link, _ in zip(allowed, held, strict=False)
-            ]
-            taken = [(_claim(row, link.arm, part), part) for (link, row), part in zip(moved, held, strict=True) if row]
+            fitting = zip(allowed, held, strict=False)  # what the host has no room for stays in the queue
+            moved = [(self._move(connection, Move.CLAIM, link.id), link, part) for link, part in fitting]
+            taken = [(_claim(row, link.arm, part), part) for row, link, part in moved if row is not None]
             if not taken:
                 return ()
             same = {"study_id": study_id, "engine": engine, "worker": worker}
