@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def command(study: Path, as_json: bool) -> None:
+@click.option("--engine", default="local", show_default=True, help="Where it will run: told if `resources` never fit.")
+@click.option(
+    "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
+)
+def command(study: Path, as_json: bool, engine: str, options: Path | None) -> None:
     """Show what STUDY comes to: designs, arms, runs, and what to know before spending compute."""
     from paribus.store.recorded import recorded_runs
     from paribus.study.expand import plan_of, refuse_unsupported
@@ -44,6 +48,11 @@ def command(study: Path, as_json: bool) -> None:
     refuse_unsupported(plan, runner)
     if runner.unread:
         raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(dict.fromkeys(runner.unread)))
+    if plan.resources.declared and len(recorded) < len(plan.runs):
+        from paribus.engines.base import refuse_too_large
+        from paribus.engines.options import engine_settings
+
+        refuse_too_large(plan.resources, engine, engine_settings(plan.runner, home(), options=options))
 
 
 class _Tolerant:
@@ -95,6 +104,7 @@ def as_plain(study: Study, plan: Plan, recorded: frozenset[str]) -> dict[str, An
         ],
         "designs": designs_as_plain(study, plan, recorded),
         "orders": orders_as_plain(plan),
+        "resources": plan.resources.model_dump(mode="json", exclude_none=True),
         "evaluate": {**plan.evaluate.model_dump(mode="json"), "primary": plan.evaluate.primary_metric},
         "notes": [vars(note) for note in plan.notes],
     }  # fmt: skip
@@ -220,6 +230,8 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
     allowed = [f"{hours:g} {unit}" for hours, unit in caps if hours is not None]
     if allowed:
         out.print(f"budget: {', '.join(allowed)}")
+    if plan.resources.declared:
+        out.print(f"resources: {plan.resources.about()} a run")
     if plan.run_hours is not None:
         need = plan.run_hours * (len(plan.runs) - known)
         short = any(hours is not None and hours < need for hours, _ in caps)

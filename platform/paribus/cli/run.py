@@ -19,7 +19,7 @@ INTERRUPTED = 130
 @click.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--engine", default="local", show_default=True, help="What starts the runs: local, slurm, ray or inline.")
-@click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: GPUs, else CPU cores]")
+@click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: as many as GPUs and cores allow]")
 @click.option(
     "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
 )

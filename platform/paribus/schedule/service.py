@@ -9,6 +9,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from paribus.engines.base import load_engine
+from paribus.engines.options import engine_settings
 from paribus.errors import ParibusError, RunFolderError
 from paribus.schedule.holder import SCHEDULER, hold
 from paribus.schedule.progress import Display, Follower
@@ -67,7 +69,8 @@ def serve(settings: Settings, display: Display, *, reports: Path, until_idle: bo
         shipper = start_shipper(home, stack, display)
         waiting = [s for s in store.entries() if s.open]
         runner = store.numbered(waiting[-1].id).plan.runner if waiting else "native"
-        scheduler = stack.enter_context(workplace(store, settings, runner, display, pause=True))
+        engine = load_engine(settings.engine)(engine_settings(runner, home, settings.slots, settings.options))
+        scheduler = stack.enter_context(workplace(store, engine, display, pause=True))
         display.say(f"serving {home} on the engine {settings.engine}: paribus submit STUDY.yaml --home {home}")
         written = Reports(home, reports, display.say)
         stack.callback(written.close)
@@ -204,6 +207,7 @@ class _Service:
         arm, first = plan.arm(plan.base), next((r for r in plan.runs if r.arm == plan.base), None)
         try:
             runner = load_runner(plan.runner)
+            self._scheduler.need(study)
             code = runner.code_fingerprint(arm.recipe)
             data, model = runner.data_fingerprint(arm.recipe), runner.model_fingerprint(arm.recipe)
         except ParibusError as error:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paribus.engines.base import Engine, EngineSettings, load_engine
-from paribus.engines.options import FILE as OPTIONS_FILE
+from paribus.engines.base import Engine, load_engine, refuse_too_large
+from paribus.engines.options import engine_settings
 from paribus.schedule.follow import follow
 from paribus.schedule.holder import hold, holder_of
 from paribus.schedule.ledger import unshipped
@@ -21,6 +21,7 @@ from paribus.schedule.progress import Display, Follower
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.shipping import ShipperProcess, mlflow_is_installed
 from paribus.store.database import Unreachable
+from paribus.store.recorded import recorded_runs
 from paribus.store.records import StudyRecord
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -86,6 +87,13 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         if not served:
             stack.enter_context(hold(home, "paribus run", settings.engine))
         store = stack.enter_context(Store.open(home))
+        made = engine_settings(plan.runner, home, settings.slots, settings.options)
+        if (
+            not served
+            and plan.resources.declared
+            and len(recorded_runs(home, [r.fingerprint for r in plan.runs])) < len(plan.runs)
+        ):
+            refuse_too_large(plan.resources, settings.engine, made)
         study = store.add_study(plan)
         runs = store.runs_of(study.id)
         trained = not all(r.terminal for r in runs)
@@ -98,7 +106,7 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         elif not served and (trained or unshipped(home, attempted)):
             shipper = start_shipper(home, stack, display)
             if trained:
-                ending = _train(store, study, settings, shipper, display)
+                ending = _train(store, study, load_engine(settings.engine)(made), shipper, display)
             mirror = drain(shipper, display)
         counts = dict(store.counts(study.id))
         paused = store.paused(study.id)
@@ -109,9 +117,11 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
 
 
 def _train(
-    store: Store, study: StudyRecord, settings: Settings, shipper: ShipperProcess | None, display: Display
+    store: Store, study: StudyRecord, engine: Engine, shipper: ShipperProcess | None, display: Display
 ) -> Ending:
-    with workplace(store, settings, study.plan.runner, display) as scheduler:
+    with workplace(store, engine, display) as scheduler:
+        if study.plan.resources.declared:
+            display.say(f"the study asks for {study.plan.resources.about()} a run")
         follower = Follower(store, study)
         pause, looked, endings = threading.Event(), [0.0], dict[int, Ending]()
 
@@ -136,25 +146,21 @@ def _train(
 
 
 @contextmanager
-def workplace(
-    store: Store, settings: Settings, runner: str, display: Display, *, pause: bool = False
-) -> Iterator[Scheduler]:
-    """Yield a scheduler with its engine and its office, which has cleared up after the one before.
+def workplace(store: Store, engine: Engine, display: Display, *, pause: bool = False) -> Iterator[Scheduler]:
+    """Yield a scheduler with its office, which has cleared up after the one before; close the engine at the end.
 
     Ctrl-C and SIGTERM stop it with grace, a second one by force.
 
     Args:
         store: the store, open for writing.
-        settings: which engine.
-        runner: the runner that the engine may import ahead of time.
+        engine: where runs are started.
         display: where it says what it does.
         pause: whether it pauses studies that cannot be prepared or started, instead of raising.
 
     Raises:
-        EngineError: the engine is not there.
+        EngineError: the engine cannot be reached from its jobs.
     """
     with ExitStack() as stack:
-        engine = _engine(runner, settings, store.home)
         office = Office(store, engine.reach)
         stack.callback(office.close)
         stack.callback(engine.close)
@@ -164,13 +170,6 @@ def workplace(
         stack.enter_context(_interrupts(scheduler, display))
         scheduler.reconcile()
         yield scheduler
-
-
-def _engine(runner: str, settings: Settings, home: Path) -> Engine:
-    found = home / OPTIONS_FILE
-    options = settings.options or (found if found.exists() else None)
-    arguments = EngineSettings(runner=runner, folder=home / "engine", slots=settings.slots, options=options)
-    return load_engine(settings.engine)(arguments)
 
 
 def start_shipper(home: Path, stack: ExitStack, display: Display) -> ShipperProcess | None:

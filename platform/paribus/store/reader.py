@@ -14,10 +14,12 @@ from paribus.errors import StoreError, did_you_mean
 from paribus.store import tables as t
 from paribus.store.budget import UNITS, budget_record, live_use
 from paribus.store.database import FILE, Database, database_url
+from paribus.store.devices import devices_of
 from paribus.store.migrate import refuse_other_revision
 from paribus.store.records import (
     AttemptRecord,
     BudgetRecord,
+    DeviceRecord,
     EventRecord,
     ResultRecord,
     RunRecord,
@@ -171,7 +173,7 @@ class Reader:
     def _runs(self, study_id: int, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
         with self.database.read() as connection:
             rows = connection.execute(query).all()
-            if study_id not in self._labels:  # a study's row never changes
+            if study_id not in self._labels:  # a plan's labels never change
                 plan = connection.execute(sa.select(t.study.c.plan).where(t.study.c.id == study_id)).scalar()
                 self._labels[study_id] = {a["key"]: a["label"] for a in json.loads(plan or '{"arms": []}')["arms"]}
         return tuple(_run(row, self._labels[study_id][row.arm]) for row in rows)
@@ -252,6 +254,11 @@ class Reader:
         with self.database.read() as connection:
             rows = connection.execute(query).all()
         return tuple(event_record(row) for row in rows)
+
+    def devices(self, host: str | None = None) -> tuple[DeviceRecord, ...]:
+        """Return the devices of a host, or of all."""
+        with self.database.read() as connection:
+            return devices_of(connection, host)
 
     def budget(self, study: str, unit: Unit) -> BudgetRecord:
         """Return what all plans of a name may spend and have spent."""

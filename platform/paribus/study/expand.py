@@ -81,6 +81,7 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         notes=tuple(n for n in notes_of(study, arms, rows, changes, recipes) if n.code not in study.allow),
         preset=study.base.preset,
         margin=study.margin,
+        resources=study.resources,
     )
     return _with_fingerprint(plan)
 

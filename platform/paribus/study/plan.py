@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paribus.recipe.recipe import Recipe
 from paribus.study.job import Evaluate
+from paribus.study.resources import Resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,7 @@ class Plan:
         seeds: one number a block; without ``paired`` only their count matters, each run has its own seed.
         notes: what to know before the launch.
         margin: difference in the primary metric below which arms count as equivalent; ``None`` if none was declared.
+        resources: what each run holds; no part of the fingerprint.
     """
 
     study: str
@@ -117,6 +119,7 @@ class Plan:
     cpu_hours: float | None = None
     run_hours: float | None = None
     margin: float | None = None
+    resources: Resources = field(default_factory=Resources)
 
     def arm(self, key: str) -> Arm:
         """Return the arm with this key."""

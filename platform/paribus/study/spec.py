@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paribus.recipe.factors import Fraction
 from paribus.study.job import Evaluate
+from paribus.study.resources import Resources
 
 NOTE_CODES = (
     "confounded", "cost", "identical_rows", "inert", "length_weighted", "never_clips", "no_change", "rescaled",
@@ -217,6 +218,7 @@ class Study(Part):
     )
     health: Health = Health()
     budget: Budget = Budget()
+    resources: Resources = Resources()
     allow: tuple[Literal[NOTE_CODES], ...] = Field(  # type: ignore[valid-type]  # the literal is made of the codes
         default=(), description="codes of notes that are known and accepted"
     )
