@@ -41,6 +41,8 @@ def print_design_summaries(study: Study, plan: Plan, recorded: frozenset[str], o
     from paribus.study.precision import design_summaries, order_summaries
 
     summaries = design_summaries(study, plan, recorded)
+    if not summaries:
+        return
     priced = study.budget.prior is not None
     listed = table("design", "cells", "runs", "effect", "number", "SE", "detects", *(["GPU-hours"] if priced else []))
     listed.title = "\nwhat the designs measure"

@@ -105,6 +105,9 @@ def as_plain(study: Study, plan: Plan, recorded: frozenset[str]) -> dict[str, An
         "designs": designs_as_plain(study, plan, recorded),
         "orders": orders_as_plain(plan),
         "resources": plan.resources.model_dump(mode="json", exclude_none=True),
+        "looks": plan.looks and vars(plan.looks),
+        "search": plan.screen and {"design": plan.screen.design, **plan.screen.rule.model_dump(mode="json")},
+        "later": [{"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed} for r in plan.later],
         "evaluate": {**plan.evaluate.model_dump(mode="json"), "primary": plan.evaluate.primary_metric},
         "notes": [vars(note) for note in plan.notes],
     }  # fmt: skip
@@ -222,6 +225,7 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
     e = plan.evaluate
     out.print(f"\n{len(plan.arms)} distinct arms; {len(plan.seeds)} {noun}: {how}")
     out.print(f"runs: {listed} listed, {len(plan.runs)} distinct, {known} already recorded (reused)")
+    _print_growth(plan, out)
     out.print(
         f"evaluation: every {e.every} steps on {e.problems} held-out problems x {e.samples} samples at temperature "
         f"{e.temperature}; score {e.primary_metric}, {e.checkpoint}"
@@ -237,6 +241,19 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
         short = any(hours is not None and hours < need for hours, _ in caps)
         enough = "; the budget may not suffice" if short else ""
         out.print(f"cost: {plan.run_hours:g} hours a run stated, {need:g} for what is not recorded{enough}")
+
+
+def _print_growth(plan: Plan, out: Console) -> None:
+    from paribus.study.growth import levels_text, looks_text, runs_between, screen_text
+
+    if plan.looks is not None:
+        out.print(f"{looks_text(plan.looks)}; intervals at {levels_text(plan.looks)}, which is 95% over all looks")
+    if plan.screen is not None:
+        out.print(f"{screen_text(plan.screen)}; chosen from results, so not among the arms above")
+    if plan.grows:
+        least, most = runs_between(plan)
+        cost = "" if plan.run_hours is None else f": {plan.run_hours * least:g} to {plan.run_hours * most:g} hours"
+        out.print(f"at least {least} runs, at most {most}{cost}")
 
 
 def _print_prior(study: Study, plan: Plan, recorded: frozenset[str], out: Console) -> None:

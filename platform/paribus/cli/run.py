@@ -36,16 +36,19 @@ def command(
     from paribus.study.home import home
     from paribus.study.load import load_study
     from paribus.study.runner import load_runner
+    from paribus.study.search import refuse_without_optuna
 
     spec = load_study(study)
     plan = make_plan(spec, load_runner(spec.runner))
+    refuse_without_optuna(plan)
 
     from paribus.cli.live import display_for
+    from paribus.report.growth import grown
     from paribus.schedule.session import Settings, run_study
 
     settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options)
     with display_for(sys.stdout, plan) as display:
-        summary = run_study(plan, settings, display)
+        summary = run_study(plan, settings, display, grown)
     for line in closing_lines(summary, settings.home):
         click.echo(line)
     if report and summary.ending not in ("interrupted", "left"):

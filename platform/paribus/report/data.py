@@ -65,11 +65,13 @@ class StudyData:
     Attributes:
         plan: what was planned.
         runs: the plan's runs, in its order.
+        screened: runs of its search; they choose settings, and enter no table of effects.
         provenance: what the numbers depend on and the plan does not hold: name to text (:mod:`.provenance`).
     """
 
     plan: Plan
     runs: tuple[RunData, ...]
+    screened: tuple[RunData, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def of_arm(self, key: str) -> tuple[RunData, ...]:

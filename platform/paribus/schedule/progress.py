@@ -61,7 +61,7 @@ class Follower:
     def __init__(self, reader: Reader, study: StudyRecord) -> None:
         self._reader = reader
         self._study = study
-        self._steps = {a.key: a.recipe.schedule.steps for a in study.plan.arms}
+        self._steps = {a.key: a.recipe.schedule.steps for a in study.plan.all_arms}
         self._runs: dict[tuple[str, int], _Followed] = {}
         self._begun: tuple[float, int] | None = None
 

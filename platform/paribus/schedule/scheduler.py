@@ -149,7 +149,7 @@ class Scheduler:
             return
         need = self.need(study)
         unfinished = {arm for arm, state in self._store.tally(study.id) if state not in TERMINAL}
-        shared = prepare.shared_parts(a.recipe for a in study.plan.arms if a.key in unfinished)
+        shared = prepare.shared_parts(a.recipe for a in study.plan.all_arms if a.key in unfinished)
         parts = {n: recipe for n, recipe in shared.items() if (study.plan.runner, n) not in self._prepared}
         say = self._named(study)
         made = Preparation(self._engine, self._store.home, study.plan.runner, parts, need, say) if parts else None

@@ -14,6 +14,7 @@ from typing import Any
 from paribus.engines.base import Engine, load_engine, refuse_too_large
 from paribus.engines.options import engine_settings
 from paribus.schedule.follow import follow
+from paribus.schedule.growth import Grown, added_text, grow, submit, ungrown
 from paribus.schedule.holder import hold, holder_of
 from paribus.schedule.ledger import unshipped
 from paribus.schedule.office import Office
@@ -68,8 +69,8 @@ class Summary:
     seconds: float
 
 
-def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
-    """Submit a plan, or go on with it, and stay until it has come to its end.
+def run_study(plan: Plan, settings: Settings, display: Display, grown: Grown = ungrown) -> Summary:
+    """Submit a plan, or go on with it and with what has grown from it, and stay until it has come to its end.
 
     Where a `paribus scheduler` serves the home folder the study is left to it, and only followed.
 
@@ -88,13 +89,10 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
             stack.enter_context(hold(home, "paribus run", settings.engine))
         store = stack.enter_context(Store.open(home))
         made = engine_settings(plan.runner, home, settings.slots, settings.options)
-        if (
-            not served
-            and plan.resources.declared
-            and len(recorded_runs(home, [r.fingerprint for r in plan.runs])) < len(plan.runs)
-        ):
+        recorded = recorded_runs(home, [r.fingerprint for r in plan.runs])
+        if not served and plan.resources.declared and len(recorded) < len(plan.runs):
             refuse_too_large(plan.resources, settings.engine, made)
-        study = store.add_study(plan)
+        study = submit(store, plan, grown)
         runs = store.runs_of(study.id)
         trained = not all(r.terminal for r in runs)
         ending, mirror = Ending.COMPLETE, ""
@@ -102,11 +100,12 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         if trained and study.paused:
             ending, trained = Ending.PAUSED, False
         if served and trained:
-            ending = follow(store, study, display)
+            ending, study = _follow(store, study, display, grown)
         elif not served and (trained or unshipped(home, attempted)):
             shipper = start_shipper(home, stack, display)
             if trained:
-                ending = _train(store, study, load_engine(settings.engine)(made), shipper, display)
+                engine = load_engine(settings.engine)(made)
+                ending, study = _train(store, study, engine, shipper, display, grown)
             mirror = drain(shipper, display)
         counts = dict(store.counts(study.id))
         paused = store.paused(study.id)
@@ -116,33 +115,60 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
     )
 
 
+def _follow(store: Store, study: StudyRecord, display: Display, grown: Grown) -> tuple[Ending, StudyRecord]:
+    """Follow a study and what grows from it; the scheduler that serves it asks the same and submits the same."""
+    while True:
+        ending = follow(store, study, display)
+        later = grow(store, study, grown) if ending is Ending.COMPLETE else None
+        if later is None:
+            return ending, study
+        study = later
+
+
 def _train(
-    store: Store, study: StudyRecord, engine: Engine, shipper: ShipperProcess | None, display: Display
-) -> Ending:
+    store: Store,
+    study: StudyRecord,
+    engine: Engine,
+    shipper: ShipperProcess | None,
+    display: Display,
+    grown: Grown,
+) -> tuple[Ending, StudyRecord]:
     with workplace(store, engine, display) as scheduler:
         if study.plan.resources.declared:
             display.say(f"the study asks for {study.plan.resources.about()} a run")
-        follower = Follower(store, study)
-        pause, looked, endings = threading.Event(), [0.0], dict[int, Ending]()
+        while True:
+            ending = _train_plan(store, study, scheduler, shipper, display)
+            later = grow(store, study, grown) if ending is Ending.COMPLETE else None
+            if later is None:
+                return ending, study
+            display.say(added_text(study, later))
+            study = later
 
-        def wait() -> None:
-            now = time.monotonic()
-            if now - looked[0] >= LOOK_S:
-                looked[0] = now
-                with suppress(Unreachable):  # the scheduler tells
-                    display.show(follower.view(now))
-                if shipper is not None:
-                    shipper.ensure()
-            pause.wait(PERIOD_S)
 
-        def enough(ended: Mapping[int, Ending]) -> bool:
-            endings.update(ended)
-            return study.id in endings and scheduler.idle
+def _train_plan(
+    store: Store, study: StudyRecord, scheduler: Scheduler, shipper: ShipperProcess | None, display: Display
+) -> Ending:
+    follower = Follower(store, study)
+    pause, looked, endings = threading.Event(), [0.0], dict[int, Ending]()
 
-        scheduler.take_up(study)
-        scheduler.run(wait, enough)
-        display.show(follower.view(time.monotonic()))
-        return endings[study.id]
+    def wait() -> None:
+        now = time.monotonic()
+        if now - looked[0] >= LOOK_S:
+            looked[0] = now
+            with suppress(Unreachable):  # the scheduler tells
+                display.show(follower.view(now))
+            if shipper is not None:
+                shipper.ensure()
+        pause.wait(PERIOD_S)
+
+    def enough(ended: Mapping[int, Ending]) -> bool:
+        endings.update(ended)
+        return study.id in endings and scheduler.idle
+
+    scheduler.take_up(study)
+    scheduler.run(wait, enough)
+    display.show(follower.view(time.monotonic()))
+    return endings[study.id]
 
 
 @contextmanager

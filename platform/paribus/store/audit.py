@@ -132,7 +132,7 @@ def _i4(s: Snapshot) -> Iterator[Violation]:
     tokens = {r.fingerprint[:SHORT]: r.token for r in s.runs}
     linked = {(link.study_id, runs[link.run_id].fingerprint) for link in s.links if link.run_id in runs}
     for study in s.studies:
-        lost = [p.fingerprint for p in study.plan.runs if (study.id, p.fingerprint) not in linked]
+        lost = [p.fingerprint for p in study.plan.all_runs if (study.id, p.fingerprint) not in linked]
         if lost:
             rows = f"study {study.id} ({study.name}), runs {_listed(f[:SHORT] for f in lost)}"
             yield Violation(invariant="I4", rows=rows, message="the plan asks for runs that are not there")
@@ -285,7 +285,7 @@ def _i9(s: Snapshot) -> Iterator[Violation]:
         message = f"it is {runs[row].state if row in runs else 'unknown'}, which does not fit its result"
         yield Violation(invariant="I9", rows=f"run {row}", message=message)
     for study in s.studies:
-        declared = Counter(p.arm for p in study.plan.runs)
+        declared = Counter(p.arm for p in study.plan.all_runs)
         for arm, count in (declared - Counter(k.arm for k in s.links if k.study_id == study.id)).items():
             rows = f"study {study.id} ({study.name}), arm {arm}"
             yield Violation(invariant="I9", rows=rows, message=f"{count} of its {declared[arm]} runs are missing")

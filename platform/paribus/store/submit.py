@@ -38,9 +38,9 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> Non
     row = {"name": plan.study, "fingerprint": plan.fingerprint, **values}
     insert = sa.insert(t.study).values(**row, submitted_at=now).returning(t.study.c.id)
     study_id = connection.execute(insert).scalar_one()
-    fingerprints = [p.fingerprint for p in plan.runs]
+    fingerprints = [p.fingerprint for p in plan.all_runs]
     known = _known(connection, fingerprints)
-    fresh = [p for p in plan.runs if p.fingerprint not in known]
+    fresh = [p for p in plan.all_runs if p.fingerprint not in known]
     if fresh:
         rows = [{**_NEW, "fingerprint": p.fingerprint, "study_id": study_id, "seed": p.seed} for p in fresh]
         connection.execute(sa.insert(t.run), rows)
@@ -55,7 +55,7 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> Non
             "position": p.order,
             "withdrawn": ids[p.fingerprint] in withdrawn,
         }
-        for p in plan.runs
+        for p in plan.all_runs
     ]
     if links:
         connection.execute(sa.insert(t.study_run), links)
