@@ -81,6 +81,13 @@ class UnreadableInput(ParibusError):
     exit_code = 2
 
 
+class LogFileError(ParibusError):
+    """A training log cannot be read, or holds no metric that is known."""
+
+    code = "P120"
+    exit_code = 2
+
+
 class MissingExtra(ParibusError):
     """An optional part of Paribus is not installed; the message names the pip line."""
 
