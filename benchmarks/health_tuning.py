@@ -31,12 +31,12 @@ def noise(rng: np.random.Generator, scale: float) -> np.ndarray:
 
 
 def curve(rng: np.random.Generator, before: np.ndarray, after: float | None, over: float, scale: float) -> np.ndarray:
-    """A curve that turns towards ``after`` at step 200 over so many steps; relative noise."""
+    """A curve that turns towards ``after`` at step 200 over so many steps; noise as a share of its level."""
     bent = before.copy()
     if after is not None:
         share = 1 - np.exp(-np.clip(T - 200, 0, None) / over)
         bent = before * (1 - share) + after * share
-    return bent * (1 + noise(rng, scale))
+    return bent + bent[0] * noise(rng, scale) if after is None else bent * (1 + noise(rng, scale))
 
 
 def healthy(rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -220,9 +220,8 @@ def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> Non
 def _show_finding(finding: Finding) -> None:
     until = f"until {finding.step_cleared}, " if finding.step_cleared else ""
     note = "; experimental thresholds" if finding.experimental else ""
-    click.echo(
-        f"\n{finding.state:8} {finding.detector}, since {finding.step_onset}, {until}told at step {finding.step_detected}{note}"
-    )
+    click.echo(f"\n{finding.state:8} {finding.detector}, since step {finding.step_onset}, {until}", nl=False)
+    click.echo(f"told at {finding.step_detected}{note}")
     click.echo(f"         {finding.evidence}")
     for remedy in finding.remedies:
         patch = f": {_yaml(remedy.patch)}" if remedy.patch else ""

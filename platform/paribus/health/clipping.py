@@ -9,7 +9,7 @@ from paribus.recipe.recipe import Recipe
 
 LOW, HIGH = "clip/low_frac", "clip/high_frac"
 _ENTROPY = "policy/entropy"
-_SEQUENCE = frozenset({"sequence", "sequence_token", "geo_clipped"})
+_SEQUENCE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
 
 
 def _saturation(metric: str, side: str) -> Rule:
@@ -76,5 +76,6 @@ DETECTORS = (
         needs=(LOW, HIGH),
         rule=_zero,
         why_not=_rarely_left,
+        keep=4.0,
     ),
 )

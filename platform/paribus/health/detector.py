@@ -24,6 +24,9 @@ from paribus.track.folder import MetricLine
 State = dict[str, Any]
 """What a detector remembers of a run: plain JSON, some kilobytes."""
 
+_LEAST = 8
+"""Points that are kept however short the windows: evaluations are few."""
+
 _RANK: Mapping[str, int] = {"ok": 0, "warn": 1, "critical": 2}
 
 
@@ -66,7 +69,7 @@ class Detector:
         any_of: metrics of which one is enough.
         uses: metrics that it looks at if they are there.
         why_not: why it does not apply to a recipe; empty if it does.
-        keep: windows of w points that it looks back.
+        keep: windows of w points that it looks back beyond the newest; for ``uses`` at most five.
         head: windows of w points of the beginning that it remembers.
         confirm: m and n in windows of w points.
         points: m and n in points, in place of ``confirm``.
@@ -79,7 +82,7 @@ class Detector:
     any_of: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     why_not: Callable[[Recipe], str] = always
-    keep: float = 5.0
+    keep: float = 0.0
     head: float = 1.0
     confirm: tuple[float, float] = (0.75, 1.0)
     points: tuple[int, int] | None = None
@@ -137,7 +140,8 @@ def update(
 def _advance(detector: Detector, setting: Setting, state: State, line: MetricLine) -> Finding | None:
     w = setting.w
     for metric in detector.metrics:
-        keep, head = math.ceil((detector.keep + 1) * w), math.ceil(detector.head * w)
+        windows = min(detector.keep, 5.0) if metric in detector.uses else detector.keep
+        keep, head = max(_LEAST, math.ceil((windows + 1) * w)), math.ceil(detector.head * w)
         take(state["series"].setdefault(metric, {}), line, metric, keep, head)
     if not _judges(detector, line):
         return None

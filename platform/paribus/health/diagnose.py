@@ -51,7 +51,7 @@ class Diagnosis:
     """What is wrong with a run.
 
     Attributes:
-        lamp: the worst finding.
+        lamp: the worst finding; green if some detector could judge and none raised.
         sentence: the verdict.
         raised: findings that warn or are critical, by onset: the suspected cause first.
         findings: those of all detectors.
@@ -70,7 +70,8 @@ def diagnose(findings: Sequence[Finding]) -> Diagnosis:
     rest = f"{counts['ok']} detectors ok, {counts['unknown']} without data, {counts['not_applicable']} not applicable"
     if not raised:
         said = f"Healthy: {rest}." if counts["ok"] else f"Nothing is known: {rest}."
-        return Diagnosis(lamp=worst(findings), sentence=said, raised=(), findings=tuple(findings))
+        lamp: Lamp = "ok" if counts["ok"] else "unknown"
+        return Diagnosis(lamp=lamp, sentence=said, raised=(), findings=tuple(findings))
     return Diagnosis(lamp=worst(findings), sentence=_sentence(raised), raised=tuple(raised), findings=tuple(findings))
 
 

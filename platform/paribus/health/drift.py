@@ -43,10 +43,11 @@ def _mismatch(v: View) -> Verdict | None:
 
 
 def _mismatch_rises(v: View) -> Verdict:
-    now, first, rising = v.middle(LOGP), v.began(LOGP), v.trend(LOGP, v.W)
-    if now is None or first is None or rising is None or now < v.p["rise_from"]:
+    now, first = v.middle(LOGP), v.began(LOGP)
+    if now is None or first is None or now < v.p["rise_from"] or now <= v.p["rise"] * first:
         return FINE
-    if now <= v.p["rise"] * first or not rising.up():
+    rising = v.trend(LOGP, v.W)
+    if rising is None or not rising.up():
         return FINE
     says = f"|log p learner - log p sampler| has grown from {first:.2g} to {now:.2g} and still grows"
     return Verdict(state="warn", says=says, numbers={"value": now, "at the beginning": first, "limit": v.p["rise"]})
@@ -102,6 +103,7 @@ DETECTORS = (
         looks_for="sampler and learner give different probabilities to the same tokens",
         any_of=(LOGP, MISMATCH_K3, _WEIGHT, _EFFECTIVE),
         rule=_mismatch,
+        keep=4.0,
     ),
     Detector(
         name="staleness",
@@ -118,5 +120,6 @@ DETECTORS = (
         rule=_blowup,
         head=5.0,
         why_not=_no_reference,
+        keep=4.0,
     ),
 )

@@ -73,5 +73,6 @@ DETECTORS = (
         needs=(ENTROPY,),
         uses=("response/length_mean", "response/truncated_frac", REWARD),
         rule=_explosion,
+        keep=2.5,
     ),
 )

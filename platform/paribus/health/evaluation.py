@@ -10,13 +10,10 @@ from paribus.health.primitives import noise
 from paribus.health.signals import REWARD, SCORE, SCORE_SE
 from paribus.health.view import View
 
-_MOST = 400
-"""Evaluations that are looked back at."""
-
 
 def _hacking(v: View) -> Verdict | None:
     block = round(v.p["block"])
-    scores = v.tail(SCORE, min(_MOST, v.count(SCORE))) or []
+    scores = v.kept(SCORE)
     error = _error(v)
     reward = v.gain(REWARD, v.W // 2)
     if len(scores) < 2 * block or error is None or reward is None:
@@ -52,8 +49,8 @@ def _error(v: View) -> float | None:
     told = v.value(SCORE_SE)
     if told is not None:
         return told
-    scores = v.tail(SCORE, 8)
-    return None if scores is None else noise(scores)
+    scores = v.kept(SCORE)[-60:]
+    return noise(scores) * (1 + 3 / len(scores)) if len(scores) >= 8 else None
 
 
 DETECTORS = (
@@ -64,7 +61,7 @@ DETECTORS = (
         uses=(REWARD, SCORE_SE),
         rule=_hacking,
         points=(2, 2),
-        keep=80.0,
+        keep=19.0,
     ),
     Detector(
         name="eval_regression",

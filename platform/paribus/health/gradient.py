@@ -24,9 +24,9 @@ def _spike(v: View) -> Verdict | None:
     middle = statistics.median(usual)
     spread = 1.4826 * statistics.median(abs(g - middle) for g in usual)
     limit = max(v.p["factor"] * middle, middle + v.p["spreads"] * max(spread, 0.05 * middle))
-    if now <= limit:
-        return FINE
     spikes = sum(g > limit for g in usual)
+    if now <= limit or spikes < v.p["twice"]:
+        return FINE
     says = f"gradient norm {now:.3g}, usually {middle:.3g}; {spikes} such in {count} points"
     state = "critical" if spikes >= v.p["often"] else "warn"
     return Verdict(state=state, says=says, numbers={"gradient norm": now, "limit": limit})  # type: ignore[arg-type]
@@ -51,6 +51,7 @@ DETECTORS = (
         needs=(NORM,),
         rule=_spike,
         points=(1, 20),
+        keep=1.5,
     ),
     Detector(
         name="dead_update",

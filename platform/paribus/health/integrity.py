@@ -124,5 +124,6 @@ DETECTORS = (
         needs=(_STEP,),
         rule=_slow,
         points=(1, 5),
+        keep=1.0,
     ),
 )

@@ -59,16 +59,20 @@ def _collapse(v: View) -> Verdict | None:
     now, first = v.middle(LENGTH), v.began(LENGTH)
     if now is None or first is None:
         return None
+    reward = v.middle(REWARD)
+    if now >= (1 + v.p["share"]) / 2 * first and reward is not None:
+        v.memory["reward"] = reward
     if now >= v.p["share"] * first:
         return FINE
     numbers = {"length": now, "at the beginning": first, "limit": v.p["share"]}
     says = f"responses shrank from {first:.3g} to {now:.3g} tokens"
     if now < v.p["tokens"] or now < v.p["critical_share"] * first:
         return Verdict(state="critical", says=says, numbers=numbers)
-    reward, before = v.middle(REWARD), v.began(REWARD)
+    before = v.memory.get("reward")
     if reward is None or before is None or reward - before >= v.p["reward_gain"]:
         return FINE
-    return Verdict(state="warn", says=f"{says} and the reward moved by {reward - before:+.2g}", numbers=numbers)
+    says += f" and the reward has moved by {reward - before:+.2g} since they were long"
+    return Verdict(state="warn", says=says, numbers=numbers)
 
 
 def _truncation(v: View) -> Verdict | None:
@@ -84,10 +88,11 @@ def _truncation(v: View) -> Verdict | None:
         return Verdict(state="critical", says=says, numbers=numbers)
     if now > v.p["warn"]:
         return Verdict(state="warn", says=f"{now:.1%} of the responses are cut off", numbers=numbers)
-    before, trend = v.middle(TRUNCATED, v.W), v.trend(TRUNCATED, v.W)
-    if before is None or trend is None:
+    before = v.middle(TRUNCATED, v.W)
+    if before is None or now <= v.p["rising"] or now <= 2 * before:
         return FINE
-    if now > v.p["rising"] and now > 2 * before and trend.up():
+    trend = v.trend(TRUNCATED, v.W)
+    if trend is not None and trend.up():
         return Verdict(state="warn", says=f"responses cut off rose from {before:.1%} to {now:.1%}", numbers=numbers)
     return FINE
 
@@ -100,7 +105,7 @@ DETECTORS = (
         uses=(TRUNCATED, _RIGHT, _WRONG, SCORE),
         rule=_balloon,
         confirm=(1.5, 2.0),
-        keep=6.0,
+        keep=5.0,
     ),
     Detector(
         name="length_collapse",
@@ -114,6 +119,6 @@ DETECTORS = (
         looks_for="responses hit the generation limit",
         needs=(TRUNCATED,),
         rule=_truncation,
-        keep=6.0,
+        keep=5.0,
     ),
 )

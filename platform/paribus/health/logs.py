@@ -84,7 +84,7 @@ def by_step(records: Iterable[tuple[str, Record]], place: str) -> dict[int, dict
         if key is None:
             continue
         step = _number(record[key])
-        if step is None or step != int(step):
+        if step is None or not step.is_integer():
             raise LogFileError(f"{where}: the step is {record[key]!r}, and must be a whole number")
         inner = next((record[k] for k in _NESTED if isinstance(record.get(k), Mapping)), record)
         numbers = {str(k): n for k, v in inner.items() if k not in _STEPS and (n := _number(v)) is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -24,6 +25,13 @@ class Trend:
     def up(self, level: float = 0.01) -> bool:
         """Tell whether it rises at this level."""
         return self.slope > 0 and self.p < level
+
+
+@cache
+def _pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of all pairs of so many blocks, the earlier first."""
+    first, second = np.triu_indices(count, 1)
+    return first, second
 
 
 def noise(values: Sequence[float]) -> float:
@@ -46,7 +54,7 @@ def trend(values: Sequence[float], block: int) -> Trend:
     """
     count = len(values) // block
     means = np.asarray(values[len(values) - count * block :], dtype=float).reshape(count, block).mean(1)
-    first, second = np.triu_indices(count, 1)
+    first, second = _pairs(count)
     rises = means[second] - means[first]
     score = float(np.sign(rises).sum())
     spread = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)

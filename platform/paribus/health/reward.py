@@ -29,10 +29,13 @@ def _noise(v: View) -> Verdict | None:
 
 def _stall(v: View) -> Verdict | None:
     count = math.ceil(7.5 * v.w)
-    trend, gain, now = v.trend(REWARD, count), v.gain(REWARD, count - v.w), v.middle(REWARD)
-    if trend is None or gain is None or now is None:
+    gain, now = v.gain(REWARD, count - v.w), v.middle(REWARD)
+    if gain is None or now is None:
         return None
-    if gain >= v.p["gain"] or trend.up(v.p["p"]) or now >= v.p["solved"]:
+    if gain >= v.p["gain"] or now >= v.p["solved"]:
+        return FINE
+    trend = v.trend(REWARD, count)
+    if trend is not None and trend.up(v.p["p"]):
         return FINE
     began = v.began(REWARD)
     never = began is not None and now - began < v.p["gain"]
@@ -47,7 +50,7 @@ def _format(v: View) -> Verdict | None:
     gain = v.gain(_TOTAL, v.W - v.w)
     if total is None or right is None or gain is None:
         return None
-    if not total.up() or right.slope > 0 or gain < v.p["gain"]:
+    if not total.up() or gain < v.p["gain"] or right.up(0.05) or right.slope * v.W > v.p["right"] * gain:
         return FINE
     says = f"the reward rose by {gain:.2g} while the share of correct responses did not ({right.slope * v.W:+.2g})"
     numbers = {"reward gain": gain, "correctness slope": right.slope, "limit": v.p["gain"]}
@@ -66,14 +69,15 @@ DETECTORS = (
         rule=_noise,
         head=2.5,
         confirm=(1.0, 1.25),
+        keep=1.5,
     ),
     Detector(
         name="reward_stall",
         looks_for="the reward stands still below what is possible, or has never risen",
         needs=(REWARD,),
         rule=_stall,
-        keep=7.5,
         confirm=(1.0, 1.25),
+        keep=6.5,
     ),
     Detector(
         name="format_hacking",
@@ -81,5 +85,6 @@ DETECTORS = (
         needs=(_TOTAL, _CORRECT),
         rule=_format,
         why_not=_no_other_reward,
+        keep=4.0,
     ),
 )

@@ -21,10 +21,11 @@ def window(points: int | None) -> int:
 
 
 def take(series: Series, line: MetricLine, metric: str, keep: int, head: int) -> None:
-    """Add a point to a series, in place; a value that is not finite is left out."""
+    """Add a point to a series, in place, with seven digits; a value that is not finite is left out."""
     value = line.values.get(metric)
     if value is None or not math.isfinite(value):
         return
+    value = float(f"{value:.7g}")
     series.setdefault("n", 0)
     for name in ("steps", "values", "first"):
         series.setdefault(name, [])
@@ -77,6 +78,11 @@ class View:
         values: list[float] = self._series.get(metric, {}).get("values", [])
         end = len(values) - ago
         return values[end - count : end] if end >= count else None
+
+    def kept(self, metric: str) -> list[float]:
+        """Return all values that are remembered, oldest first."""
+        values: list[float] = self._series.get(metric, {}).get("values", [])
+        return values
 
     def middle(self, metric: str, ago: int = 0) -> float | None:
         """Return the median of w values up to ``ago`` points before the newest."""
