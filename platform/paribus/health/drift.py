@@ -26,7 +26,7 @@ def _mismatch(v: View) -> Verdict | None:
         (_EFFECTIVE, "effective sample of the weights", ("effective_warn", "effective_critical"), None),
         (_WEIGHT, "mean weight", ("weight_low_warn", "weight_low"), ("weight_high_warn", "weight_high")),
     ):
-        now = v.middle(metric)
+        now = None if metric == LOGP and _stale(v) else v.middle(metric)
         if now is None:
             continue
         bounds = [(x, 1.0) for x in (high,) if x] + [(x, -1.0) for x in (low,) if x]
@@ -42,9 +42,14 @@ def _mismatch(v: View) -> Verdict | None:
     return _mismatch_rises(v)
 
 
+def _stale(v: View) -> bool:
+    """Tell whether the difference holds updates of the policy, too, so that it says nothing of the engines."""
+    return v.recipe is not None and not fresh(v.recipe)
+
+
 def _mismatch_rises(v: View) -> Verdict:
     now, first = v.middle(LOGP), v.began(LOGP)
-    if now is None or first is None or now < v.p["rise_from"] or now <= v.p["rise"] * first:
+    if _stale(v) or now is None or first is None or now < v.p["rise_from"] or now <= v.p["rise"] * first:
         return FINE
     rising = v.trend(LOGP, v.W)
     if rising is None or not rising.up():

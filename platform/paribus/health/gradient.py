@@ -16,7 +16,7 @@ def _spike(v: View) -> Verdict | None:
     now = v.value(NORM)
     assert now is not None
     if not math.isfinite(now):
-        return Verdict(state="critical", says="the gradient norm is not finite", numbers={"gradient norm": now})
+        return Verdict(state="critical", says="the gradient norm is not finite")
     count = math.ceil(2.5 * v.w)
     usual = v.tail(NORM, count)
     if usual is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from paribus.health.alive import not_finite, silence_limit
@@ -66,7 +67,8 @@ def _shrinking(v: View) -> Iterator[str]:
         if name.startswith("budget/"):
             if x < v.memory.get(name, x):
                 yield f"{name} fell from {v.memory[name]:.6g} to {x:.6g}"
-            v.memory[name] = x
+            if math.isfinite(x):
+                v.memory[name] = x
 
 
 _UNBOUNDED = frozenset({"sampling/waste_frac", "critic/explained_variance"})

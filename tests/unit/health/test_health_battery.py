@@ -197,7 +197,7 @@ def chunked(detector, lines, cuts):
     """Feed the lines in chunks, with the state through JSON between them."""
     state, told = begin(), []
     for a, b in zip([0, *cuts], [*cuts, len(lines)], strict=True):
-        state, found = update(detector, setting(), json.loads(json.dumps(state)), lines[a:b])
+        state, found = update(detector, setting(), json.loads(json.dumps(state, allow_nan=False)), lines[a:b])
         told += found
     return verdict(detector, setting(), state), told
 
@@ -224,6 +224,22 @@ def test_one_by_one_is_the_batch_for_all_detectors_together():
         states, told = after, told + found
     assert findings(setting(), states) == judge(setting(), lines)
     assert {f.detector for f in told} == {"entropy_collapse", "grad_spike"}
+
+
+def test_a_state_is_strict_json_whatever_is_logged():
+    """Metrics that are not finite are told, and nothing of them enters the state."""
+    curves = {name: (lambda s: math.nan if s == ONSET else math.inf) for name in (E, R, L, G, "budget__gen_tokens")}
+    states, told = advance(setting(), start(), run(**curves))
+    json.dumps(states, allow_nan=False)
+    assert {f.detector for f in told if f.state == "critical"} >= {"nan", "grad_spike"}
+
+
+def test_stale_rollouts_are_no_mismatch():
+    """Where sampling lags behind by design, the difference holds updates of the policy, and is not judged."""
+    curves = PLANTED["mismatch"][0]
+    for patch, lamp in (({}, "critical"), ({"schedule.staleness": 2}, "unknown")):
+        state, _ = update(BY_NAME["mismatch"], setting(grpo(**patch)), begin(), run(**curves))
+        assert state["lamp"] == lamp
 
 
 def test_a_lamp_is_cleared_after_a_calm_window_and_the_run_remembers():
