@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paribus.health.detector import FINE, Detector, Rule, Verdict
+from paribus.health.detector import FINE, Detector, Rule, Verdict, above
 from paribus.health.view import View
 from paribus.recipe.analysis.facts import on_policy
 from paribus.recipe.recipe import Recipe
@@ -19,16 +19,13 @@ def _saturation(metric: str, side: str) -> Rule:
             return None
         whole = v.recipe is not None and v.recipe.ratio.kind in _SEQUENCE
         warn, critical = (v.p["sequence_warn"], 1.0) if whole else (v.p["warn"], v.p["critical"])
-        if now <= warn:
-            return FINE
         says = f"{now:.1%} of the trained tokens are clipped {side}"
         other = v.middle(LOW if metric == HIGH else HIGH)
         entropy, before = v.middle(_ENTROPY), v.began(_ENTROPY)
         eats = metric == HIGH and other is not None and now > 3 * other
         if eats and entropy is not None and before is not None and entropy < 0.8 * before:
             says += ", and entropy falls: the clip eats exploration"
-        state = "critical" if now > critical else "warn"
-        return Verdict(state=state, says=says, numbers={"clipped": now, "limit": warn})  # type: ignore[arg-type]
+        return above(now, warn, critical, says, "clipped")
 
     return rule
 

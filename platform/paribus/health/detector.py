@@ -48,6 +48,25 @@ class Verdict:
 
 
 FINE = Verdict(state="ok")
+
+
+def above(value: float, warn: float, critical: float, says: str, name: str = "share") -> Verdict:
+    """Return the verdict on a value that must not exceed two limits.
+
+    Args:
+        value: of the metric.
+        warn: the lower limit.
+        critical: the upper limit.
+        says: the evidence, if it exceeds one.
+        name: what the value is called in the numbers.
+    """
+    if value <= warn:
+        return FINE
+    worse = value > critical
+    numbers = {name: value, "limit": critical if worse else warn}
+    return Verdict(state="critical" if worse else "warn", says=says, numbers=numbers)
+
+
 Rule = Callable[[View], Verdict | None]
 """``None``: too little is known to judge."""
 

@@ -28,8 +28,8 @@ def _spike(v: View) -> Verdict | None:
     if now <= limit or spikes < v.p["twice"]:
         return FINE
     says = f"gradient norm {now:.3g}, usually {middle:.3g}; {spikes} such in {count} points"
-    state = "critical" if spikes >= v.p["often"] else "warn"
-    return Verdict(state=state, says=says, numbers={"gradient norm": now, "limit": limit})  # type: ignore[arg-type]
+    numbers = {"gradient norm": now, "limit": limit}
+    return Verdict(state="critical" if spikes >= v.p["often"] else "warn", says=says, numbers=numbers)
 
 
 def _dead(v: View) -> Verdict | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paribus.health.detector import FINE, Detector, Verdict
+from paribus.health.detector import FINE, Detector, Verdict, above
 from paribus.health.view import View
 from paribus.recipe.recipe import Recipe
 
@@ -17,14 +17,11 @@ def _zero(v: View) -> Verdict | None:
         return None
     right, wrong = v.middle(RIGHT), v.middle(WRONG)
     hard = v.count(ZERO) <= 2.5 * v.w and wrong is not None and wrong > v.p["warn"]
-    if now <= v.p["warn"]:
-        return FINE
     says = f"{now:.0%} of the groups have no spread"
     if right is not None and wrong is not None:
         says += f" ({right:.0%} all right, {wrong:.0%} all wrong)"
         says += ": the prompts are too hard" if hard or wrong > right else ": the prompts are mastered"
-    state = "critical" if now > v.p["critical"] else "warn"
-    return Verdict(state=state, says=says, numbers={"no spread": now, "limit": v.p[state]})  # type: ignore[arg-type]
+    return above(now, v.p["warn"], v.p["critical"], says, "no spread")
 
 
 def _effective(v: View) -> Verdict | None:

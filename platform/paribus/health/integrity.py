@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from paribus.health.alive import not_finite, silence_limit
-from paribus.health.detector import FINE, Detector, Verdict
+from paribus.health.detector import FINE, Detector, Verdict, above
 from paribus.health.signals import EVALUATION_FAULTS, ROLLOUT_ERRORS
 from paribus.health.view import View
 from paribus.recipe.analysis.facts import rewards_correctness_alone
@@ -78,11 +78,7 @@ def _errors(v: View) -> Verdict | None:
     now = v.middle(ROLLOUT_ERRORS)
     if now is None:
         return None
-    if now <= v.p["warn"]:
-        return FINE
-    state = "critical" if now > v.p["critical"] else "warn"
-    says = f"{now:.0%} of the rollouts are empty, aborted or errors"
-    return Verdict(state=state, says=says, numbers={"share": now, "limit": v.p[state]})  # type: ignore[arg-type]
+    return above(now, v.p["warn"], v.p["critical"], f"{now:.0%} of the rollouts are empty, aborted or errors")
 
 
 def _slow(v: View) -> Verdict | None:

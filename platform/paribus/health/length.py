@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paribus.health.detector import FINE, Detector, Verdict
+from paribus.health.detector import FINE, Detector, Verdict, above
 from paribus.health.signals import REWARD, SCORE
 from paribus.health.view import View
 
@@ -81,18 +81,16 @@ def _truncation(v: View) -> Verdict | None:
         return None
     first = v.first(TRUNCATED)
     all_of_it = first is not None and min(first) == 1.0
-    numbers = {"truncated": now, "limit": v.p["critical"] if now > v.p["critical"] else v.p["warn"]}
-    if now > v.p["critical"]:
-        says = f"{now:.0%} of the responses are cut off"
-        says += " since the first step: the limit is too low or nothing ends a response" if all_of_it else ""
-        return Verdict(state="critical", says=says, numbers=numbers)
     if now > v.p["warn"]:
-        return Verdict(state="warn", says=f"{now:.1%} of the responses are cut off", numbers=numbers)
+        says = f"{now:.1%} of the responses are cut off"
+        says += " since the first step: the limit is too low or nothing ends a response" if all_of_it else ""
+        return above(now, v.p["warn"], v.p["critical"], says, "truncated")
     before = v.middle(TRUNCATED, v.W)
     if before is None or now <= v.p["rising"] or now <= 2 * before:
         return FINE
     trend = v.trend(TRUNCATED, v.W)
     if trend is not None and trend.up():
+        numbers = {"truncated": now, "a window ago": before}
         return Verdict(state="warn", says=f"responses cut off rose from {before:.1%} to {now:.1%}", numbers=numbers)
     return FINE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from paribus.health.detector import FINE, Detector, Verdict
+from paribus.health.detector import FINE, Detector, Verdict, above
 from paribus.health.signals import DEGENERATE, DISTINCT, REPETITIVE
 from paribus.health.view import View
 
@@ -13,11 +13,7 @@ def _repetition(v: View) -> Verdict | None:
     share = v.value(REPETITIVE)
     if share is None or not math.isfinite(share):
         return None
-    if share <= v.p["warn"]:
-        return FINE
-    state = "critical" if share > v.p["critical"] else "warn"
-    says = f"{share:.0%} of the samples repeat themselves"
-    return Verdict(state=state, says=says, numbers={"share": share, "limit": v.p[state]})  # type: ignore[arg-type]
+    return above(share, v.p["warn"], v.p["critical"], f"{share:.0%} of the samples repeat themselves")
 
 
 def _degenerate(v: View) -> Verdict | None:
