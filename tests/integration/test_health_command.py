@@ -107,6 +107,10 @@ def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyDat
     assert "base, seed 1" in done.output
     assert "Healthy" in done.output
     assert "no reference is loaded" in done.output
+    folder.evals.mkdir()
+    (folder.evals / "heldout-000001.json").write_text("[1]")
+    with pytest.raises(RunFolderError, match="is not an evaluation"):
+        health(folder.path)
     folder.job.write_text("{}")
     with pytest.raises(RunFolderError, match=r"job\.json"):
         health(folder.path)

@@ -142,28 +142,22 @@ def _find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
 
 
 def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile) -> tuple[dict[str, Any], Diagnosis]:
-    from paribus.health.records import judge_run, read_samples
-    from paribus.report.read import run_records
-    from paribus.track.folder import SHORT, RunFolder
+    from paribus.health.records import judge_run, read_run
+    from paribus.track.folder import SHORT
 
-    lines, evaluations, trouble = run_records(reader, run.fingerprint, run.token)
-    diagnosis = judge_run(
-        profile,
-        lines,
-        recipe=plan.arm(run.arm).recipe,
-        primary=plan.evaluate.primary_metric,
-        evaluations=evaluations,
-        samples=read_samples(RunFolder.of(reader.home, run.fingerprint, run.token).samples),
-    )
+    records = read_run(reader.home, run.fingerprint, run.token)
+    recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
+    diagnosis = judge_run(profile, records, recipe=recipe, primary=primary)
     about = {"run": run.fingerprint[:SHORT], "arm": run.label, "seed": run.seed, "state": str(run.state)}
-    return {**about, "steps": lines[-1].step if lines else 0, "trouble": trouble}, diagnosis
+    steps = records.lines[-1].step if records.lines else 0
+    return {**about, "steps": steps, "trouble": records.trouble}, diagnosis
 
 
 def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]:
     from pydantic import ValidationError
 
     from paribus.errors import RunFolderError
-    from paribus.health.records import judge_run, read_samples
+    from paribus.health.records import judge_run, read_attempts
     from paribus.study.job import Job
     from paribus.track.folder import RunFolder
 
@@ -172,16 +166,12 @@ def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]
         job = Job.model_validate_json(folder.job.read_bytes())
     except (OSError, ValidationError) as error:
         raise RunFolderError(f"cannot read {folder.job}: {str(error).splitlines()[0]}") from error
-    lines = list(folder.read_metrics())
-    diagnosis = judge_run(
-        profile,
-        lines,
-        recipe=job.recipe,
-        primary=job.evaluate.primary_metric,
-        evaluations=folder.read_evaluations(),
-        samples=read_samples(folder.samples),
-    )
-    return {"run": str(path), "arm": job.arm, "seed": job.seed, "steps": lines[-1].step if lines else 0}, diagnosis
+    records = read_attempts([folder])
+    if records.trouble:
+        raise RunFolderError(records.trouble)
+    diagnosis = judge_run(profile, records, recipe=job.recipe, primary=job.evaluate.primary_metric)
+    steps = records.lines[-1].step if records.lines else 0
+    return {"run": str(path), "arm": job.arm, "seed": job.seed, "steps": steps}, diagnosis
 
 
 def _plain(about: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def _of_line(values: Mapping[str, float], primary: str) -> dict[str, float]:
 
 
 def _of_evaluation(evaluation: Evaluation, first: Evaluation) -> dict[str, float]:
-    right = all(0 <= c <= evaluation.samples for c in evaluation.correct)
+    right = all(isinstance(c, int) and 0 <= c <= evaluation.samples for c in evaluation.correct)
     faults = float(evaluation.problems != first.problems or not right)
     if not right or len(evaluation.correct) < 2:
         return {EVALUATION_FAULTS: faults}
