@@ -7,8 +7,10 @@ import pytest
 from paribus.errors import LogFileError, MissingExtra
 from paribus.health.logs import read_log
 from paribus.health.mapping import map_keys, sources
+from paribus.health.records import read_run
 from paribus.health.signals import SIGNALS
 from paribus.health.trackers import read_tensorboard
+from paribus.track.folder import MetricLine, RunFolder
 from paribus.track.metrics import find_metric
 
 TRL = [
@@ -112,3 +114,22 @@ def test_without_tensorboard_the_pip_line_is_told(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.backend.event_processing.event_accumulator", None)
     with pytest.raises(MissingExtra, match=r"pip install 'paribus\[tensorboard\]'"):
         read_tensorboard(tmp_path / "events.out.tfevents.1")
+
+
+def test_a_resumed_attempt_replaces_what_came_after_its_first_step(tmp_path):
+    """Lines, evaluations and samples of a run are joined over attempts; a damaged line is told."""
+    for token, steps in ((1, (1, 2, 3)), (2, (3, 4))):
+        folder = RunFolder.of(tmp_path, "f" * 64, token)
+        folder.path.mkdir(parents=True)
+        for step in steps:
+            folder.append_metrics(MetricLine(step=step, time_ms=0, values={"reward/mean": float(token)}))
+        folder.samples.write_text("".join(json.dumps({"step": s, "response": str(token)}) + "\n" for s in steps))
+    found = read_run(tmp_path, "f" * 64, 2)
+    assert [(line.step, line.values["reward/mean"]) for line in found.lines] == [(1, 1), (2, 1), (3, 2), (4, 2)]
+    assert [s["response"] for s in found.samples] == ["1", "1", "2", "2"]
+    assert found.trouble == ""
+    with folder.metrics.open("a") as file:
+        file.write("step 5\n")
+    damaged = read_run(tmp_path, "f" * 64, 2)
+    assert damaged.lines == found.lines
+    assert "a2/metrics.jsonl:3: not a metric line" in damaged.trouble
