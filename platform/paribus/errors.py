@@ -91,6 +91,13 @@ class TooLarge(ParibusError):
         super().__init__(f"each run, in every arm, asks for {asked}; {there}. {remedy}")
 
 
+class LogFileError(ParibusError):
+    """A training log cannot be read, or holds no metric that is known."""
+
+    code = "P130"
+    exit_code = 2
+
+
 class MissingExtra(ParibusError):
     """An optional part of Paribus is not installed; the message names the pip line."""
 

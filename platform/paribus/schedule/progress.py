@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paribus.errors import RunFolderError
-from paribus.health.detectors import Lamp, nan, worst
+from paribus.health.alive import nan
+from paribus.health.finding import Lamp, worst
 from paribus.store.reader import Reader
 from paribus.store.records import RunRecord, StudyRecord
 from paribus.store.states import LIVE, TERMINAL, RunState

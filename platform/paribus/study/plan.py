@@ -217,7 +217,7 @@ class Plan:
         return self.looks.at.index(len(self.seeds)) + 1 if self.looks else 0
 
     def under(self, first: Plan) -> Plan:
-        """Return the plan with what its fingerprint leaves out as the plan that it grew from says: budget, resources, words."""
+        """Return the plan with what no fingerprint holds as in the plan that it grew from: budget, resources, words."""
         terms = ("question", "gpu_hours", "cpu_hours", "run_hours", "resources", "notes")
         return replace(self, **{name: getattr(first, name) for name in terms})
 
