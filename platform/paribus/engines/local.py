@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paribus.engines.base import EngineSettings, JobState, Spec, Status
-from paribus.engines.process import signal_group
+from paribus.engines.process import KIN, end_kin, signal_group
 from paribus.engines.warm import Channel
 
 _CLOSE_S = 5.0
@@ -35,7 +35,8 @@ class LocalEngine:
     """Runs jobs on this machine.
 
     A slot is a GPU where there are some, else a CPU core; a job on a core uses one thread unless ``OMP_NUM_THREADS``
-    says otherwise. No job survives the process that made the engine, not even if that is killed.
+    says otherwise. No job survives the process that made the engine, not even if that is killed; nor does anything that
+    a job has started, in whatever session it is.
     """
 
     name = "local"
@@ -51,6 +52,8 @@ class LocalEngine:
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._cold = not hasattr(os, "fork")
+        self._mark = str(settings.folder.resolve())
+        end_kin(self._mark)  # of an engine in this folder that was killed together with its server
 
     # ---- the protocol ----------------------------------------------------------------------------
 
@@ -102,6 +105,7 @@ class LocalEngine:
                 job.process.wait(_CLOSE_S)
         if self._server is not None:
             self._stop_server()
+        end_kin(self._mark)
 
     # ---- jobs ------------------------------------------------------------------------------------
 
@@ -132,7 +136,7 @@ class LocalEngine:
         with (self._settings.folder / "engine.log").open("ab") as log:
             return subprocess.Popen(
                 command,
-                env={**threads, **os.environ, **environment},
+                env={**threads, **os.environ, **environment, KIN: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -200,6 +204,7 @@ class LocalEngine:
             if job.sent:
                 job.status = Status(state=JobState.ENDED, exit_code=-signal.SIGKILL)
         self._stop_server()
+        end_kin(self._mark)
 
     def _stop_server(self) -> None:
         if self._channel is not None:
