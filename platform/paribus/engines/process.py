@@ -164,6 +164,11 @@ def signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
+def since_boot() -> float:
+    """Return seconds on a clock that nobody sets and that goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 def _processes() -> Iterator[tuple[int, int]]:
     """Yield each process with its parent."""
     for entry in Path("/proc").glob("[0-9]*/stat"):

@@ -20,6 +20,7 @@ from paribus.engines.process import Identity, kill_group
 from paribus.errors import EngineError, LostLease, RunFolderError, RunnerError, StoreError
 from paribus.schedule import prepare
 from paribus.schedule.desk import answer_to
+from paribus.schedule.signature import storage_failure
 from paribus.store.budget import OVERRUN_S, shown_use
 from paribus.store.database import Unreachable
 from paribus.store.records import AttemptRecord, Claim, StudyRecord, unit_of
@@ -323,14 +324,6 @@ class Scheduler:
     def _start(self, claim: Claim) -> None:
         arm = self._plan.arm(claim.arm)
         folder = RunFolder.of(self._store.home, claim.fingerprint, claim.token)
-        try:
-            folder.path.mkdir(parents=True)
-        except FileExistsError:
-            self._store.release(claim.run_id, claim.token, "its folder exists already")
-            raise StoreError(
-                f"the folder {folder.path} exists already, but the store knows nothing of it. It belongs to a store "
-                f"that is gone: move {folder.path.parent} away, and type the same command again."
-            ) from None
         job = Job(
             run=claim.fingerprint,
             study=self._study.name,
@@ -343,7 +336,19 @@ class Scheduler:
             cache=str(self._cache()),
             stop_on=self._plan.stop_on,
         )
-        folder.job.write_text(job.model_dump_json(indent=1))
+        try:
+            folder.path.mkdir(parents=True)
+            folder.job.write_text(job.model_dump_json(indent=1))
+        except FileExistsError:
+            self._store.release(claim.run_id, claim.token, "its folder exists already")
+            raise StoreError(
+                f"the folder {folder.path} exists already, but the store knows nothing of it. It belongs to a store "
+                f"that is gone: move {folder.path.parent} away, and type the same command again."
+            ) from None
+        except OSError as error:
+            trouble = storage_failure(f"OSError: {error}", folder.path)
+            self._store.fail(claim.run_id, claim.token, "storage", trouble.reason, trouble.signature)
+            return
         arguments = (str(folder.path), str(self._office), str(claim.run_id))
         spec = Spec(module="paribus.schedule.supervisor", arguments=arguments)
         self._running[claim.submit_name] = claim

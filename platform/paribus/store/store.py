@@ -272,7 +272,8 @@ class Store(Reader):
     def fail(self, run_id: int, token: int, kind: FailureKind, reason: str, signature: str = "") -> RunState:
         """Count a failed attempt, and put the run back into the queue or end it.
 
-        A study of which :data:`SAME_FAILURES` arms have failed with one signature is paused.
+        A study of which :data:`SAME_FAILURES` arms have failed with one signature is paused. A disk that takes nothing
+        pauses at once, and is counted against nobody: every other attempt would fail there, too.
 
         Returns:
             The state of the run now.
@@ -282,6 +283,11 @@ class Store(Reader):
         """
         column = t.run.c.program_failures if kind == "program" else t.run.c.infrastructure_failures
         with self.database.write() as connection:
+            if kind == "storage":
+                row = self._end(connection, Move.RETRY, run_id, token, reason, signature=signature, wait_s=0.0)
+                if row is not None:
+                    connection.execute(sa.update(t.study).where(_asking(run_id)).values(paused=reason))
+                return RunState(_require(row, run_id, token).state)
             counted = sa.update(t.run).where(HELD).values({column: column + 1})
             count = connection.execute(counted.returning(column), holder(run_id, token)).scalar()
             row = None
@@ -368,9 +374,8 @@ class Store(Reader):
 
 def _pause_studies(connection: sa.Connection, run_id: int, signature: str, reason: str) -> None:
     """Pause the studies of a run in which too many arms have failed with this signature."""
-    mine = sa.select(t.study_run.c.study_id).where(t.study_run.c.run_id == run_id)
     # two failures at once are counted one after the other; a claim's reference to the study does not wait
-    locked = sa.select(t.study.c.id).where(t.study.c.id.in_(mine), t.study.c.paused == "").order_by(t.study.c.id)
+    locked = sa.select(t.study.c.id).where(_asking(run_id)).order_by(t.study.c.id)
     for study_id in connection.execute(locked.with_for_update(key_share=True)).scalars().all():
         arms = (
             sa.select(sa.func.count(t.study_run.c.arm.distinct()))
@@ -381,6 +386,12 @@ def _pause_studies(connection: sa.Connection, run_id: int, signature: str, reaso
         if count >= SAME_FAILURES:
             paused = f"{count} arms failed with the same error: {reason}"
             connection.execute(sa.update(t.study).where(t.study.c.id == study_id).values(paused=paused))
+
+
+def _asking(run_id: int) -> sa.ColumnElement[bool]:
+    """Return the condition on the studies that ask for a run and are not paused."""
+    mine = sa.select(t.study_run.c.study_id).where(t.study_run.c.run_id == run_id)
+    return sa.and_(t.study.c.id.in_(mine), t.study.c.paused == "")
 
 
 def _require(row: sa.Row[Any] | None, run_id: int, token: int) -> sa.Row[Any]:

@@ -454,3 +454,13 @@ def test_what_runs_share_is_prepared_once_and_before_the_first_run(case):
 
     with pytest.raises(RunnerError, match="no space left"):
         one.another(engine).prepare(end_badly)
+
+
+def test_a_folder_that_cannot_be_made_pauses_the_study(case):
+    """Every other run would fail there, too; the reason is kept, and no attempt is counted."""
+    one = case()
+    (one.store.home / "runs").write_text("")
+    assert one.scheduler.turn() is Ending.PAUSED
+    assert "Not a directory" in one.store.paused(one.study.id)
+    assert set(one.states()) == {"QUEUED"}
+    assert one.engine.specs == {}
