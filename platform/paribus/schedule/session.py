@@ -20,6 +20,7 @@ from paribus.schedule.office import Office
 from paribus.schedule.progress import Follower, StudyView
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.shipping import ShipperProcess, mlflow_is_installed
+from paribus.schedule.signature import disk_failure
 from paribus.store.database import Unreachable
 from paribus.store.records import StudyRecord
 from paribus.store.states import RunState
@@ -28,6 +29,10 @@ from paribus.study.plan import Plan
 
 LOOK_S = 0.5
 """Seconds between two looks at the progress."""
+
+
+_DYING_S = 2.0
+"""Seconds for which a process that it had just started may hold the lock of one that was killed."""
 
 
 class Display(Protocol):
@@ -81,14 +86,16 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
     """Submit a plan, or go on with it, and stay until it has come to its end.
 
     Raises:
-        StoreError: another process works in this home folder, or a newer version of Paribus wrote the store.
+        StoreError: another process works in this home folder, a newer version of Paribus wrote the store, or the
+            disk takes nothing.
         EngineError: the engine is not there, or refuses a job.
         RunnerError: the runner cannot make what the runs share.
     """
     begun = time.monotonic()
     home = settings.home.resolve()
-    home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
+        stack.enter_context(_disk(home))
+        home.mkdir(parents=True, exist_ok=True)
         stack.enter_context(only_one(home))
         store = stack.enter_context(Store.open(home))
         study = store.add_study(plan)
@@ -170,6 +177,18 @@ def _drain(shipper: ShipperProcess | None, display: Display) -> str:
 
 
 @contextmanager
+def _disk(home: Path) -> Iterator[None]:
+    """Tell the user of a disk that takes nothing."""
+    try:
+        yield
+    except OSError as error:
+        trouble = disk_failure(error, home)
+        if trouble is None:
+            raise
+        raise StoreError(trouble.reason) from error
+
+
+@contextmanager
 def only_one(home: Path) -> Iterator[None]:
     """Hold the home folder: only one process at a time starts attempts in it.
 
@@ -181,7 +200,7 @@ def only_one(home: Path) -> Iterator[None]:
     holder = home / "run.pid"
     lock = FileLock(home / "run.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_DYING_S)
     except Timeout:
         pid = holder.read_text().strip() if holder.exists() else "unknown"
         raise StoreError(

@@ -75,11 +75,16 @@ def disk_trouble(folder: Path) -> Failure | None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return storage_failure(f"OSError: {error}", folder) if error.errno in _DISK else None
+        return disk_failure(error, folder)
     finally:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
     return None
+
+
+def disk_failure(error: OSError, folder: Path) -> Failure | None:
+    """Return the failure of a disk that an error tells of; ``None`` if it tells of something else."""
+    return storage_failure(f"OSError: {error}", folder) if error.errno in _DISK else None
 
 
 def storage_failure(message: str, folder: Path) -> Failure:
