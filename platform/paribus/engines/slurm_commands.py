@@ -26,6 +26,7 @@ _PASSING = (
     "connection refused",
     "temporarily",
     "zero bytes",
+    "socket",
     "communication",
     "backup controller",
     "slurmctld",

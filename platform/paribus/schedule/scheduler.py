@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -91,6 +91,7 @@ class Scheduler:
         self._host = host or socket.gethostname()
         self._running: dict[str, Claim | AttemptRecord] = {}
         self._started: dict[str, float] = {}
+        self._left: dict[str, float] = {}
         self._next_hold = 0.0
         self._told: set[str] = set()
         self._interrupts = self._obeyed = 0
@@ -263,7 +264,9 @@ class Scheduler:
         if now < self._next_hold:
             return
         self._next_hold = now + HOLD_S
-        for attempt in self._store.live_attempts():
+        live = self._store.live_attempts()
+        self._end_leftovers(statuses, {a.submit_name for a in live})
+        for attempt in live:
             name = attempt.submit_name
             state = statuses[name].state if name in statuses and attempt.started_at is None else JobState.UNKNOWN
             starting = state is JobState.RUNNING and now - self._started[name] < START_S
@@ -273,6 +276,15 @@ class Scheduler:
                 if self._store.renew(attempt.run_id, attempt.token).cancel:
                     self._engine.cancel(name, 0.0)
                     self._store.cancelled(attempt.run_id, attempt.token)
+
+    def _end_leftovers(self, statuses: Mapping[str, Status], live: Collection[str]) -> None:
+        """End jobs that are said to run long after their attempt: Slurm does not hear of a process that it has lost."""
+        now = time.monotonic()
+        left = [n for n, s in statuses.items() if s.state is JobState.RUNNING and n not in live]
+        self._left = {name: self._left.get(name, now) for name in left}
+        for name, since in self._left.items():
+            if now - since > GRACE_S:
+                self._engine.cancel(name, 0.0)
 
     def _tell_waiting(self, statuses: Mapping[str, Status]) -> None:
         """Say each reason why jobs wait once: some end only if the user does something."""

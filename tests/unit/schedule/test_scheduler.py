@@ -160,6 +160,24 @@ def test_a_supervisor_that_ends_without_a_report_costs_an_attempt(case):
     assert one.store.runs_of(one.study.id)[0].infrastructure_failures == 1
 
 
+def test_a_job_that_is_said_to_run_after_its_end_is_ended(case, monkeypatch):
+    """Slurm goes on saying so when it has lost the process; the slot would stay taken, and the study never end."""
+    monkeypatch.setattr(scheduler, "HOLD_S", 0.0)
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    name = next(iter(one.engine.specs))
+    one.start(name)
+    one.scheduler.turn()
+    one.finish(name)
+    del one.engine.ended[name]
+    assert [one.scheduler.turn() for _ in range(2)] == [None, None]
+    assert one.engine.cancelled == []
+    monkeypatch.setattr(scheduler, "GRACE_S", 0.0)
+    one.scheduler.turn()
+    assert one.engine.cancelled == [(name, 0.0)]
+    assert one.scheduler.turn() is Ending.COMPLETE
+
+
 def test_an_outcome_that_could_not_be_delivered_is_found_in_the_folder(case):
     """A result that is on disk is recorded, not trained again."""
     one = case(arms=1, seeds=1)
