@@ -171,3 +171,17 @@ def test_variables_of_an_enclosing_job_do_not_reach_slurms_commands(monkeypatch,
     monkeypatch.setattr(slurm_commands.subprocess, "run", run)
     slurm_commands._call("squeue")
     assert {k for k in seen if k.startswith(("SBATCH_", "SLURM_"))} == {"SLURM_CONF"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Unable to contact slurm controller (connect failure)", "slurm_msg_sendto: Unexpected missing socket error"],
+)
+def test_a_controller_that_dies_does_not_refuse(tmp_path, monkeypatch, said):
+    """Nobody can tell whether it took the job: its name is looked for later."""
+    program = tmp_path / "sbatch"
+    program.write_text(f"#!/bin/sh\necho 'sbatch: error: {said}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(slurm_commands.Away, match=said[:12]):
+        object.__new__(slurm_commands.Slurm).submit(tmp_path / "script")
