@@ -24,6 +24,8 @@ from faults.judge import Verdict
 from faults.orphans import parent_of
 from faults.sessions import work
 from faults.world import LEASE_S, Skipped, World, ended, kill, process, until
+from paribus.engines import slurm as slurm_engine
+from paribus.engines import slurm_commands
 from paribus.engines.base import Engine, EngineSettings
 from paribus.engines.process import Identity
 from paribus.engines.ray import RayEngine
@@ -53,7 +55,7 @@ def injected(
         plan = small_plan(f"cluster{rounds}", arms=4, seeds=3 if world.short else 6, steps=8 + rounds)
         whole = False
         while not whole:
-            with process(work, world.home, plan, None, engine=engine) as session:
+            with process(work, world.home, plan, None, impatient, engine) as session:
                 while session.is_alive():
                     session.join(world.random.uniform(0.2, 1.0))
                     if order and session.is_alive() and kinds[order[0]]():
@@ -68,6 +70,12 @@ def injected(
         s, trials=len(s.runs), faults=len(times), home=world.home, recovery=judge.until_next_claim(s, times),
         wrong=judge.broken_records(s, world.home), note=told,
     )  # fmt: skip
+
+
+def impatient() -> None:
+    """Wait for Slurm's commands, which try for minutes to reach a controller, as long as a short lease allows."""
+    slurm_commands._TIMEOUT_S = 2 * LEASE_S  # type: ignore[misc]
+    slurm_engine._RETRY_S = LEASE_S / 6  # type: ignore[misc]
 
 
 def supervisors(home: Path) -> list[int]:
