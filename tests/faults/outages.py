@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from faults import judge
@@ -15,9 +16,11 @@ from faults.judge import Verdict
 from faults.sessions import HastyEngine, work
 from faults.world import LEASE_S, World, ended, hasten, lines, process
 from paribus.errors import RunFolderError
+from paribus.store.database import Unreachable
 from paribus.store.snapshot import Snapshot
 from paribus.store.states import Move
 from paribus.study.home import DATABASE_URL
+from paribus.study.plan import Plan
 from paribus.testing.plans import small_plan
 from paribus.track.folder import RunFolder, read_json
 
@@ -45,7 +48,7 @@ def outages(world: World) -> Verdict:
             rounds += 1
             plan = small_plan(f"outages{rounds}", arms=6, seeds=2 if world.short else 4, steps=40 + rounds)
             os.environ[DATABASE_URL] = behind.render_as_string(hide_password=False)
-            with process(work, world.home, plan, SLOTS, slower, HastyEngine) as session:
+            with process(patient, world.home, plan) as session:
                 os.environ[DATABASE_URL] = direct
                 session.join(1.0)
                 while session.is_alive() and len(made) < wanted:
@@ -63,9 +66,13 @@ def outages(world: World) -> Verdict:
     )  # fmt: skip
 
 
-def slower() -> None:
-    """Take a lease that leaves time to hear nothing."""
+def patient(home: Path, plan: Plan) -> None:
+    """Bring a study to its end; type the same again where the database was away before or after the training."""
     hasten(OWN_LEASE_S)
+    while True:
+        with suppress(Unreachable):
+            work(home, plan, SLOTS, engine=HastyEngine)
+            return
 
 
 def outage(world: World, mode: Any, number: int) -> tuple[int, float, float]:
