@@ -94,8 +94,8 @@ mutants: $(STAMP) ## remove each guard of the store, falsify each formula of the
 	$(BIN)/python tests/mutation/guards.py
 	$(BIN)/python tests/mutation/objective.py
 
-faults: $(STAMP) ## kill, pause and stop real processes and databases, and audit; SHORT=1: few trials, SEED=N, FAULTS="..."
-	PYTHONPATH=tests $(BIN)/python -m faults.main --seed $(or $(SEED),0) $(if $(SHORT),--short,--page) $(FAULTS)
+faults: $(STAMP) ## break real processes, databases and clusters, and audit; SHORT=1: few trials, SEED=N, MINUTES=N, FAULTS="..."
+	PYTHONPATH=tests $(BIN)/python -m faults.main --seed $(or $(SEED),0) --minutes $(or $(MINUTES),30) $(if $(SHORT),--short,--page) $(FAULTS)
 
 CONFORMANCE := .conformance-venv
 $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt

@@ -1,7 +1,8 @@
 """A Ray cluster on this machine: a head without GPUs and two nodes with two fake ones each, with token authentication.
 
 ``python ray_cluster.py FILE`` writes the cluster's address into FILE when it is up, and ends all of it when its
-standard input is closed. Without Ray it says so in one line, with exit status 3.
+standard input is closed. A line ``raylet`` kills a node by force, and another one joins; a line ``head`` kills the
+head's store of everything. Each is answered by a line. Without Ray it says so in one line, with exit status 3.
 """
 
 import os
@@ -20,12 +21,19 @@ if __name__ == "__main__":
 
     assert os.environ["RAY_AUTH_MODE"] == "token", "the tests are to show that the token is carried"
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    for _ in range(2):
-        cluster.add_node(num_cpus=2, num_gpus=2)
+    nodes = [cluster.add_node(num_cpus=2, num_gpus=2) for _ in range(2)]
     cluster.wait_for_nodes()
     file = Path(sys.argv[1])
     file.with_suffix(".new").write_text(cluster.address)
     file.with_suffix(".new").replace(file)
-    sys.stdin.read()
+    for line in sys.stdin:
+        if line.strip() == "raylet":
+            victim = nodes.pop(0)
+            victim.kill_raylet()
+            cluster.remove_node(victim, allow_graceful=False)
+            nodes.append(cluster.add_node(num_cpus=2, num_gpus=2))
+        else:
+            cluster.head_node.kill_gcs_server()
+        print("done", flush=True)
     ray.shutdown()
     cluster.shutdown()

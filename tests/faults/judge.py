@@ -121,7 +121,7 @@ def broken_records(s: Snapshot, home: Path) -> list[str]:
     return found
 
 
-def until_next_claim(s: Snapshot, faults: Iterable[float]) -> float | None:
+def until_next_claim(s: Snapshot, faults: Iterable[float]) -> float:
     """Return the longest time from a fault to the next claim of any run, in leases; none follows the last."""
     claims = sorted(a.claimed_at for a in s.attempts)
     gaps = [min((c for c in claims if c >= at), default=at) - at for at in faults]

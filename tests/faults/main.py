@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faults import kills, paused, points, poison, races
+from faults import budgets, clocks, clusters, disks, kills, orphans, outages, paused, points, poison, races, soak
 from faults.judge import Verdict
-from faults.page import Row, table, write
-from faults.world import DATABASES, World, hasten, lines, process, server_version, stop_server, world
+from faults.page import Page, Row, table
+from faults.world import DATABASES, Skipped, World, hasten, lines, process, server_version, stop_server, world
 from paribus.testing.fake_runner import install
 
 
@@ -28,92 +28,112 @@ class Fault:
 
     Attributes:
         name: on the command line.
+        number: in the list of faults.
         title: in the table.
         inject: does it and judges.
-        databases: where it can happen.
+        places: where it can happen.
     """
 
     name: str
+    number: str
     title: str
     inject: Callable[[World], Verdict]
-    databases: tuple[str, ...] = DATABASES
+    places: tuple[str, ...] = DATABASES
 
 
 FAULTS = (
-    Fault("workers", "supervisors and trainers killed", kills.workers),
-    Fault("schedulers", "scheduler killed, and with it all that it started", kills.schedulers),
-    Fault("writers", "process that submits and records killed", kills.writers),
-    Fault("servers", "database server stopped at once", kills.servers, ("PostgreSQL",)),
-    Fault("zombies", "attempts paused for 0.5 to 3 leases", paused.zombies),
-    Fault("starts", "many processes start at once on a new database", races.starts),
-    Fault("poison", "runs that always fail, each in its own way", poison.runs),
-    Fault("cancellations", "cancelled at the moment of the finish", races.cancellations),
-    Fault("twins", "two studies submit the same runs at once", races.twins),
-    Fault("points", "killed between any two statements and side effects", points.crashes),
+    Fault("points", "F3", "killed between any two statements and side effects", points.crashes),
+    Fault("workers", "F4", "supervisors and trainers killed", kills.workers),
+    Fault("schedulers", "F5", "scheduler killed, and with it all that it started", kills.schedulers),
+    Fault("writers", "F5", "process that submits and records killed", kills.writers),
+    Fault("servers", "F5", "database server stopped at once", kills.servers, ("PostgreSQL",)),
+    Fault("zombies", "F6", "attempts paused for 0.5 to 3 leases", paused.zombies),
+    Fault("outages", "F7", "database refuses, is silent, or answers late", outages.outages, ("PostgreSQL",)),
+    Fault("disks", "F8", "disk full, read-only or broken", disks.disks),
+    Fault("clocks", "F9", "time of day jumps by an hour", clocks.clocks),
+    Fault("starts", "F10", "many processes start at once on a new database", races.starts),
+    Fault("poison", "F12", "runs that always fail, each in its own way", poison.runs),
+    Fault("orphans", "F13", "trainers leave processes in other sessions, and are killed", orphans.orphans, ("SQLite",)),
+    Fault("slurm", "F14", "Slurm's daemons and jobs killed, jobs preempted", clusters.slurm, ("Slurm",)),
+    Fault("ray", "F15", "Ray's workers, nodes and head killed", clusters.ray, ("Ray",)),
+    Fault("cancellations", "F17", "cancelled at the moment of the finish", races.cancellations),
+    Fault("twins", "F18", "two studies submit the same runs at once", races.twins),
+    Fault("budgets", "F19", "budget used up while eight runs train", budgets.budgets),
+    Fault("soak", "F21", "all of it for a long time", soak.soak),
 )
+LANES = (("SQLite", "Slurm"), ("PostgreSQL", "Ray"))
+"""What is done one after the other; the lanes side by side."""
 
 
-def inject(fault: Fault, database: str, seed: int, *, short: bool) -> Verdict:
+def inject(fault: Fault, place: str, chosen: argparse.Namespace) -> Verdict:
     """Inject a fault; what ends the injection is against a promise, too."""
-    chance = random.Random(f"{seed} {fault.name} {database}")
+    chance = random.Random(f"{chosen.seed} {fault.name} {place}")
     try:
-        with world(database, chance, short=short) as here:
+        with world(place, chance, short=chosen.short, minutes=chosen.minutes) as here:
             return fault.inject(here)
+    except Skipped:
+        raise
     except Exception as error:
         traceback.print_exc()
         return Verdict(trials=0, faults=0, wrong=(f"{type(error).__name__}: {error}",))
 
 
-def lane(chosen: argparse.Namespace, database: str, rows: Any) -> None:
-    """Inject what was chosen into a database; tell at once what broke a promise and how to see it again."""
-    if database == "PostgreSQL":
-        rows.put((None, server_version()))
-    for number, fault in enumerate(FAULTS):
-        if database not in fault.databases or (chosen.faults and fault.name not in chosen.faults):
-            continue
-        begun = time.monotonic()
-        verdict = inject(fault, database, chosen.seed, short=chosen.short)
-        rows.put((number, Row(fault.title, database, replace(verdict, wrong=verdict.wrong[:20]))))
-        spent = time.monotonic() - begun
-        print(f"{fault.name}, {database}: {'ok' if verdict.good else 'BROKEN'}, {spent:.0f} s", flush=True)
-        if not verdict.good:
-            short = " --short" if chosen.short else ""
-            again = f"python -m faults.main{short} --seed {chosen.seed} --database {database} {fault.name}"
-            print(*verdict.wrong[:20], f"again: PYTHONPATH=tests {again}", sep="\n", flush=True)
-    if database == "PostgreSQL":
-        stop_server()
+def lane(chosen: argparse.Namespace, places: Sequence[str], rows: Any) -> None:
+    """Inject what was chosen, one place after the other; tell at once what broke a promise and how to see it again."""
+    for place in places:
+        faults = [f for f in FAULTS if place in f.places and (not chosen.faults or f.name in chosen.faults)]
+        if place == "PostgreSQL" and faults:
+            rows.put((None, server_version()))
+        for fault in faults:
+            begun = time.monotonic()
+            try:
+                verdict = inject(fault, place, chosen)
+            except Skipped as reason:
+                print(f"{fault.name}, {place}: skipped, {reason}", flush=True)
+                continue
+            spent = time.monotonic() - begun
+            rows.put(Row(fault.number, fault.title, place, replace(verdict, wrong=verdict.wrong[:20])))
+            print(f"{fault.name}, {place}: {'ok' if verdict.good else 'BROKEN'}, {spent:.0f} s", flush=True)
+            if not verdict.good:
+                short = " --short" if chosen.short else ""
+                again = f"python -m faults.main{short} --seed {chosen.seed} --place {place} {fault.name}"
+                print(*verdict.wrong[:20], f"again: PYTHONPATH=tests {again}", sep="\n", flush=True)
+        if place == "PostgreSQL" and faults:
+            stop_server()
 
 
 def run(chosen: argparse.Namespace) -> list[Row]:
-    """Work in all databases at once; return the rows in order."""
-    told, found, server = lines(), dict[tuple[int, int], Row](), ""
+    """Work in all lanes at once; return the rows in order."""
+    told, found = lines(), list[Row]()
+    page = Page(tuple((f.title, place) for f in FAULTS for place in f.places))
     with ExitStack() as stack:
-        names = [name for name in DATABASES if chosen.database in (None, name)]
-        lanes = [stack.enter_context(process(lane, chosen, name, told)) for name in names]
+        wanted = [[place for place in places if chosen.place in (None, place)] for places in LANES]
+        lanes = [stack.enter_context(process(lane, chosen, places, told)) for places in wanted if places]
         while any(child.is_alive() for child in lanes) or not told.empty():
             if told.empty():
                 time.sleep(0.1)
                 continue
-            number, what = told.get()
-            if number is None:
-                server = what
+            what = told.get()
+            if isinstance(what, Row):
+                found.append(what)
             else:
-                found[number, DATABASES.index(what.database)] = what
-            if chosen.page:  # as far as it has come: this takes minutes
-                write([found[key] for key in sorted(found)], server)
+                page.server = what[1]
+            if chosen.page:  # as far as it has come: this takes long
+                page.write(found)
         if any(child.exitcode != 0 for child in lanes):
             sys.exit("the faults could not be injected")
-    return [found[key] for key in sorted(found)]
+    return page.ordered(found)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a row for each fault and database; return 1 if any promise was broken."""
+    """Print a row for each fault and place; return 1 if any promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m faults.main", description="Inject faults and judge.")
     parser.add_argument("faults", nargs="*", choices=[[], *(f.name for f in FAULTS)], help="all, if none is named")
     parser.add_argument("--short", action="store_true", help="few trials")
     parser.add_argument("--seed", type=int, default=0, help="of all chance")
-    parser.add_argument("--database", choices=DATABASES)
-    parser.add_argument("--page", action="store_true", help="write docs/reference/reliability.md")
+    parser.add_argument("--place", choices=[place for places in LANES for place in places])
+    parser.add_argument("--minutes", type=float, default=30.0, help="length of the soak; half a minute if --short")
+    parser.add_argument("--page", action="store_true", help="write the rows into docs/reference/reliability.md")
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="paribus-faults-") as folder:
         site = str(install(Path(folder) / "site"))

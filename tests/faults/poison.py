@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Mapping
 
 from faults import judge
 from faults.judge import Verdict
-from faults.sessions import work
+from faults.sessions import HastyEngine, work
 from faults.world import World, ended, process
-from paribus.engines.local import LocalEngine
-from paribus.schedule import session
 from paribus.store import store
 from paribus.store.states import RunState
 from paribus.testing.plans import small_plan
@@ -28,22 +24,13 @@ POISON = {
 """What the runs of an arm do, how they end, and after how many attempts."""
 
 
-class Engine(LocalEngine):
-    """A local engine with our warm server."""
-
-    def _popen(self, command: list[str], environment: Mapping[str, str], *fds: int) -> subprocess.Popen[bytes]:
-        return super()._popen(
-            [part.replace("paribus.engines.warm", "faults.warm") for part in command], environment, *fds
-        )
-
-
 def runs(world: World) -> Verdict:
     """Every poisoned run is given up after its tries, each for its own reason; the others finish."""
     seeds = world.number(4, 1)
     rules = [{"do": do, "at": 2, "arm": arm} for arm, (do, _, _) in POISON.items()]
     world.orders(json.dumps({"step_s": 0.05, "rules": rules}))
     plan = small_plan("poison", arms=8, seeds=seeds, steps=6, stop_on=("dead_run",))
-    with process(work, world.home, plan, 8, prepare) as running:
+    with process(work, world.home, plan, 8, prepare, HastyEngine) as running:
         ended(running)
     s = world.snapshot()
     labels = {a.key: a.label for a in plan.arms}
@@ -66,4 +53,3 @@ def runs(world: World) -> Verdict:
 def prepare() -> None:
     """Give attempts as many tries as they have otherwise."""
     store.INFRASTRUCTURE_TRIES = TRIES  # type: ignore[misc]
-    session.load_engine = lambda _: Engine  # type: ignore[attr-defined]

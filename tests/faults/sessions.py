@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from paribus.engines.base import Engine, EngineSettings
 from paribus.engines.local import LocalEngine
 from paribus.schedule import desk, flights, session
 from paribus.schedule.session import Settings, run_study
@@ -25,6 +27,15 @@ class Quiet:
         """Show nothing."""
 
 
+class HastyEngine(LocalEngine):
+    """A local engine with our warm server."""
+
+    def _popen(self, command: list[str], environment: Mapping[str, str], *fds: int) -> subprocess.Popen[bytes]:
+        return super()._popen(
+            [part.replace("paribus.engines.warm", "faults.warm") for part in command], environment, *fds
+        )
+
+
 class FarEngine(LocalEngine):
     """A local engine whose jobs cannot be killed, as if they ran on a machine that is cut off."""
 
@@ -32,7 +43,13 @@ class FarEngine(LocalEngine):
         """Send nothing: nobody hears."""
 
 
-def work(home: Path, plan: Plan, slots: int, prepare: Callable[[], None] = lambda: None) -> None:
+def work(
+    home: Path,
+    plan: Plan,
+    slots: int | None,
+    prepare: Callable[[], None] = lambda: None,
+    engine: Callable[[EngineSettings], Engine] = LocalEngine,
+) -> None:
     """Bring a study to its end.
 
     Args:
@@ -40,9 +57,10 @@ def work(home: Path, plan: Plan, slots: int, prepare: Callable[[], None] = lambd
         plan: the study.
         slots: runs at a time.
         prepare: changes this process before.
+        engine: where the runs train.
     """
     session.mlflow_is_installed = lambda: False  # type: ignore[attr-defined]
-    session.load_engine = lambda _: LocalEngine  # type: ignore[attr-defined]
+    session.load_engine = lambda _: engine  # type: ignore[attr-defined]
     tempfile.tempdir = str(home.parent)  # what a killed scheduler leaves behind goes with the world
     prepare()
     run_study(plan, Settings(home=home, slots=slots), Quiet())

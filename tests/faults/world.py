@@ -20,8 +20,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from paribus.engines.process import Identity, die_with_parent
-from paribus.schedule import scheduler
-from paribus.store import audit, moves, store
+from paribus.schedule import flights
+from paribus.store import audit, moves, statements, store
 from paribus.store.reader import Reader
 from paribus.store.snapshot import Snapshot, snapshot
 from paribus.store.store import Store
@@ -36,10 +36,15 @@ _FORK = multiprocessing.get_context("fork")
 _PATIENCE_S = 300.0
 
 
-def hasten() -> None:
+class Skipped(Exception):
+    """A fault cannot be injected here; the message says what is missing."""
+
+
+def hasten(lease_s: float = LEASE_S) -> None:
     """Shorten the lease and the waits of this process and of all that it forks; give an attempt any number of tries."""
-    moves.LEASE_S = store.LEASE_S = audit.LEASE_S = LEASE_S  # type: ignore[attr-defined]
-    scheduler.HOLD_S = LEASE_S / 6  # type: ignore[misc]
+    for module in (moves, statements, store, audit):
+        module.LEASE_S = lease_s  # type: ignore[attr-defined]
+    flights.HOLD_S = lease_s / 6  # type: ignore[misc]
     store.INFRASTRUCTURE_TRIES = 10**6  # type: ignore[misc]
     store._BACKOFF_S = 0.0  # type: ignore[misc]
 
@@ -52,13 +57,17 @@ class World:
         home: home folder.
         random: the source of all chance.
         short: few trials.
+        minutes: how long what has no number of trials takes.
         server: the PostgreSQL server; ``None`` on SQLite.
+        database: name of the database on the server.
     """
 
     home: Path
     random: random.Random
     short: bool
+    minutes: float
     server: Server | None
+    database: str
 
     def store(self) -> Store:
         """Open the store."""
@@ -132,27 +141,29 @@ def server_version() -> str:
 
 
 @contextmanager
-def world(database: str, chance: random.Random, *, short: bool) -> Iterator[World]:
-    """Yield a world with an empty database."""
+def world(place: str, chance: random.Random, *, short: bool, minutes: float) -> Iterator[World]:
+    """Yield a world with an empty database; it is SQLite but on PostgreSQL."""
     with ExitStack() as stack:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-faults-", ignore_cleanup_errors=True))
         )
         os.environ.pop(DATABASE_URL, None)
-        server = None
-        if database == "PostgreSQL":
+        server, name = None, ""
+        if place == "PostgreSQL":
             server = _server()
             name = f"faults_{chance.getrandbits(40)}_{os.getpid()}"
             server.execute(f"CREATE DATABASE {name}")
             os.environ[DATABASE_URL] = server.url.set(database=name).render_as_string(hide_password=False)
             stack.callback(server.execute, f"DROP DATABASE {name} WITH (FORCE)")
-        yield World(home=folder / "home", random=chance, short=short, server=server)
+        yield World(home=folder / "home", random=chance, short=short, minutes=minutes, server=server, database=name)
 
 
 @contextmanager
-def process(function: Callable[..., Any], *arguments: Any) -> Iterator[multiprocessing.process.BaseProcess]:
+def process(
+    function: Callable[..., Any], *arguments: Any, **named: Any
+) -> Iterator[multiprocessing.process.BaseProcess]:
     """Start a function in a forked process that leads nobody's group and dies with this one; end it at the end."""
-    child = _FORK.Process(target=_begin, args=(os.getpid(), function, arguments))
+    child = _FORK.Process(target=_begin, args=(os.getpid(), function, arguments, named))
     child.start()
     try:
         yield child
@@ -161,9 +172,9 @@ def process(function: Callable[..., Any], *arguments: Any) -> Iterator[multiproc
         child.join()
 
 
-def _begin(parent: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _begin(parent: int, function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     die_with_parent(parent)
-    function(*arguments)
+    function(*arguments, **named)
 
 
 def ended(child: multiprocessing.process.BaseProcess) -> None:

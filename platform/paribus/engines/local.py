@@ -15,7 +15,7 @@ from typing import Any
 
 from paribus.engines.base import Device, EngineSettings, JobState, Need, Spec, Status
 from paribus.engines.gpus import Gpu, visible_gpus
-from paribus.engines.process import signal_group
+from paribus.engines.process import KIN, end_kin, signal_group
 from paribus.engines.warm import Channel
 from paribus.errors import TooLarge
 from paribus.study.resources import LEAST, Resources
@@ -37,7 +37,8 @@ class LocalEngine:
 
     A run that declares nothing holds a GPU where there are some, else a CPU core; where more slots than that are asked
     for, they share. A job on cores uses as many threads unless ``OMP_NUM_THREADS`` says otherwise. No job survives the
-    process that made the engine, not even if that is killed.
+    process that made the engine, not even if that is killed; nor does anything that a job has started, in whatever
+    session it is.
     """
 
     name = "local"
@@ -54,6 +55,8 @@ class LocalEngine:
         self._channel: Channel | None = None
         self._threads: int | None = None
         self._cold = not hasattr(os, "fork")
+        self._mark = str(settings.folder.resolve())
+        self._begun = False
 
     # ---- the protocol ----------------------------------------------------------------------------
 
@@ -88,6 +91,7 @@ class LocalEngine:
 
     def submit(self, spec: Spec, name: str) -> str:
         """Start a job; it is pending until the warm server is ready."""
+        self._begin()
         if name not in self._jobs:
             self._jobs[name] = _Job(spec=spec, status=Status(state=JobState.PENDING))
             self._start_pending()
@@ -99,6 +103,7 @@ class LocalEngine:
 
     def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
         """Return the status of each named job."""
+        self._begin()
         self._pump()
         return {n: self._jobs[n].status if n in self._jobs else Status(state=JobState.UNKNOWN) for n in names}
 
@@ -133,8 +138,19 @@ class LocalEngine:
                 job.process.wait(_CLOSE_S)
         if self._server is not None:
             self._stop_server()
+        if self._begun:
+            end_kin(self._mark)
 
     # ---- jobs ------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """End what an engine in this folder has left that was killed together with its server.
+
+        Not before the first job or look at one: who only asks what there is may do so beside an engine that works.
+        """
+        if not self._begun:
+            self._begun = True
+            end_kin(self._mark)
 
     def _live(self) -> dict[str, _Job]:
         return {name: job for name, job in self._jobs.items() if job.status.state is not JobState.ENDED}
@@ -167,7 +183,7 @@ class LocalEngine:
         with (self._settings.folder / "engine.log").open("ab") as log:
             return subprocess.Popen(
                 command,
-                env={**default, **os.environ, **environment},
+                env={**default, **os.environ, **environment, KIN: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -235,6 +251,7 @@ class LocalEngine:
             if job.sent:
                 job.status = Status(state=JobState.ENDED, exit_code=-signal.SIGKILL)
         self._stop_server()
+        end_kin(self._mark)
 
     def _stop_server(self) -> None:
         if self._channel is not None:

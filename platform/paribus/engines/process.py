@@ -9,13 +9,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+KIN = "PARIBUS_KIN"
+"""Environment variable that all processes of an engine of this machine carry, whatever session they have moved to."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -28,6 +32,59 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
+
+
+def outlive_parent() -> None:
+    """Undo :func:`die_with_parent`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, instead of ``init`` (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> set[int]:
+    """Return the children of this process, those that it has adopted included; empty where nobody tells (not Linux)."""
+    return {pid for pid, parent in _processes() if parent == os.getpid()}
+
+
+def end_orphans(spared: Collection[int]) -> bool:
+    """Kill the children of this process but those that are spared, and reap what has ended of them.
+
+    Whatever a killed process leaves is adopted in turn: call again until none is left.
+
+    Returns:
+        Whether none was there.
+    """
+    strangers = children() - set(spared)
+    for pid in strangers:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return not strangers
+
+
+def end_kin(mark: str, *, wait_s: float = 5.0) -> bool:
+    """Kill all other processes of this user that were started with :data:`KIN` set to ``mark``.
+
+    A process carries its variable into any session and group; it is read from what the kernel keeps.
+
+    Returns:
+        Whether none is left.
+    """
+    wanted, until = f"{KIN}={mark}".encode(), time.monotonic() + wait_s
+    while left := [pid for pid, _ in _processes() if pid != os.getpid() and wanted in _environment(pid)]:
+        if time.monotonic() > until:
+            return False
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    return True
 
 
 def hear_of_children() -> None:
@@ -105,6 +162,26 @@ def signal_group(group: int, number: int) -> None:
     """Send a signal to a process group; one that is gone is no error."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
+
+
+def since_boot() -> float:
+    """Return seconds on a clock that nobody sets and that goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    """Yield each process with its parent."""
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            yield int(entry.parent.name), int(entry.read_text().rpartition(")")[2].split()[1])
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Return what a process was started with; empty if it has ended, or belongs to somebody else."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _start_time(pid: int) -> str:

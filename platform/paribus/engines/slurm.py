@@ -197,6 +197,8 @@ class SlurmEngine:
             self._slurm.cancel_waiting(self._job(name))
         with suppress(Away):
             self._slurm.signal(self._job(name), number)
+            if number == "KILL":
+                self._slurm.cancel(self._job(name))
         self._next_look = 0.0
 
     def _pump(self) -> None:

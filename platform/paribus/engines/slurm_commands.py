@@ -28,6 +28,7 @@ _PASSING = (
     "connection refused",
     "temporarily",
     "zero bytes",
+    "socket",
     "communication",
     "backup controller",
     "slurmctld",
@@ -112,6 +113,10 @@ class Slurm:
     def cancel_waiting(self, job: str) -> None:
         """Take a job out of the queue, unless it has started."""
         self._cancel(job, "--state=PENDING")
+
+    def cancel(self, job: str) -> None:
+        """End a job, also one whose processes Slurm has lost: it would be said to run for minutes."""
+        self._cancel(job)
 
     def signal(self, job: str, number: str) -> None:
         """Send a signal to a job that runs: to its first process, or ``KILL`` to all that belongs to it.

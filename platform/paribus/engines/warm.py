@@ -2,7 +2,8 @@
 
 Importing torch and transformers takes seconds, a tiny run not many more. One server a host, started by the local
 engine: ``python -m paribus.engines.warm RUNNER FD PARENT``. It is single-threaded, reads requests and writes answers as
-JSON lines on an inherited socket, and ends with its parent.
+JSON lines on an inherited socket. When its parent ends it ends everything that came of its jobs, and itself. What a
+killed job leaves, in whatever session, becomes its child; a job has ended when nothing is left of it.
 
 Requests: ``{"do": "start", "name", "module", "arguments", "environment"}``, ``{"do": "signal", "name", "signal"}``.
 Answers: ``{"warm": true}`` or ``{"warm": false, "error"}`` first; ``{"name", "pid"}``, ``{"name", "exit"}``.
@@ -23,7 +24,16 @@ from contextlib import suppress
 from typing import Any
 
 from paribus.engines.base import call_main
-from paribus.engines.process import die_with_parent, lead_group, signal_group
+from paribus.engines.process import (
+    KIN,
+    adopt_orphans,
+    die_with_parent,
+    end_kin,
+    end_orphans,
+    lead_group,
+    outlive_parent,
+    signal_group,
+)
 from paribus.study.runner import load_runner
 
 _TICK_S = 0.05
@@ -64,6 +74,7 @@ class Server:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._names: dict[int, str] = {}
+        self._ended: list[dict[str, Any]] = []
 
     def serve(self) -> None:
         """Serve until the other side is gone."""
@@ -107,10 +118,14 @@ class Server:
         while self._names:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                return
+                break
             name = self._names.pop(pid, None)
             if name is not None:
-                self._channel.send({"name": name, "exit": os.waitstatus_to_exitcode(status)})
+                self._ended.append({"name": name, "exit": os.waitstatus_to_exitcode(status)})
+        if self._ended and end_orphans(self._names):
+            for message in self._ended:
+                self._channel.send(message)
+            self._ended.clear()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -126,7 +141,10 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     gc.freeze()  # the collector must not touch, and so copy, the pages that the jobs share
     channel.send({"warm": True})
+    adopt_orphans()
+    outlive_parent()  # to clear up; that the parent has ended is heard from the socket
     Server(channel).serve()
+    end_kin(os.environ[KIN])
     return 0
 
 

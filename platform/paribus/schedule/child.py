@@ -7,16 +7,27 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from paribus.engines.process import Identity, die_with_parent, lead_group, signal_group
+from paribus.engines.process import (
+    Identity,
+    adopt_orphans,
+    children,
+    die_with_parent,
+    end_orphans,
+    lead_group,
+    signal_group,
+)
 from paribus.study.runner import load_runner
 from paribus.track.folder import RunFolder
 
 INTERRUPTED = 75
 """Exit status of a runner that was asked to stop and wrote a checkpoint."""
+
+_DYING_S = 10.0
 
 
 class Child(Protocol):
@@ -61,10 +72,16 @@ def redirect_output(folder: RunFolder) -> None:
 
 
 class Forked:
-    """A runner in a forked process, which leads a group of its own and dies with its supervisor."""
+    """A runner in a forked process, which leads a group of its own and dies with its supervisor.
+
+    What the runner has started and left, in whatever group or session, becomes a child of the supervisor and ends
+    before the supervisor reports.
+    """
 
     def __init__(self, runner: str, folder: RunFolder) -> None:
         parent = os.getpid()
+        adopt_orphans()
+        self._others = children()
         self._pid = os.fork()
         if self._pid == 0:
             self._become_runner(parent, runner, folder)
@@ -98,13 +115,17 @@ class Forked:
         signal_group(self._pid, signal.SIGKILL)
 
     def run(self, tick: Callable[[], None], interval: float) -> int:
-        """Wait for the end; then clear away what is left of the group."""
+        """Wait for the end; then clear away what is left of the group, and all that has left it."""
         pause = threading.Event()
         while not self._ended():
             tick()
             pause.wait(interval)
         self.kill()
-        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        exit_code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        until = time.monotonic() + _DYING_S
+        while not end_orphans(self._others) and time.monotonic() < until:
+            pause.wait(0.01)
+        return exit_code
 
 
 class Inside:

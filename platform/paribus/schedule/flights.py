@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -67,6 +67,7 @@ class Flights:
         self._say = say
         self._flights: dict[str, _Flight] = {}
         self._ended: dict[str, tuple[float, int]] = {}
+        self._left: dict[str, float] = {}
         self._next_hold = 0.0
         self._told: set[str] = set()
 
@@ -179,7 +180,9 @@ class Flights:
         if now < self._next_hold:
             return
         self._next_hold = now + HOLD_S
-        for attempt in self._store.live_attempts():
+        live = self._store.live_attempts()
+        self._end_leftovers(statuses, {a.submit_name for a in live})
+        for attempt in live:
             name = attempt.submit_name
             state = statuses[name].state if name in statuses and attempt.started_at is None else JobState.UNKNOWN
             starting = state is JobState.RUNNING and now - (self._flights[name].began or now) < START_S
@@ -189,6 +192,15 @@ class Flights:
                 if self._store.renew(attempt.run_id, attempt.token).cancel:
                     self._engine.cancel(name, 0.0)
                     self._store.cancelled(attempt.run_id, attempt.token)
+
+    def _end_leftovers(self, statuses: Mapping[str, Status], live: Collection[str]) -> None:
+        """End jobs that are said to run long after their attempt: Slurm does not hear of a process that it has lost."""
+        now = time.monotonic()
+        left = [n for n, s in statuses.items() if s.state is JobState.RUNNING and n not in live]
+        self._left = {name: self._left.get(name, now) for name in left}
+        for name, since in self._left.items():
+            if now - since > GRACE_S:
+                self._engine.cancel(name, 0.0)
 
     def tell_waiting(self, statuses: Mapping[str, Status]) -> None:
         """Say each reason why jobs wait once: some end only if the user does something."""

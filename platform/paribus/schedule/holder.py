@@ -17,6 +17,9 @@ SCHEDULER = "paribus scheduler"
 
 _FILE = "holder.json"
 
+_DYING_S = 2.0
+"""Seconds for which a process that it had just started may hold the lock of one that was killed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
@@ -57,7 +60,7 @@ def hold(home: Path, command: str, engine: str = "") -> Iterator[None]:
 
     lock = FileLock(home / "run.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_DYING_S)
     except Timeout:
         raise StoreError(
             f"{_read(home) or 'another process'} works in {home}. Wait for it, watch it with `paribus status`, or "

@@ -21,6 +21,7 @@ from paribus.schedule.devices import Devices
 from paribus.schedule.fair_share import Demand, Shares, choose
 from paribus.schedule.flights import GRACE_S, Flights
 from paribus.schedule.preparation import Preparation
+from paribus.schedule.signature import storage_failure
 from paribus.store.budget import OVERRUN_S, shown_use
 from paribus.store.database import Unreachable
 from paribus.store.records import BudgetRecord, Claim, StudyRecord, Unit, unit_of
@@ -320,14 +321,6 @@ class Scheduler:
         study, plan = served.study, served.study.plan
         arm = plan.arm(claim.arm)
         folder = RunFolder.of(self._store.home, claim.fingerprint, claim.token)
-        try:
-            folder.path.mkdir(parents=True)
-        except FileExistsError:
-            self._store.release(claim.run_id, claim.token, "its folder exists already")
-            raise StoreError(
-                f"the folder {folder.path} exists already, but the store knows nothing of it. It belongs to a store "
-                f"that is gone: move {folder.path.parent} away, and type the same command again."
-            ) from None
         job = Job(
             run=claim.fingerprint,
             study=study.name,
@@ -340,7 +333,19 @@ class Scheduler:
             cache=str(self._store.home / "cache"),
             stop_on=plan.stop_on,
         )
-        folder.job.write_text(job.model_dump_json(indent=1))
+        try:
+            folder.path.mkdir(parents=True)
+            folder.job.write_text(job.model_dump_json(indent=1))
+        except FileExistsError:
+            self._store.release(claim.run_id, claim.token, "its folder exists already")
+            raise StoreError(
+                f"the folder {folder.path} exists already, but the store knows nothing of it. It belongs to a store "
+                f"that is gone: move {folder.path.parent} away, and type the same command again."
+            ) from None
+        except OSError as error:
+            trouble = storage_failure(f"OSError: {error}", folder.path)
+            self._store.fail(claim.run_id, claim.token, "storage", trouble.reason, trouble.signature)
+            return
         arguments = (str(folder.path), str(self._office), str(claim.run_id))
         spec = Spec(module="paribus.schedule.supervisor", arguments=arguments, need=served.need, gpus=claim.devices)
         self._flights.enter(claim.submit_name, study.name, claim.gpus, claim.devices)

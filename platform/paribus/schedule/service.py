@@ -17,7 +17,7 @@ from paribus.schedule.holder import SCHEDULER, hold
 from paribus.schedule.progress import Display, Follower
 from paribus.schedule.reports import Reports
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
-from paribus.schedule.session import Settings, drain, start_shipper, workplace
+from paribus.schedule.session import Settings, disk, drain, start_shipper, workplace
 from paribus.schedule.shipping import ShipperProcess
 from paribus.store.database import Unreachable
 from paribus.store.records import StudyRecord
@@ -62,12 +62,14 @@ def serve(
         What has ended meanwhile, in that order.
 
     Raises:
-        StoreError: another process works in this home folder, or a newer version of Paribus wrote the store.
+        StoreError: another process works in this home folder, a newer version of Paribus wrote the store, or the
+            disk takes nothing.
         EngineError: the engine is not there.
     """
     home = settings.home.resolve()
-    home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
+        stack.enter_context(disk(home))
+        home.mkdir(parents=True, exist_ok=True)
         stack.enter_context(hold(home, SCHEDULER, settings.engine))
         store = stack.enter_context(Store.open(home))
         shipper = start_shipper(home, stack, display)

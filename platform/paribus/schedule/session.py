@@ -13,6 +13,7 @@ from typing import Any
 
 from paribus.engines.base import Engine, load_engine, refuse_too_large
 from paribus.engines.options import engine_settings
+from paribus.errors import StoreError
 from paribus.schedule.follow import follow
 from paribus.schedule.growth import Grown, added_text, grow, submit, ungrown
 from paribus.schedule.holder import hold, holder_of
@@ -21,6 +22,7 @@ from paribus.schedule.office import Office
 from paribus.schedule.progress import Display, Follower
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.shipping import ShipperProcess, mlflow_is_installed
+from paribus.schedule.signature import disk_failure
 from paribus.store.database import Unreachable
 from paribus.store.recorded import recorded_runs
 from paribus.store.records import StudyRecord
@@ -75,15 +77,17 @@ def run_study(plan: Plan, settings: Settings, display: Display, grown: Grown = u
     Where a `paribus scheduler` serves the home folder the study is left to it, and only followed.
 
     Raises:
-        StoreError: another process works in this home folder, or a newer version of Paribus wrote the store.
+        StoreError: another process works in this home folder, a newer version of Paribus wrote the store, or the
+            disk takes nothing.
         EngineError: the engine is not there, or refuses a job.
         RunnerError: the runner cannot make what the runs share.
     """
     begun = time.monotonic()
     home = settings.home.resolve()
-    home.mkdir(parents=True, exist_ok=True)
-    holder = holder_of(home)
     with ExitStack() as stack:
+        stack.enter_context(disk(home))
+        home.mkdir(parents=True, exist_ok=True)
+        holder = holder_of(home)
         served = holder is not None and holder.serves_all
         if not served:
             stack.enter_context(hold(home, "paribus run", settings.engine))
@@ -217,6 +221,18 @@ def drain(shipper: ShipperProcess | None, display: Display) -> str:
         return shipper.drain(lambda: time.sleep(0.05))
     except KeyboardInterrupt:
         return "MLflow does not have everything yet: the rest is shipped the next time"
+
+
+@contextmanager
+def disk(home: Path) -> Iterator[None]:
+    """Tell the user of a disk that takes nothing."""
+    try:
+        yield
+    except OSError as error:
+        trouble = disk_failure(error, home)
+        if trouble is None:
+            raise
+        raise StoreError(trouble.reason) from error
 
 
 @contextmanager

@@ -14,20 +14,20 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from paribus.engines.base import GRACE, INLINE
-from paribus.engines.process import Identity
+from paribus.engines.process import Identity, since_boot
 from paribus.errors import RunFolderError
 from paribus.health.alive import dead_run, nan
 from paribus.health.finding import Finding
 from paribus.schedule.ask import ask
 from paribus.schedule.child import INTERRUPTED, Child, Forked, Inside, redirect_output
-from paribus.schedule.signature import describe_exit, failure_in
+from paribus.schedule.signature import STORAGE, describe_exit, failure_in, storage_failure
 from paribus.study.job import Job
 from paribus.track.folder import RunFolder, read_json, write_json
 from paribus.track.spool import Tail
@@ -37,11 +37,6 @@ EXIT_LOST = 79
 
 _UNASKED_WAIT_S = 5.0
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-
-
-def suspend_proof_clock() -> float:
-    """Return seconds on a clock that nobody sets and that goes on while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +58,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Why the runner is being stopped: ``lost``, ``unreachable``, ``cancelled``, ``interrupted`` or ``finding``."""
+    """Why to stop the runner: ``lost``, ``unreachable``, ``cancelled``, ``interrupted``, ``storage`` or ``finding``."""
 
     why: str
     reason: str
@@ -88,7 +83,7 @@ class Supervisor:
         send: Callable[[dict[str, Any]], dict[str, Any]],
         *,
         pace: Pace | None = None,
-        clock: Callable[[], float] = suspend_proof_clock,
+        clock: Callable[[], float] = since_boot,
     ) -> None:
         self._folder = folder
         self._job = Job.model_validate_json(folder.job.read_bytes())
@@ -124,11 +119,20 @@ class Supervisor:
         self._renew(begun)
         child = self._child = start(self._job.runner, self._folder)
         here = {"supervisor": Identity.of(os.getpid()).to_json(), "runner": child.identity.to_json()}
-        write_json(self._folder.attempt, {"token": self._job.token, **here})
+        try:
+            write_json(self._folder.attempt, {"token": self._job.token, **here})
+        except OSError as error:
+            reason = storage_failure(f"OSError: {error}", self._folder.path).reason
+            self._halt(Stop(why="storage", reason=reason), grace=False)
         exit_code = child.run(self._tick, self._pace.tick_s)
         self._look_at_metrics()
-        outcome = {**self._request, **self._outcome(exit_code), "exit_code": exit_code}
-        write_json(self._folder.outcome, outcome)
+        try:
+            end = self._outcome(exit_code)
+        except OSError as error:
+            end = _failed("storage", storage_failure(f"OSError: {error}", self._folder.path).reason, STORAGE)
+        outcome = {**self._request, **end, "exit_code": exit_code}
+        with suppress(OSError):  # the office hears of it all the same
+            write_json(self._folder.outcome, outcome)
         return self._report(outcome)
 
     def _begin(self) -> dict[str, Any] | None:
@@ -216,6 +220,8 @@ class Supervisor:
             result = {"status": "stopped_early", "reason": stop.reason, "finding": asdict(stop.finding)}
             write_json(self._folder.result, result)
             return {"do": "finish", "payload": result, "stopped_early": True}
+        if stop is not None and stop.why == "storage":
+            return _failed("storage", stop.reason, STORAGE)
         if stop is not None and stop.why == "finding":
             signature = stop.finding.detector if stop.finding else "not a metric line"
             return _failed("program", stop.reason, signature)
@@ -231,10 +237,14 @@ class Supervisor:
         if exit_code == 0:
             reason = "the runner ended with exit status 0, but wrote no result.json"
             return _failed("program", reason, reason)
+        return self._failure(exit_code)
+
+    def _failure(self, exit_code: int) -> dict[str, Any]:
         if -exit_code in _FROM_OUTSIDE:
             return _failed("infrastructure", describe_exit(exit_code), "")
         failure = failure_in(self._folder.log, exit_code)
-        return _failed("program", failure.reason, failure.signature)
+        kind = "storage" if failure.signature == STORAGE else "program"
+        return _failed(kind, failure.reason, failure.signature)
 
     def _finished(self) -> dict[str, Any]:
         try:
@@ -272,7 +282,8 @@ def main(arguments: Sequence[str]) -> int:
     if inline:
         return supervisor.supervise(Inside)
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
-    redirect_output(folder)
+    with suppress(OSError):  # where the disk takes no file, the engine's log has what is said
+        redirect_output(folder)
     return supervisor.supervise(Forked)
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
+from paribus.engines.process import since_boot
 from paribus.errors import MissingExtra, StoreError
 from paribus.study.home import DATABASE_URL
 
@@ -43,7 +44,11 @@ class Unreachable(StoreError):
 
 
 class database_now(GenericFunction[float]):  # noqa: N801 - SQL functions are named in lower case
-    """Seconds since 1970 on the database's clock; no worker's clock ever enters a decision."""
+    """Seconds since 1970 on the database's clock; no worker's clock ever enters a decision.
+
+    A file has no clock. Each process that opens one reads the time of day once, and goes on with a clock that nobody
+    sets: a machine whose time is put right by an hour takes no run from those that work.
+    """
 
     type = sa.Float()
     inherit_cache = True
@@ -51,7 +56,7 @@ class database_now(GenericFunction[float]):  # noqa: N801 - SQL functions are na
 
 @compiles(database_now, "sqlite")
 def _now_sqlite(element: database_now, compiler: SQLCompiler, **_: Any) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
+    return "paribus_now()"
 
 
 @compiles(database_now, "postgresql")
@@ -255,8 +260,12 @@ def shown_url(url: sa.URL) -> str:
 # ---- SQLite ------------------------------------------------------------------------------------------
 
 
+_BOOTED = time.time() - since_boot()
+
+
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # the driver must not open transactions on its own
+    connection.create_function("paribus_now", 0, lambda: _BOOTED + since_boot())
     for pragma in (f"busy_timeout = {LOCK_S}000", "journal_mode = WAL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
 

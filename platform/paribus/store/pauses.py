@@ -17,11 +17,15 @@ def pause(connection: sa.Connection, study_id: int, reason: str) -> None:
     connection.execute(sa.update(t.study).where(free).values(paused=reason))
 
 
+def pause_all(connection: sa.Connection, run_id: int, reason: str) -> None:
+    """Pause the studies that ask for a run, unless they are paused already."""
+    connection.execute(sa.update(t.study).where(_asking(run_id)).values(paused=reason))
+
+
 def pause_same_failures(connection: sa.Connection, run_id: int, signature: str, reason: str) -> None:
     """Pause the studies of a run in which too many arms have failed with this signature."""
-    mine = sa.select(t.study_run.c.study_id).where(t.study_run.c.run_id == run_id)
     # two failures at once are counted one after the other; a claim's reference to the study does not wait
-    locked = sa.select(t.study.c.id).where(t.study.c.id.in_(mine), t.study.c.paused == "").order_by(t.study.c.id)
+    locked = sa.select(t.study.c.id).where(_asking(run_id)).order_by(t.study.c.id)
     for study_id in connection.execute(locked.with_for_update(key_share=True)).scalars().all():
         arms = (
             sa.select(sa.func.count(t.study_run.c.arm.distinct()))
@@ -31,3 +35,9 @@ def pause_same_failures(connection: sa.Connection, run_id: int, signature: str, 
         count = connection.execute(arms).scalar_one()
         if count >= SAME_FAILURES:
             pause(connection, study_id, f"{count} arms failed with the same error: {reason}")
+
+
+def _asking(run_id: int) -> sa.ColumnElement[bool]:
+    """Return the condition on the studies that ask for a run and are not paused."""
+    mine = sa.select(t.study_run.c.study_id).where(t.study_run.c.run_id == run_id)
+    return sa.and_(t.study.c.id.in_(mine), t.study.c.paused == "")

@@ -9,7 +9,8 @@ from typing import Any, Literal, TypedDict
 from paribus.store.states import RECORDED, TERMINAL, RunState
 from paribus.study.plan import Plan
 
-FailureKind = Literal["program", "infrastructure"]
+FailureKind = Literal["program", "infrastructure", "storage"]
+"""What failed: the program, what it ran on, or the disk that it wrote to."""
 
 Unit = Literal["gpu", "cpu"]
 """What is counted: seconds of a GPU, or of a CPU slot."""

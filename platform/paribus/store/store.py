@@ -22,7 +22,7 @@ from paribus.store.database import Database, again, database_url
 from paribus.store.devices import Held, Pool, cordon, note, register, take
 from paribus.store.migrate import migrate, refuse_other_version
 from paribus.store.moves import HELD, LEASE_S, THIS_RUN, holder, move_runs
-from paribus.store.pauses import pause, pause_same_failures
+from paribus.store.pauses import pause, pause_all, pause_same_failures
 from paribus.store.reader import Reader, attempt_record, attempts
 from paribus.store.records import (
     AttemptRecord,
@@ -293,7 +293,8 @@ class Store(Reader):
     def fail(self, run_id: int, token: int, kind: FailureKind, reason: str, signature: str = "") -> RunState:
         """Count a failed attempt, and put the run back into the queue or end it.
 
-        A study of which :data:`~paribus.store.pauses.SAME_FAILURES` arms have failed with one signature is paused.
+        A study of which :data:`~paribus.store.pauses.SAME_FAILURES` arms have failed with one signature is paused. A
+        disk that takes nothing pauses at once, and counts against nobody: every other attempt would fail there, too.
 
         Returns:
             The state of the run now.
@@ -303,6 +304,11 @@ class Store(Reader):
         """
         column = t.run.c.program_failures if kind == "program" else t.run.c.infrastructure_failures
         with self.database.write() as connection:
+            if kind == "storage":
+                row = self._end(connection, Move.RETRY, run_id, token, reason, signature=signature, wait_s=0.0)
+                if row is not None:
+                    pause_all(connection, run_id, reason)
+                return RunState(_require(row, run_id, token).state)
             counted = sa.update(t.run).where(HELD).values({column: column + 1})
             count = connection.execute(counted.returning(column), holder(run_id, token)).scalar()
             row = None

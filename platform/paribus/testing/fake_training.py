@@ -3,14 +3,16 @@
 The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "rules": [{"do": "crash", "at": 5, "seed": 1,
 "token": 1}]}``. A rule applies to the runs that its ``arm``, ``seed`` and ``token`` name (absent: all), when step
 ``at`` would be written. ``do`` is ``crash``, ``import`` (of a module that is not there), ``memory`` (more than there
-is), ``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``,
-``deaf`` (like ``hang``, and SIGTERM is not heard), ``nan``, ``garbage`` (a line that is no metric line) or ``kill``
-(SIGKILL to itself).
+is), ``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``, ``deaf`` (like ``hang``, and
+SIGTERM is not heard), ``fork`` (a child of its group, and two in sessions of their own, that write the time into a file
+of the run folder as long as they live), ``fill`` (the disk, until it is full), ``eio``, ``erofs`` (what a disk says
+that is broken or read-only), ``nan``, ``garbage`` (a line that is no metric line) or ``kill`` (SIGKILL to itself).
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib
 import json
 import math
@@ -85,6 +87,12 @@ def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
             while True:
                 time.sleep(0.05)
+        case "fork":
+            _fork(folder.path)
+        case "fill":
+            with folder.path.joinpath("filling").open("wb") as file:
+                while True:
+                    file.write(bytes(1 << 16))
         case "nan":
             values["policy/entropy"] = math.nan
         case "garbage":
@@ -94,14 +102,36 @@ def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
             _ENDS[what]()
 
 
+def _disk(number: int) -> None:
+    raise OSError(number, os.strerror(number), "checkpoint")
+
+
 _ENDS: Mapping[str, Callable[[], object]] = {
     "import": lambda: importlib.import_module("paribus.testing.not_there"),
     "memory": lambda: bytearray(1 << 62),
     "segfault": lambda: ctypes.string_at(0),
     "exit": lambda: sys.exit(0),
     "requeue": lambda: sys.exit(75),
+    "eio": lambda: _disk(errno.EIO),
+    "erofs": lambda: _disk(errno.EROFS),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }
+
+
+def _fork(folder: Path) -> None:
+    """Start three processes that survive whoever does not look for them."""
+    for name in ("group", "session", "daemon"):
+        if os.fork():
+            continue
+        if name != "group":
+            os.setsid()
+        if name == "daemon" and os.fork():
+            os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with (folder / f"left-{name}-{os.getpid()}").open("w", buffering=1) as file:
+            while True:
+                file.write(f"{time.time()}\n")
+                time.sleep(0.01)
 
 
 def _values(job: Job, step: int) -> dict[str, float]:

@@ -23,6 +23,7 @@ Numbers that are not finite are written as the texts ``"nan"``, ``"inf"``, ``"-i
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -141,8 +142,11 @@ class RunFolder:
         """Append one line with one write, so that a reader sees it whole or not yet."""
         values = {k: to_json_number(v) for k, v in line.values.items()}
         text = json.dumps({"step": line.step, "time_ms": line.time_ms, "values": values}, allow_nan=False)
+        data = text.encode() + b"\n"
         with self.metrics.open("ab", buffering=0) as file:
-            file.write(text.encode() + b"\n")
+            if (written := file.write(data)) != len(data):
+                file.truncate(file.tell() - written)  # of a line that did not fit
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.metrics))
 
     def read_metrics(self) -> Iterator[MetricLine]:
         """Yield the complete lines; a last line that is still being written is left out.

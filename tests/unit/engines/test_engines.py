@@ -69,9 +69,27 @@ def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_no_job_survives_a_killed_owner(tmp_path):
-    """After kill -9 of the process that made the engine, its server and jobs are gone."""
-    pid = tmp_path / "pid"
+def forked(tmp_path):
+    """Wait for a job that has a child in a session of its own; return the process ids of both."""
+    files = tmp_path / "pid", tmp_path / "other"
+    until(lambda: all(f.exists() and f.read_text() != "" for f in files))
+    return tuple(int(f.read_text()) for f in files)
+
+
+def test_what_a_killed_job_leaves_is_gone_before_its_slot_is_free(local, tmp_path):
+    """A process that has moved to a session of its own would hold the memory that the next job gets."""
+    local.submit(job("fork", tmp_path / "pid", tmp_path / "other"), "first")
+    pid, other = forked(tmp_path)
+    assert os.getsid(other) == other
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: local.capacity() == 1)
+    assert gone(pid)
+    assert gone(other)
+
+
+@pytest.mark.parametrize("server_too", [False, True])
+def test_nothing_survives_a_killed_owner(tmp_path, server_too):
+    """After kill -9 of the process that made the engine its jobs and what they started end, or the next one ends it."""
     code = textwrap.dedent(f"""
         import time
         from pathlib import Path
@@ -79,16 +97,21 @@ def test_no_job_survives_a_killed_owner(tmp_path):
         from paribus.engines.local import LocalEngine
         from paribus.testing.engine_suite import job
         engine = LocalEngine(EngineSettings(runner="fake", folder=Path({str(tmp_path)!r}), slots=1))
-        engine.submit(job("deaf", {str(pid)!r}), "left")
+        engine.submit(job("fork", {str(tmp_path / "pid")!r}, {str(tmp_path / "other")!r}), "left")
         time.sleep(60)
     """)
     owner = subprocess.Popen([sys.executable, "-c", code])
-    until(lambda: pid.exists() and pid.read_text() != "")
-    child = int(pid.read_text())
+    child, grandchild = forked(tmp_path)
     server = parent_of(child)
+    if server_too:
+        os.kill(server, signal.SIGKILL)
     owner.kill()
     owner.wait()
     until(lambda: gone(child) and gone(server))
+    if server_too:
+        LocalEngine(EngineSettings(runner="fake", folder=tmp_path, slots=1)).close()
+        assert gone(grandchild)
+    until(lambda: gone(grandchild))
 
 
 @pytest.fixture

@@ -220,3 +220,17 @@ def test_what_no_node_has_is_refused_before_anything_is_submitted(tmp_path, monk
     assert all(("--partition=gpu" in command) == ("partition" in options) for command in asked)
     monkeypatch.setattr(slurm_commands, "_call", lambda *_: "")
     engine.need(Resources(**resources))
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Unable to contact slurm controller (connect failure)", "slurm_msg_sendto: Unexpected missing socket error"],
+)
+def test_a_controller_that_dies_does_not_refuse(tmp_path, monkeypatch, said):
+    """Nobody can tell whether it took the job: its name is looked for later."""
+    program = tmp_path / "sbatch"
+    program.write_text(f"#!/bin/sh\necho 'sbatch: error: {said}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(slurm_commands.Away, match=said[:12]):
+        object.__new__(slurm_commands.Slurm).submit(tmp_path / "script")

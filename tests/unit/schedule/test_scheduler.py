@@ -181,6 +181,24 @@ def test_a_supervisor_that_ends_without_a_report_costs_an_attempt(case):
     assert one.store.runs_of(one.study.id)[0].infrastructure_failures == 1
 
 
+def test_a_job_that_is_said_to_run_after_its_end_is_ended(case, monkeypatch):
+    """Slurm goes on saying so when it has lost the process; the slot would stay taken, and the study never end."""
+    monkeypatch.setattr(flights, "HOLD_S", 0.0)
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    name = next(iter(one.engine.specs))
+    one.start(name)
+    one.scheduler.turn()
+    one.finish(name)
+    del one.engine.ended[name]
+    assert [one.scheduler.turn() for _ in range(2)] == [{}, {}]
+    assert one.engine.cancelled == []
+    monkeypatch.setattr(flights, "GRACE_S", 0.0)
+    one.scheduler.turn()
+    assert one.engine.cancelled == [(name, 0.0)]
+    assert one.scheduler.turn() == {one.study.id: Ending.COMPLETE}
+
+
 def test_an_outcome_that_could_not_be_delivered_is_found_in_the_folder(case):
     """A result that is on disk is recorded, not trained again."""
     one = case(arms=1, seeds=1)
@@ -543,3 +561,13 @@ def test_a_run_that_several_studies_ask_for_has_the_highest_of_their_priorities(
     assert [name.split("-")[1] for name in one.engine.specs] == [f[:12] for f in shared]
     assert one.scheduler.turn() == {urgent.id: Ending.COMPLETE}
     assert one.states() == ["SUCCEEDED", "LEASED", "SUCCEEDED", "QUEUED"]
+
+
+def test_a_folder_that_cannot_be_made_pauses_the_study(case):
+    """Every other run would fail there, too; the reason is kept, and no attempt is counted."""
+    one = case()
+    (one.store.home / "runs").write_text("")
+    assert one.scheduler.turn() == {one.study.id: Ending.PAUSED}
+    assert "Not a directory" in one.store.paused(one.study.id)
+    assert set(one.states()) == {"QUEUED"}
+    assert one.engine.specs == {}

@@ -1,11 +1,13 @@
 """A session puts the parts together: without MLflow, with a home folder that is taken, with a budget."""
 
+import errno
 import json
 import os
 import socket
 import stat
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -161,3 +163,11 @@ def test_the_office_passes_reports_on(tmp_path, kind):
         run = store.runs_of(study.id)[0]
         assert (run.program_failures, run.infrastructure_failures) == (kind == "program", kind != "program")
         assert answer_to(store, {**request, "do": "release", "wait_s": 0.0})["lost"] is True
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EROFS, StoreError), (errno.EPERM, PermissionError)])
+def test_a_disk_that_takes_nothing_is_told_with_what_to_do(tmp_path, monkeypatch, number, told):
+    """The lock is the first file that is written; what is not the disk's fault is not called so."""
+    monkeypatch.setattr(session, "hold", Mock(side_effect=OSError(number, os.strerror(number))))
+    with pytest.raises(told, match=r"Make room|Operation not permitted"):
+        run_study(small_plan(), Settings(home=tmp_path), Lines())

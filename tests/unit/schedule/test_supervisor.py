@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -129,6 +130,15 @@ def test_a_crash_is_a_failure_of_the_program_with_a_signature(folder, office, fa
     assert (office.last["do"], office.last["kind"]) == ("fail", "program")
     assert office.last["reason"].startswith("ValueError: made to fail in process ")
     assert office.last["signature"] == "ValueError: made to fail in process # (fake_training.py:_misbehave)"
+
+
+@pytest.mark.parametrize("do", ["eio", "erofs"])
+def test_a_disk_that_fails_is_no_failure_of_the_program(folder, office, fake, do):
+    """The reason names the disk's own words and what to do."""
+    fake(do)
+    supervise(folder, office)
+    assert (office.last["do"], office.last["kind"], office.last["signature"]) == ("fail", "storage", "storage")
+    assert re.search(r"OSError: \[Errno \d+\] .*: 'checkpoint' .*Make room, or mend the disk", office.last["reason"])
 
 
 def test_exit_0_without_a_result_is_a_failure(folder, office, fake):

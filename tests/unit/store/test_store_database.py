@@ -1,10 +1,12 @@
 """Databases: where they are, what people see of them, how long a transaction waits, and servers that break off."""
 
 import threading
+import time
 
 import pytest
 import sqlalchemy as sa
 
+from paribus.engines.process import since_boot
 from paribus.errors import StoreError
 from paribus.store import database as databases
 from paribus.store.database import Database, Unreachable, again, database_url, shown_url
@@ -147,3 +149,15 @@ def test_trouble_that_stays_is_told_after_some_tries(monkeypatch):
     with pytest.raises(Unreachable, match="gone"):
         Broken().call()
     assert len(tried) == databases.TRIES
+
+
+def test_a_file_has_a_clock_that_nobody_sets(tmp_path, monkeypatch):
+    """Leases are counted on the clock of the process, and not on the time of day, which is put right at times."""
+    database = Database(databases.file_url(tmp_path))
+    before = time.time()
+    with database.read() as connection:
+        assert before - 1 < connection.execute(sa.select(database.now())).scalar_one() < time.time() + 1
+    monkeypatch.setattr(databases, "since_boot", lambda: since_boot() + 3600)
+    with database.read() as connection:
+        assert connection.execute(sa.select(database.now())).scalar_one() > before + 3599
+    database.close()

@@ -207,6 +207,21 @@ def test_the_same_failure_in_three_arms_pauses_the_study(store):
     assert started(store, study) is not None
 
 
+def test_a_disk_that_takes_nothing_pauses_at_once(store):
+    """Nothing is counted against the run, nothing more is claimed, and trying again lifts the pause."""
+    study = store.add_study(small_plan(arms=2, seeds=1))
+    claim = started(store, study)
+    assert store.fail(claim.run_id, claim.token, "storage", "full: make room", "storage") is RunState.QUEUED
+    assert store.paused(study.id) == "full: make room"
+    assert started(store, study) is None
+    run = store.runs_of(study.id)[0]
+    assert (run.program_failures, run.infrastructure_failures, run.signature) == (0, 0, "storage")
+    with pytest.raises(LostLease):
+        store.fail(claim.run_id, claim.token, "storage", "late", "storage")
+    assert store.retry("small", author="ada", reason="made room").lifted
+    assert started(store, study).token == 2
+
+
 def test_different_failures_and_one_arm_alone_do_not_pause(store):
     """Three seeds of one arm, or three errors, are no sign of a broken set-up."""
     study = store.add_study(small_plan(arms=2, seeds=4))

@@ -1,5 +1,7 @@
 """Following a metric file: each line once, whole or not yet."""
 
+import resource
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 from paribus.errors import RunFolderError
 from paribus.track.folder import MetricLine, RunFolder
 from paribus.track.spool import Tail
+
+LINE = MetricLine(step=1, time_ms=5, values={"reward/mean": 0.5})
 
 
 def lines_of(count):
@@ -48,3 +52,19 @@ def test_a_line_that_is_none_is_told(tmp_path):
         with pytest.raises(RunFolderError, match="not a metric line"):
             tail.read()
     assert tail.offset == 0
+
+
+def test_a_line_that_does_not_fit_is_taken_back_whole(tmp_path):
+    """What is left of it would make the next line, written when there is room again, unreadable."""
+    folder = RunFolder(tmp_path)
+    folder.append_metrics(LINE)
+    size, limits = folder.metrics.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            folder.append_metrics(LINE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert folder.metrics.stat().st_size == size
+    folder.append_metrics(LINE)
+    assert list(folder.read_metrics()) == [LINE, LINE]
