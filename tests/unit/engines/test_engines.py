@@ -109,8 +109,10 @@ def test_nothing_survives_a_killed_owner(tmp_path, server_too):
     owner.wait()
     until(lambda: gone(child) and gone(server))
     if server_too:
-        LocalEngine(EngineSettings(runner="fake", folder=tmp_path, slots=1)).close()
-        assert gone(grandchild)
+        looking, working = (LocalEngine(EngineSettings(runner="fake", folder=tmp_path, slots=1)) for _ in range(2))
+        looking.close()
+        assert not gone(grandchild)
+        working.poll(())
     until(lambda: gone(grandchild))
 
 
