@@ -208,7 +208,8 @@ def pairing(analysis: Analysis) -> str:
 def _bold_note(analysis: Analysis, rows: Sequence[Row], leaders: frozenset[str]) -> list[str]:
     if leaders:
         return [
-            "Bold: the best, and all that a test at 5%, Holm-corrected over all pairs of rows, does not tell from it."
+            "Bold: the best, all that a test at 5%, Holm-corrected over all pairs of rows, does not tell from it, and "
+            "every row as good as one of these."
         ]
     few = any(len(analysis.values(r.arm, analysis.score)) < MIN_SEEDS for r in rows)
     return ["No bold: an arm has fewer than 3 seeds, so a ranking is not supported."] if few else []
