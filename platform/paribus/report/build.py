@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from paribus.report import sentences
+from paribus.report.alt import described
 from paribus.report.analysis import Analysis
 from paribus.report.attribution import contribution_table
-from paribus.report.curves import figures
+from paribus.report.curves import curves, forest_figure
 from paribus.report.data import StudyData
 from paribus.report.design_effects import design_effects, order_tables
 from paribus.report.details import all_details, effects_table
-from paribus.report.model import ReportModel, Table
+from paribus.report.effect_figures import contribution_figure, matrix_figures
+from paribus.report.efficiency import efficiency_figure
+from paribus.report.model import Figure, ReportModel, Table
+from paribus.report.pass_rates import pass_figure
 from paribus.report.provenance import provenance
 from paribus.report.tables import behaviour_table, learning_table, score_table
 
@@ -39,7 +43,7 @@ def build_report(data: StudyData) -> ReportModel:
         words=tuple(sentences.words(analysis)),
         warnings=tuple(sentences.warnings(analysis)),
         tables=tuple(_tables(analysis)),
-        figures=tuple(figures(analysis)),
+        figures=tuple(described(f) for f in _figures(analysis)),
         provenance=provenance(analysis),
     )
 
@@ -64,6 +68,18 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
         yield effects
     yield from (t for t in tricks if not t.main)
     yield from all_details(analysis)
+
+
+def _figures(analysis: Analysis) -> Iterable[Figure]:
+    found = (
+        forest_figure(analysis),
+        contribution_figure(analysis),
+        *matrix_figures(analysis),
+        *curves(analysis),
+        efficiency_figure(analysis),
+        pass_figure(analysis),
+    )
+    yield from (f for f in found if f is not None)
 
 
 def _trick_tables(analysis: Analysis, *, main: bool) -> Iterable[Table]:

@@ -29,6 +29,7 @@ class RunData:
         state: the state as the store has it.
         reason: why it stopped early or failed; empty otherwise.
         attempts: tries so far.
+        gpus: GPUs that it holds; 0: a CPU slot.
         lines: metric lines in memory: of a run that was made up, or what can be read of a damaged one.
         stored: series in files, instead of lines.
         evaluations: those with counts per problem that make the score, and the one before training.
@@ -41,6 +42,7 @@ class RunData:
     state: str = ""
     reason: str = ""
     attempts: int = 1
+    gpus: float = 0.0
     lines: tuple[MetricLine, ...] = ()
     stored: Recorded | None = None
     evaluations: tuple[Evaluation, ...] = ()

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 
 from paribus.report.analysis import Analysis, Effect, corrected
 from paribus.report.comparisons import comparison_table
+from paribus.report.efficiency import efficiency_table
 from paribus.report.measures import LATE_RULE, Measure, gain_measure, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow
+from paribus.report.pass_rates import pass_table
 from paribus.report.tables import HALF_WIDTH, finished, interval_notes, measure_cell, seeds_cell
 from paribus.report.text import (
     MISSING,
     NOT_APPLICABLE,
     by_seed,
     effect_cell,
-    mean_cell,
     number,
     p_text,
     single_decimals,
 )
-from paribus.stats.intervals import correlation, mean_interval, sign_flip_p
+from paribus.stats.intervals import correlation, sign_flip_p
 from paribus.stats.power import CAP
 from paribus.study.plan import Row
 
@@ -117,39 +118,6 @@ def cost_table(analysis: Analysis) -> Table:
         columns=tuple(columns),
         rows=tuple(rows),
         notes=tuple(interval_notes(rows, HALF_WIDTH)),
-    )
-
-
-def pass_table(analysis: Analysis) -> Table | None:
-    """Return pass@k by k; ``None`` where one response a problem was drawn, or none were counted."""
-    samples = analysis.evaluate.samples
-    ks = sorted({2**i for i in range(samples.bit_length())} & {*range(samples + 1)} | {samples})
-    rates = {a.key: analysis.pass_rates(a.key, ks) for a in analysis.plan.arms}
-    if samples < 2 or not any(rates.values()):
-        return None
-    rows = []
-    for arm, found_by_seed in rates.items():
-        cells = []
-        for i, _ in enumerate(ks):
-            values = {seed: found[i] for seed, found in found_by_seed.items()}
-            estimate = mean_interval([*values.values()]) if values else None
-            cells.append(mean_cell(values, estimate, finished(analysis, arm), short=False))
-        rows.append(TableRow(label=analysis.label(arm), cells=(seeds_cell(analysis, arm), *cells)))
-    columns = (
-        Column(key="seeds", label="seeds", note="finished / planned"),
-        *(Column(key=f"pass_at_{k}", label=f"pass@{k}", unit="fraction") for k in ks),
-    )
-    return Table(
-        key="pass_at_k",
-        title="Solved within k responses",
-        answers="Does an arm solve more problems, or the same ones more often?",
-        first="Configuration",
-        columns=columns,
-        rows=tuple(rows),
-        notes=(
-            f"Unbiased pass@k from {samples} responses a problem, evaluations as for the score.",
-            *interval_notes(rows),
-        ),
     )
 
 
@@ -324,6 +292,7 @@ def all_details(analysis: Analysis) -> Iterable[Table]:
         comparison_table(analysis),
         pass_table(analysis),
         cost_table(analysis),
+        efficiency_table(analysis),
         pairs_table(analysis),
         seeds_table(analysis),
         losses_table(analysis),
