@@ -44,7 +44,7 @@ def singles(analysis: Analysis) -> tuple[Single, ...]:
     """Return the arms that stand for single changes: tricks alone, then lists and grids; else all arms."""
     rows = [r for r in analysis.plan.rows if r.arm != analysis.plan.base]
     chosen = [r for r in rows if r.kind == "add_one"]
-    several = {"pairs", "fractional"}  # their rows with several tricks are no single changes
+    several = {"pairs", "factorial", "fractional"}  # their rows with several tricks are no single changes
     others = (r for r in rows if r.kind not in ("add_one", "cumulative", "leave_one_out"))
     chosen += [r for r in others if r.kind not in several or len(r.tricks) == 1]
     found: dict[str, Single] = {}
