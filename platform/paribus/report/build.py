@@ -17,6 +17,7 @@ from paribus.report.efficiency import efficiency_figure
 from paribus.report.model import Figure, ReportModel, Table
 from paribus.report.pass_rates import pass_figure
 from paribus.report.provenance import provenance
+from paribus.report.reference import reference_tables
 from paribus.report.tables import behaviour_table, learning_table, score_table
 
 
@@ -68,6 +69,7 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
         yield effects
     yield from (t for t in tricks if not t.main)
     yield from all_details(analysis)
+    yield from reference_tables(analysis)
 
 
 def _figures(analysis: Analysis) -> Iterable[Figure]:

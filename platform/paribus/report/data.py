@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from paribus.study.plan import Plan
+from paribus.study.published import Published
 from paribus.track.folder import Evaluation, MetricLine
 
 if TYPE_CHECKING:
@@ -68,11 +69,13 @@ class StudyData:
         plan: what was planned.
         runs: the plan's runs, in its order.
         provenance: what the numbers depend on and the plan does not hold: name to text (:mod:`.provenance`).
+        published: tables of others that are shown beside.
     """
 
     plan: Plan
     runs: tuple[RunData, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    published: tuple[Published, ...] = ()
 
     def of_arm(self, key: str) -> tuple[RunData, ...]:
         """Return the runs of one arm, by seed."""

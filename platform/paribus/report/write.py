@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paribus.errors import MissingExtra
@@ -18,6 +18,7 @@ from paribus.report.model import ReportModel
 from paribus.report.read import read_study
 from paribus.report.terminal import to_terminal
 from paribus.store.reader import Reader
+from paribus.study.published import load_published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +36,20 @@ class WrittenReport:
     notes: tuple[str, ...]
 
 
-def write_report(reader: Reader, study: str, out: Path) -> WrittenReport:
+def write_report(reader: Reader, study: str, out: Path, published: Sequence[str] = ()) -> WrittenReport:
     """Write ``report.{html,md,csv,tex,json}`` of the newest study of this name into ``out``.
 
+    Args:
+        reader: the store.
+        study: name.
+        out: folder of the files; made if it is not there.
+        published: names of published tables that are shown beside.
+
     Raises:
-        ParibusError: there is no such study, or ``out`` cannot be written.
+        ParibusError: there is no such study or published table, or ``out`` cannot be written.
     """
-    return write_model(build_report(read_study(reader, study)), out)
+    beside = tuple(load_published(name) for name in dict.fromkeys(published))
+    return write_model(build_report(replace(read_study(reader, study), published=beside)), out)
 
 
 def write_model(model: ReportModel, out: Path) -> WrittenReport:

@@ -21,6 +21,7 @@ from paribus.report.model import Cell, ReportModel, Table
 from paribus.report.text import decimals_for, interval_text, number
 from paribus.stats.intervals import mean_interval
 from paribus.study.job import Evaluate
+from paribus.study.published import Published, PublishedRow
 from paribus.testing import studies
 from paribus.testing.studies import MOVES, PROVENANCE, TRICKS, Shape, made_up_study
 from paribus.track.folder import Evaluation, MetricLine
@@ -359,6 +360,29 @@ def test_published_single_runs_are_not_ranked(monkeypatch: pytest.MonkeyPatch) -
     text = " ".join((*model.summary, *model.words))
     assert "Each arm is a single run; training variance unknown: differences between arms are not tested." in text
     assert "comparisons" not in [t.key for t in model.tables]
+
+
+def test_published_values_stand_beside_and_are_never_judged() -> None:
+    """A published table has a column where tricks have its names, and a table of its own: no test, bold or star."""
+    data = made_up_study(Shape(tricks=("soft_overlong", "clip_higher")))
+    alone = build_report(data)
+    rows = tuple(PublishedRow(label=label, value=v, tricks=t) for label, v, t in (
+        ("Naive", 30.0, ()), ("+ Soft", 41.5, ("soft_overlong",)), ("+ Other", 99.0, ("soft_overlong", "other")),
+    ))  # fmt: skip
+    paper = Published(
+        name="p", title="P", source="S 2025", measure="AIME", unit="%", setting="32B", rows=rows, note="One ladder."
+    )
+    model = build_report(replace(data, published=(paper,)))
+    score = table(model, "ladder.score")
+    assert [r.cells[-1].text for r in score.rows] == ["30", "41.5", "—"]
+    whole = {r.label: [c.text for c in r.cells] for r in table(model, "published.p").rows}
+    assert whole["+ Soft"] == ["41.5", "+ soft_overlong"]
+    assert whole["+ Other"] == ["99", "—"]
+    cells = [r.cells[-1] for r in score.rows] + [c for r in table(model, "published.p").rows for c in r.cells]
+    assert not any(c.bold or c.verdict or c.low is not None or c.p is not None or "*" in c.text for c in cells)
+    assert any("training variance is unknown" in note for note in score.notes)
+    assert [t.key for t in alone.tables] == [t.key for t in model.tables if not t.key.startswith("published")]
+    assert (alone.summary, alone.words) == (model.summary, model.words)
 
 
 def test_lack_of_fit_and_shapley_rows() -> None:
