@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paribus.errors import MissingExtra
 from paribus.report.build import build_report
+from paribus.report.compare import compare
 from paribus.report.csv import to_csv
 from paribus.report.figures import plotly_script
 from paribus.report.html import to_html
@@ -50,6 +51,15 @@ def write_report(reader: Reader, study: str, out: Path, published: Sequence[str]
     """
     beside = tuple(load_published(name) for name in dict.fromkeys(published))
     return write_model(build_report(replace(read_study(reader, study), published=beside)), out)
+
+
+def write_comparison(reader: Reader, first: str, second: str, out: Path) -> WrittenReport:
+    """Write the same files for the newest two studies of these names, side by side.
+
+    Raises:
+        ParibusError: there is no such study, both are the same plan, or ``out`` cannot be written.
+    """
+    return write_model(compare(read_study(reader, first), read_study(reader, second)), out)
 
 
 def write_model(model: ReportModel, out: Path) -> WrittenReport:
