@@ -68,7 +68,8 @@ def test_the_plan_as_json_has_the_same(paribus):
     assert designs["half"]["resolution"] == 3
     (main,) = designs["half"]["precisions"]
     assert main["se"] == pytest.approx((4 / (4 * 5)) ** 0.5)
-    assert designs["all"]["gpu_hours"] == [20.0, 40.0, 120.0]
+    cost = designs["all"]["cost"]
+    assert [cost[k] for k in ("low", "expected", "high", "unit")] == [20.0, 40.0, 120.0, "GPU-hours"]
     assert "resolution III" not in designs["all"]["cheaper"]
     assert plan["orders"][0]["ladders"] == ["ladder", "ladder-reverse"]
 
