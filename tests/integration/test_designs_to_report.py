@@ -87,3 +87,8 @@ def test_every_design_runs_and_comes_out_as_tables(paribus, tmp_path):
     } <= set(tables)  # fmt: skip
     assert [r["label"] for r in tables["half.effects"]["rows"]] == ["clip_higher", "token_level", "no_std"]
     assert all(r["cells"][0]["value"] is not None for r in tables["all.effects"]["rows"])
+    said = paribus("next", "study.yaml")
+    assert "too few seeds to be tested" in said
+    assert "8 arms x 5 fresh seeds, 40 runs" in said
+    assert "CPU-slot-hours by recorded runs of the same recipe" in said
+    assert json.loads(paribus("plan", "--json", "designs-next.yaml"))["study"] == "designs-next"
