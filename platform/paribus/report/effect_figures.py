@@ -52,7 +52,7 @@ def matrix_figures(analysis: Analysis) -> Iterator[Figure]:
 
 
 def _figure(analysis: Analysis, design: str, rows: Sequence[Row]) -> Figure:
-    pairs = rows[0].kind == "pairs"
+    pairs, fraction = rows[0].kind == "pairs", rows[0].kind == "fractional"
     names = tricks_of(rows)
     effects = {frozenset([t]): e for t, e in (_alone(analysis, rows) if pairs else _main(analysis, rows))}
     effects |= {frozenset(c.tricks): analysis.contrast(c.weights, analysis.score) for c in interactions(rows)}
@@ -72,7 +72,8 @@ def _figure(analysis: Analysis, design: str, rows: Sequence[Row]) -> Figure:
         key=f"{design}.matrix.figure",
         title=f"Tricks against tricks in `{design}`",
         caption=f"On the diagonal: {diagonal}. Below: interaction, the effect of either trick with the other on less "
-        "its effect with the other off. The darker, the larger; grey text: not separated from 0, uncorrected.",
+        "its effect with the other off. The darker, the larger; grey text: not separated from 0, uncorrected."
+        + (" What the cells of this fraction measure together stands in the table." if fraction else ""),
         matrices=(matrix,),
         table=f"{design}.{'interactions' if pairs else 'effects'}",
     )

@@ -24,6 +24,9 @@ NAMES = {
 }
 """What the measures of the table of effects are called in a sentence."""
 
+SHARES = {1: "half", 2: "a quarter", 3: "an eighth"}
+"""How much of an interaction of 2, 3, 4 tricks enters a main effect that it is measured together with."""
+
 
 def summary(analysis: Analysis) -> list[str]:
     """Return the answer in one paragraph: does the base learn, does the ladder rise, what do single changes do."""
@@ -123,9 +126,18 @@ def _design(analysis: Analysis, design: TestedDesign) -> str:
 
 
 def _design_words(analysis: Analysis, design: TestedDesign) -> list[str]:
-    """Return a sentence for each effect that can be tested."""
-    tested = ((c, e) for c, e in design.effects if e is not None and e.supported)
-    return [_effect_sentence(analysis.score.label, design, c, e) for c, e in tested]
+    """Return a sentence for each effect that can be tested; interactions that were not detected share one."""
+    label = analysis.score.label
+    tested = [(c, e) for c, e in design.effects if e is not None and e.supported]
+    quiet = [(c, e) for c, e in tested if len(c.tricks) > 1 and not e.separated and e.detectable is not None]
+    if len(quiet) < 2:
+        return [_effect_sentence(label, design, c, e) for c, e in tested]
+    found = [_effect_sentence(label, design, c, e) for c, e in tested if (c, e) not in quiet]
+    reach = [number(e.detectable, decimals_for(e.estimate.se, e.detectable)) for _, e in quiet if e.detectable]
+    ends = " to ".join(dict.fromkeys((min(reach, key=float), max(reach, key=float))))
+    pairs = _list(f"`{c.name}`" for c, _ in quiet)
+    limit = f"this study could detect {ends} or more, depending on the pair"
+    return [*found, f"No interaction in {label} detected in `{design.name}` for {pairs}; {limit}."]
 
 
 def _effect_sentence(label: str, design: TestedDesign, contrast: Contrast, effect: Effect) -> str:
@@ -151,7 +163,8 @@ def _aliases(contrast: Contrast) -> str:
         return ""
     signs = {"+": "", "-": "minus "}
     names = _list(f"{signs[alias[0]]}`{alias[2:]}`" for alias in contrast.aliases)
-    part = ", which would enter it with half its size" if len(contrast.tricks) == 1 and " x " in names else ""
+    share = SHARES.get(contrast.aliases[0].count(" x "), "a part") if len(contrast.tricks) == 1 else ""
+    part = f", of which {share} would be in it" if share else ""
     return f" Its cells cannot tell it from {names}{part}."
 
 

@@ -128,6 +128,9 @@ def test_every_figure_has_words_and_leads_to_its_numbers(tmp_path: Path) -> None
     assert plots
     assert page.count('role="img" aria-label="') == len(plots)
     assert all(p.alt.startswith(p.title) and re.search(r"\d", p.alt) for p in plots)
+    for line, plot in ((x, p) for f in model.figures for p in f.panels for x in p.lines if x.mean):
+        assert f"{line.arm} from {float(f'{line.mean[0]:.3g}'):g} at " in plot.alt
+        assert f" to {float(f'{line.mean[-1]:.3g}'):g} at {float(f'{line.x[-1]:.3g}'):g} (n={line.n})" in plot.alt
     ids, links = set(re.findall(r'<section[^>]* id="([^"]*)"', page)), re.findall(r'href="#([^"]*)"', page)
     assert links
     assert set(links) <= ids
