@@ -140,7 +140,7 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
         panels.append(_panel(analysis, f"{key}.{name}", labels, named, partial(grid.points, metric=name)))
     shown = tuple(p for p in panels if p.lines)
     caption = CAPTION + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
-    return Figure(key=key, title=title, caption=caption, panels=shown) if shown else None
+    return Figure(key=key, title=title, caption=caption, panels=shown, table="training") if shown else None
 
 
 def _panel(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paribus.report.analysis import Analysis, Effect, corrected
 from paribus.report.comparisons import comparison_table
 from paribus.report.efficiency import efficiency_table
-from paribus.report.measures import LATE_RULE, Measure, gain_measure, symptom_measures
+from paribus.report.measures import LATE_RULE, Measure, gain_measure, series, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow
 from paribus.report.pass_rates import pass_table
 from paribus.report.tables import HALF_WIDTH, finished, interval_notes, measure_cell, seeds_cell
@@ -17,16 +17,20 @@ from paribus.report.text import (
     NOT_APPLICABLE,
     by_seed,
     effect_cell,
+    mean_cell,
     number,
     p_text,
     single_decimals,
 )
-from paribus.stats.intervals import correlation, sign_flip_p
+from paribus.stats.intervals import correlation, mean_interval, sign_flip_p
 from paribus.stats.power import CAP
 from paribus.study.plan import Row
 
 EXACT_FROM, EXACT_TO = 5, 16
 """Pairs for which the exact sign-flip test is printed; below it cannot reach 5%."""
+
+SHOWN_STEPS = 7
+"""Most evaluations that the table of the score over training shows."""
 
 WORST = "Worst score: the worst of any run of the study, the evaluation before training included."
 
@@ -119,6 +123,45 @@ def cost_table(analysis: Analysis) -> Table:
         rows=tuple(rows),
         notes=tuple(interval_notes(rows, HALF_WIDTH)),
     )
+
+
+def training_table(analysis: Analysis) -> Table | None:
+    """Return the score at the evaluations, so that curves can be read as numbers; ``None`` before the first of them."""
+    by_arm = {arm.key: _by_step(analysis, arm.key) for arm in analysis.plan.arms}
+    steps = sorted(set().union(*by_arm.values()))
+    if not steps:
+        return None
+    spread = [steps[round(i * (len(steps) - 1) / (SHOWN_STEPS - 1))] for i in range(SHOWN_STEPS)]
+    chosen = spread if len(steps) > SHOWN_STEPS else steps
+    rows = []
+    for arm, found in by_arm.items():
+        values = [found.get(step, {}) for step in chosen]
+        estimates = [mean_interval([*v.values()]) if v else None for v in values]
+        cells = (mean_cell(v, e, finished(analysis, arm), short=True) for v, e in zip(values, estimates, strict=True))
+        rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
+    return Table(
+        key="training",
+        title="Score over training",
+        answers=f"What was {analysis.score.label} at each evaluation?",
+        first="Configuration",
+        columns=tuple(Column(key=f"step_{s}", label=f"step {s}", unit=analysis.score.unit) for s in chosen),
+        rows=tuple(rows),
+        notes=(
+            "Single evaluations, not the score of the checkpoint rule.",
+            *([f"{SHOWN_STEPS} of {len(steps)} evaluations, evenly spread."] if len(steps) > SHOWN_STEPS else []),
+            *interval_notes(rows, HALF_WIDTH),
+        ),
+    )
+
+
+def _by_step(analysis: Analysis, arm: str) -> dict[int, dict[int, float]]:
+    """Return step to seed to value of the primary metric, of the runs that have a score."""
+    found: dict[int, dict[int, float]] = {}
+    for run in analysis.runs(arm):
+        if run.seed in analysis.values(arm, analysis.score):
+            for step, value in series(run, analysis.score.metric):
+                found.setdefault(step, {})[run.seed] = value
+    return found
 
 
 def seeds_table(analysis: Analysis) -> Table:
@@ -294,6 +337,7 @@ def all_details(analysis: Analysis) -> Iterable[Table]:
         cost_table(analysis),
         efficiency_table(analysis),
         pairs_table(analysis),
+        training_table(analysis),
         seeds_table(analysis),
         losses_table(analysis),
         sensitivity_table(analysis),

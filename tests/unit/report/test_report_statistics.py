@@ -385,6 +385,24 @@ def test_published_values_stand_beside_and_are_never_judged() -> None:
     assert (alone.summary, alone.words) == (model.summary, model.words)
 
 
+def test_score_over_training_is_thinned_and_ends_with_the_last() -> None:
+    """Every evaluation up to seven of them; of more, the first, the last and those evenly between."""
+    data = made_up_study(Shape(steps=4))
+    found = table(build_report(data), "training")
+    assert [c.label for c in found.columns] == [f"step {s}" for s in range(5)]
+    base = [r for r in data.runs if r.arm == data.plan.base]
+    last = [r.lines[-1].values["eval/heldout/avg_at_1"] for r in base]
+    assert found.rows[0].cells[-1].value == pytest.approx(sum(last) / 3, abs=1e-6)
+    plan = replace(data.plan, evaluate=data.plan.evaluate.model_copy(update={"primary": "reward/correct_frac"}))
+    runs = tuple(
+        replace(r, lines=tuple(MetricLine(step=s, time_ms=s, values={"reward/correct_frac": 0.5}) for s in range(61)))
+        for r in data.runs
+    )
+    many = table(build_report(replace(data, plan=plan, runs=runs)), "training")
+    assert [c.label for c in many.columns] == [f"step {s}" for s in range(0, 61, 10)]
+    assert "7 of 61 evaluations" in " ".join(many.notes)
+
+
 def test_lack_of_fit_and_shapley_rows() -> None:
     """The sums are checked in rows of their own; Shapley values need all cells, and then nothing is left."""
     four = table(build_report(made_up_study()), "contributions")
