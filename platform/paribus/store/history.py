@@ -28,7 +28,7 @@ Ask = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
 
 
 def past_runs(home: Path) -> tuple[PastRun, ...]:
-    """Return what the finished runs of the newest studies cost, newest first; none without a store.
+    """Return what the finished runs of the newest studies cost, newest first; none without a store, or with an old one.
 
     Raises:
         StoreError: the file is there but cannot be read as a store, or the server cannot be reached.
@@ -40,8 +40,8 @@ def past_runs(home: Path) -> tuple[PastRun, ...]:
         return ()
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
-            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'attempt'").fetchone():
-                return ()
+            if not connection.execute("SELECT 1 FROM pragma_table_info('attempt') WHERE name = 'charged'").fetchone():
+                return ()  # made before charges were kept
             return tuple(_read(lambda query, values: connection.execute(query, values).fetchall()))
     except sqlite3.Error as error:
         raise StoreError(
@@ -67,10 +67,13 @@ def _on_the_server(home: Path) -> tuple[PastRun, ...]:
     import sqlalchemy as sa
 
     from paribus.store.database import Database, database_url
-    from paribus.store.migrate import revision_of
+    from paribus.store.migrate import refuse_other_revision
     from paribus.store.reader import Reader
 
-    with Reader(Database(database_url(home)), home) as reader, reader.database.read() as connection:
-        if revision_of(connection) is None:
+    with Reader(Database(database_url(home)), home) as reader:
+        try:
+            refuse_other_revision(reader.database)
+        except StoreError:  # a plan does without history, and `paribus run` says what to do
             return ()
-        return tuple(_read(lambda query, values: connection.execute(sa.text(query), values).all()))
+        with reader.database.read() as connection:
+            return tuple(_read(lambda query, values: connection.execute(sa.text(query), values).all()))
