@@ -16,7 +16,7 @@ SHOTS = {
     "report-light.png": (1200, 1700, False),
     "report-figures.png": (1200, 1700, False),
     "report-dark.png": (1200, 1000, True),
-    "report-narrow.png": (420, 1000, False),
+    "report-narrow.png": (500, 1000, False),
     "report-print.png": (720, 1000, False),
 }
 """File to width, height in pixels and whether the reader prefers dark colours."""

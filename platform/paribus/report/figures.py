@@ -85,7 +85,7 @@ def forest_figure(forest: Forest) -> Json:
     layout = _layout(forest.x_label, "")
     order = {"categoryorder": "array", "categoryarray": [i.label for i in rows]}
     layout["yaxis"] |= {"autorange": "reversed", "type": "category", "showgrid": False, **order}
-    layout["xaxis"] |= {"zeroline": True, "zerolinewidth": 1, "rangemode": "tozero"}
+    layout["xaxis"] |= {"zeroline": True, "zerolinewidth": 1, "rangemode": "tozero", "tickangle": 0, "nticks": 4}
     layout["xaxis"]["title"]["text"] = "<br>(".join(forest.x_label.rsplit(" (", 1))  # narrow
     layout["margin"]["b"] = 56
     layout["height"] = 108 + 24 * len(rows)

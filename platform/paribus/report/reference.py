@@ -55,9 +55,7 @@ def reference_tables(analysis: Analysis) -> Iterable[Table]:
 
 
 def _column(table: Published) -> Column:
-    note = (
-        f"{table.title}: {table.source}; {table.measure}, {table.setting}; same names of tricks, nothing else in common"
-    )
+    note = f"{table.source}; {table.measure}, {table.setting}; tricks of the same names, nothing else in common"
     return Column(key=f"published.{table.name}", label=f"published: {table.title}", unit=table.unit, note=note)
 
 
