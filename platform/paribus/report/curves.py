@@ -13,7 +13,7 @@ from paribus.report.clock import device_seconds, device_time
 from paribus.report.data import RunData
 from paribus.report.details import effect_measures, effects, singles
 from paribus.report.measures import GENERATED
-from paribus.report.model import Figure, Forest, Interval, Line, Panel, stored
+from paribus.report.model import Figure, Forest, Interval, Line, Panel, kept, rounded, stored
 from paribus.stats.intervals import Estimate, mean_interval
 from paribus.track.metrics import find_metric
 from paribus.track.series import width_for
@@ -169,19 +169,16 @@ def _line(label: str, by_run: Mapping[int, Points], settled: frozenset[int], *, 
     means = {seed: found for seed, found in runs.items() if seed in settled}
     common = sorted(set.intersection(*(set(f) for f in means.values()))) if means else []
     estimates = [mean_interval([f[k][1] for f in means.values()]) for k in common]
-    x = tuple(_kept(sum(f[k][0] for f in means.values()) / len(means)) for k in common)
+    x = kept(sum(f[k][0] for f in means.values()) / len(means) for k in common)
     band = len(means) >= MIN_SEEDS
-    each = tuple(
-        (seed, tuple(_kept(f[k][0]) for k in sorted(f)), tuple(_kept(f[k][1]) for k in sorted(f)))
-        for seed, f in runs.items()
-    )
+    each = tuple((seed, kept(f[k][0] for k in sorted(f)), kept(f[k][1] for k in sorted(f))) for seed, f in runs.items())
     return Line(
         arm=label,
         n=len(means),
         x=x,
-        mean=tuple(_kept(e.value) for e in estimates),
-        low=tuple(_kept(e.value if e.low is None else e.low) for e in estimates) if band else (),
-        high=tuple(_kept(e.value if e.high is None else e.high) for e in estimates) if band else (),
+        mean=kept(e.value for e in estimates),
+        low=kept(e.value if e.low is None else e.low for e in estimates) if band else (),
+        high=kept(e.value if e.high is None else e.high for e in estimates) if band else (),
         seeds=each if points or not band else (),
     )
 
@@ -219,7 +216,7 @@ def interval_of(label: str, estimate: Estimate, separated: bool) -> Interval:
     known = estimate.n >= MIN_SEEDS and bool(estimate.sd)
     return Interval(
         label=label,
-        value=_kept(estimate.value),
+        value=rounded(estimate.value),
         low=stored(estimate.low) if known else None,
         high=stored(estimate.high) if known else None,
         n=estimate.n,
@@ -229,7 +226,3 @@ def interval_of(label: str, estimate: Estimate, separated: bool) -> Interval:
 
 def _settled(runs: Iterable[RunData]) -> frozenset[int]:
     return frozenset(r.seed for r in runs if r.outcome in ("finished", "stopped_early"))
-
-
-def _kept(value: float) -> float:
-    return float(f"{value:.6g}")

@@ -261,11 +261,16 @@ class ReportModel:
         return tuple(t for t in self.tables if t.main)
 
 
-def stored(value: float | None) -> float | None:
+def rounded(value: float) -> float:
     """Return a number as the model keeps it: to 6 significant digits, so that files do not differ by machine."""
-    return None if value is None else float(f"{value:.6g}")
+    return float(f"{value:.6g}")
+
+
+def stored(value: float | None) -> float | None:
+    """Return a number that may be missing as the model keeps it."""
+    return None if value is None else rounded(value)
 
 
 def kept(values: Iterable[float]) -> tuple[float, ...]:
     """Return the numbers of a curve as the model keeps them."""
-    return tuple(float(f"{v:.6g}") for v in values)
+    return tuple(map(rounded, values))

@@ -137,7 +137,8 @@ def _design_words(analysis: Analysis, design: TestedDesign) -> list[str]:
     ends = " to ".join(dict.fromkeys((min(reach, key=float), max(reach, key=float))))
     pairs = _list(f"`{c.name}`" for c, _ in quiet)
     limit = f"this study could detect {ends} or more, depending on the pair"
-    return [*found, f"No interaction in {label} detected in `{design.name}` for {pairs}; {limit}."]
+    hidden = " Interactions that are measured together can hide each other." if any(c.aliases for c, _ in quiet) else ""
+    return [*found, f"No interaction in {label} detected in `{design.name}` for {pairs}; {limit}.{hidden}"]
 
 
 def _effect_sentence(label: str, design: TestedDesign, contrast: Contrast, effect: Effect) -> str:
