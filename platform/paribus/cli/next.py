@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("study", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: <study>-next.yaml beside STUDY")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: <study>-next.yaml, here")
 @click.option("--seeds", type=click.IntRange(min=3), default=10, show_default=True, help="Most seeds an arm.")
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> None:
@@ -41,7 +41,7 @@ def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> N
     for reason in found.left_out:
         click.echo(f"- not asked for: {reason}")
     if found.changes:
-        path = out or study.parent / f"{found.changes['study']}.yaml"
+        path = out or Path(f"{found.changes['study']}.yaml")
         write(path, {**plain(read_document(study).root), **found.changes}, found.reasons)
         click.echo(f"\n{path}: {cost_of(load_study(path), folder or home())}")
         click.echo(f"Look at it: paribus plan {path}")
