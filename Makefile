@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage conformance mutants faults engines screenshots clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines screenshots clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,mlflow,figures]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,mlflow,figures,search]" --group dev
 	@touch $@
 
 quickstart: $(STAMP) ## run the quickstart study on two CPU cores and print its report
@@ -84,6 +84,15 @@ benchmark-series-quick: $(STAMP) ## the same with 100 runs x 2,000 steps, ratios
 coverage: $(STAMP) ## what the intervals of a report cover, simulated: writes docs/reference/statistics.md
 	$(BIN)/python benchmarks/coverage.py
 
+DOCTORS := .health-venv
+$(DOCTORS)/.installed: benchmarks/requirements-health.txt
+	$(PYTHON) -m venv $(DOCTORS)
+	$(DOCTORS)/bin/python -m pip install --quiet --requirement benchmarks/requirements-health.txt
+	@touch $@
+
+health: $(STAMP) $(DOCTORS)/.installed ## false alarms and detection of the detectors, beside other tools: writes into docs/reference/health.md
+	$(BIN)/python benchmarks/health.py --peers $(abspath $(DOCTORS))/bin/python
+
 mutants: $(STAMP) ## remove each guard of the store, falsify each formula of the objective in turn: tests must see every one
 	$(BIN)/python tests/mutation/guards.py
 	$(BIN)/python tests/mutation/objective.py
@@ -114,4 +123,4 @@ engines: $(STAMP) ## the engines on real clusters made on this machine; installs
 	$(BIN)/python -m pytest tests/clusters -rs
 
 clean: ## remove what the targets made, but not your runs
-	rm -rf $(VENV) $(TRL) $(PEERS) $(CONFORMANCE) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(TRL) $(PEERS) $(DOCTORS) $(CONFORMANCE) dist build .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,6 @@
 """Coverage of every interval that a report prints, and false positives of its verdicts, on simulated studies.
 
-    python benchmarks/coverage.py            # two minutes on one core: writes docs/reference/statistics.md
+    python benchmarks/coverage.py            # three minutes on one core: writes docs/reference/statistics.md
     python benchmarks/coverage.py --quick    # 15 seconds: wider bounds, writes nothing
 
 Studies are drawn answer by answer: problems of different difficulty, seeds that move all problems, effects that differ
@@ -19,8 +19,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from adaptive_coverage import LOOKS, after_looks, half, outside_looks, p_value, page_of_looks
 from scipy import special
 
 from paribus.stats.attribution import both_ends_weights
@@ -29,6 +31,7 @@ from paribus.stats.intervals import difference_interval, mean_interval, sign_fli
 from paribus.stats.many import dunnett_p, dunnett_quantile, pooled, ratio_p
 from paribus.stats.problems import Array, Part, Parts, over_problems, parts
 from paribus.stats.robust import iqm_interval
+from paribus.stats.sequential import at_look, level_at
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "statistics.md"
 SEEDS = (2, 3, 5, 10, 20)
@@ -89,13 +92,7 @@ def t_half(part: Part, level: float = 0.95) -> Array:
 
 def floored(found: Parts, level: float = 0.95) -> Array:
     """Half-width that holds for seeds and for the evaluation."""
-    return np.maximum(t_half(found.seeds, level), t_half(found.rest, level))
-
-
-def p_of(value: Array, found: Parts) -> Array:
-    """Two-sided p that holds for seeds and for the evaluation."""
-    both = [2 * special.stdtr(p.df, -np.abs(value) / np.sqrt(p.variance)) for p in (found.seeds, found.rest)]
-    return np.maximum(*both)
+    return half(found, level)
 
 
 def contrast(data: Studies, weights: Mapping[int, float], *, paired: bool) -> tuple[Array, Parts]:
@@ -186,7 +183,7 @@ def verdicts(shared: Studies, own: Studies) -> dict[str, float]:
             pair: contrast(data, {pair[1]: 1.0, pair[0]: -1.0}, paired=paired)
             for pair in itertools.combinations(range(ARMS), 2)
         }
-        p = {pair: p_of(*found) for pair, found in pairs.items()}
+        p = {pair: p_value(*found) for pair, found in pairs.items()}
         to_base = np.array([p[0, arm] for arm in range(1, ARMS)])
         wrong[f"`separated`, one comparison, uncorrected ({name})"] = to_base[0] < ALPHA
         wrong[f"p after Holm, `*`, any arm ({name})"] = holm_any(to_base)
@@ -252,10 +249,14 @@ def same_as_report(data: Studies, paired: bool) -> None:
             got = welch_interval([(1.0, arms[1]), (-1.0, arms[0])], noise=noise)
         assert got.p is not None and got.half_width is not None  # noqa: PT018 - there is noise
         assert math.isclose(got.half_width, float(floored(found)[0]), rel_tol=1e-6)
-        assert math.isclose(got.p, float(p_of(value, found)[0]), rel_tol=1e-6)
+        assert math.isclose(got.p, float(p_value(value, found)[0]), rel_tol=1e-6)
+        look = at_look(got, 0.2)
+        assert look.half_width is not None and look.p is not None  # noqa: PT018 - as above
+        assert math.isclose(look.half_width, float(floored(found, level_at(0.2))[0]), rel_tol=1e-6)
+        assert math.isclose(look.p, min(1.0, float(p_value(value, found)[0]) / 0.2), rel_tol=1e-6)
         margin = got.equivalence_p(0.1)
         assert margin is not None and math.isclose(margin, float(at_margin((value - 0.1, found))[0]), rel_tol=1e-6)  # noqa: PT018
-        every = [p_of(*contrast(one, {a: 1.0, 0: -1.0}, paired=paired))[0] for a in range(1, ARMS)]
+        every = [p_value(*contrast(one, {a: 1.0, 0: -1.0}, paired=paired))[0] for a in range(1, ARMS)]
         assert (min(x for x in holm(every) if x is not None) < ALPHA) == holm_any(np.array(every))
         sd, df, chance = spreads(one, paired=paired)
         spread = pooled(arms, paired=paired)
@@ -275,6 +276,29 @@ def same_as_report(data: Studies, paired: bool) -> None:
             middle = iqm_interval([v - arms[1][0] for v in arms[0]])
             assert middle.low is not None and middle.high is not None  # noqa: PT018 - four values or more
             assert iqm_hits(np.array([arms[0]]) - arms[1][0])[0] == (middle.low <= 0 <= middle.high)
+
+
+def looking(count: int) -> dict[tuple[str, str], tuple[float, float]]:
+    """False verdicts and coverage in percent of studies that add seeds, by mix and rule."""
+    rng, found = np.random.default_rng(20261122), {}
+    for mix in MIXES:
+        got: list[tuple[int, dict[str, tuple[float, float]]]] = []
+        for size in chunks(count):
+            one = {}
+            for paired in (True, False):
+                data = studies(rng, mix, LOOKS[-1], size, paired=paired)
+                parts_of = {n: Studies(data.scores[:, :, :n], data.truth) for n in LOOKS}
+
+                def seen(arm: int, n: int, paired: bool = paired, by_n: dict[int, Studies] = parts_of) -> Any:
+                    return contrast(by_n[n], {arm: 1.0, 0: -1.0}, paired=paired)
+
+                for name, wrong, covered in after_looks(seen, ARMS, paired=paired):
+                    one[name] = float(wrong.mean()), float(covered.mean())
+            got.append((size, one))
+        for name in got[0][1]:
+            sums = [sum(size * part[name][k] for size, part in got) for k in (0, 1)]
+            found[mix.name, name] = 100 * sums[0] / count, 100 * sums[1] / count
+    return found
 
 
 def single_run(rng: np.random.Generator, count: int) -> float:
@@ -306,8 +330,9 @@ def main() -> int:
         false |= {(mix.name, name, seeds): v for name, v in averaged(bad).items()}
     error = 3 * 100 * math.sqrt(0.05 * 0.95 / count)
     covers["one run", SINGLE, 1] = single_run(rng, count)
-    troubles = list(outside(covers, false, error))
-    text = page(covers, false, count, error, troubles)
+    looks = looking(count)
+    troubles = [*outside(covers, false, error), *outside_looks(looks, 100 * ALPHA + error, LOW - error)]
+    text = page(covers, false, looks, count, error, troubles)
     print(text)
     print(f"{time.monotonic() - began:.0f} s, {time.process_time():.0f} s of one core")
     if not quick:
@@ -342,6 +367,7 @@ def outside(
 def page(
     covers: Mapping[tuple[str, str, int], float],
     false: Mapping[tuple[str, str, int], float],
+    looks: Mapping[tuple[str, str], tuple[float, float]],
     count: int,
     error: float,
     troubles: list[str],
@@ -373,6 +399,7 @@ def page(
                 cells = [found.get((mix.name, name, s)) for s in SEEDS]
                 lines.append(f"| {name} | " + " | ".join("—" if c is None else f"{c:.1f}" for c in cells) + " |")
             lines.append("")
+    lines += page_of_looks(looks, [mix.name for mix in MIXES])
     lines += [
         "## Outside the bounds\n",
         "The last of the mixes breaks on purpose what Dunnett's test assumes, "

@@ -81,6 +81,23 @@ class UnreadableInput(ParibusError):
     exit_code = 2
 
 
+class TooLarge(ParibusError):
+    """Each run of the study asks for more than there will ever be on the engine; nothing is submitted."""
+
+    code = "P120"
+    exit_code = 2
+
+    def __init__(self, asked: str, there: str, remedy: str) -> None:
+        super().__init__(f"each run, in every arm, asks for {asked}; {there}. {remedy}")
+
+
+class LogFileError(ParibusError):
+    """A training log cannot be read, or holds no metric that is known."""
+
+    code = "P130"
+    exit_code = 2
+
+
 class MissingExtra(ParibusError):
     """An optional part of Paribus is not installed; the message names the pip line."""
 

@@ -7,13 +7,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paribus.engines.base import EngineSettings, JobState
 from paribus.engines.ray import RayEngine
-from paribus.errors import EngineError
+from paribus.errors import EngineError, TooLarge
+from paribus.study.resources import Resources
 from paribus.testing.engine_suite import EngineSuite, ended, gone, job, started, until
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray has some of its own
@@ -95,10 +97,10 @@ def test_two_home_folders_do_not_take_each_others_jobs(make):
 
 def test_jobs_on_gpus_are_pinned_and_what_does_not_fit_waits(make, tmp_path):
     """Four jobs fill four GPUs, each sees one; the fifth waits, can be taken back, and all is given back at the end."""
-    engine = make(gpus=1, cpus=0.5, jobs=5)
-    assert engine.gpus_per_run == 1.0
+    engine = make(cpus=0.5, jobs=5)
+    need = engine.need(Resources(gpus=1))
     for i in range(5):
-        engine.submit(job("sleep", tmp_path / f"pid{i}"), f"sleep{i}")
+        engine.submit(replace(job("sleep", tmp_path / f"pid{i}"), need=need), f"sleep{i}")
     pids = [started(engine, f"sleep{i}", tmp_path / f"pid{i}") for i in range(4)]
     seen = [dict(e.partition("=")[::2] for e in _environment(pid)) for pid in pids]
     assert sorted(v["CUDA_VISIBLE_DEVICES"] for v in seen) == ["0", "0", "1", "1"]
@@ -132,7 +134,8 @@ def test_a_job_without_gpus_sees_none_and_uses_one_thread(make, tmp_path, monkey
 def test_half_a_gpu_each(make, tmp_path):
     """Two runs share a GPU where each asks for a half."""
     engine = make(gpus=0.5, cpus=0.1)
-    assert engine.slots() == 8
+    assert engine.slots() == engine.capacity() == 8
+    assert engine.capacity(engine.need(Resources(gpus=0.25))) == 16
     assert engine.about == "Ray: 0.1 CPU, 0.5 GPU a run, up to 8 at a time"
 
 
@@ -176,10 +179,14 @@ def test_a_grace_is_never_shorter_than_the_options_say(make, tmp_path):
 
 
 def test_a_run_that_no_node_can_hold_is_told(make):
-    """Ray would wait forever without a word; where the cluster grows by itself, waiting is right."""
-    with pytest.raises(EngineError, match=r"asks for 1 CPU, 3 GPU. The nodes have: .*2 CPU, 2 GPU"):
-        make(gpus=3)
-    assert make(gpus=3, jobs=2).slots() == 2
+    """Ray would wait forever without a word."""
+    with pytest.raises(TooLarge, match=r"asks for 1 CPU, 3 GPU; .* The nodes have: .*2 CPU, 2 GPU"):
+        make().need(Resources(gpus=3))
+
+
+def test_where_the_cluster_grows_nothing_is_too_large(make):
+    """Who says how many jobs it may get knows that nodes will come."""
+    assert make(jobs=2).need(Resources(gpus=3)).gpus == 3.0
 
 
 def test_a_cluster_that_is_not_there_is_told_soon(make, monkeypatch):

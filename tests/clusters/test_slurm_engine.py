@@ -6,13 +6,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paribus.engines.base import EngineSettings, JobState
 from paribus.engines.slurm import SlurmEngine
-from paribus.errors import EngineError
+from paribus.errors import EngineError, TooLarge
+from paribus.study.resources import Resources
 from paribus.testing.engine_suite import EngineSuite, ended, job, started, until
 
 
@@ -172,16 +174,24 @@ def test_a_waiting_job_says_why_and_can_be_taken_back(make, tmp_path):
 
 def test_jobs_on_gpus_are_spread_over_the_nodes_and_see_their_own(make, tmp_path):
     """Four jobs with one of four GPUs each run at once; two a node, each pinned to its own."""
-    engine = make(gpus=1)
-    assert engine.gpus_per_run == 1.0
+    engine = make()
+    need = engine.need(Resources(gpus=0.5))
+    assert need.gpus == 1.0
     for i in range(4):
-        engine.submit(job("sleep", tmp_path / f"pid{i}"), f"sleep{i}")
+        engine.submit(replace(job("sleep", tmp_path / f"pid{i}"), need=need), f"sleep{i}")
     pids = [started(engine, f"sleep{i}", tmp_path / f"pid{i}") for i in range(4)]
     seen = [Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0") for pid in pids]
     places = {(dict(e.partition("=")[::2] for e in v)[k]) for v in seen for k in ("SLURMD_NODENAME",)}
     assert places == {"n1", "n2"}
     pinned = [tuple(sorted(e for e in v if e.startswith(("CUDA_VISIBLE", "SLURMD_NODENAME=")))) for v in seen]
     assert len(set(pinned)) == 4
+
+
+def test_what_no_node_has_is_refused(make):
+    """Slurm's own list of nodes tells, before anything is submitted."""
+    with pytest.raises(TooLarge, match="no node of the cluster has that: there are nodes with 2 GPUs and 2 CPU cores"):
+        make().need(Resources(gpus=3))
+    assert make().need(Resources(gpus=2, cpus=2)).gpus == 2.0
 
 
 def test_a_job_without_gpus_sees_none_and_uses_one_thread(make, tmp_path, monkeypatch):

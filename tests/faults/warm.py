@@ -6,8 +6,8 @@ import sys
 
 from faults.world import LEASE_S
 from paribus.engines import warm
-from paribus.health import detectors
+from paribus.health import alive
 
 if __name__ == "__main__":
-    detectors.DEAD_AFTER_S = 2 * LEASE_S  # type: ignore[misc]
+    alive.DEAD_AFTER_S = 2 * LEASE_S  # type: ignore[misc]
     sys.exit(warm.main(sys.argv[1:]))

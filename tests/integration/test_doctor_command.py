@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from paribus.cli.doctor import command
+from paribus.engines.base import Device
 from paribus.engines.process import Identity
 from paribus.errors import EngineError
 from paribus.schedule import doctor, probe
@@ -122,6 +123,16 @@ def test_gpus_are_named_and_a_broken_driver_is_told(tmp_path, monkeypatch):
     assert doctor.gpus().message == "2 x NVIDIA H200"
     program.write_text("#!/bin/sh\nexit 9\n")
     assert doctor.gpus().level == "warn"
+
+
+def test_a_cordoned_gpu_is_told_with_its_remedy(home):
+    """Nobody wonders why a GPU gets no run."""
+    with Store.open(home) as store:
+        gpu = Device(kind="gpu", name="GPU-a", amount=1.0, memory=80.0)
+        store.cordon(store.register("here", [gpu])["GPU-a"], "20.0 GiB of it are in use")
+        (told,) = doctor.cordoned(snapshot(store))
+    assert (told.level, told.message) == ("warn", "GPU-a of here gets no run: 20.0 GiB of it are in use")
+    assert "nvidia-smi" in told.remedy
 
 
 def test_mlflow_is_written_to_and_read_from(home):

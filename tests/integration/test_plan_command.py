@@ -34,7 +34,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "unknown key": (HEAD + "designs: {d: {kind: list, arms: {a: {}}}}\nquestoin: x\n",
                     "f.yaml:4:1: questoin: unknown key `questoin`. Did you mean `question`? Allowed: `study`, "
                     "`question`, `runner`, `base`, `tricks`, `designs`, `seeds`, `evaluate`, `margin`, `health`, "
-                    "`budget`, `report`, `allow`."),
+                    "`budget`, `report`, `resources`, `allow`."),
     "wrong type": (HEAD + "tricks: {a: {clip.high: wide}}\n" + ADD,
                    "f.yaml:3:25: tricks.a.clip.high: expects a number, and `wide` is not"),
     "undefined trick": (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, bb]}}\n",
@@ -207,3 +207,19 @@ def test_planning_loads_nothing_heavy(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_run_that_never_fits_is_refused_and_nothing_is_submitted(paribus: Run, tmp_path: Path, command: str) -> None:
+    """What is asked for and what there is, one line, exit status 2; with less the plan says what each run holds."""
+    (tmp_path / "f.yaml").write_text(HEAD + "tricks: {a: {clip.high: 0.3}}\n" + ADD + "resources: {cpus: 999}\n")
+    ended = paribus(command, "f.yaml")
+    assert ended.returncode == 2
+    assert "error P120: each run, in every arm, asks for 999 CPU cores; this machine has " in ended.stderr
+    assert "Traceback" not in ended.stderr
+    if command == "run":
+        assert not list((tmp_path / "home").glob("runs/*"))
+        assert "there is no study" in paribus("status", "s").stderr
+    else:
+        (tmp_path / "f.yaml").write_text(HEAD + "tricks: {a: {clip.high: 0.3}}\n" + ADD + "resources: {cpus: 1}\n")
+        assert "resources: 1 CPU core a run" in paribus("plan", "f.yaml").stdout

@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("platform", "db_migrations", "ablations", "pyproject.toml", "tests/unit/store")
 TESTS = [
     f"tests/unit/store/test_store{name}.py"
-    for name in ("_states", "", "_requests", "_migrations", "_budget", "_scale", "_model")
+    for name in ("_states", "", "_requests", "_migrations", "_budget", "_devices", "_scale", "_model")
 ]
 
 MOVES, STATES, STORE, STATEMENTS = "store/moves.py", "store/states.py", "store/store.py", "store/statements.py"
 REQUESTS, MIGRATE = "store/requests.py", "store/migrate.py"
-BUDGET, RECORDS = "store/budget.py", "store/records.py"
+BUDGET, RECORDS, DEVICES = "store/budget.py", "store/records.py", "store/devices.py"
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,22 @@ MUTANTS = (
     without("a reservation: for each of several claims", BUDGET, "budget.estimate * count", "budget.estimate"),
     without("a charge: to its study alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return study == study, t.budget.c.unit == unit"),
     without("a charge: in its unit alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return t.budget.c.study == study, unit == unit"),
+    without("a lease: counts until its attempt ends", DEVICES, "free = row.amount - row.held", "free = row.amount"),
+    without("a lease: ends with its attempt", DEVICES, "t.attempt.c.token).where(live)", "t.attempt.c.token)"),
+    without("a lease: counts on its GPU alone", DEVICES, "where(of_live, t.lease.c.device_id == t.device.c.id)", "where(of_live)"),
+    without("cores: are free when their attempt has ended", DEVICES, "where(live, t.attempt.c.worker == host)", "where(t.attempt.c.worker == host)"),
+    without("cores: are counted on their host alone", DEVICES, "where(live, t.attempt.c.worker == host)", "where(live)"),
+    without("cores: not more than there are", DEVICES, "if need.cpus > cores + _TINY:", "if False:"),
+    without("GPUs: only those that a scheduler may use", DEVICES, " if row.id in pool.devices]", "]"),
+    without("GPUs: none that is cordoned", DEVICES, ', t.device.c.cordoned == "")', ")"),
+    without("several runs at once: each what is left", DEVICES, "rooms = [_without(room, held) for room in rooms]", "pass"),
+    without("several GPUs: all or nothing", DEVICES, "if len(chosen) < wanted:", "if not chosen:"),
+    without("a part of a GPU: only where it fits", DEVICES, "if _part(r, need) <= r.free + _TINY]", "]"),
+    without("a large run: keeps smaller ones away", DEVICES, "if other.gpus > mine.gpus > 0:", "if False:"),
+    without("a large run: not at once", DEVICES, ", w.since < now - PATIENCE_S, *before)", ", *before)"),
+    without("a large run: only while it asks", DEVICES, "w.seen > now - STALE_S, ", ""),
+    without("a large run: the first comes first", DEVICES, "[w.since < since]", "[]"),
+    without("who waits: no more when it has got its devices", DEVICES, "if taken and since is not None:", "if False:"),
     without("a newer database: nothing is begun", MIGRATE, "revision = connection.execute(_REVISION).scalar()\n    if", "revision = HEAD\n    if"),
 )  # fmt: skip
 

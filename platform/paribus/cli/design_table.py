@@ -47,6 +47,8 @@ def print_design_summaries(
     from paribus.study.precision import design_summaries, order_summaries
 
     summaries = design_summaries(study, plan, recorded, costs)
+    if not summaries:
+        return
     units = list(dict.fromkeys(s.cost.unit for s in summaries if s.cost))
     listed = table(
         "design", "cells", "runs", "effect", "number", "SE", "detects", *([" or ".join(units)] if units else [])

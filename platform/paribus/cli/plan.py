@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def command(study: Path, as_json: bool) -> None:
+@click.option("--engine", default="local", show_default=True, help="Where it will run: told if `resources` never fit.")
+@click.option(
+    "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
+)
+def command(study: Path, as_json: bool, engine: str, options: Path | None) -> None:
     """Show what STUDY comes to: designs, arms, runs, and what to know before spending compute."""
     from paribus.store.history import past_runs
     from paribus.store.recorded import recorded_runs
@@ -49,6 +53,11 @@ def command(study: Path, as_json: bool) -> None:
     refuse_unsupported(plan, runner)
     if runner.unread:
         raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(dict.fromkeys(runner.unread)))
+    if plan.resources.declared and len(recorded) < len(plan.runs):
+        from paribus.engines.base import refuse_too_large
+        from paribus.engines.options import engine_settings
+
+        refuse_too_large(plan.resources, engine, engine_settings(plan.runner, home(), options=options))
 
 
 class _Tolerant:
@@ -100,6 +109,10 @@ def as_plain(study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[
         ],
         "designs": designs_as_plain(study, plan, recorded, costs),
         "orders": orders_as_plain(plan),
+        "resources": plan.resources.model_dump(mode="json", exclude_none=True),
+        "looks": plan.looks and vars(plan.looks),
+        "search": plan.screen and {"design": plan.screen.design, **plan.screen.rule.model_dump(mode="json")},
+        "later": [{"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed} for r in plan.later],
         "evaluate": {**plan.evaluate.model_dump(mode="json"), "primary": plan.evaluate.primary_metric},
         "notes": [vars(note) for note in plan.notes],
     }  # fmt: skip
@@ -217,6 +230,7 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
     e = plan.evaluate
     out.print(f"\n{len(plan.arms)} distinct arms; {len(plan.seeds)} {noun}: {how}")
     out.print(f"runs: {listed} listed, {len(plan.runs)} distinct, {known} already recorded (reused)")
+    _print_growth(plan, out)
     out.print(
         f"evaluation: every {e.every} steps on {e.problems} held-out problems x {e.samples} samples at temperature "
         f"{e.temperature}; score {e.primary_metric}, {e.checkpoint}"
@@ -225,11 +239,26 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
     allowed = [f"{hours:g} {unit}" for hours, unit in caps if hours is not None]
     if allowed:
         out.print(f"budget: {', '.join(allowed)}")
+    if plan.resources.declared:
+        out.print(f"resources: {plan.resources.about()} a run")
     if plan.run_hours is not None:
         need = plan.run_hours * (len(plan.runs) - known)
         short = any(hours is not None and hours < need for hours, _ in caps)
         enough = "; the budget may not suffice" if short else ""
         out.print(f"cost: {plan.run_hours:g} hours a run stated, {need:g} for what is not recorded{enough}")
+
+
+def _print_growth(plan: Plan, out: Console) -> None:
+    from paribus.study.growth import levels_text, looks_text, runs_between, screen_text
+
+    if plan.looks is not None:
+        out.print(f"{looks_text(plan.looks)}; intervals at {levels_text(plan.looks)}, which is 95% over all looks")
+    if plan.screen is not None:
+        out.print(f"{screen_text(plan.screen)}; chosen from results, so not among the arms above")
+    if plan.grows:
+        least, most = runs_between(plan)
+        cost = "" if plan.run_hours is None else f": {plan.run_hours * least:g} to {plan.run_hours * most:g} hours"
+        out.print(f"at least {least} runs, at most {most}{cost}")
 
 
 def _print_hours(plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], out: Console) -> None:

@@ -21,7 +21,7 @@ INTERRUPTED = 130
 @click.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--engine", default="local", show_default=True, help="What starts the runs: local, slurm, ray or inline.")
-@click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: GPUs, else CPU cores]")
+@click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: as many as GPUs and cores allow]")
 @click.option(
     "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
 )
@@ -38,16 +38,19 @@ def command(
     from paribus.study.home import home
     from paribus.study.load import load_study
     from paribus.study.runner import load_runner
+    from paribus.study.search import refuse_without_optuna
 
     spec = load_study(study)
     plan = make_plan(spec, load_runner(spec.runner))
+    refuse_without_optuna(plan)
 
     from paribus.cli.live import display_for
+    from paribus.report.growth import grown
     from paribus.schedule.session import Settings, run_study
 
     settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options)
     with display_for(sys.stdout, plan) as display:
-        summary = run_study(plan, settings, display)
+        summary = run_study(plan, settings, display, grown)
     for line in closing_lines(summary, settings.home):
         click.echo(line)
     if report and summary.ending not in ("interrupted", "left"):

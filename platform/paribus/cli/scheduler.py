@@ -29,12 +29,13 @@ def command(
     With --until-idle the exit status is 1 if a run failed, or a study was paused or stopped by its budget.
     """
     from paribus.cli.live import PlainDisplay
+    from paribus.report.growth import grown
     from paribus.schedule.service import serve
     from paribus.schedule.session import Settings
     from paribus.study.home import home
 
     settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options)
-    ended = serve(settings, PlainDisplay(), reports=reports.resolve(), until_idle=until_idle)
+    ended = serve(settings, PlainDisplay(), reports=reports.resolve(), until_idle=until_idle, grown=grown)
     good = all(e.ending in ("complete", "interrupted") and not e.counts.keys() & FAILED for e in ended)
     sys.exit(int(until_idle and not good))
 

@@ -80,6 +80,7 @@ def _study(reader: Reader, entry: StudyEntry) -> dict[str, Any]:
 def page_of(reader: Reader, name: str, page: int = 1, states: Collection[RunState] = tuple(RunState)) -> dict[str, Any]:
     """Return the counts of a study, what it costs, and one entry for each run on a page, in queue order."""
     from paribus.schedule.progress import Follower
+    from paribus.study.growth import stage_text
 
     study = reader.study(name)
     counts = reader.counts(study.id)
@@ -88,6 +89,7 @@ def page_of(reader: Reader, name: str, page: int = 1, states: Collection[RunStat
     return {
         "study": name,
         "paused": study.paused,
+        "stage": stage_text(study.plan),
         "budget": budgets(reader, study, counts),
         "states": {str(state): n for state, n in counts.items()},
         "page": page,
@@ -168,6 +170,8 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
         click.echo(
             f"{states_text(found['states'])}; page {found['page']} of {found['pages']}: --page, --state show others"
         )
+    if found["stage"]:
+        click.echo(found["stage"])
     for spending in found["budget"]:
         click.echo(spending_line(spending))
     if found["paused"]:

@@ -37,6 +37,8 @@ def command(study: Path, priority: int | None, weight: float | None, folder: Pat
 
     Submitted again, it changes its priority and weight alone; an edited file takes the place of the one before.
     """
+    from paribus.report.growth import grown
+    from paribus.schedule.growth import submit as put
     from paribus.schedule.holder import holder_of
     from paribus.store.records import Terms
     from paribus.store.store import Store
@@ -44,9 +46,11 @@ def command(study: Path, priority: int | None, weight: float | None, folder: Pat
     from paribus.study.home import home
     from paribus.study.load import load_study
     from paribus.study.runner import load_runner
+    from paribus.study.search import refuse_without_optuna
 
     spec = load_study(study)
     plan = make_plan(spec, load_runner(spec.runner))
+    refuse_without_optuna(plan)
     place = (folder or home()).resolve()
     asked = Terms()
     if priority is not None:
@@ -56,7 +60,7 @@ def command(study: Path, priority: int | None, weight: float | None, folder: Pat
     with Store.open(place) as store:
         before = submitted(store, plan)
         known = store.known([run.fingerprint for run in plan.runs])
-        record = store.add_study(plan, **asked)
+        record = put(store, plan, grown, **asked)
         shown = states_text(store.counts(record.id)) if before else counts(plan, known)
     click.echo(f"{plan.study}: {shown}; {terms_text(record.priority, record.weight)}")
     if record.paused:
@@ -65,9 +69,12 @@ def command(study: Path, priority: int | None, weight: float | None, folder: Pat
 
 
 def submitted(store: Store, plan: Plan) -> bool:
-    """Return whether this very plan is the newest of its name in the store."""
+    """Return whether this very plan, or what has grown from it, is the newest of its name in the store."""
     newest = {entry.name: entry.id for entry in store.entries()}.get(plan.study)
-    return newest is not None and store.numbered(newest).plan.fingerprint == plan.fingerprint
+    if newest is None:
+        return False
+    found = store.numbered(newest).plan
+    return plan.fingerprint in (found.fingerprint, found.origin)
 
 
 def counts(plan: Plan, known: Mapping[str, RunState]) -> str:

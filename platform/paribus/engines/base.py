@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 from paribus.errors import ParibusError, did_you_mean
+from paribus.study.resources import Resources
 
 GROUP = "paribus.engines"
 
@@ -39,16 +40,56 @@ class Status:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a run holds on an engine.
+
+    Attributes:
+        gpus: GPUs: whole ones, or a part of one; 0: none.
+        gpu_memory: GiB of one GPU's memory; where it is not 0 the part is what this is of the GPU that the run gets,
+            and ``gpus`` the least that it can be.
+        cpus: CPU cores that are counted.
+        threads: threads for libraries that are not told otherwise; ``None``: their own choice.
+    """
+
+    gpus: float = 0.0
+    gpu_memory: float = 0.0
+    cpus: float = 0.0
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What an engine gives to runs: a GPU, or the CPU cores of the machine together.
+
+    Attributes:
+        name: what ``CUDA_VISIBLE_DEVICES`` calls it; ``cpu``.
+        amount: 1 for a GPU, else cores.
+        memory: GiB of a GPU; 0: unknown.
+        used: GiB of it in use, by whomever.
+    """
+
+    kind: Literal["gpu", "cpu"]
+    name: str
+    amount: float
+    memory: float = 0.0
+    used: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """What to start: ``python -m <module> <arguments>``, or the module's ``main(arguments)`` in a forked process.
 
     Attributes:
         module: dotted name of a module with ``main(arguments: Sequence[str]) -> int``.
         arguments: its arguments. An engine that calls ``main`` in its own process adds :data:`INLINE`.
+        need: what it holds; ``None``: what the engine gives where a study says nothing.
+        gpus: names of the GPUs that it holds, where it was given :class:`devices <Device>`.
     """
 
     module: str
     arguments: tuple[str, ...]
+    need: Need | None = None
+    gpus: tuple[str, ...] = ()
 
 
 INLINE = "--inline"
@@ -92,15 +133,23 @@ class Engine(Protocol):
 
     Attributes:
         name: as on the command line.
-        gpus_per_run: GPUs that a job holds.
         reach: set where jobs run on other machines; ``None``: all run on this one.
         about: one line for people: where jobs run and with what; empty where that goes without saying.
     """
 
     name: str
-    gpus_per_run: float
     reach: Reach | None
     about: str
+
+    def need(self, resources: Resources) -> Need:
+        """Return what a run of a study holds that declares these resources.
+
+        Raises:
+            TooLarge: there will never be so much.
+        """
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return what runs hold of this machine, as it is now; empty where others place the jobs."""
 
     def submit(self, spec: Spec, name: str) -> str:
         """Start a job, unless one with this name was started before; return what the engine calls it.
@@ -125,8 +174,8 @@ class Engine(Protocol):
     def slots(self) -> int:
         """Return how many jobs may run at a time."""
 
-    def capacity(self) -> int:
-        """Return how many more jobs may be submitted now."""
+    def capacity(self, need: Need | None = None) -> int:
+        """Return how many more jobs that hold so much may be submitted now; devices that are leased are not counted."""
 
     def close(self) -> None:
         """End all jobs by force and free what the engine holds."""
@@ -143,6 +192,19 @@ def load_engine(name: str) -> Callable[[EngineSettings], Engine]:
         names = sorted(entries)
         raise ParibusError(f"there is no engine `{name}`.{did_you_mean(name, names)} Installed: {', '.join(names)}.")
     return cast(Callable[[EngineSettings], Engine], entries[name].load())
+
+
+def refuse_too_large(resources: Resources, name: str, settings: EngineSettings) -> None:
+    """Do nothing if an engine can ever give a run what its study declares.
+
+    Raises:
+        TooLarge: it cannot; the message says what there is.
+    """
+    engine = load_engine(name)(settings)
+    try:
+        engine.need(resources)
+    finally:
+        engine.close()
 
 
 def call_main(module: str, arguments: Sequence[str]) -> int:

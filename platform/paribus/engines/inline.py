@@ -6,14 +6,14 @@ import os
 import traceback
 from collections.abc import Iterable, Mapping
 
-from paribus.engines.base import INLINE, EngineSettings, JobState, Spec, Status, call_main
+from paribus.engines.base import INLINE, Device, EngineSettings, JobState, Need, Spec, Status, call_main
+from paribus.study.resources import Resources
 
 
 class InlineEngine:
     """Runs a job to its end when it is submitted."""
 
     name = "inline"
-    gpus_per_run = 0.0
     reach = None
     about = ""
 
@@ -21,6 +21,14 @@ class InlineEngine:
         self._ended: dict[str, int] = {}
         # numbers do not depend on the engine: one thread, as the local engine has it
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+    def need(self, resources: Resources) -> Need:
+        """Return nothing: the one job has what this process has."""
+        return Need()
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return none."""
+        return ()
 
     def submit(self, spec: Spec, name: str) -> str:
         """Run the job and return its name."""
@@ -48,7 +56,7 @@ class InlineEngine:
         """Return 1."""
         return 1
 
-    def capacity(self) -> int:
+    def capacity(self, need: Need | None = None) -> int:
         """Return 1."""
         return 1
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from paribus.engines.base import EngineSettings, JobState, Spec, Status
+from paribus.engines.base import Device, EngineSettings, JobState, Need, Spec, Status
+from paribus.engines.gpus import Gpu, visible_gpus
 from paribus.engines.process import signal_group
 from paribus.engines.warm import Channel
+from paribus.errors import TooLarge
+from paribus.study.resources import LEAST, Resources
 
 _CLOSE_S = 5.0
 
@@ -24,7 +26,6 @@ _CLOSE_S = 5.0
 @dataclass(kw_only=True)
 class _Job:
     spec: Spec
-    slot: int
     status: Status
     process: subprocess.Popen[bytes] | None = None
     sent: bool = False
@@ -34,8 +35,9 @@ class _Job:
 class LocalEngine:
     """Runs jobs on this machine.
 
-    A slot is a GPU where there are some, else a CPU core; a job on a core uses one thread unless ``OMP_NUM_THREADS``
-    says otherwise. No job survives the process that made the engine, not even if that is killed.
+    A run that declares nothing holds a GPU where there are some, else a CPU core; where more slots than that are asked
+    for, they share. A job on cores uses as many threads unless ``OMP_NUM_THREADS`` says otherwise. No job survives the
+    process that made the engine, not even if that is killed.
     """
 
     name = "local"
@@ -44,22 +46,50 @@ class LocalEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._gpus = _gpus()
-        self._slots = settings.slots or len(self._gpus) or _cores()
-        self.gpus_per_run = min(1.0, len(self._gpus) / self._slots)
+        self._gpus = visible_gpus()
+        self._cores = _cores()
+        self._slots = settings.slots or len(self._gpus) or self._cores
         self._jobs: dict[str, _Job] = {}
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._threads: int | None = None
         self._cold = not hasattr(os, "fork")
 
     # ---- the protocol ----------------------------------------------------------------------------
 
+    def need(self, resources: Resources) -> Need:
+        """Return what a run holds.
+
+        Raises:
+            TooLarge: this machine has less.
+        """
+        gpus, memory = resources.gpus, resources.gpu_memory_gib or 0.0
+        largest = max((gpu.memory for gpu in self._gpus), default=0.0)
+        if memory:  # where nobody knows a GPU's memory, a run gets it whole
+            gpus = min(memory / largest, 1.0) if largest else 1.0
+        elif gpus is None:
+            gpus = 1 / -(-self._slots // len(self._gpus)) if self._gpus else 0.0
+        share = min(1.0, self._cores / (self._settings.slots or self._cores))
+        cpus = float(resources.cpus or (0.0 if gpus else share))
+        if gpus > len(self._gpus) or (largest and memory > largest) or cpus > self._cores:
+            there = f"this machine has {_shown(self._gpus)} and {self._cores} CPU cores"
+            raise TooLarge(resources.about(), there, "Change `resources`, or choose another engine with --engine.")
+        threads = resources.cpus or (None if gpus else 1)
+        return Need(gpus=gpus, gpu_memory=memory, cpus=cpus, threads=threads)
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the GPUs, with what is used of them now, and the cores."""
+        used = {gpu.name: gpu.used for gpu in (visible_gpus() if self._gpus else ())}
+        gpus = [
+            Device(kind="gpu", name=g.name, amount=1.0, memory=g.memory, used=used.get(g.name, g.used))
+            for g in self._gpus
+        ]
+        return (*gpus, Device(kind="cpu", name="cpu", amount=float(self._cores)))
+
     def submit(self, spec: Spec, name: str) -> str:
         """Start a job; it is pending until the warm server is ready."""
         if name not in self._jobs:
-            taken = {job.slot for job in self._live().values()}
-            slot = next(i for i in range(len(taken) + 1) if i not in taken)
-            self._jobs[name] = _Job(spec=spec, slot=slot, status=Status(state=JobState.PENDING))
+            self._jobs[name] = _Job(spec=spec, status=Status(state=JobState.PENDING))
             self._start_pending()
         return name
 
@@ -85,13 +115,14 @@ class LocalEngine:
         job.kill_at = time.monotonic() + grace
 
     def slots(self) -> int:
-        """Return the number of slots."""
+        """Return the number of jobs at a time where studies declare nothing."""
         return self._slots
 
-    def capacity(self) -> int:
-        """Return the number of free slots."""
+    def capacity(self, need: Need | None = None) -> int:
+        """Return the number of free slots; where nobody asked for slots, devices are what limits jobs."""
         self._pump()
-        return max(0, self._slots - len(self._live()))
+        most = self._settings.slots or self._cores + round(len(self._gpus) / LEAST)
+        return max(0, most - len(self._live()))
 
     def close(self) -> None:
         """Kill all jobs and the warm server."""
@@ -112,27 +143,31 @@ class LocalEngine:
         for name, job in self._live().items():
             if job.sent or job.process is not None:
                 continue
-            if self._cold:
-                self._start_cold(job)
+            self._threads = self._threads if self._channel is not None else _threads(job.spec)
+            if self._cold or (self._channel is not None and _threads(job.spec) != self._threads):
+                self._start_cold(job)  # what the server has imported counts its threads once
                 continue
             start = {"do": "start", "name": name, "module": job.spec.module, "arguments": job.spec.arguments}
-            job.sent = self._send({**start, "environment": self._pinned(job.slot)})
+            job.sent = self._send({**start, "environment": self._own(job.spec)})
 
     def _start_cold(self, job: _Job) -> None:
         command = [sys.executable, "-m", "paribus.engines.launch", str(os.getpid()), job.spec.module]
-        job.process = self._popen([*command, *job.spec.arguments], self._pinned(job.slot))
+        job.process = self._popen([*command, *job.spec.arguments], self._own(job.spec), _threads(job.spec))
         job.status = Status(state=JobState.RUNNING)
 
-    def _pinned(self, slot: int) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": self._gpus[slot % len(self._gpus)]} if self._gpus else {}
+    def _own(self, spec: Spec) -> dict[str, str]:
+        """Return what of a job's environment is its own: the GPUs that it holds; without any it sees none."""
+        return {"CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)} if self._gpus else {}
 
-    def _popen(self, command: list[str], environment: Mapping[str, str], *fds: int) -> subprocess.Popen[bytes]:
-        threads = {} if self._gpus else {"OMP_NUM_THREADS": "1"}
+    def _popen(
+        self, command: list[str], environment: Mapping[str, str], threads: int | None, *fds: int
+    ) -> subprocess.Popen[bytes]:
+        default = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
         self._settings.folder.mkdir(parents=True, exist_ok=True)
         with (self._settings.folder / "engine.log").open("ab") as log:
             return subprocess.Popen(
                 command,
-                env={**threads, **os.environ, **environment},
+                env={**default, **os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -163,7 +198,7 @@ class LocalEngine:
         ours, theirs = socket.socketpair()
         runner, descriptor, parent = self._settings.runner, theirs.fileno(), os.getpid()
         command = [sys.executable, "-m", "paribus.engines.warm", runner, str(descriptor), str(parent)]
-        self._server = self._popen(command, {}, descriptor)
+        self._server = self._popen(command, {}, self._threads, descriptor)
         theirs.close()
         return Channel(ours)
 
@@ -216,15 +251,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _gpus() -> list[str]:
-    """Return the identifiers of the GPUs that this process may use."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [g for g in chosen.split(",") if g.strip() not in ("", "-1")]
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    shown = subprocess.run(
-        [program, "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, check=False
-    )
-    return shown.stdout.split() if shown.returncode == 0 else []
+def _threads(spec: Spec) -> int | None:
+    return spec.need.threads if spec.need is not None else None if spec.gpus else 1
+
+
+def _shown(gpus: Sequence[Gpu]) -> str:
+    each = sorted({gpu.memory for gpu in gpus})
+    memory = f" of {' or '.join(f'{m:.0f}' for m in each)} GiB" if any(each) else ""
+    return f"{len(gpus) or 'no'} GPU{'' if len(gpus) == 1 else 's'}{memory}"

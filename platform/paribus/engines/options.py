@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paribus.engines.base import GROUP
+from paribus.engines.base import GROUP, EngineSettings
 from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.recipe.document import Node, locate, plain, read_document
 from paribus.recipe.messages import explain, plain_location
@@ -33,6 +33,13 @@ class Options(BaseModel):
 
 
 _O = TypeVar("_O", bound=Options)
+
+
+def engine_settings(runner: str, home: Path, slots: int | None = None, options: Path | None = None) -> EngineSettings:
+    """Return what an engine of a home folder is made with; without ``options`` its :data:`FILE`, if it is there."""
+    found = home / FILE
+    chosen = options or (found if found.exists() else None)
+    return EngineSettings(runner=runner, folder=home / "engine", slots=slots, options=chosen)
 
 
 def read_options(file: Path | None, engine: str, model: type[_O]) -> _O:

@@ -18,10 +18,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from paribus.engines.base import GRACE, EngineSettings, JobState, Reach, Spec, Status
+from paribus.engines.base import GRACE, Device, EngineSettings, JobState, Need, Reach, Spec, Status
 from paribus.engines.options import Options, read_options
 from paribus.engines.ray_keeper import Keeper
-from paribus.errors import EngineError, MissingExtra
+from paribus.errors import EngineError, MissingExtra, TooLarge
+from paribus.study.resources import Resources
 
 _NAMESPACE = "paribus"
 _CONNECT_S = 5.0
@@ -35,8 +36,8 @@ class RayOptions(Options):
 
     Attributes:
         address: ``host:port`` of the head; ``auto``: the cluster that this machine belongs to.
-        gpus: GPUs of a run; a part, as 0.5, puts several runs on one.
-        cpus: CPU cores of a run.
+        gpus: GPUs of a run whose study declares none; a part, as 0.5, puts several runs on one.
+        cpus: CPU cores of a run whose study declares none.
         memory: GiB of main memory that Ray sets aside for a run; absent: none.
         resources: the cluster's own resources that a run needs, by name.
         jobs: jobs at a time, the waiting ones included; absent: as many as fit into the cluster as it is.
@@ -62,9 +63,17 @@ class RayOptions(Options):
             raise ValueError(f"{gpus:g} GPUs cannot be had: allowed are a part of one, as 0.5, or whole ones")
         return gpus
 
-    def bundle(self) -> dict[str, float]:
+    def need(self, resources: Resources) -> Need:
+        """Return what a run holds: what its study declares goes before the options; Ray knows no GPU's memory."""
+        declared = 1.0 if resources.gpu_memory_gib else resources.gpus
+        gpus = self.gpus if declared is None else declared
+        threads = resources.cpus or (None if gpus else 1)
+        return Need(gpus=gpus, cpus=float(resources.cpus or self.cpus), threads=threads)
+
+    def bundle(self, need: Need | None = None) -> dict[str, float]:
         """Return what a run holds, as Ray names it."""
-        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": (self.memory or 0) * _GIB, **self.resources}
+        need = need or self.need(Resources())
+        asked = {"CPU": need.cpus, "GPU": need.gpus, "memory": (self.memory or 0) * _GIB, **self.resources}
         return {name: amount for name, amount in asked.items() if amount > 0}
 
     def about(self) -> str:
@@ -89,7 +98,7 @@ class RayEngine:
 
     Raises:
         MissingExtra: Ray is not installed.
-        EngineError: the cluster cannot be reached, or none of its nodes can hold a run.
+        EngineError: the cluster cannot be reached.
         StudyFileError: the options are wrong.
     """
 
@@ -101,17 +110,36 @@ class RayEngine:
         # two home folders may hold the same runs
         self._suffix = hashlib.sha256(str(self._folder).encode()).hexdigest()[:8]
         self._jobs: dict[str, _Job] = {}
+        self._places: dict[Need, int] = {}
         self._ray = _connect(self._options.address)
-        try:
-            self._slots = settings.slots or self._options.jobs or self._fitting()
-        except EngineError:
-            self._ray.shutdown()
-            raise
-        self.gpus_per_run = self._options.gpus
+        self._most = settings.slots or self._options.jobs
+        self._slots = self._most or self._fitting(self._options.bundle())
         self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
         self.about = f"Ray: {self._options.about()}, up to {self._slots} at a time"
 
     # ---- the protocol ----------------------------------------------------------------------------
+
+    def need(self, resources: Resources) -> Need:
+        """Return what a run holds.
+
+        Raises:
+            TooLarge: no node has so much; Ray itself would wait forever without a word.
+        """
+        need = self._options.need(resources)
+        bundle = self._options.bundle(need)
+        if not (self._options.jobs or self._fitting(bundle)):
+            held = "; ".join(_shown({k: n.get(k, 0.0) for k in bundle}) for n in self._nodes())
+            raise TooLarge(
+                _shown(bundle),
+                f"no node of the Ray cluster has that. The nodes have: {held}",
+                "Change `resources` of the study or `ray` in engines.yaml; or, if the cluster grows by itself, say "
+                "there how many `jobs` it may get.",
+            )
+        return need
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return none: Ray gives them to its jobs."""
+        return ()
 
     def submit(self, spec: Spec, name: str) -> str:
         """Ask for a job; it is pending until its placement group has its resources."""
@@ -157,13 +185,14 @@ class RayEngine:
         job.actor.signal.remote(int(signal.SIGTERM if grace else signal.SIGKILL))
 
     def slots(self) -> int:
-        """Return how many jobs may be asked for at a time."""
+        """Return how many jobs may be asked for at a time where studies declare nothing."""
         return self._slots
 
-    def capacity(self) -> int:
+    def capacity(self, need: Need | None = None) -> int:
         """Return how many more jobs may be asked for."""
         self._pump()
-        return max(0, self._slots - len(self._live()))
+        most = self._slots if need is None else self._most or self._places_for(need)
+        return max(0, most - len(self._live()))
 
     def close(self) -> None:
         """End all jobs by force, and leave the cluster."""
@@ -194,7 +223,7 @@ class RayEngine:
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        bundle = self._options.bundle()
+        bundle = self._options.bundle(spec.need)
         group = placement_group([bundle], strategy="STRICT_PACK", name=job, lifetime="detached")
         own = {k: v for k, v in bundle.items() if k not in ("CPU", "GPU", "memory")}
         options = {
@@ -212,13 +241,14 @@ class RayEngine:
         }
         log, note = (str(self._folder / f"{job}.{kind}") for kind in ("log", "exit"))
         keeper = self._ray.remote(Keeper).options(**options)
-        return keeper.remote(spec.module, spec.arguments, self._environment(), str(Path.cwd()), log, note)
+        return keeper.remote(spec.module, spec.arguments, self._environment(spec), str(Path.cwd()), log, note)
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, spec: Spec) -> dict[str, str]:
         """Return the environment of ``paribus run``, as Slurm passes it; Ray's own variables are the node's."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k != "CUDA_VISIBLE_DEVICES"}
-        # numbers do not depend on the engine: one thread, as the local engine has it
-        threads = {} if self._options.gpus else {"OMP_NUM_THREADS": "1"}
+        # numbers do not depend on the engine: as many threads as the local engine gives
+        need = spec.need or self._options.need(Resources())
+        threads = {} if need.threads is None else {"OMP_NUM_THREADS": str(need.threads)}
         return {**threads, **own, GRACE: str(self._options.grace)}
 
     def _follow(self, name: str, actor: Any) -> None:
@@ -264,23 +294,17 @@ class RayEngine:
         with suppress(ValueError):  # there is none
             remove_placement_group(get_placement_group(self._job(name)))
 
-    def _fitting(self) -> int:
-        """Return how many runs fit into the cluster at once.
+    def _places_for(self, need: Need) -> int:
+        if need not in self._places:
+            self._places[need] = self._fitting(self._options.bundle(need))
+        return self._places[need]
 
-        Raises:
-            EngineError: none does; Ray itself would wait forever without a word.
-        """
-        bundle = self._options.bundle()
-        nodes = [n["Resources"] for n in self._ray.nodes() if n["Alive"]]
-        count = sum(int(min(node.get(k, 0.0) / amount for k, amount in bundle.items())) for node in nodes)
-        if count == 0:
-            held = "; ".join(_shown({k: n.get(k, 0.0) for k in bundle}) for n in nodes)
-            raise EngineError(
-                f"no node of the Ray cluster can hold a run, which asks for {_shown(bundle)}. The nodes have: {held}. "
-                "Change `ray` in engines.yaml; or, if the cluster grows by itself, say there how many `jobs` it may "
-                "get."
-            )
-        return count
+    def _fitting(self, bundle: Mapping[str, float]) -> int:
+        """Return how many runs fit into the cluster at once."""
+        return sum(int(min(node.get(k, 0.0) / amount for k, amount in bundle.items())) for node in self._nodes())
+
+    def _nodes(self) -> list[dict[str, float]]:
+        return [n["Resources"] for n in self._ray.nodes() if n["Alive"]]
 
 
 def _shown(resources: Mapping[str, float]) -> str:

@@ -15,11 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paribus.engines.base import EngineSettings, JobState, Reach, Spec, Status
+from paribus.engines.base import Device, EngineSettings, JobState, Need, Reach, Spec, Status
 from paribus.engines.options import read_options
 from paribus.engines.slurm_commands import Away, Listed, Refused, Slurm
 from paribus.engines.slurm_script import Place, SlurmOptions, batch_script
-from paribus.errors import EngineError
+from paribus.errors import EngineError, TooLarge
+from paribus.study.resources import Resources
 
 _RETRY_S = 10.0
 _MARGIN_S = 5.0
@@ -58,11 +59,29 @@ class SlurmEngine:
         self._jobs: dict[str, _Job] = {}
         self._listed: Mapping[str, Listed] | None = None
         self._next_look = 0.0
-        self.gpus_per_run = float(self._options.gpus)
         self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
         self.about = f"Slurm: {self._options.about()}"
 
     # ---- the protocol ----------------------------------------------------------------------------
+
+    def need(self, resources: Resources) -> Need:
+        """Return what a job asks Slurm for; GPUs are whole.
+
+        Raises:
+            TooLarge: no node has so much, as Slurm lists them.
+        """
+        need, o = self._options.need(resources), self._options
+        nodes = self._slurm.nodes(o.partition, o.gpu_type) if resources.declared else ()
+        if nodes and not any(n.cpus >= need.cpus and n.gpus >= need.gpus for n in nodes):
+            most = sorted({f"{n.gpus} GPUs and {n.cpus} CPU cores" for n in nodes})
+            where = f"of the partition {o.partition}" if o.partition else "of the cluster"
+            there = f"no node {where} has that: there are nodes with {'; '.join(most[:5])}"
+            raise TooLarge(resources.about(), there, "Change `resources`, or `partition` in the engine's options.")
+        return need
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return none: Slurm gives them to its jobs."""
+        return ()
 
     def submit(self, spec: Spec, name: str) -> str:
         """Submit a job. While Slurm does not answer, the job is pending, and each :meth:`poll` tries again.
@@ -112,7 +131,7 @@ class SlurmEngine:
         """Return how many jobs may be in the queue."""
         return self._slots
 
-    def capacity(self) -> int:
+    def capacity(self, need: Need | None = None) -> int:
         """Return how many more jobs the queue may take; none while Slurm does not take one."""
         self._pump()
         waiting = any(job.script is not None for job in self._live().values())

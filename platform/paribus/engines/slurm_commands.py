@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from paribus.errors import EngineError
 _COMMANDS = ("sbatch", "squeue", "scancel")
 _TIMEOUT_S = 60.0
 _COLUMNS = {"JobID": 24, "State": 24, "exit_code": 16, "Reason": 64, "Name": 160}
+_GRES = re.compile(r"(?:^|,)gpu:(?:([^:,()]+):)?(\d+)")
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
@@ -47,6 +49,14 @@ class Listed:
 
     id: int
     status: Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """What a node has."""
+
+    cpus: int
+    gpus: int
 
 
 class Slurm:
@@ -88,6 +98,16 @@ class Slurm:
             if other is None or _rank(listed) > _rank(other):
                 found[name] = listed
         return found
+
+    def nodes(self, partition: str | None, gpu_type: str | None) -> tuple[Node, ...]:
+        """Return the nodes of a partition (absent: all) with the GPUs of a type (absent: any); none if nobody tells."""
+        chosen = () if partition is None else (f"--partition={partition}",)
+        try:
+            lines = _call("sinfo", "--noheader", "--Node", "--format=%c|%G", *chosen)
+        except (Away, Refused, OSError):  # only a help: Slurm itself refuses what no node has
+            return ()
+        found = (line.partition("|") for line in lines.splitlines())
+        return tuple(Node(cpus=int(cpus), gpus=_gpus(gres, gpu_type)) for cpus, _, gres in found if cpus.isdecimal())
 
     def cancel_waiting(self, job: str) -> None:
         """Take a job out of the queue, unless it has started."""
@@ -148,6 +168,12 @@ def _listed(line: str) -> tuple[str, Listed]:
     else:  # COMPLETING and states that only newer versions have: something of it may still run
         status = Status(state=JobState.RUNNING)
     return fields["Name"], Listed(id=int(fields["JobID"]), status=status)
+
+
+def _gpus(gres: str, gpu_type: str | None) -> int:
+    """Return the GPUs in what a node has, as in ``gpu:a100:4(S:0-1),shard:16``."""
+    found = (match.groups() for match in _GRES.finditer(gres))
+    return sum(int(count) for kind, count in found if gpu_type is None or kind == gpu_type)
 
 
 def _exit_code(text: str) -> int | None:

@@ -6,14 +6,16 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from paribus.engines.base import GRACE, Spec
+from paribus.engines.base import GRACE, Need, Spec
 from paribus.engines.options import Options
 from paribus.errors import EngineError
+from paribus.study.resources import Resources
 
 _LEAD_S = 15
 """Seconds between the end of a run's grace and the end of the job's time."""
@@ -84,9 +86,9 @@ class SlurmOptions(Options):
         partition: partition, or several with commas; absent: the cluster's default.
         account: account that is charged; absent: the user's default.
         time: time limit of a job. A run that needs longer writes a checkpoint and goes on in the next job.
-        gpus: GPUs of a run.
+        gpus: GPUs of a run whose study declares none.
         gpu_type: their type, as the cluster names it.
-        cpus: CPU cores of a run.
+        cpus: CPU cores of a run whose study declares none.
         memory: main memory of a run; absent: the cluster's default.
         extra: further options of sbatch, e.g. ``--qos=high``.
         jobs: jobs in Slurm's queue at a time.
@@ -120,6 +122,13 @@ class SlurmOptions(Options):
             )
         return self
 
+    def need(self, resources: Resources) -> Need:
+        """Return what a run holds: what its study declares goes before the options, and no job gets a part of a GPU."""
+        declared = 1.0 if resources.gpu_memory_gib else resources.gpus
+        gpus = float(self.gpus) if declared is None else float(ceil(declared))
+        threads = resources.cpus or (None if gpus else 1)
+        return Need(gpus=gpus, cpus=float(resources.cpus or self.cpus), threads=threads)
+
     def about(self) -> str:
         """Return what each job asks for, in a few words."""
         gpus = f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}{f' ({self.gpu_type})' if self.gpu_type else ''}"
@@ -148,24 +157,26 @@ def batch_script(spec: Spec, job: str, options: SlurmOptions, place: Place) -> s
     Raises:
         EngineError: a folder has a name that a script cannot hold.
     """
+    need = spec.need or options.need(Resources())
     note = place.folder / f"{job}.exit"
     command = [place.python, "-m", "paribus.engines.remote", str(note), spec.module, *spec.arguments]
-    lines = ["#!/bin/bash", *(f"#SBATCH {d}" for d in _directives(job, options, place)), ""]
+    lines = ["#!/bin/bash", *(f"#SBATCH {d}" for d in _directives(job, options, need, place)), ""]
     lines += [f"export {GRACE}={options.grace}"]
-    if options.gpus == 0:  # numbers do not depend on the engine: one thread, as the local engine has it
-        lines += ["export CUDA_VISIBLE_DEVICES=", 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"']
+    lines += [] if need.gpus else ["export CUDA_VISIBLE_DEVICES="]
+    if need.threads is not None:  # numbers do not depend on the engine: as many threads as the local engine gives
+        lines += [f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{need.threads}}}"']
     return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
 
 
-def _directives(job: str, options: SlurmOptions, place: Place) -> Iterator[str]:
+def _directives(job: str, options: SlurmOptions, need: Need, place: Place) -> Iterator[str]:
     yield f"--job-name={job}"
     yield "--nodes=1"
     yield "--ntasks=1"
-    yield f"--cpus-per-task={options.cpus}"
+    yield f"--cpus-per-task={need.cpus:.0f}"
     if options.memory:
         yield f"--mem={options.memory}"
-    if options.gpus:
-        yield f"--gres=gpu:{f'{options.gpu_type}:' if options.gpu_type else ''}{options.gpus}"
+    if need.gpus:
+        yield f"--gres=gpu:{f'{options.gpu_type}:' if options.gpu_type else ''}{need.gpus:.0f}"
     if options.time:
         yield f"--time={options.time}"
     if options.partition:

@@ -23,8 +23,9 @@ from paribus.report.measures import (
     value_of,
 )
 from paribus.stats.compare import ALPHA, holm
-from paribus.stats.intervals import Estimate, Noise, difference_interval, mean_interval, welch_interval
+from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval, mean_interval, welch_interval
 from paribus.stats.power import detectable_effect, seeds_needed
+from paribus.stats.sequential import adjusted, at_look, shares
 
 if TYPE_CHECKING:
     from paribus.stats.problems import Array, Parts
@@ -77,9 +78,10 @@ class Effect:
     @property
     def detectable(self) -> float | None:
         """Smallest true difference that this study could show at the observed spread."""
-        if not self.supported or not self.estimate.sd:
+        e = self.estimate
+        if not self.supported or not e.sd:
             return None
-        return detectable_effect(self.estimate.n, self.estimate.sd, paired=self.paired)
+        return detectable_effect(e.n, e.sd, paired=self.paired, alpha=ALPHA * (1 - e.level) / (1 - LEVEL))
 
 
 def contrast(arms: Sequence[tuple[float, Values]], *, paired: bool, noise: Noise | None = None) -> Effect | None:
@@ -208,7 +210,13 @@ class Analysis:
         """Return the arm's mean over seeds; ``None`` if no seed has a number."""
         values = self.values(arm, measure)
         noise = self._noise([(1, arm, measure)], [values], paired=False)
-        return mean_interval([*values.values()], noise=noise) if values else None
+        return at_look(mean_interval([*values.values()], noise=noise), self.share) if values else None
+
+    @cached_property
+    def share(self) -> float:
+        """Share of the 5% that the look may spend at which the study stands; 1 for a study without looks."""
+        looks = self.plan.looks
+        return shares(looks.at, looks.spending)[self.plan.look - 1] if looks else 1.0
 
     def contrast(self, weights: Mapping[str, float], measure: Measure) -> Effect | None:
         """Return the weighted sum of arms, uncorrected; ``None`` without arms or without data."""
@@ -228,7 +236,8 @@ class Analysis:
 
     def _from_values(self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool) -> Effect | None:
         arms = [(weight, used) for (weight, _, _), used in zip(terms, values, strict=True)]
-        return contrast(arms, paired=paired, noise=self._noise(terms, values, paired=paired))
+        effect = contrast(arms, paired=paired, noise=self._noise(terms, values, paired=paired))
+        return effect and replace(effect, estimate=at_look(effect.estimate, self.share))
 
     @cached_property
     def to_base(self) -> Mapping[str, Effect | None]:
@@ -247,7 +256,8 @@ class Analysis:
         margin = self.plan.margin
         if margin is None:
             return {}
-        found = {a: e.estimate.equivalence_p(margin) if e and e.supported else None for a, e in self.to_base.items()}
+        tests = {a: e.estimate.equivalence_p(margin) if e and e.supported else None for a, e in self.to_base.items()}
+        found = {a: None if p is None else adjusted(p, self.share) for a, p in tests.items()}
         return dict(zip(found, holm([*found.values()]), strict=True))
 
     def leaders(self, arms: Iterable[str]) -> frozenset[str]:

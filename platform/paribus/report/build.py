@@ -14,11 +14,14 @@ from paribus.report.design_effects import design_effects, order_tables
 from paribus.report.details import all_details, effects_table
 from paribus.report.effect_figures import contribution_figure, matrix_figures
 from paribus.report.efficiency import efficiency_figure
+from paribus.report.looks import with_looks
 from paribus.report.model import Figure, ReportModel, Table
 from paribus.report.pass_rates import pass_figure
 from paribus.report.provenance import provenance
 from paribus.report.reference import reference_tables
+from paribus.report.screen import screen_table
 from paribus.report.tables import behaviour_table, learning_table, score_table
+from paribus.study.growth import stage_text
 
 
 def build_report(data: StudyData) -> ReportModel:
@@ -29,11 +32,14 @@ def build_report(data: StudyData) -> ReportModel:
     """
     analysis = Analysis(data)
     ended = sum(r.outcome != "pending" for r in data.runs)
-    complete = ended == len(data.runs)
+    screening = data.plan.screen is not None and not data.plan.screen.confirmed
+    complete = ended == len(data.runs) and not screening
     finished = sum(r.outcome == "finished" for r in data.runs)
     status = (
         f"{'complete' if complete else 'incomplete'}: {ended} of {len(data.runs)} runs ended, {finished} as planned"
     )
+    status += f"; {stage_text(data.plan)}" if screening else ""
+    status += f"; beside them {len(data.screened)} of the screen" if data.screened else ""
     return ReportModel(
         study=data.plan.study,
         title=f"Ablation `{data.plan.study}`",
@@ -43,7 +49,7 @@ def build_report(data: StudyData) -> ReportModel:
         summary=tuple(sentences.summary(analysis)),
         words=tuple(sentences.words(analysis)),
         warnings=tuple(sentences.warnings(analysis)),
-        tables=tuple(_tables(analysis)),
+        tables=tuple(with_looks(analysis, t) for t in _tables(analysis)),
         figures=tuple(described(f) for f in _figures(analysis)),
         provenance=provenance(analysis),
     )
@@ -59,6 +65,9 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
             yield behaviour_table(analysis, design, chosen)
             yield from design_effects(analysis, design, chosen)
     yield from order_tables(analysis)
+    screen = screen_table(analysis)
+    if screen is not None:
+        yield screen
     both = contribution_table(analysis)
     if both is not None:
         yield both

@@ -19,10 +19,10 @@ from paribus.report.text import (
     p_text,
 )
 from paribus.stats.compare import ALPHA
-from paribus.stats.intervals import LEVEL
 from paribus.stats.many import Pooled, dunnett_p, dunnett_quantile, pooled
 from paribus.stats.problems import over_problems
 from paribus.stats.robust import better_share, iqm_interval
+from paribus.stats.sequential import adjusted, level_at
 
 ROBUST_FROM = 10
 """Seeds an arm from which interquartile means and probabilities of improvement are printed."""
@@ -94,7 +94,7 @@ def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell
             return effect_cell(effect, finished(analysis, arm))
         case "at_once":
             assert spread is not None  # else there is no such column
-            return _at_once(effect, spread, len(analysis.plan.arms) - 1)
+            return _at_once(analysis, effect, spread)
         case "problems":
             return _on_other_problems(analysis, arm, effect)
         case "detectable":
@@ -104,7 +104,7 @@ def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell
             words = "equivalent" if p is not None and p < ALPHA else "not shown"
             return Cell(text=words, note=f"p = {p_text(p)}".replace("= <", "< ") if p is not None else "", p_adjusted=p)
         case "iqm":
-            estimate = iqm_interval([*values.values()])
+            estimate = iqm_interval([*values.values()], level=level_at(analysis.share))
             ends = stored(estimate.low), stored(estimate.high)
             return Cell(
                 text=interval_text(estimate), value=stored(estimate.value), low=ends[0], high=ends[1], n=estimate.n
@@ -114,11 +114,12 @@ def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell
             return Cell(text=number(share, 2), value=stored(share), n=len(values))
 
 
-def _at_once(effect: Effect, spread: Pooled, comparisons: int) -> Cell:
-    e = effect.estimate
+def _at_once(analysis: Analysis, effect: Effect, spread: Pooled) -> Cell:
+    e, comparisons = effect.estimate, len(analysis.plan.arms) - 1
     errors = [(spread.sd * math.sqrt(2 / e.n), spread.df), *e.errors[1:]]  # the second is that of the evaluations
-    half = max(dunnett_quantile(comparisons=comparisons, df=round(df)) * se for se, df in errors)
+    half = max(dunnett_quantile(comparisons=comparisons, df=round(df), level=e.level) * se for se, df in errors)
     p = max(dunnett_p(e.value / se, comparisons=comparisons, df=round(df)) for se, df in errors)
+    p = adjusted(p, analysis.share)
     found = replace(e, se=max(se for se, _ in errors), low=e.value - half, high=e.value + half)
     note = f"p = {p_text(p)}".replace("= <", "< ")
     return Cell(
@@ -144,7 +145,7 @@ def _on_other_problems(analysis: Analysis, arm: str, effect: Effect) -> Cell:
     e, se = effect.estimate, math.sqrt(float(both.variance))
     if not se:
         return NOT_APPLICABLE
-    half = float(special.stdtrit(float(both.df), (1 + LEVEL) / 2)) * se
+    half = float(special.stdtrit(float(both.df), (1 + e.level) / 2)) * se
     found = replace(e, se=se, sd=se, low=e.value - half, high=e.value + half)
     ends = stored(found.low), stored(found.high)
     return Cell(text=interval_text(found, signed=True), value=stored(e.value), low=ends[0], high=ends[1], n=e.n)

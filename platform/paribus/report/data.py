@@ -68,12 +68,14 @@ class StudyData:
     Attributes:
         plan: what was planned.
         runs: the plan's runs, in its order.
+        screened: runs of its search; they choose settings, and enter no table of effects.
         provenance: what the numbers depend on and the plan does not hold: name to text (:mod:`.provenance`).
         published: tables of others that are shown beside.
     """
 
     plan: Plan
     runs: tuple[RunData, ...]
+    screened: tuple[RunData, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     published: tuple[Published, ...] = ()
 

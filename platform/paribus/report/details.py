@@ -24,6 +24,7 @@ from paribus.report.text import (
 )
 from paribus.stats.intervals import correlation, mean_interval, sign_flip_p
 from paribus.stats.power import CAP
+from paribus.stats.sequential import adjusted, at_look
 from paribus.study.plan import Row
 
 EXACT_FROM, EXACT_TO = 5, 16
@@ -136,7 +137,7 @@ def training_table(analysis: Analysis) -> Table | None:
     rows = []
     for arm, found in by_arm.items():
         values = [found.get(step, {}) for step in chosen]
-        estimates = [mean_interval([*v.values()]) if v else None for v in values]
+        estimates = [at_look(mean_interval([*v.values()]), analysis.share) if v else None for v in values]
         cells = (mean_cell(v, e, finished(analysis, arm), short=True) for v, e in zip(values, estimates, strict=True))
         rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
     return Table(
@@ -204,7 +205,7 @@ def pairs_table(analysis: Analysis) -> Table | None:
             continue
         cells = [_difference_of(effect, s) for s in seeds]
         cells += [_count(effect.estimate.n), effect_cell(effect, effect.estimate.n), _rho(analysis, arm, base)]
-        cells += [_exact_p(effect)] if exact else []
+        cells += [_exact_p(analysis, effect)] if exact else []
         rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
     return Table(
         key="pairs",
@@ -312,11 +313,11 @@ def _rho(analysis: Analysis, arm: str, base: str) -> Cell:
     return NOT_APPLICABLE if rho is None else Cell(text=number(rho, 1), value=float(f"{rho:.6g}"))
 
 
-def _exact_p(effect: Effect) -> Cell:
+def _exact_p(analysis: Analysis, effect: Effect) -> Cell:
     differences = [d for _, d in effect.by_seed]
     if not EXACT_FROM <= len(differences) <= EXACT_TO:
         return NOT_APPLICABLE
-    p = sign_flip_p(differences)
+    p = adjusted(sign_flip_p(differences), analysis.share)
     return Cell(text=p_text(p), value=float(f"{p:.6g}"), n=len(differences))
 
 

@@ -58,8 +58,13 @@ def follow_up(analysis: Analysis, study: Study, most: int) -> FollowUp:
         most: seeds an arm that may be asked for.
 
     Raises:
-        ParibusError: runs have not come to their end, or the file has other arms than were run.
+        ParibusError: runs have not come to their end, the study has a search, or the file has other arms than were run.
     """
+    if analysis.plan.screen is not None:
+        raise ParibusError(
+            f"`{analysis.plan.study}` has a search, which confirms what it finds on fresh seeds by itself. "
+            "`paribus next` is for studies whose arms are written out."
+        )
     _refuse_unfinished(analysis)
     rows = _drafts_by_arm(analysis, study)
     verdicts = {arm: _verdict(analysis, arm, effect, most) for arm, effect in analysis.to_base.items()}
@@ -162,7 +167,7 @@ def _lost(analysis: Analysis) -> Iterable[str]:
 
 
 def _changes(analysis: Analysis, study: Study, designs: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-    start = study.seeds.start + study.seeds.n
+    start = study.seeds.start + max(study.seeds.n, study.seeds.max or 0)
     n = max([*seeds, MIN_SEEDS, *([study.seeds.n] if "interactions" in designs else [])])
     return {
         "study": f"{study.study[:59]}-next",

@@ -7,6 +7,7 @@ from paribus.report.model import Column, Figure, Line, Panel, Table, TableRow, k
 from paribus.report.tables import finished, interval_notes, seeds_cell
 from paribus.report.text import MISSING, mean_cell
 from paribus.stats.intervals import Estimate, mean_interval
+from paribus.stats.sequential import at_look
 
 
 def pass_table(analysis: Analysis) -> Table | None:
@@ -77,7 +78,7 @@ def _by_arm(analysis: Analysis, ks: list[int]) -> dict[str, list[tuple[dict[int,
     for arm, by_seed in rates.items():
         if by_seed:
             each = [{seed: run[i] for seed, run in by_seed.items()} for i in range(len(ks))]
-            found[arm] = [(values, mean_interval([*values.values()])) for values in each]
+            found[arm] = [(v, at_look(mean_interval([*v.values()]), analysis.share)) for v in each]
     return found
 
 

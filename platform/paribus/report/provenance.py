@@ -10,6 +10,7 @@ from paribus.report.measures import LATE
 from paribus.stats.compare import ALPHA
 from paribus.stats.intervals import LEVEL
 from paribus.stats.power import POWER
+from paribus.study.growth import looks_text, screen_text
 from paribus.study.plan import Plan
 from paribus.track.folder import SHORT
 from paribus.track.metrics import METRIC_SCHEMA
@@ -55,6 +56,7 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "max new tokens": ", ".join(map(str, limits)),
         "evaluated every": f"{evaluate.every} steps",
         "seeds": ", ".join(map(str, plan.seeds)),
+        **_growth(plan),
         "runs": f"{len(outcomes)} planned: {counts}",
         "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
         "intervals": f"{LEVEL:.0%} Student t over training seeds; of scores never below the noise of the evaluations",
@@ -64,6 +66,15 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "equivalence": _equivalence(plan.margin),
         "late in training": f"last {LATE:.0%} of the steps",
     }
+
+
+def _growth(plan: Plan) -> dict[str, str]:
+    """Return the declared rule by which results added runs, and the plan that declared it."""
+    origin = plan.origin or plan.fingerprint
+    if plan.screen is not None:
+        used = plan.screen.optuna or "not asked yet"
+        return {"search": screen_text(plan.screen), "optuna": used, "declared in": origin}
+    return {"looks": looks_text(plan.looks), "declared in": origin} if plan.looks else {}
 
 
 def _equivalence(margin: float | None) -> str:

@@ -41,6 +41,12 @@ def read_study(reader: Reader, name: str) -> StudyData:
         StoreError: there is no such study.
     """
     study = reader.study(name)
+    data, results = read_runs(reader, study)
+    return replace(data, provenance=_provenance(reader, study, results))
+
+
+def read_runs(reader: Reader, study: StudyRecord) -> tuple[StudyData, Mapping[str, ResultRecord]]:
+    """Return what the runs of a study recorded, without provenance, and their results by fingerprint."""
     records = reader.runs_of(study.id)
     results = reader.results([r.fingerprint for r in records])
     attempts: dict[str, list[AttemptRecord]] = {}
@@ -48,7 +54,10 @@ def read_study(reader: Reader, name: str) -> StudyData:
         attempts.setdefault(attempt.fingerprint, []).append(attempt)
     plan = study.plan
     runs = tuple(_run(reader, plan, r, results.get(r.fingerprint), attempts.get(r.fingerprint, [])) for r in records)
-    return StudyData(plan=plan, runs=runs, provenance=_provenance(reader, study, results))
+    screen = {r.fingerprint for r in plan.screen.runs} if plan.screen else set[str]()
+    screened = tuple(r for r in runs if r.fingerprint in screen)
+    fresh = tuple(r for r in runs if r.fingerprint not in screen)
+    return StudyData(plan=plan, runs=fresh, screened=screened), results
 
 
 def _run(

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from paribus.report.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.design_effects import TestedDesign, tested_designs
 from paribus.report.details import Single, effect_measures, effects, singles
+from paribus.report.looks import where
 from paribus.report.measures import Measure, start_measure
 from paribus.report.text import decimals_for, interval_text, needed_text, number, p_text, precision
 from paribus.stats.compare import ALPHA
@@ -185,6 +186,9 @@ def _singles(analysis: Analysis) -> str:
 
 def _seeds_rule(analysis: Analysis) -> str:
     n = len(analysis.plan.seeds)
+    if analysis.plan.looks is not None:
+        few = "; with so few seeds all of this is indicative" if n < 5 else ""
+        return f"{where(analysis)}; intervals and p values are adjusted for the looks{few}."
     if n == 1:
         return "Each arm is a single run; training variance unknown: differences between arms are not tested."
     if n == 2:

@@ -243,6 +243,7 @@ def _question(kind: str) -> str:
         "pairs": "What does each trick do alone, and each two of them together?",
         "fractional": "How do the cells compare with the base? Effects of tricks: see the next table but one.",
         "one_at_a_time": "What does each value do to the base by itself?",
+        "search": "What do the tricks do when base and trick each have their best setting? Fresh seeds only.",
     }.get(kind, "How do the levels compare with the first row?")
 
 

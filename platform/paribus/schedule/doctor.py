@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from paribus.engines.base import GROUP
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError, StoreError
+from paribus.schedule.devices import REMEDY
 from paribus.schedule.probe import Answer, Probe
 from paribus.schedule.shipping import mlflow_is_installed
 from paribus.store.audit import INVARIANTS, audit, promise
@@ -83,6 +84,7 @@ def examine(home: Path, *, deep: bool = False) -> Iterator[Check]:
             yield database(reader, time.perf_counter() - begun)
             yield from invariants(seen)
             yield orphans(home, seen)
+            yield from cordoned(seen)
         except StoreError as error:
             missing = not (home / "runs").exists()
             yield Check(name="database", level="unknown" if missing else "critical", message=str(error))
@@ -171,6 +173,14 @@ def gpus() -> Check:
     names = [line.strip() for line in shown.splitlines() if line.strip()]
     counted = ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names))
     return Check(name="gpu", level="ok", message=counted or "nvidia-smi names no GPU: runs train on the CPU")
+
+
+def cordoned(seen: Snapshot) -> Iterator[Check]:
+    """Check that no GPU is kept from runs."""
+    for device in seen.devices:
+        if device.cordoned:
+            message = f"{device.name} of {device.host} gets no run: {device.cordoned}"
+            yield Check(name="cordon", level="warn", message=message, remedy=REMEDY)
 
 
 def mirror(home: Path, answer: Answer | None) -> Check:

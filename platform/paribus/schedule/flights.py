@@ -38,6 +38,7 @@ class _Flight:
         slots: GPUs that it holds, or one CPU slot.
         entered: when it was claimed.
         began: when its job was first seen to run; ``None`` before.
+        whole: names of the GPUs that it has for itself.
         capped: it was asked to end because its budget is used up.
     """
 
@@ -45,6 +46,7 @@ class _Flight:
     slots: float
     entered: float
     began: float | None = None
+    whole: tuple[str, ...] = ()
     capped: bool = False
 
 
@@ -79,9 +81,19 @@ class Flights:
         """Return those of them that were not asked to end for the sake of the budget."""
         return tuple(name for name in self.of(study) if not self._flights[name].capped)
 
-    def enter(self, name: str, study: str, gpus: float) -> None:
-        """Note an attempt that is about to be submitted."""
-        self._flights[name] = _Flight(study=study, slots=gpus or 1.0, entered=time.monotonic())
+    def slots(self, study: str) -> float:
+        """Return how many GPUs, or CPU slots, they hold."""
+        return sum(self._flights[name].slots for name in self.of(study))
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """The GPUs that an attempt has for itself whose processes may still be there, whatever its lease says."""
+        return frozenset(name for flight in self._flights.values() for name in flight.whole)
+
+    def enter(self, name: str, study: str, gpus: float, devices: tuple[str, ...] = ()) -> None:
+        """Note an attempt that is about to be submitted, and which GPUs it was given."""
+        whole = devices if gpus >= 1 else ()
+        self._flights[name] = _Flight(study=study, slots=gpus or 1.0, entered=time.monotonic(), whole=whole)
 
     def forget(self, name: str) -> None:
         """Forget an attempt that the engine refused."""
@@ -124,19 +136,22 @@ class Flights:
 
     # ---- every turn ------------------------------------------------------------------------------
 
-    def collect(self, *, stopping: bool) -> None:
+    def collect(self, *, stopping: bool) -> bool:
         """Let go of attempts whose processes have ended; those that reported nothing are settled.
 
         A job that the engine does not know may run all the same: it holds its run as long as it renews its lease.
 
         Args:
             stopping: all were asked to end.
+
+        Returns:
+            Whether any has ended.
         """
         statuses = self._engine.poll(tuple(self._flights))
         self._hold(statuses)
         ended = [n for n, s in statuses.items() if s.state in (JobState.ENDED, JobState.UNKNOWN)]
         if not ended:
-            return
+            return False
         live = {a.submit_name: a for a in self._store.live_attempts()}
         for name in ended:
             if name in live and statuses[name].state is JobState.UNKNOWN:
@@ -151,6 +166,7 @@ class Flights:
             held = flight.slots * max(LEAST_S, time.monotonic() - (flight.began or flight.entered))
             self._ended[flight.study] = (seconds + held, count + 1)
             del self._flights[name]
+        return True
 
     def _hold(self, statuses: Mapping[str, Status]) -> None:
         """Renew the leases of attempts that wait in the engine's queue, or are just starting: nobody else does yet."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from paribus.engines.base import Engine, JobState, Status
+from paribus.engines.base import Engine, JobState, Need, Status
 from paribus.errors import RunnerError
 from paribus.recipe.recipe import Recipe
 from paribus.schedule import prepare
@@ -24,6 +25,7 @@ class Preparation:
         home: home folder; logs are written to ``prepare/``, models and data to ``cache/``.
         runner: name of the runner.
         parts: one recipe for each job, by a name that is the same in every process.
+        need: what a job holds.
         say: takes one line for people.
 
     Attributes:
@@ -31,11 +33,18 @@ class Preparation:
     """
 
     def __init__(
-        self, engine: Engine, home: Path, runner: str, parts: Mapping[str, Recipe], say: Callable[[str], None]
+        self,
+        engine: Engine,
+        home: Path,
+        runner: str,
+        parts: Mapping[str, Recipe],
+        need: Need,
+        say: Callable[[str], None],
     ) -> None:
         self._engine = engine
         self._home = home
         self._runner = runner
+        self._need = need
         self._say = say
         self.parts = tuple(parts)
         session = secrets.token_hex(3)  # an engine may remember what an earlier session prepared
@@ -53,11 +62,11 @@ class Preparation:
             RunnerError: the runner cannot; the message holds the end of its log.
             EngineError: the engine will not take a job as it is.
         """
-        while self._waiting and self._engine.capacity() > 0:
+        while self._waiting and self._engine.capacity(self._need) > 0:
             name, recipe = self._waiting.popitem()
             spec = prepare.specification(self._runner, recipe, self._home / "cache", self._logs[name])
             self._say(f"preparing {recipe.model.name} for {recipe.task.kind}")
-            self._engine.submit(spec, name)
+            self._engine.submit(replace(spec, need=self._need), name)
             self._seen[name] = time.monotonic()
         statuses = self._engine.poll(tuple(self._seen))
         for name, status in statuses.items():

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paribus.errors import RunFolderError
-from paribus.health.detectors import Lamp, nan, worst
+from paribus.health.alive import nan
+from paribus.health.finding import Lamp, worst
 from paribus.store.reader import Reader
 from paribus.store.records import RunRecord, StudyRecord
 from paribus.store.states import LIVE, TERMINAL, RunState
@@ -61,7 +62,7 @@ class Follower:
     def __init__(self, reader: Reader, study: StudyRecord) -> None:
         self._reader = reader
         self._study = study
-        self._steps = {a.key: a.recipe.schedule.steps for a in study.plan.arms}
+        self._steps = {a.key: a.recipe.schedule.steps for a in study.plan.all_arms}
         self._runs: dict[tuple[str, int], _Followed] = {}
         self._begun: tuple[float, int] | None = None
 

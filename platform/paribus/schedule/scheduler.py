@@ -14,15 +14,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from paribus.engines.base import Engine, Spec
+from paribus.engines.base import Engine, Need, Spec
 from paribus.errors import EngineError, ParibusError, RunnerError, StoreError
 from paribus.schedule import prepare
+from paribus.schedule.devices import Devices
 from paribus.schedule.fair_share import Demand, Shares, choose
 from paribus.schedule.flights import GRACE_S, Flights
 from paribus.schedule.preparation import Preparation
 from paribus.store.budget import OVERRUN_S, shown_use
 from paribus.store.database import Unreachable
-from paribus.store.records import BudgetRecord, Claim, StudyRecord, unit_of
+from paribus.store.records import BudgetRecord, Claim, StudyRecord, Unit, unit_of
 from paribus.store.states import TERMINAL
 from paribus.store.store import Store
 from paribus.study.job import Job
@@ -36,6 +37,9 @@ CLAIMS = 8
 
 CHECK_S = 1.0
 """Seconds between two looks at what the attempts in flight have used of their budgets."""
+
+FULL_S = 1.0
+"""Seconds before a machine is asked again that had nothing for another run of a study, unless one of its jobs ends."""
 
 
 class Ending(StrEnum):
@@ -53,13 +57,17 @@ class _Served:
     """A study that is served.
 
     Attributes:
+        need: what each of its runs holds.
         preparation: what has to come to its end before the first run; ``None`` afterwards.
         broke: its budget has too little left for one more attempt.
+        full_until: when the machine is asked again that had nothing for another run.
     """
 
     study: StudyRecord
+    need: Need
     preparation: Preparation | None
     broke: bool = False
+    full_until: float = 0.0
 
 
 class Scheduler:
@@ -91,7 +99,9 @@ class Scheduler:
         self._worker = worker or worker_of(store.home)
         self._pause = pause
         self._flights = Flights(store, engine, self._worker, say)
+        self._devices = Devices(store, engine, host_of(self._worker), say)
         self._served: dict[int, _Served] = {}
+        self._units: dict[str, Unit] = {}
         self._prepared: set[tuple[str, str]] = set()
         self._shares = Shares()
         self._interrupts = self._obeyed = 0
@@ -129,16 +139,30 @@ class Scheduler:
     # ---- which studies ---------------------------------------------------------------------------
 
     def take_up(self, study: StudyRecord) -> None:
-        """Serve a study; one that is served already gets its new priority and weight."""
+        """Serve a study; one that is served already gets its new priority and weight.
+
+        Raises:
+            TooLarge: the engine will never have what a run of it asks for.
+        """
         if study.id in self._served:
             self._served[study.id].study = study
             return
+        need = self.need(study)
         unfinished = {arm for arm, state in self._store.tally(study.id) if state not in TERMINAL}
-        shared = prepare.shared_parts(a.recipe for a in study.plan.arms if a.key in unfinished)
+        shared = prepare.shared_parts(a.recipe for a in study.plan.all_arms if a.key in unfinished)
         parts = {n: recipe for n, recipe in shared.items() if (study.plan.runner, n) not in self._prepared}
         say = self._named(study)
-        made = Preparation(self._engine, self._store.home, study.plan.runner, parts, say) if parts else None
-        self._served[study.id] = _Served(study=study, preparation=made)
+        made = Preparation(self._engine, self._store.home, study.plan.runner, parts, need, say) if parts else None
+        self._served[study.id] = _Served(study=study, need=need, preparation=made)
+        self._units[study.name] = unit_of(need.gpus)
+
+    def need(self, study: StudyRecord) -> Need:
+        """Return what a run of a study holds.
+
+        Raises:
+            TooLarge: the engine will never have so much.
+        """
+        return self._engine.need(study.plan.resources)
 
     def drop(self, study_id: int) -> None:
         """Start no more runs of a study; what is in flight comes to its end."""
@@ -147,8 +171,9 @@ class Scheduler:
             preparation.cancel()
 
     def affords(self, study: str) -> bool:
-        """Return whether the budget of a study allows another attempt."""
-        return self._budget(study).allows_another
+        """Return whether the budget of a study allows another attempt, as far as it was seen what its runs hold."""
+        unit = self._units.get(study)
+        return self._store.affords(study) if unit is None else self._store.budget(study, unit).allows_another
 
     # ---- the loop --------------------------------------------------------------------------------
 
@@ -180,7 +205,10 @@ class Scheduler:
 
     def turn(self) -> Mapping[int, Ending]:
         """Take one turn; return the studies that are not served any more, and why."""
-        self._flights.collect(stopping=self.interrupted)
+        if self._flights.collect(stopping=self.interrupted):
+            self._devices.left()
+            for served in self._served.values():
+                served.full_until = 0.0
         self._flights.expire()
         if self._interrupts > self._obeyed:
             self._stop()
@@ -240,49 +268,56 @@ class Scheduler:
     # ---- new attempts ----------------------------------------------------------------------------
 
     def _claim(self) -> None:
-        asking = {n: s for n, s in self._served.items() if s.preparation is None and not self._still_broke(s)}
-        while asking and (free := self._engine.capacity()) > 0:
-            number, count = self._next([s.study for s in asking.values()], min(free, CLAIMS))
+        asking = {n: s for n, s in self._served.items() if self._asks(s)}
+        while asking := {n: s for n, s in asking.items() if self._engine.capacity(s.need) > 0}:
+            number, count = self._next([s.study for s in asking.values()])
             served, where = asking[number], {"engine": self._engine.name, "worker": self._worker}
-            claims = self._store.claim_many(number, count, gpus=self._engine.gpus_per_run, **where)
+            count = min(count, self._engine.capacity(served.need))
+            pool = self._devices.pool(served.need, self._flights.busy)
+            claims = self._store.claim_many(number, count, gpus=served.need.gpus, pool=pool, **where)
             if not claims:
                 del asking[number]
                 served.broke = self._is_broke(served)
+                served.full_until = time.monotonic() + FULL_S if pool else 0.0
                 continue
             try:
-                self._start_all(served.study, claims)
+                self._start_all(served, claims)
             except Unreachable:
                 raise
             except (EngineError, StoreError) as error:
                 del asking[number]
                 self._trouble(served, error)
 
-    def _next(self, studies: Sequence[StudyRecord], most: int) -> tuple[int, int]:
+    def _asks(self, served: _Served) -> bool:
+        ready = served.preparation is None and time.monotonic() >= served.full_until
+        return ready and not self._still_broke(served)
+
+    def _next(self, studies: Sequence[StudyRecord]) -> tuple[int, int]:
         """Return the study that begins the next run, and how many it begins before another one is due."""
         demands = {s.id: self._demand(s) for s in studies}
         chosen, self._shares = choose(self._shares, tuple(demands.values()))
-        for count in range(1, most):
+        for count in range(1, CLAIMS):
             more = demands[chosen]
             demands[chosen] = replace(more, used=more.used + more.cost)
             if choose(self._shares, tuple(demands.values()))[0] != chosen:
                 return chosen, count
-        return chosen, most
+        return chosen, CLAIMS
 
     def _demand(self, study: StudyRecord) -> Demand:
         used, cost = self._flights.use(study.name)
         return Demand(study=study.id, priority=study.priority, weight=study.weight, used=used, cost=cost)
 
-    def _start_all(self, study: StudyRecord, claims: Sequence[Claim]) -> None:
+    def _start_all(self, served: _Served, claims: Sequence[Claim]) -> None:
         for number, claim in enumerate(claims, 1):
             try:
-                self._start(study, claim)
+                self._start(served, claim)
             except (EngineError, StoreError):
                 for unstarted in claims[number:]:
                     self._store.release(unstarted.run_id, unstarted.token, "the one before it could not be started")
                 raise
 
-    def _start(self, study: StudyRecord, claim: Claim) -> None:
-        plan = study.plan
+    def _start(self, served: _Served, claim: Claim) -> None:
+        study, plan = served.study, served.study.plan
         arm = plan.arm(claim.arm)
         folder = RunFolder.of(self._store.home, claim.fingerprint, claim.token)
         try:
@@ -307,8 +342,8 @@ class Scheduler:
         )
         folder.job.write_text(job.model_dump_json(indent=1))
         arguments = (str(folder.path), str(self._office), str(claim.run_id))
-        spec = Spec(module="paribus.schedule.supervisor", arguments=arguments)
-        self._flights.enter(claim.submit_name, study.name, self._engine.gpus_per_run)
+        spec = Spec(module="paribus.schedule.supervisor", arguments=arguments, need=served.need, gpus=claim.devices)
+        self._flights.enter(claim.submit_name, study.name, claim.gpus, claim.devices)
         self._named(study)(f"{arm.label}, seed {claim.seed}: attempt {claim.token}")
         try:
             external_id = self._engine.submit(spec, claim.submit_name)
@@ -320,8 +355,8 @@ class Scheduler:
 
     # ---- the budgets -----------------------------------------------------------------------------
 
-    def _budget(self, study: str) -> BudgetRecord:
-        return self._store.budget(study, unit_of(self._engine.gpus_per_run))
+    def _budget(self, served: _Served) -> BudgetRecord:
+        return self._store.budget(served.study.name, unit_of(served.need.gpus))
 
     def _still_broke(self, served: _Served) -> bool:
         served.broke = served.broke and self._is_broke(served)
@@ -329,7 +364,7 @@ class Scheduler:
 
     def _is_broke(self, served: _Served) -> bool:
         """Tell whether a budget has too little left for one more attempt; what is in flight may need less."""
-        budget = self._budget(served.study.name)
+        budget = self._budget(served)
         if not budget.allows_another and not served.broke:
             self._named(served.study)(
                 f"the budget has too little left ({shown_use(budget)}; another run may need "
@@ -346,10 +381,10 @@ class Scheduler:
         for served in self._served.values():
             name = served.study.name
             fresh = self._flights.fresh(name)
-            budget = self._budget(name) if fresh else None
+            budget = self._budget(served) if fresh else None
             if budget is None or not budget.used_up:
                 continue
-            most = len(self._flights.of(name)) * (self._engine.gpus_per_run or 1.0) * OVERRUN_S / 3600
+            most = self._flights.slots(name) * OVERRUN_S / 3600
             self._named(served.study)(
                 f"the budget is used up ({shown_use(budget)}): the runs write a checkpoint and end; "
                 f"{most:.3g} more at most"
@@ -364,3 +399,8 @@ class Scheduler:
 def worker_of(home: Path) -> str:
     """Return who the scheduler of a home folder on this machine is: two folders may share one database."""
     return f"{socket.gethostname()}/{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:8]}"
+
+
+def host_of(worker: str) -> str:
+    """Return the machine of a scheduler."""
+    return worker.partition("/")[0]

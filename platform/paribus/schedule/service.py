@@ -9,7 +9,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from paribus.engines.base import load_engine
+from paribus.engines.options import engine_settings
 from paribus.errors import ParibusError, RunFolderError
+from paribus.schedule.growth import Grown, added_text, grow, ungrown
 from paribus.schedule.holder import SCHEDULER, hold
 from paribus.schedule.progress import Display, Follower
 from paribus.schedule.reports import Reports
@@ -43,7 +46,9 @@ class Ended:
     counts: Mapping[RunState, int]
 
 
-def serve(settings: Settings, display: Display, *, reports: Path, until_idle: bool = False) -> tuple[Ended, ...]:
+def serve(
+    settings: Settings, display: Display, *, reports: Path, until_idle: bool = False, grown: Grown = ungrown
+) -> tuple[Ended, ...]:
     """Serve the studies of a home folder until somebody asks to stop.
 
     Args:
@@ -51,6 +56,7 @@ def serve(settings: Settings, display: Display, *, reports: Path, until_idle: bo
         display: where it says what it does.
         reports: folder in which each study that ends gets a folder with its report.
         until_idle: end when there is nothing left to do.
+        grown: what studies that grow ask for next.
 
     Returns:
         What has ended meanwhile, in that order.
@@ -67,11 +73,12 @@ def serve(settings: Settings, display: Display, *, reports: Path, until_idle: bo
         shipper = start_shipper(home, stack, display)
         waiting = [s for s in store.entries() if s.open]
         runner = store.numbered(waiting[-1].id).plan.runner if waiting else "native"
-        scheduler = stack.enter_context(workplace(store, settings, runner, display, pause=True))
+        engine = load_engine(settings.engine)(engine_settings(runner, home, settings.slots, settings.options))
+        scheduler = stack.enter_context(workplace(store, engine, display, pause=True))
         display.say(f"serving {home} on the engine {settings.engine}: paribus submit STUDY.yaml --home {home}")
         written = Reports(home, reports, display.say)
         stack.callback(written.close)
-        service = _Service(store, scheduler, shipper, display, written, until_idle=until_idle)
+        service = _Service(store, scheduler, shipper, display, written, grown, until_idle=until_idle)
         scheduler.run(service.wait, service.enough)
         trouble = drain(shipper, display)
         display.say(trouble or ("nothing is left to do" if until_idle and not scheduler.interrupted else "stopped"))
@@ -88,6 +95,7 @@ class _Service:
         shipper: ShipperProcess | None,
         display: Display,
         reports: Reports,
+        grown: Grown,
         *,
         until_idle: bool,
     ) -> None:
@@ -96,6 +104,7 @@ class _Service:
         self._shipper = shipper
         self._display = display
         self._reports = reports
+        self._grown = grown
         self._until_idle = until_idle
         self._code: dict[str, str] = {}
         self._followers: dict[int, Follower] = {}
@@ -131,7 +140,8 @@ class _Service:
         """Tell what has ended, and whether that was all."""
         self._over.update(ended)
         for number in list(self._over):
-            self._tell_end(number, self._over[number])
+            if self._over[number] is not Ending.COMPLETE or not self._grows(number):
+                self._tell_end(number, self._over[number])
             del self._over[number]
         if self._scheduler.interrupted:
             return self._scheduler.idle
@@ -204,6 +214,7 @@ class _Service:
         arm, first = plan.arm(plan.base), next((r for r in plan.runs if r.arm == plan.base), None)
         try:
             runner = load_runner(plan.runner)
+            self._scheduler.need(study)
             code = runner.code_fingerprint(arm.recipe)
             data, model = runner.data_fingerprint(arm.recipe), runner.model_fingerprint(arm.recipe)
         except ParibusError as error:
@@ -214,6 +225,23 @@ class _Service:
         if first is not None and now(first.seed) != first.fingerprint:
             return "code, data or model are not those that it was submitted with: submit it again, with its file."
         return ""
+
+    def _grows(self, number: int) -> bool:
+        """Submit what a study asks for that has come to the end of its runs; it is taken up at the next look."""
+        study = self._store.numbered(number)
+        try:
+            later = grow(self._store, study, self._grown)
+        except Unreachable:
+            raise
+        except ParibusError as error:
+            self._store.pause(number, str(error))
+            self._over[number] = Ending.PAUSED
+            return False
+        if later is None:
+            return False
+        self._followers.pop(number, None)
+        self._display.say(f"{study.name}: {added_text(study, later)}")
+        return True
 
     # ---- what to say -----------------------------------------------------------------------------
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paribus.engines.base import Engine, EngineSettings, load_engine
-from paribus.engines.options import FILE as OPTIONS_FILE
+from paribus.engines.base import Engine, load_engine, refuse_too_large
+from paribus.engines.options import engine_settings
 from paribus.schedule.follow import follow
+from paribus.schedule.growth import Grown, added_text, grow, submit, ungrown
 from paribus.schedule.holder import hold, holder_of
 from paribus.schedule.ledger import unshipped
 from paribus.schedule.office import Office
@@ -21,6 +22,7 @@ from paribus.schedule.progress import Display, Follower
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.shipping import ShipperProcess, mlflow_is_installed
 from paribus.store.database import Unreachable
+from paribus.store.recorded import recorded_runs
 from paribus.store.records import StudyRecord
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -67,8 +69,8 @@ class Summary:
     seconds: float
 
 
-def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
-    """Submit a plan, or go on with it, and stay until it has come to its end.
+def run_study(plan: Plan, settings: Settings, display: Display, grown: Grown = ungrown) -> Summary:
+    """Submit a plan, or go on with it and with what has grown from it, and stay until it has come to its end.
 
     Where a `paribus scheduler` serves the home folder the study is left to it, and only followed.
 
@@ -86,7 +88,11 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         if not served:
             stack.enter_context(hold(home, "paribus run", settings.engine))
         store = stack.enter_context(Store.open(home))
-        study = store.add_study(plan)
+        made = engine_settings(plan.runner, home, settings.slots, settings.options)
+        recorded = recorded_runs(home, [r.fingerprint for r in plan.runs])
+        if not served and plan.resources.declared and len(recorded) < len(plan.runs):
+            refuse_too_large(plan.resources, settings.engine, made)
+        study = submit(store, plan, grown)
         runs = store.runs_of(study.id)
         trained = not all(r.terminal for r in runs)
         ending, mirror = Ending.COMPLETE, ""
@@ -94,11 +100,12 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         if trained and study.paused:
             ending, trained = Ending.PAUSED, False
         if served and trained:
-            ending = follow(store, study, display)
+            ending, study = _follow(store, study, display, grown)
         elif not served and (trained or unshipped(home, attempted)):
             shipper = start_shipper(home, stack, display)
             if trained:
-                ending = _train(store, study, settings, shipper, display)
+                engine = load_engine(settings.engine)(made)
+                ending, study = _train(store, study, engine, shipper, display, grown)
             mirror = drain(shipper, display)
         counts = dict(store.counts(study.id))
         paused = store.paused(study.id)
@@ -108,53 +115,78 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
     )
 
 
+def _follow(store: Store, study: StudyRecord, display: Display, grown: Grown) -> tuple[Ending, StudyRecord]:
+    """Follow a study and what grows from it; the scheduler that serves it asks the same and submits the same."""
+    while True:
+        ending = follow(store, study, display)
+        later = grow(store, study, grown) if ending is Ending.COMPLETE else None
+        if later is None:
+            return ending, study
+        study = later
+
+
 def _train(
-    store: Store, study: StudyRecord, settings: Settings, shipper: ShipperProcess | None, display: Display
+    store: Store,
+    study: StudyRecord,
+    engine: Engine,
+    shipper: ShipperProcess | None,
+    display: Display,
+    grown: Grown,
+) -> tuple[Ending, StudyRecord]:
+    with workplace(store, engine, display) as scheduler:
+        if study.plan.resources.declared:
+            display.say(f"the study asks for {study.plan.resources.about()} a run")
+        while True:
+            ending = _train_plan(store, study, scheduler, shipper, display)
+            later = grow(store, study, grown) if ending is Ending.COMPLETE else None
+            if later is None:
+                return ending, study
+            display.say(added_text(study, later))
+            study = later
+
+
+def _train_plan(
+    store: Store, study: StudyRecord, scheduler: Scheduler, shipper: ShipperProcess | None, display: Display
 ) -> Ending:
-    with workplace(store, settings, study.plan.runner, display) as scheduler:
-        follower = Follower(store, study)
-        pause, looked, endings = threading.Event(), [0.0], dict[int, Ending]()
+    follower = Follower(store, study)
+    pause, looked, endings = threading.Event(), [0.0], dict[int, Ending]()
 
-        def wait() -> None:
-            now = time.monotonic()
-            if now - looked[0] >= LOOK_S:
-                looked[0] = now
-                with suppress(Unreachable):  # the scheduler tells
-                    display.show(follower.view(now))
-                if shipper is not None:
-                    shipper.ensure()
-            pause.wait(PERIOD_S)
+    def wait() -> None:
+        now = time.monotonic()
+        if now - looked[0] >= LOOK_S:
+            looked[0] = now
+            with suppress(Unreachable):  # the scheduler tells
+                display.show(follower.view(now))
+            if shipper is not None:
+                shipper.ensure()
+        pause.wait(PERIOD_S)
 
-        def enough(ended: Mapping[int, Ending]) -> bool:
-            endings.update(ended)
-            return study.id in endings and scheduler.idle
+    def enough(ended: Mapping[int, Ending]) -> bool:
+        endings.update(ended)
+        return study.id in endings and scheduler.idle
 
-        scheduler.take_up(study)
-        scheduler.run(wait, enough)
-        display.show(follower.view(time.monotonic()))
-        return endings[study.id]
+    scheduler.take_up(study)
+    scheduler.run(wait, enough)
+    display.show(follower.view(time.monotonic()))
+    return endings[study.id]
 
 
 @contextmanager
-def workplace(
-    store: Store, settings: Settings, runner: str, display: Display, *, pause: bool = False
-) -> Iterator[Scheduler]:
-    """Yield a scheduler with its engine and its office, which has cleared up after the one before.
+def workplace(store: Store, engine: Engine, display: Display, *, pause: bool = False) -> Iterator[Scheduler]:
+    """Yield a scheduler with its office, which has cleared up after the one before; close the engine at the end.
 
     Ctrl-C and SIGTERM stop it with grace, a second one by force.
 
     Args:
         store: the store, open for writing.
-        settings: which engine.
-        runner: the runner that the engine may import ahead of time.
+        engine: where runs are started.
         display: where it says what it does.
         pause: whether it pauses studies that cannot be prepared or started, instead of raising.
 
     Raises:
-        EngineError: the engine is not there.
+        EngineError: the engine cannot be reached from its jobs.
     """
     with ExitStack() as stack:
-        engine = _engine(runner, settings, store.home)
         office = Office(store, engine.reach)
         stack.callback(office.close)
         stack.callback(engine.close)
@@ -164,13 +196,6 @@ def workplace(
         stack.enter_context(_interrupts(scheduler, display))
         scheduler.reconcile()
         yield scheduler
-
-
-def _engine(runner: str, settings: Settings, home: Path) -> Engine:
-    found = home / OPTIONS_FILE
-    options = settings.options or (found if found.exists() else None)
-    arguments = EngineSettings(runner=runner, folder=home / "engine", slots=settings.slots, options=options)
-    return load_engine(settings.engine)(arguments)
 
 
 def start_shipper(home: Path, stack: ExitStack, display: Display) -> ShipperProcess | None:

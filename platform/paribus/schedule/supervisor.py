@@ -23,7 +23,8 @@ from typing import Any
 from paribus.engines.base import GRACE, INLINE
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
-from paribus.health.detectors import Finding, dead_run, nan
+from paribus.health.alive import dead_run, nan
+from paribus.health.finding import Finding
 from paribus.schedule.ask import ask
 from paribus.schedule.child import INTERRUPTED, Child, Forked, Inside, redirect_output
 from paribus.schedule.signature import describe_exit, failure_in

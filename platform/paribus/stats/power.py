@@ -81,13 +81,14 @@ def seeds_needed(difference: float, sd: float, *, paired: bool, alpha: float = A
     return high
 
 
-def detectable_effect(n: int, sd: float, *, paired: bool) -> float:
+def detectable_effect(n: int, sd: float, *, paired: bool, alpha: float = ALPHA) -> float:
     """Return the smallest true difference that ``n`` seeds an arm detect with 80% power.
 
     Args:
         n: pairs, or seeds in each of the two arms; 2 or more.
         sd: standard deviation of the paired differences, or of one arm's scores.
         paired: whether seeds are paired.
+        alpha: two-sided error rate.
 
     Raises:
         ValueError: ``n`` is below 2, or ``sd`` is negative.
@@ -96,5 +97,5 @@ def detectable_effect(n: int, sd: float, *, paired: bool) -> float:
         raise ValueError(f"two seeds or more and a standard deviation are needed, got n = {n}, sd = {sd}")
     from scipy import optimize
 
-    effect = optimize.brentq(lambda d: power(d, n, paired=paired) - POWER, 1e-6, 60.0, xtol=1e-9)
+    effect = optimize.brentq(lambda d: power(d, n, paired=paired, alpha=alpha) - POWER, 1e-6, 1e4, xtol=1e-9)
     return float(effect) * sd

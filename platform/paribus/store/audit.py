@@ -95,7 +95,7 @@ def _i2(s: Snapshot) -> Iterator[Violation]:
 
 
 def _i3(s: Snapshot) -> Iterator[Violation]:
-    """No two attempts hold one run at the same time."""
+    """No two attempts hold one run at the same time, nor together more than the whole of a GPU."""
     for run, attempts in _grouped(s.attempts, lambda a: a.run_id).items():
         for earlier, later in pairwise(sorted(attempts, key=lambda a: a.token)):
             if earlier.ended_at is None or earlier.ended_at > later.claimed_at + CLOCK_S:
@@ -105,6 +105,25 @@ def _i3(s: Snapshot) -> Iterator[Violation]:
                     message="the later one claimed the run before the earlier one had ended",
                     remedy=f"Was the clock of the database set back by more than {CLOCK_S:g} s? If not: {_ASK}",
                 )
+    names = {d.id: f"GPU {d.name} of {d.host}" for d in s.devices}
+    tried = {(a.run_id, a.token): a for a in s.attempts}
+    for device, leases in _grouped(s.leases, lambda lease: lease.device_id).items():
+        holders = [(tried[key], lease.share) for lease in leases if (key := (lease.run_id, lease.token)) in tried]
+        for held, crowd in _crowds(holders):
+            rows = ", ".join(f"run {a.run_id} attempt {a.token}" for a in crowd)
+            message = f"they held {held:.3g} of the {names.get(device, f'device {device}')} at the same time"
+            yield Violation(invariant="I3", rows=rows, message=message)
+
+
+def _crowds(holders: Iterable[tuple[AttemptRecord, float]]) -> Iterator[tuple[float, list[AttemptRecord]]]:
+    """Yield what attempts held of a device, and which, wherever it was more than the whole."""
+    open_: list[tuple[AttemptRecord, float]] = []
+    for attempt, share in sorted(holders, key=lambda h: (h[0].claimed_at, h[0].run_id, h[0].token)):
+        until = attempt.claimed_at + CLOCK_S
+        open_ = [(a, part) for a, part in open_ if a.ended_at is None or a.ended_at > until]
+        open_.append((attempt, share))
+        if (held := sum(part for _, part in open_)) > 1 + TINY_S:
+            yield held, [a for a, _ in open_]
 
 
 def _i4(s: Snapshot) -> Iterator[Violation]:
@@ -113,7 +132,7 @@ def _i4(s: Snapshot) -> Iterator[Violation]:
     tokens = {r.fingerprint[:SHORT]: r.token for r in s.runs}
     linked = {(link.study_id, runs[link.run_id].fingerprint) for link in s.links if link.run_id in runs}
     for study in s.studies:
-        lost = [p.fingerprint for p in study.plan.runs if (study.id, p.fingerprint) not in linked]
+        lost = [p.fingerprint for p in study.plan.all_runs if (study.id, p.fingerprint) not in linked]
         if lost:
             rows = f"study {study.id} ({study.name}), runs {_listed(f[:SHORT] for f in lost)}"
             yield Violation(invariant="I4", rows=rows, message="the plan asks for runs that are not there")
@@ -266,7 +285,7 @@ def _i9(s: Snapshot) -> Iterator[Violation]:
         message = f"it is {runs[row].state if row in runs else 'unknown'}, which does not fit its result"
         yield Violation(invariant="I9", rows=f"run {row}", message=message)
     for study in s.studies:
-        declared = Counter(p.arm for p in study.plan.runs)
+        declared = Counter(p.arm for p in study.plan.all_runs)
         for arm, count in (declared - Counter(k.arm for k in s.links if k.study_id == study.id)).items():
             rows = f"study {study.id} ({study.name}), arm {arm}"
             yield Violation(invariant="I9", rows=rows, message=f"{count} of its {declared[arm]} runs are missing")

@@ -14,10 +14,12 @@ from paribus.errors import StoreError, did_you_mean
 from paribus.store import tables as t
 from paribus.store.budget import UNITS, budget_record, live_use
 from paribus.store.database import FILE, Database, database_url
+from paribus.store.devices import devices_of
 from paribus.store.migrate import refuse_other_revision
 from paribus.store.records import (
     AttemptRecord,
     BudgetRecord,
+    DeviceRecord,
     EventRecord,
     ResultRecord,
     RunRecord,
@@ -28,6 +30,7 @@ from paribus.store.records import (
 )
 from paribus.store.states import TERMINAL, RunState
 from paribus.store.submit import PLAN
+from paribus.study.plan import Plan
 
 _BATCH = 500
 
@@ -139,6 +142,17 @@ class Reader:
                 found |= {row.fingerprint: RunState(row.state) for row in connection.execute(query)}
         return found
 
+    def newest_of(self, plan: Plan) -> Plan:
+        """Return the plan to go on with: the largest that has grown from this one and was submitted, else itself.
+
+        What it may spend and what it says to people are those of the plan that is given.
+        """
+        query = sa.select(t.study.c.plan).where(t.study.c.name == plan.study)
+        with self.database.read() as connection:
+            texts = connection.execute(query).scalars().all()
+        found = [p for p in map(PLAN.validate_json, texts) if p.origin == plan.fingerprint]
+        return max(found, key=lambda p: len(p.all_runs)).under(plan) if found else plan
+
     def paused(self, study_id: int) -> str:
         """Return why no run of a study is claimed; empty if they are."""
         with self.database.read() as connection:
@@ -171,9 +185,11 @@ class Reader:
     def _runs(self, study_id: int, query: sa.Select[Any]) -> tuple[RunRecord, ...]:
         with self.database.read() as connection:
             rows = connection.execute(query).all()
-            if study_id not in self._labels:  # a study's row never changes
+            if study_id not in self._labels:  # a plan's labels never change
                 plan = connection.execute(sa.select(t.study.c.plan).where(t.study.c.id == study_id)).scalar()
-                self._labels[study_id] = {a["key"]: a["label"] for a in json.loads(plan or '{"arms": []}')["arms"]}
+                known = json.loads(plan or '{"arms": []}')
+                arms = [*(known.get("screen") or {"arms": []})["arms"], *known["arms"]]
+                self._labels[study_id] = {a["key"]: a["label"] for a in arms}
         return tuple(_run(row, self._labels[study_id][row.arm]) for row in rows)
 
     def counts(self, study_id: int) -> Mapping[RunState, int]:
@@ -252,6 +268,11 @@ class Reader:
         with self.database.read() as connection:
             rows = connection.execute(query).all()
         return tuple(event_record(row) for row in rows)
+
+    def devices(self, host: str | None = None) -> tuple[DeviceRecord, ...]:
+        """Return the devices of a host, or of all."""
+        with self.database.read() as connection:
+            return devices_of(connection, host)
 
     def budget(self, study: str, unit: Unit) -> BudgetRecord:
         """Return what all plans of a name may spend and have spent."""

@@ -108,7 +108,12 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The right to make one attempt at a run, as long as the lease is renewed under the token."""
+    """The right to make one attempt at a run, as long as the lease is renewed under the token.
+
+    Attributes:
+        gpus: GPUs held; 0: a CPU slot.
+        devices: names of those that were leased from the store; empty where the engine's cluster chooses.
+    """
 
     run_id: int
     fingerprint: str
@@ -116,6 +121,8 @@ class Claim:
     seed: int
     token: int
     submit_name: str
+    gpus: float
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +133,7 @@ class AttemptRecord:
         outcome: the move that ended it, e.g. ``succeed``; empty while it is live.
         study_id: the study that it was claimed for, and is charged to.
         gpus: GPUs held; 0: a CPU slot.
+        cpus: CPU cores held of ``worker``; 0: they are not counted.
         cap: what its study might spend when it was claimed; ``None``: anything. This and the next two: see
             :class:`BudgetRecord` for the unit.
         reserved: set aside for it until its end.
@@ -141,6 +149,7 @@ class AttemptRecord:
     submit_name: str
     external_id: str
     gpus: float
+    cpus: float
     claimed_at: float
     started_at: float | None
     ended_at: float | None
@@ -150,6 +159,40 @@ class AttemptRecord:
     cap: float | None
     reserved: float
     charged: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceRecord:
+    """What runs can hold of a host: a GPU, or its CPU cores together.
+
+    Attributes:
+        name: UUID or number of a GPU; ``cpu``.
+        amount: 1 for a GPU, else cores.
+        memory: GiB of a GPU; 0: unknown.
+        idle: GiB that were in use when none of our runs held it, the least that was seen.
+        cordoned: why no run gets it; empty if runs do.
+        held: how much of it the attempts that have not ended hold.
+    """
+
+    id: int
+    host: str
+    kind: str
+    name: str
+    amount: float
+    memory: float
+    idle: float
+    cordoned: str
+    held: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRecord:
+    """What an attempt holds of a device until it ends."""
+
+    run_id: int
+    token: int
+    device_id: int
+    share: float
 
 
 @dataclass(frozen=True, kw_only=True)

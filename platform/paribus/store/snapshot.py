@@ -13,8 +13,16 @@ from paribus.errors import RunFolderError
 from paribus.recipe.recipe import canonical_json
 from paribus.store import tables as t
 from paribus.store.budget import budget_record
+from paribus.store.devices import devices_of
 from paribus.store.reader import Reader, attempt_record, attempts, event_record, study_record
-from paribus.store.records import AttemptRecord, BudgetRecord, EventRecord, StudyRecord
+from paribus.store.records import (
+    AttemptRecord,
+    BudgetRecord,
+    DeviceRecord,
+    EventRecord,
+    LeaseRecord,
+    StudyRecord,
+)
 from paribus.store.states import TERMINAL, RunState
 from paribus.track.folder import SHORT, RunFolder, read_json
 
@@ -93,6 +101,8 @@ class Snapshot:
     links: tuple[Link, ...] = ()
     runs: tuple[RunRow, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
+    devices: tuple[DeviceRecord, ...] = ()
+    leases: tuple[LeaseRecord, ...] = ()
     budgets: tuple[BudgetRecord, ...] = ()
     results: tuple[ResultRow, ...] = ()
     events: tuple[EventRecord, ...] = field(default=(), repr=False)
@@ -114,6 +124,8 @@ def snapshot(reader: Reader, *, folders: bool = True, deep: bool = False) -> Sna
         links = tuple(Link(**r._mapping) for r in c.execute(_columns(t.study_run, Link)))
         runs = tuple(RunRow(**{**r._mapping, "state": RunState(r.state)}) for r in c.execute(_columns(t.run, RunRow)))
         tried = tuple(attempt_record(r) for r in c.execute(attempts().order_by(*order)))
+        devices = devices_of(c, None)
+        leases = tuple(LeaseRecord(**r._mapping) for r in c.execute(_columns(t.lease, LeaseRecord)))
         budgets = tuple(budget_record(r) for r in c.execute(sa.select(t.budget)))
         results = tuple(ResultRow(**r._mapping) for r in c.execute(_columns(t.result, ResultRow)))
         events = tuple(event_record(r) for r in c.execute(sa.select(t.event).order_by(t.event.c.id)))
@@ -126,6 +138,8 @@ def snapshot(reader: Reader, *, folders: bool = True, deep: bool = False) -> Sna
         links=links,
         runs=runs,
         attempts=tried,
+        devices=devices,
+        leases=leases,
         budgets=budgets,
         results=results,
         events=events,

@@ -6,18 +6,20 @@ changed where this is still the newest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 import sqlalchemy as sa
 
+from paribus.engines.base import Device
 from paribus.errors import LostLease, StoreError
 from paribus.recipe.recipe import canonical_json
 from paribus.store import statements
 from paribus.store import tables as t
 from paribus.store.budget import locked, reserve
 from paribus.store.database import Database, again, database_url
+from paribus.store.devices import Held, Pool, cordon, note, register, take
 from paribus.store.migrate import migrate, refuse_other_version
 from paribus.store.moves import HELD, LEASE_S, THIS_RUN, holder, move_runs
 from paribus.store.pauses import pause, pause_same_failures
@@ -131,13 +133,15 @@ class Store(Reader):
 
     # ---- attempts --------------------------------------------------------------------------------
 
-    def claim(self, study_id: int, *, engine: str, worker: str, gpus: float = 0.0) -> Claim | None:
+    def claim(
+        self, study_id: int, *, engine: str, worker: str, gpus: float = 0.0, pool: Pool | None = None
+    ) -> Claim | None:
         """Take the next queued run of a study; see :meth:`claim_many`."""
-        return next(iter(self.claim_many(study_id, 1, engine=engine, worker=worker, gpus=gpus)), None)
+        return next(iter(self.claim_many(study_id, 1, engine=engine, worker=worker, gpus=gpus, pool=pool)), None)
 
     @again
     def claim_many(
-        self, study_id: int, count: int, *, engine: str, worker: str, gpus: float = 0.0
+        self, study_id: int, count: int, *, engine: str, worker: str, gpus: float = 0.0, pool: Pool | None = None
     ) -> tuple[Claim, ...]:
         """Take the next queued runs of a study, each under a new fence token; reserve their cost, note the intent.
 
@@ -146,10 +150,12 @@ class Store(Reader):
             count: most runs to take, all in one transaction.
             engine: where they will run.
             worker: host of the scheduler.
-            gpus: GPUs that each holds.
+            gpus: GPUs that each holds, where others choose them.
+            pool: devices of the host to choose from; absent: others choose.
 
         Returns:
-            The claims in queue order; none if no run is ready, the study is paused, or its budget has too little left.
+            The claims in queue order; none if no run is ready, the study is paused, or its budget or the host has too
+            little left.
         """
         now = self.database.now()
         with self.database.write() as connection:
@@ -158,28 +164,38 @@ class Store(Reader):
             if not found:
                 return ()
             budget = locked(connection, found[0].name, unit_of(gpus))
-            moved = (
-                (link.arm, self._move(connection, Move.CLAIM, link.id)) for link in found[: budget.allows(len(found))]
-            )
-            rows = [(arm, row) for arm, row in moved if row is not None]
-            if not rows:
+            allowed = found[: budget.allows(len(found))]
+            held: Sequence[Held] = [Held(gpus=gpus)] * len(allowed)
+            if pool is not None and allowed:
+                self.database.alone(connection, f"devices of {pool.host}")
+                held = take(connection, now, study_id, pool, len(allowed))
+            fitting = zip(allowed, held, strict=False)  # what the host has no room for stays in the queue
+            moved = [(self._move(connection, Move.CLAIM, link.id), link, part) for link, part in fitting]
+            taken = [(_claim(row, link.arm, part), part) for row, link, part in moved if row is not None]
+            if not taken:
                 return ()
-            entries = reserve(connection, budget, len(rows))
-            claims = tuple(
-                Claim(
-                    run_id=row.id,
-                    fingerprint=row.fingerprint,
-                    arm=arm,
-                    seed=row.seed,
-                    token=row.token,
-                    submit_name=f"paribus-{row.fingerprint[:SHORT]}-a{row.token}",
-                )
-                for arm, row in rows
-            )
-            same = {"study_id": study_id, "engine": engine, "worker": worker, "gpus": gpus, **entries}
-            own = [{"run_id": c.run_id, "token": c.token, "submit_name": c.submit_name} for c in claims]
+            same = {"study_id": study_id, "engine": engine, "worker": worker}
+            same |= reserve(connection, budget, len(taken))
+            own = [
+                {"run_id": c.run_id, "token": c.token, "submit_name": c.submit_name, "gpus": c.gpus, "cpus": part.cpus}
+                for c, part in taken
+            ]
             connection.execute(statements.intents(now), [statements.UNKNOWN | same | each for each in own])
-        return claims
+            note(connection, taken)
+        return tuple(claim for claim, _ in taken)
+
+    @again
+    def register(self, host: str, devices: Collection[Device]) -> Mapping[str, int]:
+        """Write down the devices of a host that are leased from now on; return their numbers by name."""
+        with self.database.write() as connection:
+            self.database.alone(connection, f"devices of {host}")
+            return register(connection, host, devices)
+
+    @again
+    def cordon(self, device: int, reason: str) -> None:
+        """Let no run have a device any more; without a reason: again."""
+        with self.database.write() as connection:
+            cordon(connection, device, reason)
 
     @again
     def submitted(self, run_id: int, token: int, external_id: str) -> None:
@@ -369,6 +385,19 @@ class Store(Reader):
             if row is not None and signature:
                 pause_same_failures(connection, run_id, signature, reason)
         return row
+
+
+def _claim(row: sa.Row[Any], arm: str, held: Held) -> Claim:
+    return Claim(
+        run_id=row.id,
+        fingerprint=row.fingerprint,
+        arm=arm,
+        seed=row.seed,
+        token=row.token,
+        submit_name=f"paribus-{row.fingerprint[:SHORT]}-a{row.token}",
+        gpus=held.gpus,
+        devices=held.names,
+    )
 
 
 def _require(row: sa.Row[Any] | None, run_id: int, token: int) -> sa.Row[Any]:

@@ -21,7 +21,7 @@ _BATCH = 500
 
 
 def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> None:
-    """Insert a study, its new runs and its links; the same plan again gets a newer time, budget and terms.
+    """Insert a study, its new runs and its links; the same plan again gets a newer time, budget, resources and terms.
 
     Args:
         connection: a transaction.
@@ -31,16 +31,16 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> Non
     """
     same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
     open_budgets(connection, plan)
-    values = {**_terms(connection, plan.study), **terms}
+    values = {"plan": PLAN.dump_json(plan).decode(), **_terms(connection, plan.study), **terms}
     resubmitted = sa.update(t.study).where(same).values(submitted_at=now, **values)
     if connection.execute(resubmitted.returning(t.study.c.id)).first() is not None:
         return
-    row = {"name": plan.study, "fingerprint": plan.fingerprint, "plan": PLAN.dump_json(plan).decode(), **values}
+    row = {"name": plan.study, "fingerprint": plan.fingerprint, **values}
     insert = sa.insert(t.study).values(**row, submitted_at=now).returning(t.study.c.id)
     study_id = connection.execute(insert).scalar_one()
-    fingerprints = [p.fingerprint for p in plan.runs]
+    fingerprints = [p.fingerprint for p in plan.all_runs]
     known = _known(connection, fingerprints)
-    fresh = [p for p in plan.runs if p.fingerprint not in known]
+    fresh = [p for p in plan.all_runs if p.fingerprint not in known]
     if fresh:
         rows = [{**_NEW, "fingerprint": p.fingerprint, "study_id": study_id, "seed": p.seed} for p in fresh]
         connection.execute(sa.insert(t.run), rows)
@@ -55,7 +55,7 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> Non
             "position": p.order,
             "withdrawn": ids[p.fingerprint] in withdrawn,
         }
-        for p in plan.runs
+        for p in plan.all_runs
     ]
     if links:
         connection.execute(sa.insert(t.study_run), links)

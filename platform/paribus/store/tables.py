@@ -91,6 +91,7 @@ attempt = sa.Table(
     sa.Column("submit_name", sa.String(80), nullable=False),
     sa.Column("external_id", sa.String(200), nullable=False),
     sa.Column("gpus", sa.Float, nullable=False),
+    sa.Column("cpus", sa.Float, nullable=False, server_default="0"),
     sa.Column("claimed_at", sa.Float, nullable=False),
     sa.Column("started_at", sa.Float),
     _ENDED_AT,
@@ -103,6 +104,44 @@ attempt = sa.Table(
     sa.UniqueConstraint("run_id", "token"),
     sa.UniqueConstraint("submit_name"),
     sa.Index("ix_attempt_live", "id", sqlite_where=_LIVE, postgresql_where=_LIVE),
+)
+
+device = sa.Table(
+    "device",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("host", sa.String(200), nullable=False),
+    sa.Column("kind", sa.String(3), nullable=False),
+    sa.Column("name", sa.String(100), nullable=False),
+    sa.Column("amount", sa.Float, nullable=False),
+    sa.Column("memory", sa.Float, nullable=False),
+    sa.Column("idle", sa.Float, nullable=False),
+    sa.Column("cordoned", sa.Text, nullable=False, server_default=""),
+    sa.UniqueConstraint("host", "kind", "name"),
+)
+
+# What an attempt holds of a GPU, from its claim to its end; the cores that it holds of its host are in its own row.
+lease = sa.Table(
+    "lease",
+    metadata,
+    sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), nullable=False),
+    sa.Column("token", sa.Integer, nullable=False),
+    sa.Column("device_id", sa.Integer, sa.ForeignKey("device.id"), nullable=False),
+    sa.Column("share", sa.Float, nullable=False),
+    sa.PrimaryKeyConstraint("run_id", "token", "device_id"),
+)
+
+waiting = sa.Table(
+    "waiting",
+    metadata,
+    sa.Column("study_id", sa.Integer, sa.ForeignKey("study.id"), nullable=False),
+    sa.Column("host", sa.String(200), nullable=False),
+    sa.Column("gpus", sa.Float, nullable=False),
+    sa.Column("gpu_memory", sa.Float, nullable=False),
+    sa.Column("cpus", sa.Float, nullable=False),
+    sa.Column("since", sa.Float, nullable=False),
+    sa.Column("seen", sa.Float, nullable=False),
+    sa.PrimaryKeyConstraint("study_id", "host"),
 )
 
 budget = sa.Table(

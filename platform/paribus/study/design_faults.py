@@ -19,6 +19,7 @@ from paribus.study.spec import (
     Listed,
     OneAtATime,
     Pairs,
+    Search,
     Study,
 )
 
@@ -34,6 +35,8 @@ def design_faults(name: str, study: Study, defined: Sequence[str]) -> list[Fault
         faults += _order_faults(name, design, study)
     if isinstance(design, (Pairs, Fractional)):
         faults += _few_faults(name, design, design.tricks or defined)
+    if isinstance(design, Search):
+        faults += _search_faults(name, study)
     return faults or [*_size_faults(name, design, study, defined)]
 
 
@@ -109,6 +112,20 @@ def _few_faults(name: str, design: Pairs | Fractional, tricks: Sequence[str]) ->
         yield Fault(place=(*place, "resolution"), message=message)
 
 
+def _search_faults(name: str, study: Study) -> Iterator[Fault]:
+    first = next(other for other, design in study.designs.items() if isinstance(design, Search))
+    if first != name:
+        message = f"a study has one search, and `{first}` is one: tune all paths in it, or write another study"
+        yield Fault(place=("designs", name), message=message, at_key=True)
+    if study.seeds.until is not None:
+        message = "a search confirms on a stated number of seeds: write `seeds: {n: ...}`, without looks"
+        yield Fault(place=("seeds",), message=message)
+    rates = tuple(f"eval/heldout/{stem}_at_{study.evaluate.samples}" for stem in ("avg", "pass", "maj"))
+    if study.evaluate.primary_metric not in rates:
+        message = f"a search needs a metric of which more is better: {', '.join(rates)}"
+        yield Fault(place=("evaluate", "primary"), message=message)
+
+
 def _size_faults(name: str, design: Design, study: Study, defined: Sequence[str]) -> Iterator[Fault]:
     count = row_count(design, defined)
     allowed = study.budget.rows or UNASKED_ROWS
@@ -131,7 +148,7 @@ def _named_tricks(design: Design) -> Iterator[tuple[tuple[str | int, ...], tuple
             yield ("order",), design.order or ()
             for k, order in enumerate(design.orders or ()):
                 yield ("orders", k), order
-        case AddOne() | LeaveOneOut() | Factorial() | Pairs() | Fractional():
+        case AddOne() | LeaveOneOut() | Factorial() | Pairs() | Fractional() | Search():
             yield ("tricks",), design.tricks or ()
         case Listed():
             for label, arm in design.arms.items():

@@ -21,6 +21,8 @@ from paribus.study.spec import (
     Listed,
     OneAtATime,
     Pairs,
+    Range,
+    Search,
     Study,
 )
 
@@ -38,12 +40,12 @@ class Step:
     Attributes:
         place: keys that lead to the patch.
         patch: as written.
-        items: for a grid: path to the place of its value in the list of values.
+        items: for a grid: path to the place of its value in the list of values; for a search to the end of its range.
     """
 
     place: tuple[str, ...]
     patch: Mapping[str, Any]
-    items: Mapping[str, int] = field(default_factory=dict)
+    items: Mapping[str, int | str] = field(default_factory=dict)
 
     def find(self, source: Sequence[str], *, at_key: bool = False) -> tuple[str | int, ...]:
         """Return where the keys ``source`` of the patch stand in the study file."""
@@ -78,8 +80,18 @@ class Draft:
 
 
 def drafts(study: Study) -> tuple[Draft, ...]:
-    """Return the rows of all designs, in the order of the study file; each design begins with its reference row."""
-    return tuple(row for name, design in study.designs.items() for row in expand(name, design, study.tricks))
+    """Return the rows of all designs, in the order of the study file; each design begins with its reference row.
+
+    A search has none before its results are there.
+    """
+    known = {name: design for name, design in study.designs.items() if not isinstance(design, Search)}
+    return tuple(row for name, design in known.items() for row in expand(name, design, study.tricks))
+
+
+def candidates(name: str, design: Search, study: Study) -> tuple[Draft, ...]:
+    """Return the base and the base with each trick, which a search tunes."""
+    tricks = tuple(study.tricks) if design.tricks is None else design.tricks
+    return tuple(replace(row, kind=design.kind) for row in _Rows(name, design.kind, study.tricks).add_one(tricks))
 
 
 def tricks_alone(study: Study) -> tuple[Draft, ...]:
@@ -92,7 +104,9 @@ def tricks_alone(study: Study) -> tuple[Draft, ...]:
     )
 
 
-def expand(name: str, design: Design, tricks: Mapping[str, Mapping[str, Any]]) -> tuple[Draft, ...]:
+def expand(  # noqa: C901 - one case a kind
+    name: str, design: Design, tricks: Mapping[str, Mapping[str, Any]]
+) -> tuple[Draft, ...]:
     """Return the rows of one design.
 
     Args:
@@ -120,6 +134,8 @@ def expand(name: str, design: Design, tricks: Mapping[str, Mapping[str, Any]]) -
             return rows.one_at_a_time(design.over)
         case Listed():
             return rows.listed(design)
+        case Search():
+            return rows.ends(tuple(tricks) if design.tricks is None else design.tricks, design.over)
 
 
 def row_count(design: Design, tricks: Sequence[str]) -> int:
@@ -144,6 +160,8 @@ def row_count(design: Design, tricks: Sequence[str]) -> int:
             return len(best_fraction(len(design.tricks or tricks), design.resolution).cells)
         case Listed():
             return len(design.arms) + 1
+        case Search():
+            return len(tricks if design.tricks is None else design.tricks) + 1
 
 
 def stated_orders(design: Cumulative) -> tuple[tuple[str, ...], ...]:
@@ -275,6 +293,16 @@ class _Rows:
                 Draft(design=self.design, kind=self.kind, label=label, parent="base", steps=(step,), place=place)
             )
         return tuple(rows)
+
+    def ends(self, tricks: Sequence[str], over: Mapping[str, Range]) -> tuple[Draft, ...]:
+        """Return what is tuned with all paths at either end of their ranges: what a search may try lies between."""
+        place = ("designs", self.design, "over")
+        found = []
+        for end in ("low", "high"):
+            patch = {path: getattr(between, end) for path, between in over.items()}
+            step = Step(place=place, patch=patch, items=dict.fromkeys(over, end))
+            found += [replace(row, steps=(*row.steps, step)) for row in self.add_one(tricks)]
+        return tuple(found)
 
     def listed(self, design: Listed) -> tuple[Draft, ...]:
         rows = [self._draft("base", None)]

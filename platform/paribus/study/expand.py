@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
 from paribus.errors import Problem, StudyFileError, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
-from paribus.study.designs import Draft, drafts, tricks_alone
+from paribus.study.designs import Draft, candidates, drafts, tricks_alone
 from paribus.study.fingerprint import fingerprints, recipe_key
+from paribus.study.growth import looks_of
+from paribus.study.job import Evaluate
 from paribus.study.notes import notes_of
-from paribus.study.plan import Arm, Plan, PlannedRun, Row
+from paribus.study.plan import Arm, Plan, PlannedRun, Row, Screen
 from paribus.study.resolve import Resolved, resolve_base, resolve_row
-from paribus.study.spec import Study
+from paribus.study.spec import Search, Study
 
 KEY_DIGITS = 12
 
@@ -60,8 +63,10 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
     alone = [(row, _recipe(resolve_row(base_values.values, row), study.study)) for row in tricks_alone(study)]
     changes = (*(row for row in rows if row.kind != "fractional"), *_rows(alone))
     recipes = {arm_key(recipe): recipe for _, recipe in (*resolved, *alone)}
-    seeds = tuple(range(study.seeds.start, study.seeds.start + study.seeds.n))
+    at = study.seeds.at
+    seeds = tuple(range(study.seeds.start, study.seeds.start + at[-1]))
     runs = tuple(_runs(study, arms, seeds, runner))
+    first = at[0] * len(arms)
     plan = Plan(
         study=study.study,
         fingerprint="",
@@ -70,8 +75,8 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         base=arms[0].key,
         arms=arms,
         rows=rows,
-        runs=runs,
-        seeds=seeds,
+        runs=runs[:first],
+        seeds=seeds[: at[0]],
         paired=study.seeds.paired,
         evaluate=study.evaluate,
         stop_on=study.health.stop_on,
@@ -81,8 +86,22 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         notes=tuple(n for n in notes_of(study, arms, rows, changes, recipes) if n.code not in study.allow),
         preset=study.base.preset,
         margin=study.margin,
+        resources=study.resources,
+        looks=looks_of(study.seeds),
+        later=runs[first:],
+        screen=_screen(study, base_values.values),
     )
-    return _with_fingerprint(plan)
+    return with_fingerprint(plan)
+
+
+def _screen(study: Study, base: Mapping[str, Any]) -> Screen | None:
+    """Return the search of the study with what it tunes, before its first trial; ``None`` without one."""
+    for name, design in study.designs.items():
+        if isinstance(design, Search):
+            found = [(row, _recipe(resolve_row(base, row), study.study)) for row in candidates(name, design, study)]
+            rows = tuple(_rows(found))
+            return Screen(design=name, rule=design, candidates=rows, untuned=tuple(recipe for _, recipe in found))
+    return None
 
 
 def refuse_unsupported(plan: Plan, runner: PlanRunner) -> None:
@@ -142,19 +161,24 @@ def _rows(resolved: Sequence[tuple[Draft, Recipe]]) -> Iterator[Row]:
         )
 
 
-def _runs(study: Study, arms: Sequence[Arm], seeds: Sequence[int], runner: PlanRunner) -> Iterator[PlannedRun]:
-    """Yield the runs seed by seed, the base arm first, so that a study that is cut short has whole blocks."""
-    identify = {
+def identities(arms: Iterable[Arm], evaluate: Evaluate, runner: PlanRunner) -> dict[str, Callable[[int], str]]:
+    """Return key of each arm to a function from a seed to the fingerprint of the run."""
+    return {
         arm.key: fingerprints(
             recipe=arm.recipe,
-            evaluate=study.evaluate,
+            evaluate=evaluate,
             code=runner.code_fingerprint(arm.recipe),
             data=runner.data_fingerprint(arm.recipe),
             model=runner.model_fingerprint(arm.recipe),
         )
         for arm in arms
     }
-    own = {} if study.seeds.paired else _own_seeds([arm.key for arm in arms], study.seeds.start, len(seeds))
+
+
+def _runs(study: Study, arms: Sequence[Arm], seeds: Sequence[int], runner: PlanRunner) -> Iterator[PlannedRun]:
+    """Yield the runs seed by seed, the base arm first, so that a study that is cut short has whole blocks."""
+    identify = identities(arms, study.evaluate, runner)
+    own = {} if study.seeds.paired else own_seeds([arm.key for arm in arms], study.seeds.start, len(seeds))
     order = 0
     for k, shared in enumerate(seeds):
         for arm in arms:
@@ -163,7 +187,7 @@ def _runs(study: Study, arms: Sequence[Arm], seeds: Sequence[int], runner: PlanR
             order += 1
 
 
-def _own_seeds(arms: Sequence[str], start: int, n: int) -> dict[str, tuple[int, ...]]:
+def own_seeds(arms: Sequence[str], start: int, n: int) -> dict[str, tuple[int, ...]]:
     """Return n seeds for each arm, all distinct, that depend on the arm and not on its place in the study."""
     taken: set[int] = set()
     seeds: dict[str, tuple[int, ...]] = {}
@@ -179,7 +203,8 @@ def _own_seeds(arms: Sequence[str], start: int, n: int) -> dict[str, tuple[int, 
     return seeds
 
 
-def _with_fingerprint(plan: Plan) -> Plan:
+def with_fingerprint(plan: Plan) -> Plan:
+    """Return the plan with the hash of what it means."""
     meaning = {
         "study": plan.study,
         "runner": plan.runner,
@@ -188,5 +213,14 @@ def _with_fingerprint(plan: Plan) -> Plan:
         "evaluate": plan.evaluate.model_dump(mode="json"),
         "stop_on": plan.stop_on,
         **({"margin": plan.margin} if plan.margin is not None else {}),  # one that is declared after a look is seen
+        **({"looks": [plan.looks.at, plan.looks.spending, plan.looks.width]} if plan.looks else {}),
+        **({"screen": _meaning_of(plan.screen)} if plan.screen else {}),
+        **({"origin": plan.origin} if plan.origin else {}),
     }
-    return Plan(**{**vars(plan), "fingerprint": fingerprint_of(meaning)})
+    return replace(plan, fingerprint=fingerprint_of(meaning))
+
+
+def _meaning_of(screen: Screen) -> list[Any]:
+    tuned = [(row.label, recipe_key(recipe)) for row, recipe in zip(screen.candidates, screen.untuned, strict=True)]
+    runs = [run.fingerprint for run in screen.runs]
+    return [screen.design, screen.rule.model_dump(mode="json"), tuned, runs, screen.confirmed]

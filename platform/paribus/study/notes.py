@@ -43,13 +43,15 @@ def notes_of(
 
 def seed_note(seeds: Seeds) -> Note:
     """Return what a comparison with this number of seeds can show."""
-    if seeds.n == 1:
+    n = seeds.at[-1]
+    if n == 1:
         return Note(code="seeds", message="one seed: no difference can be told from seed noise, and none is tested")
-    smallest, effect = smallest_p(seeds.n), detectable_effect(seeds.n, paired=seeds.paired)
+    smallest, effect = smallest_p(n), detectable_effect(n, paired=seeds.paired)
     unit = "standard deviations of the paired differences" if seeds.paired else "standard deviations over seeds"
+    few = ", if no look ends the study before and for a test without looks" if len(seeds.at) > 1 else ""
     return Note(
         code="seeds",
-        message=f"{seeds.n} seeds: the smallest possible two-sided p of a sign-flip test is {smallest:.3g}; "
+        message=f"{n} seeds{few}: the smallest possible two-sided p of a sign-flip test is {smallest:.3g}; "
         f"a t test finds differences of {effect:.3g} {unit} (power 0.8 at level 0.05)",
     )
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paribus.recipe.recipe import Recipe
+from paribus.stats.sequential import Spending
 from paribus.study.job import Evaluate
+from paribus.study.resources import Resources
+from paribus.study.spec import Search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,68 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Looks:
+    """When a study that adds seeds looks at its results, declared before the first run.
+
+    Attributes:
+        at: seeds an arm at each look; the last is the most that there will be.
+        spending: how the looks share the error rate (:func:`paribus.stats.sequential.shares`).
+        width: a look at which each difference to the base has an interval of this length at most ends the study;
+            ``None``: one at which each arm is separated from the base after correction, or equivalent to it.
+    """
+
+    at: tuple[int, ...]
+    spending: Spending
+    width: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One setting that a search tries.
+
+    Attributes:
+        candidate: label of the arm that is tuned.
+        number: 1, 2, ...; of this candidate.
+        values: path of the recipe to its number.
+        arm: key of the arm with these values.
+    """
+
+    candidate: str
+    number: int
+    values: Mapping[str, float]
+    arm: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screen:
+    """A search: settings are ranked by runs of their own, and the best of each candidate is run anew on fresh seeds.
+
+    Attributes:
+        design: name of the design.
+        rule: as declared.
+        candidates: rows of what is tuned, the base first; ``changes`` against the base.
+        untuned: their recipes, in the same order.
+        trials: settings so far.
+        arms: recipes of the trials, distinct.
+        runs: runs of the trials, distinct, in queue order; no table of effects has them.
+        confirmed: whether the best settings are among the arms of the plan.
+        importance: label of a candidate to path to its share; empty unless the rule names an evaluator.
+        optuna: version that chose the newest trials.
+    """
+
+    design: str
+    rule: Search
+    candidates: tuple[Row, ...]
+    untuned: tuple[Recipe, ...]
+    trials: tuple[Trial, ...] = ()
+    arms: tuple[Arm, ...] = ()
+    runs: tuple[PlannedRun, ...] = ()
+    confirmed: bool = False
+    importance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    optuna: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a study comes to.
 
@@ -97,6 +162,11 @@ class Plan:
         seeds: one number a block; without ``paired`` only their count matters, each run has its own seed.
         notes: what to know before the launch.
         margin: difference in the primary metric below which arms count as equivalent; ``None`` if none was declared.
+        resources: what each run holds; no part of the fingerprint.
+        looks: rule by which seeds are added; ``None``: all runs are known.
+        later: runs that the rule may add, in queue order.
+        screen: a search before the last of its runs are known; ``None`` without one.
+        origin: fingerprint of the plan that this one grew from; empty for the plan of a study file.
     """
 
     study: str
@@ -117,7 +187,40 @@ class Plan:
     cpu_hours: float | None = None
     run_hours: float | None = None
     margin: float | None = None
+    resources: Resources = field(default_factory=Resources)
+    looks: Looks | None = None
+    later: tuple[PlannedRun, ...] = ()
+    screen: Screen | None = None
+    origin: str = ""
+
+    @property
+    def grows(self) -> bool:
+        """Whether results may add runs."""
+        return self.looks is not None or self.screen is not None
+
+    @property
+    def all_runs(self) -> tuple[PlannedRun, ...]:
+        """What is to be run: also what no table of effects has."""
+        return (*self.runs, *self.screen.runs) if self.screen else self.runs
+
+    @property
+    def all_arms(self) -> tuple[Arm, ...]:
+        """The arms of these runs, each once."""
+        if self.screen is None:
+            return self.arms
+        known = {arm.key for arm in self.arms}
+        return (*self.arms, *(arm for arm in self.screen.arms if arm.key not in known))
+
+    @property
+    def look(self) -> int:
+        """Number of the look at whose seeds the plan stands: 1, 2, ...; 0 for a study without looks."""
+        return self.looks.at.index(len(self.seeds)) + 1 if self.looks else 0
+
+    def under(self, first: Plan) -> Plan:
+        """Return the plan with what no fingerprint holds as in the plan that it grew from: budget, resources, words."""
+        terms = ("question", "gpu_hours", "cpu_hours", "run_hours", "resources", "notes")
+        return replace(self, **{name: getattr(first, name) for name in terms})
 
     def arm(self, key: str) -> Arm:
         """Return the arm with this key."""
-        return next(a for a in self.arms if a.key == key)
+        return next(a for a in self.all_arms if a.key == key)

@@ -34,6 +34,8 @@ def study_schema() -> dict[str, Any]:
     values = {path: {"type": "array", "minItems": 1, "items": item} for path, item in _dotted(recipe_shape()).items()}
     for owner in ("Grid", "OneAtATime"):
         parts[owner]["properties"]["over"] |= {"properties": values, "additionalProperties": False}
+    ranges = {path: {"$ref": "#/$defs/Range"} for path in values}
+    parts["Search"]["properties"]["over"] |= {"properties": ranges, "additionalProperties": False}
     return {"$schema": DIALECT, **schema}
 
 

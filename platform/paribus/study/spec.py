@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from paribus.recipe.factors import Fraction
+from paribus.stats.sequential import LEAST_SHARE, Spending, shares
 from paribus.study.job import Evaluate
+from paribus.study.resources import Resources
 
 NOTE_CODES = (
     "confounded", "cost", "identical_rows", "inert", "length_weighted", "never_clips", "no_change", "rescaled",
@@ -17,6 +21,7 @@ NOTE_CODES = (
 
 DESIGN_KINDS = (
     "cumulative", "add_one", "leave_one_out", "pairs", "factorial", "fractional", "grid", "one_at_a_time", "list",
+    "search",
 )  # fmt: skip
 """Kinds of designs."""
 
@@ -140,18 +145,113 @@ class Listed(Part):
     arms: Annotated[dict[Label, ListedArm], Field(min_length=1)]
 
 
+class Range(Part):
+    """Where a number of the recipe is looked for."""
+
+    low: float
+    high: float
+    log: bool = Field(default=False, description="by factors, not by differences; for learning rates")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError("`low` must be below `high`, and above 0 with `log: true`")
+        return self
+
+
+class Search(Part):
+    """Numbers of the recipe, tuned for the base and for each trick by itself, then tried on fresh seeds."""
+
+    kind: Literal["search"]
+    over: Annotated[dict[str, Range], Field(min_length=1)] = Field(description="path of the recipe to its range")
+    tricks: TrickList | None = Field(default=None, description="each is tuned beside the base; absent: all")
+    trials: Annotated[int, Field(ge=1, le=500)] = Field(description="settings that each of them gets")
+    seeds: Annotated[int, Field(ge=1, le=100)] = Field(default=1, description="seeds of one trial; never used again")
+    parallel: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=1, description="trials of one trick that are chosen at a time, before their results are known"
+    )
+    sampler: Literal["tpe", "random"] = Field(default="tpe", description="how Optuna chooses the trials")
+    seed: Annotated[int, Field(ge=0, le=1_000_000)] = Field(default=0, description="which trials")
+    importance: Literal["ped_anova", "fanova"] | None = Field(
+        default=None, description="evaluator of Optuna that says which path mattered in the screen"
+    )
+
+
 Design = Annotated[
-    Cumulative | AddOne | LeaveOneOut | Pairs | Factorial | Fractional | Grid | OneAtATime | Listed,
+    Cumulative | AddOne | LeaveOneOut | Pairs | Factorial | Fractional | Grid | OneAtATime | Listed | Search,
     Field(discriminator="kind"),
 ]
 
 
+class Until(Part):
+    """When a study that adds seeds has enough of them: `decided`, or a width."""
+
+    width: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="length of the interval of each difference to the base, in the primary metric"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _words(cls, given: Any) -> Any:
+        if given == "decided":
+            return {"width": None}
+        if isinstance(given, str):
+            raise ValueError(f"`{given}` is not allowed: write `decided`, or `{{width: 0.02}}`")
+        if isinstance(given, dict) and given in ({}, {"width": None}):
+            raise ValueError("needs a number as `width`, or write `decided`")
+        return given
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema with the short form."""
+        return {"anyOf": [{"const": "decided"}, handler(core)]}
+
+
 class Seeds(Part):
-    """How often each arm is run."""
+    """How often each arm is run: `n` times, or from `min` to `max` times with looks at the results in between."""
 
     n: Annotated[int, Field(ge=1, le=1000)] = Field(default=3, description="seeds an arm")
     paired: bool = Field(default=True, description="all arms get the same seeds, and so the same prompts in order")
     start: Annotated[int, Field(ge=0, le=1_000_000)] = Field(default=0, description="the first seed")
+    min: Annotated[int, Field(ge=3, le=1000)] | None = Field(
+        default=None, description="in place of `n`: seeds an arm before the first look"
+    )
+    max: Annotated[int, Field(ge=4, le=1000)] | None = Field(default=None, description="seeds an arm at the last look")
+    until: Until | None = Field(default=None, description="a look that sees this ends the study: `decided`, or a width")
+    looks: tuple[int, ...] | None = Field(
+        default=None, description="seeds an arm at each look, from `min` to `max`; absent: these two"
+    )
+    spending: Spending | None = Field(
+        default=None,
+        description="how looks share the error rate; absent: obrien_fleming, which saves it for the last",
+    )
+
+    @model_validator(mode="after")
+    def _looks_fit(self) -> Seeds:
+        names = ("min", "max", "until", "looks", "spending")
+        given = [name for name in names if getattr(self, name) is not None]
+        missing = [name for name in names[:3] if name not in given]
+        if not given:
+            return self
+        if missing or "n" in self.model_fields_set:
+            lacking = f"`{missing[0]}` is missing" if missing else "`n` and `min` exclude each other"
+            raise ValueError(f"seeds that are added need `min`, `max` and `until`, and no `n`: {lacking}")
+        at = self.at
+        if list(at) != sorted(set(at)) or len(at) < 2 or (at[0], at[-1]) != (self.min, self.max):
+            raise ValueError("`looks` must rise from `min` to `max`")
+        if shares(at, self.spending or "obrien_fleming")[0] < LEAST_SHARE:
+            raise ValueError(
+                f"a look at {at[0]} of {at[-1]} seeds may use next to nothing of the error rate with `obrien_fleming`, "
+                "and can decide nothing: begin with more seeds, or choose `spending: pocock`"
+            )
+        return self
+
+    @property
+    def at(self) -> tuple[int, ...]:
+        """Seeds an arm at each look; without looks only ``n``."""
+        if self.min is None or self.max is None:
+            return (self.n,)
+        return self.looks or (self.min, self.max)
 
 
 class Health(Part):
@@ -226,6 +326,7 @@ class Study(Part):
     health: Health = Health()
     budget: Budget = Budget()
     report: Report = Report()
+    resources: Resources = Resources()
     allow: tuple[Literal[NOTE_CODES], ...] = Field(  # type: ignore[valid-type]  # the literal is made of the codes
         default=(), description="codes of notes that are known and accepted"
     )

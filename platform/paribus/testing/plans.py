@@ -6,6 +6,7 @@ from paribus.recipe.factors import PpoMin, Schedule
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.job import Evaluate
 from paribus.study.plan import Arm, Plan, PlannedRun, Row
+from paribus.study.resources import Resources
 
 
 def small_plan(
@@ -18,6 +19,7 @@ def small_plan(
     gpu_hours: float | None = None,
     cpu_hours: float | None = None,
     run_hours: float | None = None,
+    resources: Resources | None = None,
 ) -> Plan:
     """Return a plan for the runner ``fake``: arms that differ in ``clip.high``; equal arguments give equal runs."""
     recipes = [Recipe(schedule=Schedule(steps=steps), clip=PpoMin(high=0.2 + 0.01 * i)) for i in range(arms)]
@@ -59,5 +61,6 @@ def small_plan(
         gpu_hours=gpu_hours,
         cpu_hours=cpu_hours,
         run_hours=run_hours,
+        resources=resources or Resources(),
         notes=(),
     )

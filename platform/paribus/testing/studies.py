@@ -122,14 +122,18 @@ def made_up_study(shape: Shape | None = None) -> StudyData:
 
 
 def made_up_results(plan: Plan, score: Callable[[str, int], float]) -> StudyData:
-    """Return a plan with results: all runs finished, each with the score that the function gives arm and seed.
+    """Return a plan with results: all runs finished, also those of a screen, with the score of their arm and seed.
 
     Args:
         plan: any plan that evaluates every step up to the fourth, e.g. one with four steps and ``every: 1``.
         score: key of the arm and seed to a score, kept to one of 200 problems.
     """
     shape = Shape(steps=4, noise=0.0, seeds=len(plan.seeds))
-    return StudyData(plan=plan, runs=tuple(_finished(r, score, shape) for r in plan.runs), provenance=PROVENANCE)
+    runs, screened = (
+        tuple(_finished(r, score, shape) for r in planned)
+        for planned in (plan.runs, plan.screen.runs if plan.screen else ())
+    )
+    return StudyData(plan=plan, runs=runs, screened=screened, provenance=PROVENANCE)
 
 
 def _finished(planned: PlannedRun, score: Callable[[str, int], float], shape: Shape) -> RunData:

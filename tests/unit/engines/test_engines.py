@@ -1,18 +1,22 @@
 """Both engines of one machine pass the conformance suite; the local one survives what happens to its server."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paribus.engines.base import EngineSettings, JobState, load_engine
+from paribus.engines.base import EngineSettings, JobState, Need, load_engine
+from paribus.engines.gpus import visible_gpus
 from paribus.engines.inline import InlineEngine
 from paribus.engines.local import LocalEngine
-from paribus.errors import ParibusError
+from paribus.errors import ParibusError, TooLarge
+from paribus.study.resources import Resources
 from paribus.testing.engine_suite import EngineSuite, ended, gone, job, started, until
 
 
@@ -87,20 +91,95 @@ def test_no_job_survives_a_killed_owner(tmp_path):
     until(lambda: gone(child) and gone(server))
 
 
-def test_jobs_on_gpus_are_pinned_to_one_each(tmp_path, monkeypatch):
-    """With GPUs there is a slot for each, and a job sees the one of its slot."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    engine = LocalEngine(EngineSettings(runner="fake", folder=tmp_path))
+@pytest.fixture
+def gpus(tmp_path, monkeypatch):
+    """Put an `nvidia-smi` on the path that tells of three GPUs; return the file with its lines."""
+    told = tmp_path / "gpus.csv"
+    told.write_text("0, GPU-a, 81559, 512\n1, GPU-b, 81559, 0\n2, GPU-c, [N/A], [N/A]\n")
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ncat {told}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names"), [(None, "abc"), ("2,0", "ca"), ("GPU-b", "b"), ("", ""), ("-1", ""), ("7", "7")]
+)
+def test_gpus_are_found_by_uuid(gpus, monkeypatch, chosen, names):
+    """Those that `CUDA_VISIBLE_DEVICES` leaves, in its order; what nvidia-smi does not know is kept as written."""
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    found = visible_gpus()
+    assert [gpu.name for gpu in found] == [n if n == "7" else f"GPU-{n}" for n in names]
+    assert {gpu.name: (round(gpu.memory), gpu.used) for gpu in found}.get("GPU-a", (80, 0.5)) == (80, 0.5)
+
+
+def test_a_machine_whose_nvidia_smi_fails_has_no_gpus(gpus):
+    """`paribus doctor` says what is wrong."""
+    (gpus.parent / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    assert visible_gpus() == ()
+
+
+@pytest.mark.parametrize("runner", ["fake", "missing"])
+def test_a_job_sees_exactly_the_gpus_that_it_holds(gpus, tmp_path, runner):
+    """Warm or cold, one after the other from one server: none sees what another held, one without GPUs sees none."""
+    engine = LocalEngine(EngineSettings(runner=runner, folder=tmp_path, slots=2))
     try:
-        assert (engine.slots(), engine.gpus_per_run) == (2, 1.0)
-        assert [engine._pinned(i)["CUDA_VISIBLE_DEVICES"] for i in range(2)] == ["4", "6"]
+        for number, held in enumerate([("GPU-b", "GPU-a"), (), ("GPU-c",)]):
+            told = tmp_path / f"told{number}"
+            engine.submit(replace(job("tell", told), need=Need(gpus=float(len(held))), gpus=held), f"tell{number}")
+            assert ended(engine, f"tell{number}").exit_code == 0
+            assert json.loads(told.read_text())["CUDA_VISIBLE_DEVICES"] == ",".join(held)
     finally:
         engine.close()
 
 
-def test_without_gpus_the_ledger_counts_none(local):
-    """A CPU core is no GPU."""
-    assert local.gpus_per_run == 0.0
+def test_a_job_uses_as_many_threads_as_it_holds_cores(local, tmp_path, monkeypatch):
+    """Also where the server was started for a job with others."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    for threads in (2, 3, 2):
+        told = tmp_path / f"told{threads}"
+        local.submit(replace(job("tell", told), need=Need(cpus=1.0, threads=threads)), f"tell{threads}")
+        ended(local, f"tell{threads}")
+        assert json.loads(told.read_text())["OMP_NUM_THREADS"] == str(threads)
+
+
+@pytest.mark.parametrize(
+    ("slots", "resources", "need"),
+    [
+        (None, {}, Need(gpus=1.0)),
+        (6, {}, Need(gpus=0.5)),
+        (2, {}, Need(gpus=1.0)),
+        (None, {"gpus": 0.25, "cpus": 1}, Need(gpus=0.25, cpus=1.0, threads=1)),
+        (None, {"gpus": 0}, Need(cpus=1.0, threads=1)),
+        (None, {"gpu_memory_gib": 20}, Need(gpus=pytest.approx(0.251, abs=1e-3), gpu_memory=20.0)),
+        (None, {"gpus": 3}, Need(gpus=3.0)),
+        (None, {"gpus": 4}, "each run, in every arm, asks for 4 GPUs; this machine has 3 GPUs of 0 or 80 GiB"),
+        (None, {"gpu_memory_gib": 90}, "asks for 90 GiB of a GPU"),
+        (None, {"cpus": 1000}, "asks for 1000 CPU cores"),
+    ],
+)
+def test_what_a_run_holds_on_this_machine(gpus, tmp_path, slots, resources, need):
+    """What the study declares, else a GPU, shared by more slots; what never fits is told with what there is."""
+    engine = LocalEngine(EngineSettings(runner="fake", folder=tmp_path, slots=slots))
+    if isinstance(need, Need):
+        assert engine.need(Resources(**resources)) == need
+    else:
+        with pytest.raises(TooLarge, match=need) as caught:
+            engine.need(Resources(**resources))
+        assert caught.value.exit_code == 2
+
+
+def test_without_gpus_a_run_holds_a_core_or_its_share(local, tmp_path, monkeypatch):
+    """Where more slots are asked for than there are cores, they share them."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cores = local.devices()[-1].amount
+    assert local.need(Resources()) == Need(cpus=1.0, threads=1)
+    many = LocalEngine(EngineSettings(runner="fake", folder=tmp_path, slots=round(4 * cores)))
+    assert many.need(Resources()) == Need(cpus=0.25, threads=1)
 
 
 def test_a_job_is_pending_until_it_runs(local, tmp_path):

@@ -8,6 +8,7 @@ from paribus.engines.base import EngineSettings
 from paribus.engines.options import read_options
 from paribus.engines.ray import RayEngine, RayOptions
 from paribus.errors import MissingExtra, StudyFileError
+from paribus.study.resources import Resources
 
 
 def test_without_ray_the_user_is_told_what_to_install(tmp_path, monkeypatch):
@@ -42,3 +43,20 @@ def test_what_a_run_holds_is_what_ray_is_asked_for(tmp_path):
     assert options.bundle() == {"CPU": 2.0, "GPU": 0.5, "memory": float(1 << 30), "a100": 1.0}
     assert options.about() == "2 CPU, 0.5 GPU, 1 GiB memory, 1 a100 a run"
     assert RayOptions().bundle() == {"CPU": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("resources", "bundle", "threads"),
+    [
+        ({}, {"CPU": 2.0, "GPU": 0.5}, None),
+        ({"gpus": 0.25}, {"CPU": 2.0, "GPU": 0.25}, None),
+        ({"gpus": 4, "cpus": 16}, {"CPU": 16.0, "GPU": 4.0}, 16),
+        ({"gpu_memory_gib": 20}, {"CPU": 2.0, "GPU": 1.0}, None),
+        ({"gpus": 0}, {"CPU": 2.0}, 1),
+    ],
+)
+def test_what_a_study_declares_goes_before_the_options(resources, bundle, threads):
+    """One placement group holds it, parts of a GPU included."""
+    options = RayOptions(gpus=0.5, cpus=2)
+    need = options.need(Resources(**resources))
+    assert (options.bundle(need), need.threads) == (bundle, threads)

@@ -1,8 +1,10 @@
 """Batch scripts and options of the Slurm engine; no Slurm is needed."""
 
+import json
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ from paribus.engines.base import EngineSettings, JobState, Spec, Status
 from paribus.engines.options import read_options
 from paribus.engines.slurm import SlurmEngine
 from paribus.engines.slurm_script import Place, SlurmOptions, batch_script
-from paribus.errors import EngineError, StudyFileError
+from paribus.errors import EngineError, StudyFileError, TooLarge
+from paribus.study.resources import Resources
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
 SPEC = Spec(
@@ -37,6 +40,16 @@ CASES = {
         ),
         PLACE,
         SPEC,
+    ),
+    "resources.sh": (
+        SlurmOptions(gpus=1, gpu_type="a100", cpus=8),
+        PLACE,
+        replace(SPEC, need=SlurmOptions(gpus=1, cpus=8).need(Resources(gpus=4, cpus=16))),
+    ),
+    "part_of_a_gpu.sh": (
+        SlurmOptions(cpus=8),
+        PLACE,
+        replace(SPEC, need=SlurmOptions(cpus=8).need(Resources(gpus=0.25))),
     ),
     "odd_names.sh": (
         SlurmOptions(),
@@ -171,3 +184,39 @@ def test_variables_of_an_enclosing_job_do_not_reach_slurms_commands(monkeypatch,
     monkeypatch.setattr(slurm_commands.subprocess, "run", run)
     slurm_commands._call("squeue")
     assert {k for k in seen if k.startswith(("SBATCH_", "SLURM_"))} == {"SLURM_CONF"}
+
+
+NODES = "64|gpu:a100:4(S:0-1),shard:16\n32|(null)\n128|gpu:2\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "resources", "said"),
+    [
+        ({}, {"gpus": 4, "cpus": 64}, None),
+        ({}, {"gpu_memory_gib": 20, "cpus": 128}, None),
+        (
+            {},
+            {"gpus": 4, "cpus": 65},
+            "asks for 4 GPUs, 65 CPU cores; no node of the cluster has that: .*0 GPUs and 32",
+        ),
+        ({"gpu_type": "h100"}, {"gpus": 1}, "there are nodes with 0 GPUs and 128 CPU cores"),
+        ({"partition": "gpu"}, {"gpus": 8}, "no node of the partition gpu has that"),
+        ({"gpus": 99}, {}, None),
+    ],
+)
+def test_what_no_node_has_is_refused_before_anything_is_submitted(tmp_path, monkeypatch, options, resources, said):
+    """Slurm's list of nodes tells; without it, or where the study declares nothing, Slurm itself refuses."""
+    file = tmp_path / "engines.yaml"
+    file.write_text(json.dumps({"slurm": options}))
+    monkeypatch.setattr(slurm_commands.shutil, "which", lambda name: name)
+    asked = []
+    monkeypatch.setattr(slurm_commands, "_call", lambda *command: asked.append(command) or NODES)
+    engine = SlurmEngine(EngineSettings(runner="fake", folder=tmp_path, options=file))
+    if said is None:
+        engine.need(Resources(**resources))
+    else:
+        with pytest.raises(TooLarge, match=said):
+            engine.need(Resources(**resources))
+    assert all(("--partition=gpu" in command) == ("partition" in options) for command in asked)
+    monkeypatch.setattr(slurm_commands, "_call", lambda *_: "")
+    engine.need(Resources(**resources))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paribus.engines.base import JobState, Reach, Status
+from paribus.engines.base import JobState, Need, Reach, Status
 from paribus.errors import EngineError, RunnerError, StoreError
 from paribus.schedule import flights, preparation, scheduler
 from paribus.schedule.scheduler import Ending, Scheduler
@@ -33,8 +33,16 @@ class FakeEngine:
         self.refusal = None
         self.ended = {}
         self.cancelled = []
-        self.gpus_per_run = gpus_per_run
+        self._gpus_per_run = gpus_per_run
         self._slots = slots
+
+    def need(self, resources):
+        """Return what every run holds."""
+        return Need(gpus=self._gpus_per_run)
+
+    def devices(self):
+        """Return none: nothing is leased."""
+        return ()
 
     def submit(self, spec, name):
         """Note the job, or refuse it."""
@@ -65,7 +73,7 @@ class FakeEngine:
         """Return the number of slots."""
         return self._slots
 
-    def capacity(self):
+    def capacity(self, need=None):
         """Return the number of free slots."""
         return self._slots - len(set(self.specs) - set(self.ended))
 

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import pytest
 import sqlalchemy as sa
 
-from paribus.engines.base import JobState, Status
+from paribus.engines.base import Device, JobState, Need, Status
 from paribus.errors import LostLease
 from paribus.schedule import scheduler
 from paribus.schedule.scheduler import Ending, Scheduler
 from paribus.store import tables as t
 from paribus.store.audit import audit
+from paribus.store.devices import PATIENCE_S, Room, choose
 from paribus.store.moves import LEASE_S
 from paribus.store.snapshot import snapshot
 from paribus.store.states import RECORDED, TERMINAL
 from paribus.store.store import Store
 from paribus.study.job import Job
+from paribus.study.resources import Resources
 from paribus.testing.databases import memory_database
 from paribus.testing.plans import small_plan
 from paribus.track.folder import RunFolder
@@ -28,8 +30,9 @@ BEAT_S = LEASE_S / 3
 HISTORIES = int(os.environ.get("PARIBUS_SIMULATED_HISTORIES", "12"))
 """Small histories in the ordinary suite; a night has time for thousands."""
 MIDWAY = ("dies", "program fails", "pauses", "asks again")
-FAULTS = ("silent start", "engine forgets", *MIDWAY)
+FAULTS = ("silent start", "engine forgets", "leaks", *MIDWAY)
 FAULT_RATE = 0.3
+MEMORY_GIB = 80.0
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Process:
     begins: float
     ends: float
     fault: str
+    gpus: tuple = ()
     started: bool = False
     state: JobState = JobState.PENDING
     exit_code: int | None = None
@@ -49,70 +53,64 @@ class Process:
     paused_to: float = 0.0
 
 
-class World:
-    """A store, an engine whose jobs outlive schedulers, and a scheduler that is sometimes killed."""
+class Machine:
+    """A host and its engine, whose jobs outlive schedulers; some leave memory of a GPU in use for a while."""
 
-    name, reach, about, gpus_per_run = "simulated", None, "", 1.0
+    name, reach, about = "simulated", None, ""
 
-    def __init__(self, home, seed, *, gpus, restarts=0.01, orders=0, **plan):
-        self.now, self.dice, self.gpus, self.restarts = 1000.0, random.Random(seed), gpus, restarts
-        self.jobs, self.said, self.prepared, self.seen = {}, [], {}, set()
-        self.orders, self.submits = orders, 0
-        self.store = Store(memory_database(lambda: self.now), home)
-        self.store.add_study(small_plan(**plan))
+    def __init__(self, world, host, gpus):
+        self.world, self.host = world, host
+        self.jobs, self.prepared, self.leaks = {}, {}, dict.fromkeys((f"GPU-{i}" for i in range(gpus)), 0.0)
         self.scheduler = self.hire()
 
     def hire(self):
         """Return a scheduler that has cleared up after the one before, and serves what can go on."""
-        say = self.said.append
-        made = Scheduler(self.store, self, self.store.home / "office", say=say, worker="here", pause=True)
+        store, say = self.world.store, self.world.said.append
+        made = Scheduler(store, self, store.home / "office", say=say, worker=f"{self.host}/home", pause=True)
         made.reconcile()
         self.look(made)
         return made
 
     def look(self, scheduler):
         """Let a scheduler take up what was submitted; return whether nothing is left to do."""
-        for entry in self.store.entries():
+        store = self.world.store
+        for entry in store.entries():
             served = scheduler.studies.get(entry.id)
             if served is None:
                 new = entry.open and not entry.paused and scheduler.affords(entry.name)
             else:
                 new = (served.priority, served.weight) != (entry.priority, entry.weight)
             if new:
-                scheduler.take_up(self.store.numbered(entry.id))
+                scheduler.take_up(store.numbered(entry.id))
         return scheduler.idle
-
-    def order(self):
-        """Let somebody submit a study, cancel one or an arm of it, or try it again; studies share runs."""
-        self.orders -= 1
-        names = [f"study{i}" for i in range(self.submits)]
-        what = self.dice.choice(("submit", "again", "cancel", "cancel arm", "retry")) if names else "submit"
-        if what == "submit":
-            arms, seeds, hours = self.dice.randint(1, 4), self.dice.randint(1, 3), self.dice.choice((None, 0.05))
-            plan = small_plan(f"study{self.submits}", arms=arms, seeds=seeds, gpu_hours=hours)
-            self.store.add_study(plan, priority=self.dice.choice((0, 0, 5)), weight=self.dice.choice((0.5, 1.0, 3.0)))
-            self.submits += 1
-            return
-        name = self.dice.choice(names)
-        if what == "again":
-            self.store.add_study(self.store.study(name).plan, priority=self.dice.choice((0, 5)))
-        elif what == "retry":
-            self.store.retry(name, author="somebody", reason="after all")
-        else:
-            self.store.cancel(name, "arm0" if what == "cancel arm" else None)
 
     # ---- the engine ----
 
+    def need(self, resources):
+        """Return what a run holds: a GPU, if it does not say."""
+        memory = resources.gpu_memory_gib or 0.0
+        gpus = memory / MEMORY_GIB if memory else resources.gpus if resources.gpus is not None else 1.0
+        return Need(gpus=gpus, gpu_memory=memory)
+
+    def devices(self):
+        """Return the GPUs with what is in use of each."""
+        live = [j for j in self.jobs.values() if j.state is JobState.RUNNING]
+        used = {gpu: 20.0 * (until > self.world.now) for gpu, until in self.leaks.items()}
+        used |= {gpu: 20.0 for job in live for gpu in job.gpus}
+        return [Device(kind="gpu", name=gpu, amount=1.0, memory=MEMORY_GIB, used=used[gpu]) for gpu in self.leaks]
+
     def submit(self, spec, name):
         """Start a job; what becomes of it is drawn now."""
+        world, dice = self.world, self.world.dice
         if spec.module == "paribus.schedule.prepare":
-            self.prepared[name] = int(self.submits > 0 and self.dice.random() < 0.3)
+            self.prepared[name] = int(world.submits > 0 and dice.random() < 0.3)
             return name
-        token = Job.model_validate_json(RunFolder(self.store.home.joinpath(spec.arguments[0])).job.read_bytes()).token
-        fault = self.dice.choice(FAULTS) if self.dice.random() < FAULT_RATE else ""
-        begins = self.now + self.dice.choice((0.0, 10.0, 200.0))
-        ends = begins + self.dice.uniform(20.0, 200.0)
-        self.jobs[name] = Process(run=int(spec.arguments[2]), token=token, begins=begins, ends=ends, fault=fault)
+        token = Job.model_validate_json(RunFolder(world.store.home.joinpath(spec.arguments[0])).job.read_bytes()).token
+        fault = dice.choice(FAULTS) if dice.random() < FAULT_RATE else ""
+        begins = world.now + dice.choice((0.0, 10.0, 200.0))
+        ends = begins + dice.uniform(20.0, 200.0)
+        made = Process(run=int(spec.arguments[2]), token=token, begins=begins, ends=ends, fault=fault, gpus=spec.gpus)
+        self.jobs[name] = made
         return name
 
     def find(self, name):
@@ -134,19 +132,58 @@ class World:
         """Stop a job now, or within its grace."""
         job = self.jobs.get(name)
         if job is not None and job.state is not JobState.ENDED:
-            job.stop_at = self.now + (self.dice.uniform(0.0, grace) if grace else 0.0)
+            job.stop_at = self.world.now + (self.world.dice.uniform(0.0, grace) if grace else 0.0)
             if not grace:
-                self.end(job, -9)
+                self.world.end(job, -9)
 
-    def capacity(self):
-        """Return the number of free GPUs."""
-        return self.gpus - sum(j.state is not JobState.ENDED for j in self.jobs.values())
+    def capacity(self, need=None):
+        """Return more than ever fit: the leases tell."""
+        return 1000
+
+
+class World:
+    """A store, and machines each with a scheduler that is sometimes killed."""
+
+    def __init__(self, home, seed, *, machines=(), gpus=4, asked=({},), restarts=0.01, orders=0, **plan):
+        self.now, self.dice, self.restarts = 1000.0, random.Random(seed), restarts
+        self.said, self.seen, self.idle = [], set(), set()
+        self.orders, self.submits = orders, 0
+        self.store = Store(memory_database(lambda: self.now), home)
+        for i, resources in enumerate(asked):
+            self.store.add_study(small_plan(f"first{i}", resources=Resources(**resources), steps=4 + i, **plan))
+        self.machines = [Machine(self, f"host{i}", count) for i, count in enumerate(machines or (gpus,))]
+
+    def jobs(self):
+        """Return all jobs that there ever were."""
+        return [job for machine in self.machines for job in machine.jobs.values()]
+
+    def order(self):
+        """Let somebody submit a study, cancel one or an arm of it, or try it again; studies share runs."""
+        self.orders -= 1
+        names = [f"study{i}" for i in range(self.submits)]
+        what = self.dice.choice(("submit", "again", "cancel", "cancel arm", "retry")) if names else "submit"
+        if what == "submit":
+            arms, seeds, hours = self.dice.randint(1, 4), self.dice.randint(1, 3), self.dice.choice((None, 0.05))
+            plan = small_plan(f"study{self.submits}", arms=arms, seeds=seeds, gpu_hours=hours)
+            self.store.add_study(plan, priority=self.dice.choice((0, 0, 5)), weight=self.dice.choice((0.5, 1.0, 3.0)))
+            self.submits += 1
+            return
+        name = self.dice.choice(names)
+        if what == "again":
+            self.store.add_study(self.store.study(name).plan, priority=self.dice.choice((0, 5)))
+        elif what == "retry":
+            self.store.retry(name, author="somebody", reason="after all")
+        else:
+            self.store.cancel(name, "arm0" if what == "cancel arm" else None)
 
     # ---- the supervisors ----
 
     def end(self, job, code):
-        """The processes of a job are gone."""
+        """The processes of a job are gone; one that leaks leaves something that nobody knows of."""
         job.state, job.exit_code = JobState.ENDED, code
+        if job.fault == "leaks":
+            machine = next(m for m in self.machines if job in m.jobs.values())
+            machine.leaks |= dict.fromkeys(job.gpus, self.now + self.dice.choice((20.0, 500.0)))
 
     def live(self, job):
         """Let one supervisor do what is due; whatever the store refuses ends it."""
@@ -192,33 +229,57 @@ class World:
     # ---- time ----
 
     def tick(self):
-        """Let some seconds go by; return whether all is done."""
+        """Let some seconds go by, and each scheduler take a turn; return whether all is done."""
         self.now += TICK_S
-        for job in [j for j in self.jobs.values() if j.state is not JobState.ENDED]:
+        for job in [j for j in self.jobs() if j.state is not JobState.ENDED]:
             self.live(job)
-        if self.dice.random() < self.restarts:
-            self.scheduler = self.hire()
         if self.orders and self.dice.random() < 0.05:
             self.order()
-        self.seen |= set(self.scheduler.turn().values())
-        return self.look(self.scheduler) and not self.orders
+        for machine in self.machines:
+            if self.dice.random() < self.restarts:
+                machine.scheduler = machine.hire()
+            self.seen |= set(machine.scheduler.turn().values())
+        found = {(m.host, n) for m in self.machines for n in m.scheduler.studies if self.is_idle(m, n)}
+        assert not found & self.idle, "a GPU was idle for two turns while a run that fits on it was ready"
+        self.idle = found
+        idle = [machine.look(machine.scheduler) for machine in self.machines]
+        return all(idle) and not self.orders
+
+    def is_idle(self, machine, study_id):
+        """Tell whether a run is ready and what it needs is free, clean, and kept for nobody larger."""
+        link, run, w = t.study_run.c, t.run.c, t.waiting.c
+        mine = sa.select(link.run_id).where(link.study_id == study_id, link.withdrawn.is_(False))
+        ready = sa.select(run.id).where(run.id.in_(mine), run.state == "QUEUED", run.not_before <= self.now - TICK_S)
+        kept = sa.select(w.host).where(w.host == machine.host, w.since < self.now - PATIENCE_S, w.study_id != study_id)
+        with self.store.database.read() as connection:
+            if not connection.execute(ready).first() or connection.execute(kept).first():
+                return False
+        served = machine.scheduler._served[study_id]
+        if served.preparation is not None or served.broke or self.store.paused(study_id):
+            return False
+        pool = machine.scheduler._devices.pool(served.need, machine.scheduler._flights.busy)
+        rows = [d for d in self.store.devices(machine.host) if d.id in pool.devices and not d.cordoned]
+        facts = [{"id": d.id, "kind": d.kind, "name": d.name, "amount": d.amount, "memory": d.memory} for d in rows]
+        rooms = [Room(**fact, free=d.amount - d.held) for fact, d in zip(facts, rows, strict=True)]
+        return choose(rooms, served.need) is not None
 
     def history(self):
         """Live to the end; return it, with everything that was written and said."""
         while not self.tick():
             assert self.now < 1e6, "some run waits for ever"
-        for job in self.jobs.values():  # late words of zombies change nothing
+        for job in self.jobs():  # late words of zombies change nothing
             with suppress(LostLease):
                 self.store.release(job.run, job.token, "late")
         with self.store.database.read() as connection:
-            events, attempts = (
-                connection.execute(sa.select(table).order_by(table.c.id)).all() for table in (t.event, t.attempt)
+            events, attempts, leases = (
+                connection.execute(sa.select(table).order_by(*table.primary_key)).all()
+                for table in (t.event, t.attempt, t.lease)
             )
         found = audit(snapshot(self.store, folders=False))
         endings = {s.id: self.ending(s) for s in self.store.entries()}
         self.store.close()
         assert found == ()
-        return endings, events, attempts, self.said, self.seen
+        return endings, events, (attempts, leases), self.said, self.seen
 
     def ending(self, entry):
         """Return where a study stands at the end."""
@@ -226,7 +287,7 @@ class World:
             return Ending.COMPLETE
         if entry.paused:
             return Ending.PAUSED
-        assert not self.scheduler.affords(entry.name), "it could go on"
+        assert not self.machines[0].scheduler.affords(entry.name), "it could go on"
         return Ending.BUDGET
 
 
@@ -245,7 +306,7 @@ def live(tmp_path, monkeypatch):
 
 def test_two_hundred_runs_on_sixteen_gpus_come_to_their_end(live):
     """Every third attempt meets a fault and schedulers die; each run is recorded once or its tries are used up."""
-    endings, events, attempts, *_ = live(1, gpus=16, arms=10, seeds=20)
+    endings, events, (attempts, _), *_ = live(1, machines=(8, 8), arms=10, seeds=20)
     assert endings == {1: Ending.COMPLETE}
     last = {event.run_id: event.target for event in events}
     assert len(last) == 200
@@ -272,9 +333,26 @@ def test_small_histories_keep_every_promise(live):
 def test_several_studies_are_submitted_cancelled_and_tried_again_while_others_run(live):
     """With priorities, weights, shared runs, budgets and broken set-ups: whatever can end does, always in one way."""
     endings = set()
-    for seed in range(HISTORIES // 3):
+    for seed in range(HISTORIES * 2 // 3):
         history = live(seed, gpus=3, arms=2, seeds=2, restarts=0.02, orders=12)
         endings |= history[-1]
         if seed == 0:
             assert live(seed, gpus=3, arms=2, seeds=2, restarts=0.02, orders=12) == history
     assert endings >= {Ending.COMPLETE, Ending.PAUSED, Ending.BUDGET}
+
+
+ASKED = ({"gpus": 0.25}, {"gpu_memory_gib": 50.0}, {"gpus": 1}, {"gpus": 3})
+
+
+def test_studies_of_all_sizes_share_the_gpus_of_several_hosts(live):
+    """Parts, memory, whole GPUs and three at once: none is booked twice or idle while a run fits, and all end."""
+    said = []
+    for seed in range(max(1, HISTORIES // 12)):
+        endings, _, (attempts, leases), lines, _ = live(seed, machines=(4, 3), asked=ASKED, arms=3, seeds=2)
+        assert set(endings.values()) == {Ending.COMPLETE}
+        assert len(attempts) >= 24
+        assert {round(lease.share, 3) for lease in leases} == {0.25, 0.625, 1.0}
+        assert {a.worker for a in attempts} == {"host0/home", "host1/home"}
+        said += lines
+    assert any("is cordoned" in line for line in said)
+    assert any("is used again" in line for line in said)

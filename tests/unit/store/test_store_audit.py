@@ -7,7 +7,7 @@ import pytest
 
 from paribus.store.audit import INVARIANTS, audit, promise
 from paribus.store.moves import LEASE_S
-from paribus.store.records import EventRecord
+from paribus.store.records import EventRecord, LeaseRecord
 from paribus.store.snapshot import FolderFacts, damaged_files, snapshot
 from paribus.store.states import RunState
 from paribus.testing.plans import small_plan
@@ -103,6 +103,16 @@ def two_owners(s):
 def overlapping_owners(s):
     """Corrupt a snapshot."""
     return replace(s, attempts=change(s.attempts, 1, ended_at=s.attempts[2].claimed_at + 2))
+
+
+def gpu_booked_twice(s):
+    """Corrupt a snapshot."""
+    live = [a for a in s.attempts if a.ended_at is None]
+    last = max((a for a in s.attempts if a.ended_at is not None), key=lambda a: a.ended_at)
+    over = tuple(replace(a, ended_at=live[0].claimed_at + 2) if a is last else a for a in s.attempts)
+    shares = ((last, 0.75), (live[0], 0.5))
+    leases = tuple(LeaseRecord(run_id=a.run_id, token=a.token, device_id=1, share=part) for a, part in shares)
+    return replace(s, attempts=over, leases=leases)
 
 
 def lost_run(s):
@@ -272,6 +282,7 @@ CORRUPTIONS = {
     result_of_a_failed_attempt: "I2",
     two_owners: "I3",
     overlapping_owners: "I3",
+    gpu_booked_twice: "I3",
     lost_run: "I4",
     unknown_folder: "I4",
     life_after_the_end: "I5",

@@ -42,6 +42,13 @@ def lines(read: Read, content: str) -> list[str]:
         (HEAD + ONE + "budget: {gpu_hours: 1e3}\n",
          "study.yaml:4:21: budget.gpu_hours: expects a number, and `1e3` is not: `1e3` is text in YAML 1.1: "
          "write 1.0e+3"),
+        (HEAD + ONE + "resources: {gpus: 1.5}\n",
+         "study.yaml:4:19: resources.gpus: 1.5 GPUs cannot be had: allowed are 0, a part of one from 0.01 on, whole"),
+        (HEAD + ONE + "resources: {gpus: 1, gpu_memory_gib: 20}\n",
+         "study.yaml:4:12: resources: `gpus` and `gpu_memory_gib` both say how much of a GPU a run holds"),
+        (HEAD + ONE + "resources: {gpu: 1}\n",
+         "study.yaml:4:13: resources.gpu: unknown key `gpu`. Did you mean `gpus`? Allowed: `gpus`, `gpu_memory_gib`,"),
+        (HEAD + ONE + "resources: {cpus: 0}\n", "study.yaml:4:19: resources.cpus: must be >= 1, and 0 is not"),
         (HEAD + ONE + "health: {stop_on: [nans]}\n",
          "study.yaml:4:20: health.stop_on.1: `nans` is not allowed. Did you mean `nan`? Allowed: `nan`, `dead_run`."),
         (HEAD + ONE + "evaluate: {samples: 8, primary: eval/heldout/avg_at_4}\n",

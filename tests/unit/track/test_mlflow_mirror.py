@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from paribus.health.trackers import read_mlflow
 from paribus.track.folder import MetricLine
 from paribus.track.mlflow import MlflowMirror, RunCard, tracking_uri
 
@@ -12,7 +13,7 @@ pytest.importorskip("mlflow")
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_a_run_is_written_once_however_often_it_is_sent(tmp_path, monkeypatch):
-    """The same run, parameters and points by two clients; infinities become NaN; the times are the records'."""
+    """The same run, parameters and points by two clients; infinities become NaN; times are the records'; read back."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     card = RunCard(
         fingerprint="f" * 64,
@@ -42,6 +43,9 @@ def test_a_run_is_written_once_however_often_it_is_sent(tmp_path, monkeypatch):
     assert [m.timestamp for m in history] == [1_000 + s for s in range(600)]
     assert all(math.isnan(m.value) for m in history)
     assert mirror.steps(identity, ["reward/mean"]) == {"reward/mean": set(range(600))}
+    log = read_mlflow(identity, tracking_uri(tmp_path))
+    assert (log.mapped.trainer, [line.step for line in log.lines]) == ("paribus", list(range(600)))
+    assert all(line.values["reward/mean"] == 0.5 for line in log.lines)
 
 
 def test_a_server_is_used_if_the_environment_names_one(tmp_path, monkeypatch):

@@ -1,11 +1,12 @@
-"""The detectors: pure functions with the verdicts that they promise."""
+"""What the supervisor watches a run for, and the lamp of a run."""
 
 import math
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paribus.health.detectors import DEAD_AFTER_S, Finding, dead_run, nan, worst
+from paribus.health.alive import DEAD_AFTER_S, dead_run, nan
+from paribus.health.finding import Finding, worst
 from paribus.track.folder import MetricLine
 
 
@@ -19,7 +20,7 @@ def test_a_canonical_metric_that_is_not_finite_is_critical_from_its_first_step()
     found = nan([line(1, policy_entropy=1.0), line(2, policy_entropy=math.nan), line(3, policy_entropy=math.inf)])
     assert (found.state, found.step_onset) == ("critical", 2)
     assert "policy/entropy" in found.evidence
-    assert found.remedy
+    assert found.remedies
 
 
 def test_a_metric_of_the_users_own_may_be_anything():

@@ -1,0 +1,241 @@
+"""``paribus health``: what is wrong with a run, the runs of a study, or the log of another trainer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paribus.health.diagnose import Diagnosis
+    from paribus.health.finding import Finding
+    from paribus.health.profile import Profile
+    from paribus.store.reader import Reader
+    from paribus.store.records import RunRecord
+    from paribus.study.plan import Plan
+
+FAILED = 3
+"""Exit status if a finding is as bad as ``--fail-on`` says."""
+
+_MLFLOW = "mlflow:"
+_LOGS = (".json", ".jsonl", ".csv")
+
+
+@click.command()
+@click.argument("target", metavar="RUN|STUDY|FILE")
+@click.option("--profile", "profile_name", default="default", show_default=True, help="Thresholds: a name or a file.")
+@click.option("--trainer", help="Whose metric names a log has. [default: whoever knows most of them]")
+@click.option("--fail-on", type=click.Choice(["critical", "warn"]), help=f"End with status {FAILED} if one is as bad.")
+@click.option("--all", "show_all", is_flag=True, help="List every detector, also those without a finding.")
+@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    target: str,
+    profile_name: str,
+    trainer: str | None,
+    fail_on: Literal["critical", "warn"] | None,
+    show_all: bool,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what is wrong with a run, since when, and what to try.
+
+    RUN is a fingerprint (or its first digits) or a run folder; STUDY a name or a study file; FILE a log of another
+    trainer: TRL's trainer_state.json, JSON lines of verl or prime-rl, CSV, a TensorBoard event file or folder; or
+    mlflow:RUN_ID.
+    """
+    from paribus.health.profile import load_profile
+
+    profile = load_profile(profile_name)
+    _check_trainer(trainer)
+    log = _log(target, trainer, profile, folder)
+    found = _stored(target, profile, folder) if log is None else [log]
+    if as_json:
+        click.echo(json.dumps({"profile": profile.identity, "runs": [_plain(*f) for f in found]}, indent=1))
+    elif len(found) == 1:
+        _show(*found[0], show_all=show_all)
+    else:
+        _show_table(found)
+    bad = {"critical": ("critical",), "warn": ("critical", "warn"), None: ()}[fail_on]
+    if any(diagnosis.lamp in bad for _, diagnosis in found):
+        sys.exit(FAILED)
+
+
+def _check_trainer(trainer: str | None) -> None:
+    from paribus.health.mapping import PARIBUS, sources
+
+    known = (PARIBUS, *sources())
+    if trainer is not None and trainer not in known:
+        raise click.BadParameter(f"`{trainer}` is none of {', '.join(known)}", param_hint="--trainer")
+
+
+def _log(
+    target: str, trainer: str | None, profile: Profile, folder: Path | None
+) -> tuple[dict[str, Any], Diagnosis] | None:
+    """Return the diagnosis of a log; ``None`` if the target is none."""
+    from paribus.errors import LogFileError
+    from paribus.health.logs import read_log
+    from paribus.health.records import judge_log
+    from paribus.health.trackers import read_mlflow, read_tensorboard
+
+    path = Path(target)
+    if target.endswith((".yaml", ".yml")):
+        return None
+    if target.startswith(_MLFLOW):
+        from paribus.study.home import home
+        from paribus.track.mlflow import tracking_uri
+
+        log = read_mlflow(target.removeprefix(_MLFLOW), tracking_uri(folder or home()), trainer)
+    elif path.suffix in _LOGS and path.name != "job.json":
+        log = read_log(path, trainer)
+    elif "tfevents" in path.name or (path.is_dir() and any(path.glob("*tfevents*"))):
+        log = read_tensorboard(path, trainer)
+    elif (path / "job.json").is_file() or not (path.exists() or "/" in target):
+        return None
+    else:
+        raise LogFileError(
+            f"{target}: neither a run folder, nor a folder or file of TensorBoard's, nor one that ends in "
+            f"{', '.join(_LOGS)}, nor a study file: see `paribus health --help`"
+        )
+    about = {"run": target, "trainer": log.mapped.trainer, "steps": len(log.lines), "proxies": log.mapped.proxies}
+    return about, judge_log(profile, log)
+
+
+def _stored(target: str, profile: Profile, folder: Path | None) -> list[tuple[dict[str, Any], Diagnosis]]:
+    """Return the diagnosis of a run folder, of a run in the store, or of all runs of a study."""
+    path = Path(target)
+    if (path / "job.json").is_file():
+        return [_of_folder(path, profile)]
+    from paribus.cli.report import study_name
+    from paribus.store.reader import Reader
+    from paribus.study.home import home
+
+    with Reader.look(folder or home()) as reader:
+        names = {s.name for s in reader.studies()}
+        if target not in names and set(target) <= set("0123456789abcdef") and len(target) >= 4:
+            study, run = _find_run(reader, target)
+            return [_of_record(reader, study, run, profile)]
+        found = reader.study(study_name(target))
+        return [_of_record(reader, found.plan, run, profile) for run in reader.runs_of(found.id)]
+
+
+def _find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
+    """Return the run whose fingerprint begins with these digits, and the plan of its newest study."""
+    from paribus.errors import StoreError
+
+    found = {
+        run.fingerprint: (study.plan, run)
+        for study in reader.studies()
+        for run in reader.runs_of(study.id)
+        if run.fingerprint.startswith(digits)
+    }
+    if len(found) != 1:
+        many = f"{len(found)} runs have" if found else "there is no study of this name, and no run has"
+        raise StoreError(f"{many} a fingerprint that begins with `{digits}`; `paribus status STUDY --json` lists them")
+    return next(iter(found.values()))
+
+
+def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile) -> tuple[dict[str, Any], Diagnosis]:
+    from paribus.health.records import judge_run, read_run
+    from paribus.track.folder import SHORT
+
+    records = read_run(reader.home, run.fingerprint, run.token)
+    recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
+    diagnosis = judge_run(profile, records, recipe=recipe, primary=primary)
+    about = {"run": run.fingerprint[:SHORT], "arm": run.label, "seed": run.seed, "state": str(run.state)}
+    steps = records.lines[-1].step if records.lines else 0
+    return {**about, "steps": steps, "trouble": records.trouble}, diagnosis
+
+
+def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]:
+    from pydantic import ValidationError
+
+    from paribus.errors import RunFolderError
+    from paribus.health.records import judge_run, read_attempts
+    from paribus.study.job import Job
+    from paribus.track.folder import RunFolder
+
+    folder = RunFolder(path)
+    try:
+        job = Job.model_validate_json(folder.job.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise RunFolderError(f"cannot read {folder.job}: {str(error).splitlines()[0]}") from error
+    records = read_attempts([folder])
+    if records.trouble:
+        raise RunFolderError(records.trouble)
+    diagnosis = judge_run(profile, records, recipe=job.recipe, primary=job.evaluate.primary_metric)
+    steps = records.lines[-1].step if records.lines else 0
+    return {"run": str(path), "arm": job.arm, "seed": job.seed, "steps": steps}, diagnosis
+
+
+def _plain(about: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
+    return {**about, "lamp": diagnosis.lamp, "verdict": diagnosis.sentence} | {
+        "findings": [_numbers_as_json(asdict(f)) for f in diagnosis.findings]
+    }
+
+
+def _numbers_as_json(finding: dict[str, Any]) -> dict[str, Any]:
+    from paribus.track.folder import to_json_number
+
+    return finding | {"numbers": {k: to_json_number(v) for k, v in finding["numbers"].items()}}
+
+
+def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> None:
+    """Print the verdict on one run, the evidence and the remedies."""
+    name = f"{about['arm']}, seed {about['seed']} ({about['run']})" if "arm" in about else about["run"]
+    trainer = f", names of {about['trainer']}" if "trainer" in about else ""
+    click.echo(f"{name}: {about['steps']} steps{trainer}")
+    if about.get("trouble"):
+        click.echo(f"its records cannot be read: {about['trouble']}")
+    click.echo(diagnosis.sentence)
+    for finding in diagnosis.raised:
+        _show_finding(finding)
+    if about.get("proxies"):
+        click.echo(f"\nOnly near what their names say in this log: {', '.join(about['proxies'])}")
+    if show_all:
+        from paribus.cli.console import console, table
+
+        shown = table("detector", "state", "why")
+        for f in diagnosis.findings:
+            shown.add_row(f.detector, f.state.replace("_", " "), f.evidence)
+        console().print(shown)
+
+
+def _show_finding(finding: Finding) -> None:
+    until = f"until {finding.step_cleared}, " if finding.step_cleared else ""
+    note = "; experimental thresholds" if finding.experimental else ""
+    click.echo(f"\n{finding.state:8} {finding.detector}, since step {finding.step_onset}, {until}", nl=False)
+    click.echo(f"told at {finding.step_detected}{note}")
+    click.echo(f"         {finding.evidence}")
+    for remedy in finding.remedies:
+        patch = f": {_yaml(remedy.patch)}" if remedy.patch else ""
+        click.echo(f"         try [{remedy.evidence}] {remedy.text}{patch} ({remedy.source})")
+
+
+def _yaml(patch: Any) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(patch, default_flow_style=True, sort_keys=False, width=1000)
+    return text.strip()
+
+
+def _show_table(found: Sequence[tuple[dict[str, Any], Diagnosis]]) -> None:
+    """Print one row a run."""
+    from paribus.cli.console import console, table
+
+    shown = table("arm", "seed", "state", "step", "health", "since", "findings")
+    for about, diagnosis in found:
+        names = ", ".join(f.detector if f.state == "warn" else f.detector.upper() for f in diagnosis.raised)
+        since = str(diagnosis.raised[0].step_onset) if diagnosis.raised else ""
+        state = about["state"].lower().replace("_", " ")
+        shown.add_row(about["arm"], str(about["seed"]), state, str(about["steps"]), diagnosis.lamp, since, names)
+    console().print(shown)
+    lamps = [d.lamp for _, d in found]
+    counts = ", ".join(f"{lamps.count(lamp)} {lamp}" for lamp in ("critical", "warn", "ok", "unknown") if lamp in lamps)
+    click.echo(f"{len(found)} runs: {counts}. Critical findings are in capitals; `paribus health RUN` tells more.")

@@ -1,0 +1,78 @@
+"""Rules on the clip of the ratio: too much of it, and none where there should be some."""
+
+from __future__ import annotations
+
+from paribus.health.detector import FINE, Detector, Rule, Verdict, above
+from paribus.health.view import View
+from paribus.recipe.analysis.facts import on_policy
+from paribus.recipe.recipe import Recipe
+
+LOW, HIGH = "clip/low_frac", "clip/high_frac"
+_ENTROPY = "policy/entropy"
+_SEQUENCE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
+
+
+def _saturation(metric: str, side: str) -> Rule:
+    def rule(v: View) -> Verdict | None:
+        now = v.middle(metric)
+        if now is None:
+            return None
+        whole = v.recipe is not None and v.recipe.ratio.kind in _SEQUENCE
+        warn, critical = (v.p["sequence_warn"], 1.0) if whole else (v.p["warn"], v.p["critical"])
+        says = f"{now:.1%} of the trained tokens are clipped {side}"
+        other = v.middle(LOW if metric == HIGH else HIGH)
+        entropy, before = v.middle(_ENTROPY), v.began(_ENTROPY)
+        eats = metric == HIGH and other is not None and now > 3 * other
+        if eats and entropy is not None and before is not None and entropy < 0.8 * before:
+            says += ", and entropy falls: the clip eats exploration"
+        return above(now, warn, critical, says, "clipped")
+
+    return rule
+
+
+def _zero(v: View) -> Verdict | None:
+    low, high = v.tail(LOW, v.W), v.tail(HIGH, v.W)
+    if low is None or high is None:
+        return None
+    if max(low) > 0 or max(high) > 0:
+        return FINE
+    says = f"no token was clipped in {v.W} points, though a batch is trained on more than once"
+    return Verdict(state="warn", says=says, numbers={"clipped": 0.0}, onset=v.step_ago(LOW, v.W - 1))
+
+
+def _ratio_is_one(recipe: Recipe) -> str:
+    if recipe.clip.kind in ("none", "soft_gate"):
+        return f"`clip: {recipe.clip.kind}` has no bound"
+    return "one update a rollout batch: the ratio is 1" if on_policy(recipe) else ""
+
+
+def _rarely_left(recipe: Recipe) -> str:
+    kind = recipe.ratio.kind
+    return f"`ratio: {kind}` is not clipped token by token" if kind in _SEQUENCE else _ratio_is_one(recipe)
+
+
+DETECTORS = (
+    Detector(
+        name="clip_saturation_high",
+        looks_for="so many tokens are clipped above that good ones are no longer reinforced",
+        needs=(HIGH,),
+        uses=(LOW, _ENTROPY),
+        rule=_saturation(HIGH, "above"),
+        why_not=_ratio_is_one,
+    ),
+    Detector(
+        name="clip_saturation_low",
+        looks_for="so many tokens are clipped below that updates go too far",
+        needs=(LOW,),
+        rule=_saturation(LOW, "below"),
+        why_not=_ratio_is_one,
+    ),
+    Detector(
+        name="clip_zero",
+        looks_for="nothing is ever clipped: the policy does not move, or old log-probabilities are wrong",
+        needs=(LOW, HIGH),
+        rule=_zero,
+        why_not=_rarely_left,
+        keep=4.0,
+    ),
+)

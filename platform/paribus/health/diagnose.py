@@ -1,0 +1,102 @@
+"""From findings to a diagnosis: the first onset is the suspected cause, and known courses of events get their name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paribus.health.battery import BATTERY
+from paribus.health.finding import RAISED, Finding, Lamp, worst
+
+_ORDER = {d.name: i for i, d in enumerate(BATTERY)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """A course of events.
+
+    Attributes:
+        name: what it is called.
+        all_of: detectors that must have raised.
+        any_of: detectors of which one must have raised, too; empty: none is asked for.
+        first: the detector that must have begun before the others; empty: any order.
+    """
+
+    name: str
+    all_of: tuple[str, ...]
+    any_of: tuple[str, ...] = ()
+    first: str = ""
+
+
+COURSES = (
+    Course(
+        name="sampler and learner disagree, and the updates break",
+        all_of=("mismatch",),
+        any_of=("grad_spike", "reward_noise", "eval_regression", "nan"),
+        first="mismatch",
+    ),
+    Course(
+        name="exploration is lost",
+        all_of=("entropy_collapse",),
+        any_of=("zero_variance", "reward_stall", "clip_saturation_high"),
+    ),
+    Course(name="gibberish", all_of=("entropy_explosion",), any_of=("repetition", "truncation", "degenerate_text")),
+    Course(name="length bias", all_of=("length_balloon", "truncation")),
+    Course(name="the reward is not what is wanted", all_of=("reward_hacking",), any_of=("format_hacking", "kl_blowup")),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What is wrong with a run.
+
+    Attributes:
+        lamp: the worst finding; green if some detector could judge and none raised.
+        sentence: the verdict.
+        raised: findings that warn or are critical, by onset: the suspected cause first.
+        findings: those of all detectors.
+    """
+
+    lamp: Lamp
+    sentence: str
+    raised: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
+
+
+def diagnose(findings: Sequence[Finding]) -> Diagnosis:
+    """Return the diagnosis of a run from the findings of all detectors."""
+    raised = sorted((f for f in findings if f.state in RAISED), key=_when)
+    counts = {s: sum(f.state == s for f in findings) for s in ("ok", "unknown", "not_applicable")}
+    rest = f"{counts['ok']} detectors ok, {counts['unknown']} without data, {counts['not_applicable']} not applicable"
+    if not raised:
+        said = f"Healthy: {rest}." if counts["ok"] else f"Nothing is known: {rest}."
+        lamp: Lamp = "ok" if counts["ok"] else "unknown"
+        return Diagnosis(lamp=lamp, sentence=said, raised=(), findings=tuple(findings))
+    return Diagnosis(lamp=worst(findings), sentence=_sentence(raised), raised=tuple(raised), findings=tuple(findings))
+
+
+def _when(finding: Finding) -> tuple[int, int]:
+    onset = finding.step_onset
+    return (0 if onset is None else onset, _ORDER.get(finding.detector, len(_ORDER)))
+
+
+def _sentence(raised: Sequence[Finding]) -> str:
+    first = raised[0]
+    state = "Critical" if any(f.state == "critical" for f in raised) else "Warning"
+    since = "" if first.step_onset is None else f" since step {first.step_onset}"
+    until = "" if first.step_cleared is None else f" until step {first.step_cleared}"
+    how = f" ({first.state})" if len(raised) > 1 else ""
+    text = f"{state}: {first.detector}{how}{since}{until}: {first.evidence}"
+    if len(raised) > 1:
+        later = ", ".join(f"{f.detector} ({f.state}, step {f.step_onset})" for f in raised[1:])
+        text += f"; then {later}"
+    names = [c.name for c in COURSES if _happened(c, raised)]
+    return f"{text}. This is the course of: {'; '.join(names)}." if names else f"{text}."
+
+
+def _happened(course: Course, raised: Sequence[Finding]) -> bool:
+    names = [f.detector for f in raised]
+    if not set(course.all_of) <= set(names) or (course.any_of and not set(course.any_of) & set(names)):
+        return False
+    others = [n for n in names if n in course.any_of]
+    return not course.first or all(names.index(course.first) < names.index(n) for n in others)

@@ -1,0 +1,63 @@
+"""The statistics of the detectors: noise that no trend inflates, and trends that autocorrelation does not feign."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A monotone trend.
+
+    Attributes:
+        slope: change a point, the median of the slopes between all pairs of blocks (Theil-Sen).
+        p: two-sided p of Mann and Kendall's test that there is none.
+    """
+
+    slope: float
+    p: float
+
+    def up(self, level: float = 0.01) -> bool:
+        """Tell whether it rises at this level."""
+        return self.slope > 0 and self.p < level
+
+
+@cache
+def _pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of all pairs of so many blocks, the earlier first."""
+    first, second = np.triu_indices(count, 1)
+    return first, second
+
+
+def noise(values: Sequence[float]) -> float:
+    """Return the standard deviation of the noise: 1.4826 MAD of the differences over sqrt 2; a trend adds nothing.
+
+    Source: Rousseeuw and Croux 1993 (the constant); von Neumann et al. 1941 (differences).
+    """
+    steps = np.diff(np.asarray(values, dtype=float))
+    return float(1.4826 * np.median(np.abs(steps - np.median(steps))) / math.sqrt(2))
+
+
+def trend(values: Sequence[float], block: int) -> Trend:
+    """Return the trend of the means of blocks, which leaves little of the autocorrelation between steps.
+
+    Source: Mann 1945, Kendall 1975 (variance n (n - 1) (2 n + 5) / 18, continuity 1); Sen 1968.
+
+    Args:
+        values: oldest first; the oldest that fill no block are left out.
+        block: points a block.
+    """
+    count = len(values) // block
+    means = np.asarray(values[len(values) - count * block :], dtype=float).reshape(count, block).mean(1)
+    first, second = _pairs(count)
+    rises = means[second] - means[first]
+    score = float(np.sign(rises).sum())
+    spread = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    z = max(abs(score) - 1, 0) / spread if spread else 0.0
+    slope = float(np.median(rises / (second - first))) / block if count > 1 else 0.0
+    return Trend(slope, math.erfc(z / math.sqrt(2)))

@@ -1,0 +1,106 @@
+"""Judges what is on disk: run folders and the logs of other trainers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paribus.errors import RunFolderError
+from paribus.health.battery import judge
+from paribus.health.detector import Setting
+from paribus.health.diagnose import Diagnosis, diagnose
+from paribus.health.logs import Log
+from paribus.health.profile import Profile
+from paribus.health.signals import with_signals
+from paribus.recipe.recipe import Recipe
+from paribus.track.folder import Evaluation, MetricLine, RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """What a run has written over its attempts.
+
+    Attributes:
+        lines: metric lines, one a step.
+        evaluations: by set and step.
+        samples: records of ``samples.jsonl``.
+        trouble: what could not be read; empty if all could.
+    """
+
+    lines: tuple[MetricLine, ...]
+    evaluations: tuple[Evaluation, ...]
+    samples: tuple[dict[str, Any], ...]
+    trouble: str
+
+
+def judge_run(profile: Profile, records: Records, *, recipe: Recipe, primary: str) -> Diagnosis:
+    """Return the diagnosis of a run of ours.
+
+    Args:
+        profile: the thresholds.
+        records: what it has written.
+        recipe: what it trains.
+        primary: the metric of the tables.
+    """
+    known = with_signals(records.lines, primary=primary, evaluations=records.evaluations, samples=records.samples)
+    setting = Setting(profile=profile, recipe=recipe, planned=recipe.schedule.steps)
+    return diagnose(judge(setting, known))
+
+
+def judge_log(profile: Profile, log: Log) -> Diagnosis:
+    """Return the diagnosis of another trainer's log, whose recipe is unknown."""
+    setting = Setting(profile=profile, planned=len(log.lines))
+    return diagnose(judge(setting, with_signals(log.lines)))
+
+
+def read_run(home: Path, fingerprint: str, token: int) -> Records:
+    """Return what a run has written; an attempt replaces, from its first step on, what earlier ones wrote.
+
+    Args:
+        home: the home folder.
+        fingerprint: the run.
+        token: fence token of its newest attempt.
+    """
+    return read_attempts([RunFolder.of(home, fingerprint, n) for n in range(1, token + 1)])
+
+
+def read_attempts(folders: Iterable[RunFolder]) -> Records:
+    """Return what attempts have written, the oldest first; what is read ends at the first line that cannot be."""
+    lines: dict[int, MetricLine] = {}
+    evaluations: dict[tuple[str, int], Evaluation] = {}
+    samples: list[dict[str, Any]] = []
+    trouble = ""
+    for folder in folders:
+        found: list[MetricLine] = []
+        try:
+            found.extend(folder.read_metrics())
+            evaluated = folder.read_evaluations()
+        except RunFolderError as error:
+            trouble, evaluated = str(error), ()
+        if not found:
+            continue
+        first = found[0].step
+        lines = {s: x for s, x in lines.items() if s < first} | {x.step: x for x in found}
+        evaluations = {k: e for k, e in evaluations.items() if k[1] < first} | {(e.set, e.step): e for e in evaluated}
+        samples = [s for s in samples if s.get("step", 0) < first] + read_samples(folder.samples)
+    ordered = tuple(lines[s] for s in sorted(lines))
+    known = tuple(evaluations[k] for k in sorted(evaluations))
+    return Records(lines=ordered, evaluations=known, samples=tuple(samples), trouble=trouble)
+
+
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """Return the records of ``samples.jsonl`` that are whole; a damaged line costs a sample, not the verdict."""
+    if not path.is_file():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found

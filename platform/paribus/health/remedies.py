@@ -1,0 +1,60 @@
+"""The catalogue of remedies: what to try for each detector, with how well it is supported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from paribus.health.finding import Remedy
+from paribus.recipe.document import plain, read_document
+from paribus.recipe.patch import apply
+from paribus.recipe.recipe import Recipe, flatten
+
+
+@cache
+def catalogue() -> Mapping[str, tuple[Remedy, ...]]:
+    """Return detector to remedies, the best supported first."""
+    raw: dict[str, list[dict[str, Any]]] = plain(read_document(Path(__file__).parent / "remedies.yaml").checked())
+    return {d: tuple(sorted((Remedy(**r) for r in rs), key=lambda r: r.evidence)) for d, rs in raw.items()}
+
+
+@cache
+def remedies_of(detector: str, recipe: Recipe | None) -> tuple[Remedy, ...]:
+    """Return what to try; with a recipe, without what it has already, and with patches that fit it."""
+    listed = catalogue().get(detector, ())
+    if recipe is None:
+        return listed
+    fitted = [_fitted(remedy, recipe) for remedy in listed]
+    return tuple(r for r in fitted if r is not None)
+
+
+def patched(recipe: Recipe, patch: Mapping[str, Any]) -> Recipe | None:
+    """Return the recipe with a patch applied; ``None`` if it does not fit."""
+    found = apply(recipe.model_dump(), patch)
+    if found.faults:
+        return None
+    try:
+        return Recipe.model_validate(found.values)
+    except ValidationError:
+        return None
+
+
+def _fitted(remedy: Remedy, recipe: Recipe) -> Remedy | None:
+    """Return the remedy with its patch for this recipe, or without one that does not fit; ``None`` if it holds."""
+    if not remedy.patch and not remedy.multiply:
+        return remedy
+    values = flatten(recipe.model_dump(mode="json"))
+    patch = dict(remedy.patch)
+    for path, factor in remedy.multiply.items():
+        if isinstance(values.get(path), int | float):
+            value = values[path] * factor
+            patch[path] = round(value) if isinstance(values[path], int) else float(f"{value:.3g}")
+    after = patched(recipe, patch)
+    if after is None or not patch:
+        return replace(remedy, patch={}, multiply={})
+    return None if after == recipe else replace(remedy, patch=patch, multiply={})

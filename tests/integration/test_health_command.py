@@ -1,0 +1,150 @@
+"""``paribus health`` as a user types it: a run, a study, a log, and what is none of these."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paribus.cli.health import FAILED, command
+from paribus.errors import LogFileError, ParibusError, RunFolderError, StoreError, StudyFileError
+from paribus.report.data import StudyData
+from paribus.store.store import Store
+from paribus.study.job import Job
+from paribus.testing.studies import Shape, made_up_study
+from paribus.track.folder import MetricLine, RunFolder
+
+
+def health(*arguments: object, fails: bool = False) -> Result:
+    """Type the command; errors of the user come out as they are."""
+    done = CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=True)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == (FAILED if fails else 0), done.output
+    return done
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> tuple[Path, StudyData]:
+    """Return the home of a study of two arms and two seeds; the first run collapses."""
+    data = made_up_study(Shape(seeds=2, steps=40, tricks=("clip_higher",), designs=("add_one",)))
+    with Store.open(tmp_path) as store:
+        added = store.add_study(data.plan)
+        first = True
+        while (claim := store.claim(added.id, engine="inline", worker="test")) is not None:
+            store.start(claim.run_id, claim.token)
+            folder = RunFolder.of(tmp_path, claim.fingerprint, claim.token)
+            folder.path.mkdir(parents=True)
+            for step in range(1, 41):
+                entropy = 0.01 if first and step > 20 else 0.6
+                values = {"policy/entropy": entropy, "reward/correct_frac": step / 50}
+                folder.append_metrics(MetricLine(step=step, time_ms=0, values=values))
+            store.finish(claim.run_id, claim.token, {"status": "succeeded"}, stopped_early=False)
+            first = False
+    return tmp_path, data
+
+
+def test_a_study_is_a_table_of_its_runs(study: tuple[Path, StudyData]) -> None:
+    """One row a run; the run that collapsed is critical and named, and the exit status says so if asked."""
+    home, data = study
+    done = health(data.plan.study, "--home", home)
+    assert done.output.count("ENTROPY_COLLAPSE") == 1
+    assert "4 runs: 1 critical, 3 ok" in done.output
+    health(data.plan.study, "--home", home, "--fail-on", "critical", fails=True)
+
+
+def test_a_run_is_found_by_its_first_digits(study: tuple[Path, StudyData]) -> None:
+    """Verdict, evidence, remedies with patch and source; JSON holds the same and all detectors."""
+    home, data = study
+    runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
+    [bad] = [r for r in runs if r["lamp"] == "critical"]
+    done = health(bad["run"], "--home", home)
+    assert "Critical: entropy_collapse since step" in done.output
+    assert "{clip.high: 0.28}" in done.output
+    assert "DAPO" in done.output
+    [alone] = json.loads(health(bad["run"], "--home", home, "--json").output)["runs"]
+    [collapse] = [f for f in alone["findings"] if f["detector"] == "entropy_collapse"]
+    assert 20 < collapse["step_onset"] <= collapse["step_detected"] <= 30
+    assert collapse["profile"].startswith("default 1 (")
+    [fine] = [r for r in runs if r["lamp"] == "ok"][:1]
+    health(fine["run"], "--home", home, "--fail-on", "warn")
+
+
+def test_a_log_of_trl_is_judged(tmp_path: Path) -> None:
+    """The sentence, the trainer, what is only near; a profile of one's own moves the verdict."""
+    rows = [{"step": s, "completions/clipped_ratio": 0.15, "kl": 0.001, "reward": 0.01 * s} for s in range(1, 61)]
+    log = tmp_path / "trainer_state.json"
+    log.write_text(json.dumps({"log_history": rows}))
+    done = health(log, "--all")
+    assert "60 steps, names of trl" in done.output
+    assert "Warning: truncation since step" in done.output
+    assert "kl/ref_k3" in done.output
+    assert "not recorded: optim/grad_norm" in done.output
+    health(log, "--fail-on", "critical")
+    health(log, "--fail-on", "warn", fails=True)
+    lax = tmp_path / "lax.yaml"
+    lax.write_text(
+        "version: 1\nabout: long\nextends: default\nthresholds: {truncation: {warn: {value: 0.5, source: x}}}\n"
+    )
+    assert "Healthy" in health(log, "--profile", lax).output
+
+
+def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyData]) -> None:
+    """A folder with its job is judged with the recipe; what the recipe excludes does not apply."""
+    _, data = study
+    folder = RunFolder(tmp_path / "a1")
+    folder.path.mkdir()
+    arm = data.plan.arm(data.plan.base)
+    job = Job(run="0" * 64, study="s", arm="base", runner="native", seed=1, token=1, recipe=arm.recipe,
+              evaluate=data.plan.evaluate, cache=".")  # fmt: skip
+    folder.job.write_text(job.model_dump_json())
+    folder.samples.write_text('{"step": 1, "response": "x"}\nhalf a li')
+    for step in range(1, 41):
+        folder.append_metrics(MetricLine(step=step, time_ms=0, values={"optim/grad_norm": 1.0}))
+    done = health(folder.path, "--all")
+    assert "base, seed 1" in done.output
+    assert "Healthy" in done.output
+    assert "no reference is loaded" in done.output
+    folder.evals.mkdir()
+    (folder.evals / "heldout-000001.json").write_text("[1]")
+    with pytest.raises(RunFolderError, match="is not an evaluation"):
+        health(folder.path)
+    folder.job.write_text("{}")
+    with pytest.raises(RunFolderError, match=r"job\.json"):
+        health(folder.path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["nothing"], StoreError, "nothing"),
+        (["abcd1234"], StoreError, "no run has a fingerprint that begins with `abcd1234`"),
+        (["missing.csv"], LogFileError, "cannot be read"),
+        (["./missing"], LogFileError, "neither a run folder"),
+        (["mlflow:0"], LogFileError, "there is no such file"),
+        (["x", "--profile", "defalt"], StudyFileError, "Did you mean `default`"),
+    ],
+)
+def test_what_is_nothing_ends_in_a_message(
+    study: tuple[Path, StudyData],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    error: type[ParibusError],
+    message: str,
+) -> None:
+    """An error of the user, with what was wrong; never a traceback, and no file is made."""
+    home, _ = study
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home}/none.db")
+    with pytest.raises(error, match=message):
+        health(*arguments, "--home", home)
+    assert not (home / "none.db").exists()
+
+
+def test_an_unknown_trainer_is_refused_with_those_that_are_known() -> None:
+    """The names stand in the message."""
+    done = CliRunner().invoke(command, ["x.csv", "--trainer", "tlr"])
+    assert done.exit_code == 2
+    assert "trl, verl, prime_rl" in done.output

@@ -1,0 +1,279 @@
+"""Every detector: planted fault, near miss, missing metric, recipe without use for it; batch and chunks agree."""
+
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paribus.health.battery import BATTERY, advance, findings, judge, start
+from paribus.health.detector import Setting, begin, update, verdict
+from paribus.health.profile import load_profile
+from paribus.recipe.presets import load_preset
+from paribus.track.folder import MetricLine
+
+BY_NAME = {d.name: d for d in BATTERY}
+STEPS, ONSET, W = 240, 110, 20
+
+
+def setting(recipe=None):
+    """Return the default profile, without a recipe unless told; w is 20."""
+    return Setting(profile=load_profile("default"), recipe=recipe, planned=600)
+
+
+def run(**curves):
+    """Return a run of 240 steps; a curve is a number or a function of the step, and absent where it gives ``None``."""
+    noise = random.Random(0)
+    lines = []
+    for step in range(1, STEPS + 1):
+        given_ = {name: curve(step) if callable(curve) else curve for name, curve in curves.items()}
+        values = {
+            n.replace("__", "/", 1): x * (1 + noise.uniform(-0.02, 0.02)) for n, x in given_.items() if x is not None
+        }
+        lines.append(MetricLine(step=step, time_ms=0, values=values))
+    return lines
+
+
+def at(before, after):
+    """Return a curve that jumps at the onset."""
+    return lambda step: before if step < ONSET else after
+
+
+def every(period, before, after):
+    """Return a curve that is logged at every so many steps, and jumps at the onset."""
+    return lambda step: None if step % period else (before if step < ONSET else after)
+
+
+def rising(slope, start=0.3):
+    """Return a straight line."""
+    return lambda step: start + slope * step
+
+
+def ramp(before, factor):
+    """Return a curve that grows from the onset on by this share of its level in a hundred steps."""
+    return lambda step: before * (1 + factor * max(0, step - ONSET) / 100)
+
+
+def spikes(step):
+    """Return a gradient norm with three spikes after the onset."""
+    return 20.0 if step in (ONSET, ONSET + 5, ONSET + 9, ONSET + 15) else 1.0
+
+
+E, R, L, Z = "policy__entropy", "signal__reward", "response__length_mean", "group__zero_std_frac"
+G, S, SE, C = "optim__grad_norm", "signal__score", "signal__score_se", "reward__correct_frac"
+LEARNS = {R: rising(0.002)}
+PLANTED = {
+    "nan": ({E: lambda s: math.nan if s == ONSET else 0.5}, "critical"),
+    "data_bug": ({Z: at(0.3, 1.2)}, "critical"),
+    "rollout_errors": ({"signal__rollout_error_frac": at(0.01, 0.1)}, "warn"),
+    "dead_run": ({"perf__time_step_s": at(30, 120)}, "warn"),
+    "mismatch": ({"mismatch__logp_abs_diff_mean": at(0.01, 0.08)}, "critical"),
+    "staleness": ({"staleness__steps_mean": at(3, 12)}, "warn"),
+    "kl_blowup": ({"kl__ref_k3": at(0.01, 0.2), R: 0.5}, "warn"),
+    "grad_spike": ({G: spikes}, "critical"),
+    "dead_update": ({G: at(1.0, 0.0), Z: 0.3}, "critical"),
+    "zero_variance": ({Z: at(0.3, 0.9)}, "critical"),
+    "effective_batch": ({"correction__effective_frac": at(0.9, 0.1)}, "warn"),
+    "clip_saturation_high": ({"clip__high_frac": at(0.01, 0.2)}, "warn"),
+    "clip_saturation_low": ({"clip__low_frac": at(0.01, 0.4)}, "critical"),
+    "clip_zero": ({"clip__low_frac": at(0.01, 0.0), "clip__high_frac": at(0.01, 0.0)}, "warn"),
+    "entropy_collapse": ({E: at(0.8, 0.15)}, "warn"),
+    "entropy_explosion": ({E: at(0.5, 1.6)}, "warn"),
+    "length_balloon": ({L: ramp(500, 0.8), R: 0.5}, "warn"),
+    "length_collapse": ({L: at(500, 120), R: 0.5}, "warn"),
+    "truncation": ({"response__truncated_frac": at(0.01, 0.12)}, "warn"),
+    "repetition": ({"signal__repetitive_frac": every(10, 0, 0.2)}, "critical"),
+    "degenerate_text": ({"signal__degenerate_frac": every(10, 0, 0.9)}, "critical"),
+    "reward_noise": ({R: lambda s: 0.5 + (0.15 if s >= ONSET and s % 2 else 0.0)}, "warn"),
+    "reward_stall": ({R: lambda s: 0.3 + 0.002 * min(s, 40)}, "warn"),
+    "format_hacking": ({"reward__mean": rising(0.002), C: 0.5}, "warn"),
+    "reward_hacking": ({S: every(5, 0.6, 0.4), SE: every(5, 0.02, 0.02), **LEARNS}, "critical"),
+    "eval_regression": ({S: every(5, 0.6, 0.4), SE: every(5, 0.02, 0.02)}, "critical"),
+}
+NEAR = {
+    "nan": {"my__own": lambda s: math.nan},
+    "data_bug": {Z: 0.95, "sampling__waste_frac": -0.3},
+    "rollout_errors": {"signal__rollout_error_frac": at(0.01, 0.04)},
+    "dead_run": {"perf__time_step_s": at(30, 80)},
+    "mismatch": {"mismatch__logp_abs_diff_mean": at(0.01, 0.018)},
+    "staleness": {"staleness__steps_mean": at(3, 7)},
+    "kl_blowup": {"kl__ref_k3": at(0.001, 0.04), R: 0.5},
+    "grad_spike": {G: lambda s: 20.0 if s == ONSET else 1.0},
+    "dead_update": {G: at(1.0, 0.0), Z: 1.0},
+    "zero_variance": {Z: at(0.3, 0.48)},
+    "effective_batch": {"correction__effective_frac": at(0.9, 0.3)},
+    "clip_saturation_high": {"clip__high_frac": at(0.01, 0.09)},
+    "clip_saturation_low": {"clip__low_frac": at(0.01, 0.09)},
+    "clip_zero": {"clip__low_frac": 0.0, "clip__high_frac": lambda s: 0.0 if s % 50 else 1e-4},
+    "entropy_collapse": {E: at(0.7, 0.19)},
+    "entropy_explosion": {E: at(0.5, 0.95)},
+    "length_balloon": {L: ramp(500, 0.8), R: rising(0.001)},
+    "length_collapse": {L: at(500, 120), R: at(0.5, 0.6)},
+    "truncation": {"response__truncated_frac": at(0.03, 0.045)},
+    "repetition": {"signal__repetitive_frac": lambda s: None if s % 10 else (1.0 if s == 120 else 0.0)},
+    "degenerate_text": {"signal__degenerate_frac": every(10, 0, 0.15)},
+    "reward_noise": {R: lambda s: 0.5 + (0.02 if s >= ONSET and s % 2 else 0.0)},
+    "reward_stall": {R: lambda s: 0.3 + 0.0002 * s},
+    "format_hacking": {"reward__mean": rising(0.002), C: rising(0.002)},
+    "reward_hacking": {S: every(5, 0.6, 0.59), SE: every(5, 0.02, 0.02), **LEARNS},
+    "eval_regression": {S: every(5, 0.6, 0.55), SE: every(5, 0.02, 0.02)},
+}
+NOT_FOR = {
+    "staleness": {},
+    "kl_blowup": {"kl": "off"},
+    "zero_variance": {"schedule.group_size": 1, "baseline": "none", "scale": "none"},
+    "effective_batch": {"filter": "refill"},
+    "clip_saturation_high": {"schedule.minibatches": 1, "schedule.epochs": 1},
+    "clip_saturation_low": {"clip": "none", "schedule.minibatches": 2},
+    "clip_zero": {"ratio": "seq_geo", "schedule.minibatches": 2},
+    "format_hacking": {"kl": "off"},
+}
+"""Detector to a patch of GRPO that leaves it nothing to look for."""
+
+
+def grpo(**patch):
+    """Return GRPO with a patch."""
+    from paribus.health.remedies import patched
+
+    recipe = patched(load_preset("grpo").recipe, patch)
+    assert recipe is not None, patch
+    return recipe
+
+
+def test_each_detector_has_a_planted_fault_and_a_near_miss():
+    """A new detector comes with both, with thresholds (if any) and with remedies."""
+    assert set(BY_NAME) == set(PLANTED) == set(NEAR) == set(load_profile("default").thresholds)
+
+
+@pytest.mark.parametrize("name", sorted(PLANTED))
+def test_a_planted_fault_is_found_with_evidence_onset_and_remedy(name):
+    """The lamp is as bad as the fault; onset and detection lie after it, within the stated windows."""
+    curves, state = PLANTED[name]
+    [found] = [f for f in judge(setting(), run(**curves)) if f.detector == name]
+    assert found.state == state
+    assert found.evidence
+    assert found.remedies
+    assert found.step_detected is not None
+    assert found.step_onset is not None
+    assert found.step_onset <= found.step_detected
+    if name not in ("reward_stall", "format_hacking"):  # these begin before
+        assert ONSET <= found.step_detected <= ONSET + 10 * W
+        assert abs(found.step_onset - ONSET) <= 5 * W
+
+
+@pytest.mark.parametrize("name", sorted(NEAR))
+def test_a_near_miss_is_no_fault(name):
+    """Just below a threshold, or where another metric explains it, the lamp stays green."""
+    detector = BY_NAME[name]
+    state, told = update(detector, setting(), begin(), run(**NEAR[name]))
+    assert verdict(detector, setting(), state).state == "ok"
+    assert told == []
+
+
+@pytest.mark.parametrize("name", sorted(set(PLANTED) - {"nan", "data_bug"}))
+def test_without_its_metric_nothing_is_known(name):
+    """The finding says what is not recorded; grey, not green."""
+    detector = BY_NAME[name]
+    state, _ = update(detector, setting(), begin(), run(budget__optimizer_steps=rising(1)))
+    found = verdict(detector, setting(), state)
+    assert found.state == "unknown"
+    assert any(m in found.evidence for m in (*detector.needs, *detector.any_of))
+
+
+@pytest.mark.parametrize("name", sorted(NOT_FOR))
+def test_a_recipe_may_leave_nothing_to_look_for(name):
+    """Not applicable, with the reason, whatever is logged; with another recipe it applies."""
+    curves, state = PLANTED[name]
+    at_rest = setting(grpo(**NOT_FOR[name]))
+    found = verdict(BY_NAME[name], at_rest, update(BY_NAME[name], at_rest, begin(), run(**curves))[0])
+    assert found.state == "not_applicable"
+    assert found.evidence
+    assert verdict(BY_NAME[name], setting(), update(BY_NAME[name], setting(), begin(), run(**curves))[0]).state == state
+
+
+def chunked(detector, lines, cuts):
+    """Feed the lines in chunks, with the state through JSON between them."""
+    state, told = begin(), []
+    for a, b in zip([0, *cuts], [*cuts, len(lines)], strict=True):
+        state, found = update(detector, setting(), json.loads(json.dumps(state, allow_nan=False)), lines[a:b])
+        told += found
+    return verdict(detector, setting(), state), told
+
+
+@pytest.mark.parametrize("name", sorted(PLANTED))
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.integers(0, STEPS), max_size=6).map(sorted))
+def test_chunks_do_not_change_a_verdict(name, cuts):
+    """Any chunks, with the state written and read as JSON between them, give the findings of the batch."""
+    lines = run(**PLANTED[name][0])
+    whole = chunked(BY_NAME[name], lines, [])
+    assert whole[1]
+    assert chunked(BY_NAME[name], lines, cuts) == whole
+
+
+def test_one_by_one_is_the_batch_for_all_detectors_together():
+    """Feeding single points to the battery gives the batch's findings, and old states are not touched."""
+    lines = run(**{**PLANTED["entropy_collapse"][0], **PLANTED["grad_spike"][0], **LEARNS})[:170]
+    states, told = start(), []
+    for one in lines:
+        before = json.dumps(states)
+        after, found = advance(setting(), states, [one])
+        assert json.dumps(states) == before
+        states, told = after, told + found
+    assert findings(setting(), states) == judge(setting(), lines)
+    assert {f.detector for f in told} == {"entropy_collapse", "grad_spike"}
+
+
+def test_a_state_is_strict_json_whatever_is_logged():
+    """Metrics that are not finite are told, and nothing of them enters the state."""
+    curves = {name: (lambda s: math.nan if s == ONSET else math.inf) for name in (E, R, L, G, "budget__gen_tokens")}
+    states, told = advance(setting(), start(), run(**curves))
+    json.dumps(states, allow_nan=False)
+    assert {f.detector for f in told if f.state == "critical"} >= {"nan", "grad_spike"}
+
+
+def test_stale_rollouts_are_no_mismatch():
+    """Where sampling lags behind by design, the difference holds updates of the policy, and is not judged."""
+    curves = PLANTED["mismatch"][0]
+    for patch, lamp in (({}, "critical"), ({"schedule.staleness": 2}, "unknown")):
+        state, _ = update(BY_NAME["mismatch"], setting(grpo(**patch)), begin(), run(**curves))
+        assert state["lamp"] == lamp
+
+
+def test_a_lamp_is_cleared_after_a_calm_window_and_the_run_remembers():
+    """Truncation that ends clears the lamp; the verdict on the run keeps it, with the step at which it ended."""
+    detector = BY_NAME["truncation"]
+    lines = run(response__truncated_frac=lambda s: 0.12 if 60 <= s < 120 else 0.01)
+    state, told = update(detector, setting(), begin(), lines)
+    assert [f.state for f in told] == ["warn", "ok"]
+    found = verdict(detector, setting(), state)
+    assert (found.state, found.step_cleared) == ("warn", told[1].step_detected)
+    assert 120 + W <= told[1].step_detected <= 120 + 3 * W
+
+
+@pytest.mark.parametrize(("often", "lamp"), [(3, "ok"), (1, "critical")])
+def test_a_value_now_and_then_raises_nothing(often, lamp):
+    """A third of the points far above a threshold raise nothing, all of them do."""
+    detector = BY_NAME["clip_saturation_high"]
+    state, _ = update(detector, setting(), begin(), run(clip__high_frac=lambda s: 0.0 if s % often else 0.3))
+    assert state["lamp"] == lamp
+
+
+def test_the_state_of_all_detectors_is_small():
+    """What a run's detectors remember stays below 80 kB, however long the run."""
+    curves = {k: v for name in PLANTED for k, v in PLANTED[name][0].items()}
+    lines = run(**curves)
+    short, long = (json.dumps(advance(setting(), start(), x)[0]) for x in (lines, lines * 3))
+    assert len(long) < 80_000
+    assert len(long) < 1.3 * len(short)
+
+
+def test_short_runs_are_judged_in_short_windows():
+    """A run of 40 planned steps has windows of 5 points, so that a collapse is found within 20 steps."""
+    short = Setting(profile=load_profile("default"), planned=40)
+    lines = run(policy__entropy=lambda s: 0.8 if s < 15 else 0.02)[:40]
+    found = verdict(BY_NAME["entropy_collapse"], short, update(BY_NAME["entropy_collapse"], short, begin(), lines)[0])
+    assert found.state == "critical"
+    assert 15 <= found.step_onset <= found.step_detected <= 25

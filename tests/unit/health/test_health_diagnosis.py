@@ -1,0 +1,155 @@
+"""Profiles, remedies, the order of causes, and the statistics under the rules."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from paribus.errors import StudyFileError
+from paribus.health.battery import BATTERY
+from paribus.health.diagnose import diagnose
+from paribus.health.finding import Finding
+from paribus.health.primitives import noise, trend
+from paribus.health.profile import load_profile, profile_names
+from paribus.health.remedies import catalogue, patched, remedies_of
+from paribus.health.signals import of_texts, repetitive, with_signals
+from paribus.recipe.presets import load_preset, preset_names
+from paribus.track.folder import Evaluation, MetricLine
+
+
+def found(detector, state, onset):
+    """Return a finding."""
+    return Finding(
+        detector=detector, state=state, step_onset=onset, step_detected=onset + 9, evidence=f"{detector} says so"
+    )
+
+
+def test_the_first_onset_is_told_as_the_cause():
+    """Order of onset decides, not severity; a known course gets its name only in its order."""
+    said = diagnose(
+        [found("grad_spike", "critical", 90), found("mismatch", "warn", 40), found("reward_noise", "warn", 120)]
+    )
+    assert said.lamp == "critical"
+    assert [f.detector for f in said.raised] == ["mismatch", "grad_spike", "reward_noise"]
+    assert said.sentence.startswith("Critical: mismatch (warn) since step 40")
+    assert "sampler and learner disagree" in said.sentence
+    reverse = diagnose([found("grad_spike", "critical", 30), found("mismatch", "warn", 40)])
+    assert reverse.sentence.startswith("Critical: grad_spike")
+    assert "disagree" not in reverse.sentence
+
+
+def test_at_the_same_step_causes_come_before_effects():
+    """A mismatch is told before the spike that it brings."""
+    said = diagnose([found("reward_stall", "warn", 7), found("grad_spike", "warn", 7), found("mismatch", "warn", 7)])
+    assert [f.detector for f in said.raised] == ["mismatch", "grad_spike", "reward_stall"]
+
+
+def test_nothing_known_is_not_healthy():
+    """Green needs a detector that could judge."""
+    grey = [Finding(detector=d.name, state="unknown") for d in BATTERY]
+    assert diagnose(grey).sentence.startswith("Nothing is known")
+    assert diagnose([*grey[1:], Finding(detector="nan", state="ok")]).sentence.startswith("Healthy")
+
+
+def test_every_detector_has_thresholds_with_a_source_and_remedies_with_evidence():
+    """Nothing is unsourced, and profiles change only what exists."""
+    for name in profile_names():
+        for thresholds in load_profile(name).thresholds.values():
+            assert all(t.source for t in thresholds.values())
+    assert set(catalogue()) == {d.name for d in BATTERY}
+    assert all(r.evidence in "ABC" and r.source and r.text for rs in catalogue().values() for r in rs)
+
+
+def test_the_patches_of_remedies_are_words_of_the_study_file():
+    """Each patch fits some preset and changes it; relative ones become numbers of the recipe."""
+    rough = {"schedule.minibatches": 4, "schedule.epochs": 2, "schedule.staleness": 1, "model.dtype": "bfloat16"}
+    rough |= {"optimizer.max_grad_norm": None, "reward.weights.format": 0.5}
+    recipes = [load_preset(name).recipe for name in preset_names()]
+    recipes.append(patched(load_preset("grpo").recipe, rough))
+    for detector, remedies in catalogue().items():
+        for remedy in remedies:
+            if remedy.patch or remedy.multiply:
+                offered = [r for recipe in recipes for r in remedies_of(detector, recipe) if r.text == remedy.text]
+                fitting = [r for r in offered if r.patch]
+                assert fitting, (detector, remedy.text)
+                assert all(not r.multiply for r in fitting)
+
+
+def test_a_remedy_that_a_recipe_has_already_is_not_offered():
+    """DAPO has clip-higher; GRPO has not."""
+    texts = {p: [r.text for r in remedies_of("entropy_collapse", load_preset(p).recipe)] for p in ("dapo", "grpo")}
+    assert not any("clip-higher" in t for t in texts["dapo"])
+    assert any("clip-higher" in t for t in texts["grpo"])
+    [offered] = [r for r in remedies_of("entropy_collapse", load_preset("grpo").recipe) if "clip-higher" in r.text]
+    assert patched(load_preset("grpo").recipe, offered.patch).clip.high == 0.28
+
+
+def test_a_profile_of_ones_own_extends_another(tmp_path):
+    """One number changes, the hash with it; a threshold that there is not is refused with its place."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("version: 3\nabout: short answers\nextends: default\nthresholds:\n  truncation:\n"
+                    "    warn: {value: 0.5, source: ours}\n")  # fmt: skip
+    mine, default = load_profile(str(file)), load_profile("default")
+    assert (mine.of("truncation")["warn"], mine.of("truncation")["critical"]) == (
+        0.5,
+        default.of("truncation")["critical"],
+    )
+    assert mine.identity.split("(")[1] != default.identity.split("(")[1]
+    file.with_name("bad.yaml").write_text("version: 1\nabout: x\nextends: default\nthresholds:\n  truncation:\n"
+                                          "    wran: {value: 0.5, source: ours}\n")  # fmt: skip
+    with pytest.raises(StudyFileError, match=r"bad.yaml:6:\d+.*no threshold `wran`; it has warn, critical"):
+        load_profile(str(tmp_path / "bad.yaml"))
+    with pytest.raises(StudyFileError, match="Did you mean `default`"):
+        load_profile("defalt")
+
+
+def test_noise_is_blind_to_a_trend():
+    """The estimate is that of the noise alone, within a tenth, with a slope or without."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 0.3, 4000)
+    for slope in (0.0, 0.05):
+        assert noise(list(x + slope * np.arange(4000))) == pytest.approx(0.3, rel=0.1)
+
+
+def test_the_trend_test_is_that_of_kendall():
+    """Without ties or blocks p is that of Kendall's normal approximation, and the slope Theil and Sen's."""
+    x = list(np.random.default_rng(1).normal(0, 1, 40) + 0.03 * np.arange(40))
+    mine = trend(x, 1)
+    score = sum(np.sign(x[j] - x[i]) for i in range(40) for j in range(i + 1, 40))
+    z = (abs(score) - 1) / math.sqrt(40 * 39 * 85 / 18)
+    assert mine.p == pytest.approx(2 * stats.norm.sf(z))
+    assert mine.slope == pytest.approx(stats.theilslopes(x)[0])
+
+
+def test_texts_that_repeat_themselves_are_told_from_texts():
+    """Loops are found, ordinary text and short text are not; one character over and over is degenerate."""
+    loop = "and so the answer is 7. " * 60
+    prose = " ".join(f"step {i} takes {i * i % 97} from {i * 7 % 101}" for i in range(120))
+    assert repetitive(loop)
+    assert not repetitive(prose)
+    assert not repetitive("no no no")
+    assert of_texts([loop, prose, "!!!!!!", "x"])["signal/degenerate_frac"] == 0.25
+    assert of_texts(["a b", "a b", "a b", "c"])["signal/distinct_frac"] == 0.5
+
+
+def test_signals_come_from_evaluations_of_the_primary_set():
+    """The standard error is that over problems; an evaluation of other problems is a fault of the data."""
+    one = {
+        "set": "heldout",
+        "samples": 2,
+        "truncated": (0, 0),
+        "tokens": (9, 9),
+        "tokens_correct": (9, 0),
+        "answers": ({}, {}),
+    }
+    evaluations = [
+        Evaluation(step=1, problems=("a", "b"), correct=(2, 0), **one),
+        Evaluation(step=2, problems=("a", "c"), correct=(1, 1), **one),
+    ]
+    lines = [MetricLine(step=s, time_ms=0, values={"eval/heldout/avg_at_2": 0.5, "reward/mean": 0.1}) for s in (1, 2)]
+    first, second = with_signals(lines, primary="eval/heldout/avg_at_2", evaluations=evaluations)
+    assert first.values["signal/score"] == 0.5
+    assert first.values["signal/score_se"] == pytest.approx(0.5)
+    assert (first.values["signal/evaluation_faults"], second.values["signal/evaluation_faults"]) == (0.0, 1.0)
+    assert first.values["signal/reward"] == 0.1
