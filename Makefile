@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines screenshots clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -33,6 +33,9 @@ lint: $(STAMP) ## style, types, layers
 
 docs: $(STAMP) ## write docs/reference from the code
 	$(BIN)/python docs/generate.py
+
+screenshots: $(STAMP) ## pictures of the quickstart's report for docs/images; needs Chromium
+	$(BIN)/python docs/screenshots.py reports/quickstart/report.html
 
 check: lint test ## everything that a change must pass
 

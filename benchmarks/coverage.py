@@ -212,7 +212,10 @@ def holm_any(p: Array) -> Array:
 
 
 def not_bold(data: Studies, p: Mapping[tuple[int, int], Array]) -> Array:
-    """Whether a test, Holm over all pairs, tells an arm from the best."""
+    """Whether a test, Holm over all pairs, tells an arm from the best.
+
+    A report has fewer rows without bold: an arm that is told from the best is bold above one that is not.
+    """
     top = (data.scores.mean((2, 3)) - data.truth).argmax(1)
     keys = list(p)
     table = np.array([p[k] for k in keys])

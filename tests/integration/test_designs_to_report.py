@@ -68,7 +68,8 @@ def test_the_plan_as_json_has_the_same(paribus):
     assert designs["half"]["resolution"] == 3
     (main,) = designs["half"]["precisions"]
     assert main["se"] == pytest.approx((4 / (4 * 5)) ** 0.5)
-    assert designs["all"]["gpu_hours"] == [20.0, 40.0, 120.0]
+    cost = designs["all"]["cost"]
+    assert [cost[k] for k in ("low", "expected", "high", "unit")] == [20.0, 40.0, 120.0, "GPU-hours"]
     assert "resolution III" not in designs["all"]["cheaper"]
     assert plan["orders"][0]["ladders"] == ["ladder", "ladder-reverse"]
 
@@ -86,3 +87,8 @@ def test_every_design_runs_and_comes_out_as_tables(paribus, tmp_path):
     } <= set(tables)  # fmt: skip
     assert [r["label"] for r in tables["half.effects"]["rows"]] == ["clip_higher", "token_level", "no_std"]
     assert all(r["cells"][0]["value"] is not None for r in tables["all.effects"]["rows"])
+    said = paribus("next", "study.yaml")
+    assert "too few seeds to be tested" in said
+    assert "8 arms x 5 fresh seeds, 40 runs" in said
+    assert "CPU-slot-hours by recorded runs of the same recipe" in said
+    assert json.loads(paribus("plan", "--json", "designs-next.yaml"))["study"] == "designs-next"

@@ -16,6 +16,7 @@ COMMANDS = {
     "scheduler": "Train what is submitted, several studies side by side.",
     "status": "Show the runs of the studies in the store.",
     "report": "Write the tables and figures of a study.",
+    "next": "Write the study that the results of a study ask for.",
     "health": "Say what is wrong with a run, a study or a training log.",
     "cancel": "Cancel the runs of a study, or of one arm.",
     "retry": "Queue runs again that failed or were cancelled.",

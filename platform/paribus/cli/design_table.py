@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paribus.cli.console import table
@@ -10,22 +10,26 @@ from paribus.cli.console import table
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from paribus.study.costs import Cost
     from paribus.study.plan import Plan
     from paribus.study.precision import DesignSummary, Precision
     from paribus.study.spec import Study
 
 
-def designs_as_plain(study: Study, plan: Plan, recorded: frozenset[str]) -> list[dict[str, Any]]:
+def designs_as_plain(
+    study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost]
+) -> list[dict[str, Any]]:
     """Return what each design costs and can show as JSON values."""
     from paribus.study.precision import design_summaries
 
     return [
         {
             **vars(s),
+            "cost": vars(s.cost) if s.cost else None,
             "precisions": [vars(p) for p in s.precisions],
             "aliases": {k: list(v) for k, v in s.aliases.items()},
         }
-        for s in design_summaries(study, plan, recorded)
+        for s in design_summaries(study, plan, recorded, costs)
     ]
 
 
@@ -36,19 +40,23 @@ def orders_as_plain(plan: Plan) -> list[dict[str, Any]]:
     return [{"ladders": names, "precisions": [vars(p) for p in found]} for names, found in order_summaries(plan)]
 
 
-def print_design_summaries(study: Study, plan: Plan, recorded: frozenset[str], out: Console) -> None:
+def print_design_summaries(
+    study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], out: Console
+) -> None:
     """Print one table for all designs, then aliases of fractions and cheaper designs."""
     from paribus.study.precision import design_summaries, order_summaries
 
-    summaries = design_summaries(study, plan, recorded)
+    summaries = design_summaries(study, plan, recorded, costs)
     if not summaries:
         return
-    priced = study.budget.prior is not None
-    listed = table("design", "cells", "runs", "effect", "number", "SE", "detects", *(["GPU-hours"] if priced else []))
+    units = list(dict.fromkeys(s.cost.unit for s in summaries if s.cost))
+    listed = table(
+        "design", "cells", "runs", "effect", "number", "SE", "detects", *([" or ".join(units)] if units else [])
+    )
     listed.title = "\nwhat the designs measure"
     for summary in summaries:
         first = [summary.design, str(summary.cells), str(summary.runs)]
-        price = [hours_text(summary.gpu_hours)] if summary.gpu_hours else []
+        price = [hours_text(summary.cost)] if summary.cost else []
         _add_rows(listed, first, summary.precisions, price, len(listed.columns))
     for names, precisions in order_summaries(plan):
         _add_rows(listed, [f"{names[0]} and {len(names) - 1} more", "", ""], precisions, [], len(listed.columns))
@@ -63,10 +71,9 @@ def print_design_summaries(study: Study, plan: Plan, recorded: frozenset[str], o
             out.print(f"cheaper than {summary.design}: {summary.cheaper}")
 
 
-def hours_text(hours: tuple[float, float, float]) -> str:
+def hours_text(cost: Cost) -> str:
     """Return ``12 (8 to 20)``: expected, low and high."""
-    low, expected, high = hours
-    return f"{expected:.3g} ({low:.3g} to {high:.3g})"
+    return f"{cost.expected:.3g} ({cost.low:.3g} to {cost.high:.3g})"
 
 
 def _add_rows(listed: Any, first: list[str], precisions: Sequence[Precision], price: list[str], width: int) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from paribus.recipe.recipe import Recipe
+    from paribus.study.costs import Cost
     from paribus.study.plan import Plan, Row
     from paribus.study.runner import Runner
     from paribus.study.spec import Study
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 )
 def command(study: Path, as_json: bool, engine: str, options: Path | None) -> None:
     """Show what STUDY comes to: designs, arms, runs, and what to know before spending compute."""
+    from paribus.store.history import past_runs
     from paribus.store.recorded import recorded_runs
+    from paribus.study.costs import run_costs
     from paribus.study.expand import plan_of, refuse_unsupported
     from paribus.study.home import home
     from paribus.study.load import load_study
@@ -41,10 +44,12 @@ def command(study: Path, as_json: bool, engine: str, options: Path | None) -> No
     runner = _Tolerant(load_runner(spec.runner))
     plan = plan_of(spec, runner)
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
+    left = any(run.fingerprint not in recorded for run in plan.runs)
+    costs = run_costs(plan, spec.budget.prior, past_runs(home()) if left else ())
     if as_json:
-        click.echo(json.dumps(as_plain(spec, plan, recorded), indent=1))
+        click.echo(json.dumps(as_plain(spec, plan, recorded, costs), indent=1))
     else:
-        print_plan(spec, plan, recorded)
+        print_plan(spec, plan, recorded, costs)
     refuse_unsupported(plan, runner)
     if runner.unread:
         raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(dict.fromkeys(runner.unread)))
@@ -82,7 +87,7 @@ class _Tolerant:
             return "unread"
 
 
-def as_plain(study: Study, plan: Plan, recorded: frozenset[str]) -> dict[str, Any]:
+def as_plain(study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost]) -> dict[str, Any]:
     """Return the plan as JSON values."""
     from paribus.cli.design_table import designs_as_plain, orders_as_plain
 
@@ -102,7 +107,7 @@ def as_plain(study: Study, plan: Plan, recorded: frozenset[str]) -> dict[str, An
             {"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed, "recorded": r.fingerprint in recorded}
             for r in plan.runs
         ],
-        "designs": designs_as_plain(study, plan, recorded),
+        "designs": designs_as_plain(study, plan, recorded, costs),
         "orders": orders_as_plain(plan),
         "resources": plan.resources.model_dump(mode="json", exclude_none=True),
         "looks": plan.looks and vars(plan.looks),
@@ -113,7 +118,7 @@ def as_plain(study: Study, plan: Plan, recorded: frozenset[str]) -> dict[str, An
     }  # fmt: skip
 
 
-def print_plan(study: Study, plan: Plan, recorded: frozenset[str]) -> None:
+def print_plan(study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost]) -> None:
     """Print the plan for people."""
     from paribus.cli.console import console
     from paribus.cli.design_table import print_design_summaries
@@ -124,9 +129,9 @@ def print_plan(study: Study, plan: Plan, recorded: frozenset[str]) -> None:
         out.print(plan.question)
     _print_base(plan, out)
     _print_designs(plan, out)
-    print_design_summaries(study, plan, recorded, out)
+    print_design_summaries(study, plan, recorded, costs, out)
     _print_counts(plan, recorded, out)
-    _print_prior(study, plan, recorded, out)
+    _print_hours(plan, recorded, costs, out)
     if plan.notes:
         _print_notes(plan, out)
 
@@ -256,12 +261,11 @@ def _print_growth(plan: Plan, out: Console) -> None:
         out.print(f"at least {least} runs, at most {most}{cost}")
 
 
-def _print_prior(study: Study, plan: Plan, recorded: frozenset[str], out: Console) -> None:
+def _print_hours(plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], out: Console) -> None:
     from paribus.cli.design_table import hours_text
-    from paribus.study.precision import hours
+    from paribus.study.costs import total
 
-    left = sum(run.fingerprint not in recorded for run in plan.runs)
-    if (price := hours(study.budget.prior, left)) is not None:
-        out.print(
-            f"GPU-hours by `budget.prior`: {hours_text(price)} for the {left} distinct runs that are not recorded"
-        )
+    left = [run for run in plan.runs if run.fingerprint not in recorded]
+    if cost := total(costs, left):
+        by = " and ".join(cost.sources)
+        out.print(f"{cost.unit} by {by}: {hours_text(cost)} for the {len(left)} distinct runs that are not recorded")

@@ -8,20 +8,40 @@ import click
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", required=False)
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the files. [default: reports/<study>]"
 )
+@click.option(
+    "--published",
+    multiple=True,
+    metavar="TABLE",
+    help="Show a published table beside, e.g. dapo_table1; may be repeated. [default: `report.published` of the file]",
+)
+@click.option("--compare", nargs=2, metavar="STUDY_A STUDY_B", help="Set two studies side by side.")
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
-def command(study: str, out: Path | None, folder: Path | None) -> None:
+def command(
+    study: str | None,
+    out: Path | None,
+    published: tuple[str, ...],
+    compare: tuple[str, str] | None,
+    folder: Path | None,
+) -> None:
     """Write the report of STUDY, a name or a study file, finished or not: HTML, Markdown, CSV, LaTeX and JSON."""
-    from paribus.report.write import write_report
+    if (study is None) == (compare is None):
+        raise click.UsageError("name one STUDY, or two of them after --compare")
+    from paribus.report.write import write_comparison, write_report
     from paribus.store.reader import Reader
     from paribus.study.home import home
 
-    name = study_name(study)
     with Reader.look(folder or home()) as reader:
-        written = write_report(reader, name, out or Path("reports") / name)
+        if compare:
+            a, b = map(study_name, compare)
+            written = write_comparison(reader, a, b, out or Path("reports") / f"{a}-vs-{b}")
+        else:
+            assert study is not None  # else there is a comparison
+            name = study_name(study)
+            written = write_report(reader, name, out or Path("reports") / name, published or _stated(study))
     click.echo(written.text)
     for path in written.paths:
         click.echo(f"  {path}")
@@ -31,8 +51,21 @@ def command(study: str, out: Path | None, folder: Path | None) -> None:
 
 def study_name(study: str) -> str:
     """Return the name of a study that is given by its name or by its file."""
-    if not study.endswith((".yaml", ".yml")):
+    if not is_file(study):
         return study
     from paribus.study.load import load_study
 
     return load_study(Path(study)).study
+
+
+def is_file(study: str) -> bool:
+    """Whether what was typed is a study file, not a name."""
+    return study.endswith((".yaml", ".yml"))
+
+
+def _stated(study: str) -> tuple[str, ...]:
+    if not is_file(study):
+        return ()
+    from paribus.study.load import load_study
+
+    return load_study(Path(study)).report.published

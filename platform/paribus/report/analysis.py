@@ -261,9 +261,10 @@ class Analysis:
         return dict(zip(found, holm([*found.values()]), strict=True))
 
     def leaders(self, arms: Iterable[str]) -> frozenset[str]:
-        """Return the best arm and all that a test corrected over all pairs of arms does not tell from it.
+        """Return the best arm, all that a test corrected over all pairs does not tell from it, and what is between.
 
-        None if an arm has few seeds.
+        A precise arm may be told from the best where a worse and noisier one is not; it is among the leaders all the
+        same, so that none of them stands below an arm that is not. None if an arm has few seeds.
         """
         estimates = {a: self.estimate(a, self.score) for a in dict.fromkeys(arms)}
         known = {a: e for a, e in estimates.items() if e is not None and e.n >= MIN_SEEDS}
@@ -274,7 +275,8 @@ class Analysis:
         pairs = list(combinations(known, 2))  # all of them: which arm is best was not known before
         effects = dict(zip(pairs, corrected(self.effect(a, b, self.score) for a, b in pairs), strict=True))
         worse = {a for pair, e in effects.items() if top in pair and e is not None and _told_apart(e) for a in pair}
-        return frozenset(known) - (worse - {top})
+        lowest = min(sign * known[a].value for a in known if a == top or a not in worse)
+        return frozenset(a for a in known if sign * known[a].value >= lowest)
 
     def fragile(self, arm: str) -> bool:
         """Whether "separated from the base", or its sign, depends on how lost and stopped runs are counted.

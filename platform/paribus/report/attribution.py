@@ -106,24 +106,33 @@ def _effect(analysis: Analysis, cells: Cells, weights: Weights | None) -> Effect
     return analysis.contrast(by_arm, analysis.score)
 
 
+def gaps(analysis: Analysis) -> dict[str, Effect | None]:
+    """Return by how much the sum of each kind of contribution misses the whole; a kind that cannot miss is left out."""
+    full, cells = full_recipe(analysis.plan.rows), _cells(analysis)
+    found = {}
+    for key, weights in _weights(full, full, full).items() if full else ():
+        gap = _whole(full)
+        for contribution in weights.values():
+            for cell, weight in contribution.items():
+                gap[cell] = gap.get(cell, 0.0) - weight
+        if left := {cell: weight for cell, weight in gap.items() if abs(weight) > 1e-9}:
+            found[key] = _effect(analysis, cells, left)
+    return found
+
+
+def _whole(full: Sequence[str]) -> dict[frozenset[str], float]:
+    return {frozenset(full): 1.0, frozenset(): -1.0}
+
+
 def _sums(analysis: Analysis, keys: Sequence[str]) -> list[TableRow]:
     """Return the whole difference, and by how much the contributions of each column miss it."""
-    full, cells = full_recipe(analysis.plan.rows), _cells(analysis)
+    full = full_recipe(analysis.plan.rows)
     if not full:
         return []
-    whole: Weights = {frozenset(full): 1.0, frozenset(): -1.0}
-    weights = _weights(full, full, full)
-    total, missed = [], []
-    for key in keys:
-        gap = dict(whole)
-        for found in weights[key].values():
-            for cell, weight in found.items():
-                gap[cell] = gap.get(cell, 0.0) - weight
-        left = {cell: weight for cell, weight in gap.items() if abs(weight) > 1e-9}
-        total.append(_closing(analysis, _effect(analysis, cells, whole)))
-        missed.append(_closing(analysis, _effect(analysis, cells, left)) if left else NOT_APPLICABLE)
+    whole, found = _effect(analysis, _cells(analysis), _whole(full)), gaps(analysis)
+    missed = [_closing(analysis, found[key]) if key in found else NOT_APPLICABLE for key in keys]
     return [
-        TableRow(label="full recipe - base", cells=tuple(total)),
+        TableRow(label="full recipe - base", cells=(_closing(analysis, whole),) * len(keys)),
         TableRow(label="not explained by the sum", cells=tuple(missed)),
     ]
 

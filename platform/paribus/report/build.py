@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from paribus.report import sentences
+from paribus.report.alt import described
 from paribus.report.analysis import Analysis
 from paribus.report.attribution import contribution_table
-from paribus.report.curves import figures
+from paribus.report.curves import curves, forest_figure
 from paribus.report.data import StudyData
 from paribus.report.design_effects import design_effects, order_tables
 from paribus.report.details import all_details, effects_table
+from paribus.report.effect_figures import contribution_figure, matrix_figures
+from paribus.report.efficiency import efficiency_figure
 from paribus.report.looks import with_looks
-from paribus.report.model import ReportModel, Table
+from paribus.report.model import Figure, ReportModel, Table
+from paribus.report.pass_rates import pass_figure
 from paribus.report.provenance import provenance
+from paribus.report.reference import reference_tables
 from paribus.report.screen import screen_table
 from paribus.report.tables import behaviour_table, learning_table, score_table
 from paribus.study.growth import stage_text
@@ -45,7 +50,7 @@ def build_report(data: StudyData) -> ReportModel:
         words=tuple(sentences.words(analysis)),
         warnings=tuple(sentences.warnings(analysis)),
         tables=tuple(with_looks(analysis, t) for t in _tables(analysis)),
-        figures=tuple(figures(analysis)),
+        figures=tuple(described(f) for f in _figures(analysis)),
         provenance=provenance(analysis),
     )
 
@@ -73,6 +78,19 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
         yield effects
     yield from (t for t in tricks if not t.main)
     yield from all_details(analysis)
+    yield from reference_tables(analysis)
+
+
+def _figures(analysis: Analysis) -> Iterable[Figure]:
+    found = (
+        forest_figure(analysis),
+        contribution_figure(analysis),
+        *matrix_figures(analysis),
+        *curves(analysis),
+        efficiency_figure(analysis),
+        pass_figure(analysis),
+    )
+    yield from (f for f in found if f is not None)
 
 
 def _trick_tables(analysis: Analysis, *, main: bool) -> Iterable[Table]:

@@ -9,10 +9,11 @@ from functools import partial
 from typing import TypeAlias
 
 from paribus.report.analysis import MIN_SEEDS, Analysis
+from paribus.report.clock import device_seconds, device_time
 from paribus.report.data import RunData
-from paribus.report.details import Single, effect_measures, effects, singles
+from paribus.report.details import effect_measures, effects, singles
 from paribus.report.measures import GENERATED
-from paribus.report.model import Figure, Forest, Interval, Line, Panel, stored
+from paribus.report.model import Figure, Forest, Interval, Line, Panel, kept, rounded, stored
 from paribus.stats.intervals import Estimate, mean_interval
 from paribus.track.metrics import find_metric
 from paribus.track.series import width_for
@@ -52,24 +53,24 @@ BUCKETS = (
 )
 
 
-def figures(analysis: Analysis) -> list[Figure]:
-    """Return a forest plot of the single changes, and curves of each ladder and of the single changes."""
+def curves(analysis: Analysis) -> list[Figure]:
+    """Return the curves of each ladder and of the single changes."""
     rows = analysis.plan.rows
-    curves: list[tuple[str, str, Named]] = []
+    found: list[tuple[str, str, Named]] = []
     for design in dict.fromkeys(r.design for r in rows if r.kind == "cumulative"):
         named = [(r.label, r.arm) for r in rows if r.design == design]
-        curves.append((f"curves.{design}", f"Ladder `{design}` over training", named))
+        found.append((f"curves.{design}", f"Ladder `{design}` over training", named))
     ladders = {r.arm for r in rows if r.kind == "cumulative"}
     alone = singles(analysis)
     if not ladders or any(s.arm not in ladders for s in alone):
         base = (analysis.label(analysis.plan.base), analysis.plan.base)
         named = [base, *((s.name, s.arm) for s in alone)]
-        curves.append(("curves.singles", "Single changes over training", named))
-    lines = sum(len(named) for _, _, named in curves) * len(PANELS)
+        found.append(("curves.singles", "Single changes over training", named))
+    lines = sum(len(named) for _, _, named in found) * len(PANELS)
     last = max((r.last_step for r in analysis.data.runs), default=0)
     grid = _Grid(last, min(CURVE, ALL_CURVES // max(lines, 1)))
-    found = [_forests(analysis), *(_curves(analysis, *curve, grid) for curve in curves)]
-    return [f for f in found if f is not None]
+    drawn = (_curves(analysis, *curve, grid) for curve in found)
+    return [figure for figure in drawn if figure is not None]
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,19 @@ class _Grid:
         paid = {b: (tokens.at(int(x)) if x else 0.0, v) for b, (x, v) in self.points(run, metric).items()}
         return {bucket: (x * scale, value) for bucket, (x, value) in paid.items() if math.isfinite(x)}
 
+    def points_by_time(self, run: RunData, metric: str, scale: float) -> Points:
+        points = self.points(run, metric)
+        spent = device_seconds(run, [int(x) for x, _ in points.values()])
+        return {bucket: (spent[int(x)] * scale, v) for bucket, (x, v) in points.items() if int(x) in spent}
+
 
 def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid) -> Figure | None:
     score = analysis.score
     tokens = analysis.costs["generated"]
     steps, y_label = "training steps", f"{score.label} ({score.unit})" if score.unit else score.label
+    time, per_second = device_time(analysis)
     by_tokens = f"{score.label}, by tokens paid", f"generated {tokens.unit}", y_label
+    by_time = f"{score.label}, by time paid", time, y_label
     panels = [
         _panel(
             analysis,
@@ -116,6 +124,14 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
             lambda r: grid.points_by_tokens(r, score.metric, tokens.scale),
             points=True,
         ),
+        _panel(
+            analysis,
+            f"{key}.score_by_time",
+            by_time,
+            named,
+            lambda r: grid.points_by_time(r, score.metric, per_second),
+            points=True,
+        ),
     ]
     for name in PANELS:
         metric = find_metric(name)
@@ -124,7 +140,7 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
         panels.append(_panel(analysis, f"{key}.{name}", labels, named, partial(grid.points, metric=name)))
     shown = tuple(p for p in panels if p.lines)
     caption = CAPTION + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
-    return Figure(key=key, title=title, caption=caption, panels=shown) if shown else None
+    return Figure(key=key, title=title, caption=caption, panels=shown, table="training") if shown else None
 
 
 def _panel(
@@ -153,24 +169,22 @@ def _line(label: str, by_run: Mapping[int, Points], settled: frozenset[int], *, 
     means = {seed: found for seed, found in runs.items() if seed in settled}
     common = sorted(set.intersection(*(set(f) for f in means.values()))) if means else []
     estimates = [mean_interval([f[k][1] for f in means.values()]) for k in common]
-    x = tuple(_kept(sum(f[k][0] for f in means.values()) / len(means)) for k in common)
+    x = kept(sum(f[k][0] for f in means.values()) / len(means) for k in common)
     band = len(means) >= MIN_SEEDS
-    each = tuple(
-        (seed, tuple(_kept(f[k][0]) for k in sorted(f)), tuple(_kept(f[k][1]) for k in sorted(f)))
-        for seed, f in runs.items()
-    )
+    each = tuple((seed, kept(f[k][0] for k in sorted(f)), kept(f[k][1] for k in sorted(f))) for seed, f in runs.items())
     return Line(
         arm=label,
         n=len(means),
         x=x,
-        mean=tuple(_kept(e.value) for e in estimates),
-        low=tuple(_kept(e.value if e.low is None else e.low) for e in estimates) if band else (),
-        high=tuple(_kept(e.value if e.high is None else e.high) for e in estimates) if band else (),
+        mean=kept(e.value for e in estimates),
+        low=kept(e.value if e.low is None else e.low for e in estimates) if band else (),
+        high=kept(e.value if e.high is None else e.high for e in estimates) if band else (),
         seeds=each if points or not band else (),
     )
 
 
-def _forests(analysis: Analysis) -> Figure | None:
+def forest_figure(analysis: Analysis) -> Figure | None:
+    """Return forest plots of the single changes; ``None`` without a difference to the base."""
     alone = singles(analysis)
     if not any(analysis.to_base.values()):
         return None
@@ -180,7 +194,7 @@ def _forests(analysis: Analysis) -> Figure | None:
     forests = []
     for measure, by_arm in columns:
         label = "tokens generated" if measure.key == "generated" else measure.label
-        rows = [_interval(s, e.estimate, e.separated) for s in alone if (e := by_arm[s.arm]) is not None]
+        rows = [interval_of(s.name, e.estimate, e.separated) for s in alone if (e := by_arm[s.arm]) is not None]
         unit = f" ({measure.unit})" if measure.unit else ""
         forests.append(
             Forest(key=f"forest.{measure.key}", title=label, x_label=f"Δ {label}{unit}", intervals=tuple(rows))
@@ -193,14 +207,16 @@ def _forests(analysis: Analysis) -> Figure | None:
         caption=f"Difference to `{base}`, {paired}, with 95% t interval; without interval below 3 seeds. Filled: the "
         "interval leaves out 0, before any correction.",
         forests=tuple(f for f in forests if f.intervals),
+        table="effects",
     )
 
 
-def _interval(single: Single, estimate: Estimate, separated: bool) -> Interval:
+def interval_of(label: str, estimate: Estimate, separated: bool) -> Interval:
+    """Return a row of a forest plot; without ends below three seeds, and where there is no noise."""
     known = estimate.n >= MIN_SEEDS and bool(estimate.sd)
     return Interval(
-        label=single.name,
-        value=_kept(estimate.value),
+        label=label,
+        value=rounded(estimate.value),
         low=stored(estimate.low) if known else None,
         high=stored(estimate.high) if known else None,
         n=estimate.n,
@@ -210,7 +226,3 @@ def _interval(single: Single, estimate: Estimate, separated: bool) -> Interval:
 
 def _settled(runs: Iterable[RunData]) -> frozenset[int]:
     return frozenset(r.seed for r in runs if r.outcome in ("finished", "stopped_early"))
-
-
-def _kept(value: float) -> float:
-    return float(f"{value:.6g}")

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from paribus.study.plan import Plan
+from paribus.study.published import Published
 from paribus.track.folder import Evaluation, MetricLine
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class RunData:
         state: the state as the store has it.
         reason: why it stopped early or failed; empty otherwise.
         attempts: tries so far.
+        gpus: GPUs that it holds; 0: a CPU slot.
         lines: metric lines in memory: of a run that was made up, or what can be read of a damaged one.
         stored: series in files, instead of lines.
         evaluations: those with counts per problem that make the score, and the one before training.
@@ -41,6 +43,7 @@ class RunData:
     state: str = ""
     reason: str = ""
     attempts: int = 1
+    gpus: float = 0.0
     lines: tuple[MetricLine, ...] = ()
     stored: Recorded | None = None
     evaluations: tuple[Evaluation, ...] = ()
@@ -67,12 +70,14 @@ class StudyData:
         runs: the plan's runs, in its order.
         screened: runs of its search; they choose settings, and enter no table of effects.
         provenance: what the numbers depend on and the plan does not hold: name to text (:mod:`.provenance`).
+        published: tables of others that are shown beside.
     """
 
     plan: Plan
     runs: tuple[RunData, ...]
     screened: tuple[RunData, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    published: tuple[Published, ...] = ()
 
     def of_arm(self, key: str) -> tuple[RunData, ...]:
         """Return the runs of one arm, by seed."""

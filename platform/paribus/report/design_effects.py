@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from paribus.report.analysis import MIN_SEEDS, Analysis, corrected
+from paribus.report.analysis import MIN_SEEDS, Analysis, Effect, corrected
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables import interval_notes
 from paribus.report.text import NOT_APPLICABLE, effect_cell, p_text
@@ -29,6 +30,37 @@ _FEW_WORDS = {
     "that of three enters with a quarter of its size.",
     5: "Resolution V or more: no interaction of two tricks enters a main effect or another interaction of two.",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestedDesign:
+    """The effects of a design that take more than two of its rows.
+
+    Attributes:
+        name: of the design.
+        kind: ``factorial``, ``fractional`` or ``pairs``.
+        effects: main effects and interactions, of ``pairs`` interactions alone, corrected over all of them.
+    """
+
+    name: str
+    kind: str
+    effects: tuple[tuple[Contrast, Effect | None], ...]
+
+    @property
+    def family(self) -> int:
+        """Number of effects that could be tested."""
+        return sum(e is not None and e.p_adjusted is not None for _, e in self.effects)
+
+
+def tested_designs(analysis: Analysis) -> Iterator[TestedDesign]:
+    """Yield the factorials, the fractions and ``pairs`` of a study with their effects."""
+    for name in dict.fromkeys(r.design for r in analysis.plan.rows):
+        rows = [r for r in analysis.plan.rows if r.design == name]
+        kind = rows[0].kind
+        if kind in (*FACTORIALS, "pairs"):
+            found = (*(main_effects(rows) if kind in FACTORIALS else ()), *interactions(rows))
+            effects = corrected(analysis.contrast(c.weights, analysis.score) for c in found)
+            yield TestedDesign(name=name, kind=kind, effects=tuple(zip(found, effects, strict=True)))
 
 
 def design_effects(analysis: Analysis, design: str, rows: Sequence[Row]) -> Iterator[Table]:

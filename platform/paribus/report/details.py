@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from paribus.report.analysis import Analysis, Effect, corrected
 from paribus.report.comparisons import comparison_table
-from paribus.report.measures import LATE_RULE, Measure, gain_measure, symptom_measures
+from paribus.report.efficiency import efficiency_table
+from paribus.report.measures import LATE_RULE, Measure, gain_measure, series, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow
+from paribus.report.pass_rates import pass_table
 from paribus.report.tables import HALF_WIDTH, finished, interval_notes, measure_cell, seeds_cell
 from paribus.report.text import (
     MISSING,
@@ -28,6 +30,9 @@ from paribus.study.plan import Row
 EXACT_FROM, EXACT_TO = 5, 16
 """Pairs for which the exact sign-flip test is printed; below it cannot reach 5%."""
 
+SHOWN_STEPS = 7
+"""Most evaluations that the table of the score over training shows."""
+
 WORST = "Worst score: the worst of any run of the study, the evaluation before training included."
 
 
@@ -44,7 +49,7 @@ def singles(analysis: Analysis) -> tuple[Single, ...]:
     """Return the arms that stand for single changes: tricks alone, then lists and grids; else all arms."""
     rows = [r for r in analysis.plan.rows if r.arm != analysis.plan.base]
     chosen = [r for r in rows if r.kind == "add_one"]
-    several = {"pairs", "fractional"}  # their rows with several tricks are no single changes
+    several = {"pairs", "factorial", "fractional"}  # their rows with several tricks are no single changes
     others = (r for r in rows if r.kind not in ("add_one", "cumulative", "leave_one_out"))
     chosen += [r for r in others if r.kind not in several or len(r.tricks) == 1]
     found: dict[str, Single] = {}
@@ -121,37 +126,43 @@ def cost_table(analysis: Analysis) -> Table:
     )
 
 
-def pass_table(analysis: Analysis) -> Table | None:
-    """Return pass@k by k; ``None`` where one response a problem was drawn, or none were counted."""
-    samples = analysis.evaluate.samples
-    ks = sorted({2**i for i in range(samples.bit_length())} & {*range(samples + 1)} | {samples})
-    rates = {a.key: analysis.pass_rates(a.key, ks) for a in analysis.plan.arms}
-    if samples < 2 or not any(rates.values()):
+def training_table(analysis: Analysis) -> Table | None:
+    """Return the score at the evaluations, so that curves can be read as numbers; ``None`` before the first of them."""
+    by_arm = {arm.key: _by_step(analysis, arm.key) for arm in analysis.plan.arms}
+    steps = sorted(set().union(*by_arm.values()))
+    if not steps:
         return None
+    spread = [steps[round(i * (len(steps) - 1) / (SHOWN_STEPS - 1))] for i in range(SHOWN_STEPS)]
+    chosen = spread if len(steps) > SHOWN_STEPS else steps
     rows = []
-    for arm, found_by_seed in rates.items():
-        cells = []
-        for i, _ in enumerate(ks):
-            values = {seed: found[i] for seed, found in found_by_seed.items()}
-            estimate = at_look(mean_interval([*values.values()]), analysis.share) if values else None
-            cells.append(mean_cell(values, estimate, finished(analysis, arm), short=False))
-        rows.append(TableRow(label=analysis.label(arm), cells=(seeds_cell(analysis, arm), *cells)))
-    columns = (
-        Column(key="seeds", label="seeds", note="finished / planned"),
-        *(Column(key=f"pass_at_{k}", label=f"pass@{k}", unit="fraction") for k in ks),
-    )
+    for arm, found in by_arm.items():
+        values = [found.get(step, {}) for step in chosen]
+        estimates = [at_look(mean_interval([*v.values()]), analysis.share) if v else None for v in values]
+        cells = (mean_cell(v, e, finished(analysis, arm), short=True) for v, e in zip(values, estimates, strict=True))
+        rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
     return Table(
-        key="pass_at_k",
-        title="Solved within k responses",
-        answers="Does an arm solve more problems, or the same ones more often?",
+        key="training",
+        title="Score over training",
+        answers=f"What was {analysis.score.label} at each evaluation?",
         first="Configuration",
-        columns=columns,
+        columns=tuple(Column(key=f"step_{s}", label=f"step {s}", unit=analysis.score.unit) for s in chosen),
         rows=tuple(rows),
         notes=(
-            f"Unbiased pass@k from {samples} responses a problem, evaluations as for the score.",
-            *interval_notes(rows),
+            "Single evaluations, not the score of the checkpoint rule.",
+            *([f"{SHOWN_STEPS} of {len(steps)} evaluations, evenly spread."] if len(steps) > SHOWN_STEPS else []),
+            *interval_notes(rows, HALF_WIDTH),
         ),
     )
+
+
+def _by_step(analysis: Analysis, arm: str) -> dict[int, dict[int, float]]:
+    """Return step to seed to value of the primary metric, of the runs that have a score."""
+    found: dict[int, dict[int, float]] = {}
+    for run in analysis.runs(arm):
+        if run.seed in analysis.values(arm, analysis.score):
+            for step, value in series(run, analysis.score.metric):
+                found.setdefault(step, {})[run.seed] = value
+    return found
 
 
 def seeds_table(analysis: Analysis) -> Table:
@@ -325,7 +336,9 @@ def all_details(analysis: Analysis) -> Iterable[Table]:
         comparison_table(analysis),
         pass_table(analysis),
         cost_table(analysis),
+        efficiency_table(analysis),
         pairs_table(analysis),
+        training_table(analysis),
         seeds_table(analysis),
         losses_table(analysis),
         sensitivity_table(analysis),

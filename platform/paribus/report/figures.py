@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paribus.errors import MissingExtra
-from paribus.report.model import Figure, Forest, Line, Panel
+from paribus.report.model import Figure, Forest, Interval, Line, Panel
 
 BASE_COLOUR = "#8a8a8a"
 COLOURS = ("#0077bb", "#ee7733", "#009988", "#cc3311", "#33bbee", "#ee3377", "#aa9900")
@@ -47,7 +47,13 @@ def panel_figure(panel: Panel, styles: Mapping[str, Style]) -> Json:
     data = [_band(x, styles[x.arm]) for x in lines if x.low]
     data += [_mean(x, styles[x.arm]) for x in lines if x.mean and (x.low or not x.seeds)]
     data += [t for x in lines for t in _seeds(x, styles[x.arm])]
-    return {"data": data, "layout": _layout(panel.x_label, panel.y_label)}
+    layout = _layout(panel.x_label, panel.y_label)
+    if panel.steps:
+        for trace in data:
+            trace["line"] = {**trace["line"], "shape": "hv"}
+    if panel.ticks:
+        layout["xaxis"] |= {"type": "log", "tickvals": list(panel.ticks), "ticktext": [f"{x:g}" for x in panel.ticks]}
+    return {"data": data, "layout": layout}
 
 
 def forest_figure(forest: Forest) -> Json:
@@ -79,9 +85,23 @@ def forest_figure(forest: Forest) -> Json:
     layout = _layout(forest.x_label, "")
     order = {"categoryorder": "array", "categoryarray": [i.label for i in rows]}
     layout["yaxis"] |= {"autorange": "reversed", "type": "category", "showgrid": False, **order}
-    layout["xaxis"] |= {"zeroline": True, "zerolinewidth": 1, "rangemode": "tozero"}
-    layout["height"] = 96 + 24 * len(rows)
-    return {"data": [intervals, marks], "layout": layout}
+    layout["xaxis"] |= {"zeroline": True, "zerolinewidth": 1, "rangemode": "tozero", "tickangle": 0, "nticks": 4}
+    layout["xaxis"]["title"]["text"] = "<br>(".join(forest.x_label.rsplit(" (", 1))  # narrow
+    layout["margin"]["b"] = 56
+    layout["height"] = 108 + 24 * len(rows)
+    return {"data": [*([_bars(rows)] if forest.bars else []), intervals, marks], "layout": layout}
+
+
+def _bars(rows: Sequence[Interval]) -> Json:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": [i.value for i in rows],
+        "y": [i.label for i in rows],
+        "width": 0.55,
+        "marker": {"color": [_rgba(COLOURS[0] if i.separated else BASE_COLOUR, 0.3) for i in rows]},
+        "hoverinfo": "skip",
+    }
 
 
 def _layout(x_label: str, y_label: str) -> Json:

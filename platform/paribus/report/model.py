@@ -7,7 +7,7 @@ number of this model, rounded here. Texts are plain, with names in backquotes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -123,13 +123,27 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One metric against one x axis, with one line an arm."""
+    """One metric against one x axis, with one line an arm.
+
+    Attributes:
+        key: stable name.
+        title: what is drawn.
+        x_label: what is on the x axis, with its unit.
+        y_label: what is on the y axis, with its unit.
+        lines: one an arm.
+        ticks: x values that get a label, on a logarithmic axis; empty: a linear axis.
+        steps: whether lines stay level until the next point.
+        alt: what it shows, in words, for those who cannot see it.
+    """
 
     key: str
     title: str
     x_label: str
     y_label: str
     lines: tuple[Line, ...]
+    ticks: tuple[float, ...] = ()
+    steps: bool = False
+    alt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,23 +160,65 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Forest:
-    """Differences to the base arm in one metric."""
+    """Differences in one metric.
+
+    Attributes:
+        key: stable name.
+        title: what is drawn.
+        x_label: what is on the x axis, with its unit.
+        intervals: one a row.
+        bars: whether bars lead from 0 to the values.
+        alt: what it shows, in words, for those who cannot see it.
+    """
 
     key: str
     title: str
     x_label: str
     intervals: tuple[Interval, ...]
+    bars: bool = False
+    alt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Tricks against tricks: effects on the diagonal, interactions below it.
+
+    Attributes:
+        key: stable name.
+        title: what is shown.
+        names: tricks, of rows and columns alike.
+        cells: by row, as long as the row's place; ``n/a`` where the design does not tell an interaction.
+        shades: size of each cell's value over the largest of all, -1 to 1; 0 where there is none.
+    """
+
+    key: str
+    title: str
+    names: tuple[str, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+    shades: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A block of panels that share their arms, or of forest plots that share their rows."""
+    """A block of panels that share their arms, of forest plots that share their rows, or of matrices.
+
+    Attributes:
+        key: stable name.
+        title: heading.
+        caption: how to read it.
+        panels: curves.
+        forests: intervals.
+        matrices: tricks against tricks.
+        table: key of the table that holds the numbers; empty if there is none.
+    """
 
     key: str
     title: str
     caption: str
     panels: tuple[Panel, ...] = ()
     forests: tuple[Forest, ...] = ()
+    matrices: tuple[Matrix, ...] = ()
+    table: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +261,16 @@ class ReportModel:
         return tuple(t for t in self.tables if t.main)
 
 
-def stored(value: float | None) -> float | None:
+def rounded(value: float) -> float:
     """Return a number as the model keeps it: to 6 significant digits, so that files do not differ by machine."""
-    return None if value is None else float(f"{value:.6g}")
+    return float(f"{value:.6g}")
+
+
+def stored(value: float | None) -> float | None:
+    """Return a number that may be missing as the model keeps it."""
+    return None if value is None else rounded(value)
+
+
+def kept(values: Iterable[float]) -> tuple[float, ...]:
+    """Return the numbers of a curve as the model keeps them."""
+    return tuple(map(rounded, values))

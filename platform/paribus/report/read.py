@@ -14,7 +14,7 @@ from paribus.recipe.recipe import flatten
 from paribus.report.data import Outcome, RunData, StudyData
 from paribus.report.measures import score_steps
 from paribus.store.reader import Reader
-from paribus.store.records import ResultRecord, RunRecord, StudyRecord
+from paribus.store.records import AttemptRecord, ResultRecord, RunRecord, StudyRecord
 from paribus.store.states import RunState
 from paribus.study.fingerprint import run_fingerprint
 from paribus.study.plan import Plan
@@ -49,18 +49,20 @@ def read_runs(reader: Reader, study: StudyRecord) -> tuple[StudyData, Mapping[st
     """Return what the runs of a study recorded, without provenance, and their results by fingerprint."""
     records = reader.runs_of(study.id)
     results = reader.results([r.fingerprint for r in records])
-    attempts: dict[str, int] = {}
+    attempts: dict[str, list[AttemptRecord]] = {}
     for attempt in reader.attempts_of(study.id):
-        attempts[attempt.fingerprint] = attempts.get(attempt.fingerprint, 0) + 1
+        attempts.setdefault(attempt.fingerprint, []).append(attempt)
     plan = study.plan
-    runs = tuple(_run(reader, plan, r, results.get(r.fingerprint), attempts.get(r.fingerprint, 0)) for r in records)
+    runs = tuple(_run(reader, plan, r, results.get(r.fingerprint), attempts.get(r.fingerprint, [])) for r in records)
     screen = {r.fingerprint for r in plan.screen.runs} if plan.screen else set[str]()
     screened = tuple(r for r in runs if r.fingerprint in screen)
     fresh = tuple(r for r in runs if r.fingerprint not in screen)
     return StudyData(plan=plan, runs=fresh, screened=screened), results
 
 
-def _run(reader: Reader, plan: Plan, record: RunRecord, result: ResultRecord | None, attempts: int) -> RunData:
+def _run(
+    reader: Reader, plan: Plan, record: RunRecord, result: ResultRecord | None, attempts: Sequence[AttemptRecord]
+) -> RunData:
     reason = record.reason or (str(result.payload.get("reason", "")) if result else "")
     run = RunData(
         fingerprint=record.fingerprint,
@@ -69,7 +71,8 @@ def _run(reader: Reader, plan: Plan, record: RunRecord, result: ResultRecord | N
         outcome=OUTCOMES.get(record.state, "pending"),
         state=str(record.state),
         reason=reason,
-        attempts=attempts,
+        attempts=len(attempts),
+        gpus=attempts[-1].gpus if attempts else 0.0,
     )
     ended = run.outcome in ("finished", "stopped_early")
     token = result.token if result else record.token

@@ -6,11 +6,13 @@ import itertools
 from collections.abc import Iterable
 
 from paribus.report.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.design_effects import TestedDesign, tested_designs
 from paribus.report.details import Single, effect_measures, effects, singles
 from paribus.report.looks import where
 from paribus.report.measures import Measure, start_measure
 from paribus.report.text import decimals_for, interval_text, needed_text, number, p_text, precision
 from paribus.stats.compare import ALPHA
+from paribus.study.contrasts import Contrast
 from paribus.study.plan import Row
 
 NAMES = {
@@ -23,16 +25,21 @@ NAMES = {
 }
 """What the measures of the table of effects are called in a sentence."""
 
+SHARES = {1: "half", 2: "a quarter", 3: "an eighth"}
+"""How much of an interaction of 2, 3, 4 tricks enters a main effect that it is measured together with."""
+
 
 def summary(analysis: Analysis) -> list[str]:
     """Return the answer in one paragraph: does the base learn, does the ladder rise, what do single changes do."""
-    return [s for s in (_learning(analysis), *_ladders(analysis), _singles(analysis), _seeds_rule(analysis)) if s]
+    found = (_learning(analysis), *_ladders(analysis), *_designs(analysis), _singles(analysis), _seeds_rule(analysis))
+    return [s for s in found if s]
 
 
 def words(analysis: Analysis) -> list[str]:
-    """Return one item for each single change: the score, then the symptoms that it moved."""
+    """Return one item for each single change, with the symptoms that it moved, and for each effect of several rows."""
     found = effects(analysis)
-    return [_one_change(analysis, single, found) for single in singles(analysis)]
+    changes = [_one_change(analysis, single, found) for single in singles(analysis)]
+    return [*changes, *(text for design in tested_designs(analysis) for text in _design_words(analysis, design))]
 
 
 def warnings(analysis: Analysis) -> list[str]:
@@ -94,7 +101,73 @@ def _ladder(analysis: Analysis, name: str, rows: list[Row]) -> str:
     last = analysis.to_base.get(rows[-1].arm)
     if last is None or not last.supported:
         return text
-    return f"{text} Last row against the base: {interval_text(last.estimate, signed=True)}, {_verdict(analysis, last)}."
+    verdict = _verdict(last, analysis.family)
+    return f"{text} Last row against the base: {interval_text(last.estimate, signed=True)}, {verdict}."
+
+
+def _designs(analysis: Analysis) -> list[str]:
+    return [_design(analysis, design) for design in tested_designs(analysis)]
+
+
+def _design(analysis: Analysis, design: TestedDesign) -> str:
+    name = f"{design.kind.capitalize()} `{design.name}`"
+    tested = [(c, e) for c, e in design.effects if e is not None and e.supported]
+    if not tested:
+        return f"{name}: no effect has the 3 seeds an arm that a test takes."
+    parts = []
+    for kind, one in (("main effects", True), ("interactions", False)):
+        group = [(c, e) for c, e in tested if (len(c.tricks) == 1) is one]
+        moved = [f"`{c.name}` {interval_text(e.estimate, signed=True)}" for c, e in group if e.separated]
+        if group:
+            parts.append(f"{kind} separated from 0: {len(moved) or 'none'} of {len(group)}")
+            parts[-1] += f", {_list(moved)}" if moved else ""
+    kept = [f"`{c.name}`" for c, e in tested if e.confirmed]
+    after = f"after Holm's correction over {design.family} effects: {_list(kept) if kept else 'none'}"
+    return f"{name}: {'; '.join(parts)}; {after}."
+
+
+def _design_words(analysis: Analysis, design: TestedDesign) -> list[str]:
+    """Return a sentence for each effect that can be tested; interactions that were not detected share one."""
+    label = analysis.score.label
+    tested = [(c, e) for c, e in design.effects if e is not None and e.supported]
+    quiet = [(c, e) for c, e in tested if len(c.tricks) > 1 and not e.separated and e.detectable is not None]
+    if len(quiet) < 2:
+        return [_effect_sentence(label, design, c, e) for c, e in tested]
+    found = [_effect_sentence(label, design, c, e) for c, e in tested if (c, e) not in quiet]
+    reach = [number(e.detectable, decimals_for(e.estimate.se, e.detectable)) for _, e in quiet if e.detectable]
+    ends = " to ".join(dict.fromkeys((min(reach, key=float), max(reach, key=float))))
+    pairs = _list(f"`{c.name}`" for c, _ in quiet)
+    limit = f"this study could detect {ends} or more, depending on the pair"
+    hidden = " Interactions that are measured together can hide each other." if any(c.aliases for c, _ in quiet) else ""
+    return [*found, f"No interaction in {label} detected in `{design.name}` for {pairs}; {limit}.{hidden}"]
+
+
+def _effect_sentence(label: str, design: TestedDesign, contrast: Contrast, effect: Effect) -> str:
+    e, place, aliases = effect.estimate, f"in `{design.name}`", _aliases(contrast)
+    if len(contrast.tricks) == 1:
+        text = _score_sentence(label, effect, design.family)
+        mark = "," if effect.separated else ":"
+        return f"`{contrast.name}` {place}, averaged over the other tricks{mark} {text}.{aliases}"
+    first, second = contrast.tricks
+    if not effect.separated:
+        size = interval_text(e, signed=True)
+        seen = f"no interaction in {label} detected ({size}, {_count(effect)}){_reach(effect)}"
+        return f"`{first}` and `{second}` {place}: {seen}.{aliases}"
+    more = "more" if e.value > 0 else "less"
+    found = f"together they give {_size(effect)} {more} {label} than the effects of both, added up"
+    verdict = f"{_count(effect)}; {_verdict(effect, design.family)}"
+    return f"`{first}` and `{second}` {place}: {found} ({verdict}).{aliases}"
+
+
+def _aliases(contrast: Contrast) -> str:
+    """Return what the cells of a fraction cannot tell from an effect."""
+    if not contrast.aliases:
+        return ""
+    signs = {"+": "", "-": "minus "}
+    names = _list(f"{signs[alias[0]]}`{alias[2:]}`" for alias in contrast.aliases)
+    share = SHARES.get(contrast.aliases[0].count(" x "), "a part") if len(contrast.tricks) == 1 else ""
+    part = f", of which {share} would be in it" if share else ""
+    return f" Its cells cannot tell it from {names}{part}."
 
 
 def _singles(analysis: Analysis) -> str:
@@ -138,7 +211,7 @@ def _one_change(analysis: Analysis, single: Single, found: dict[tuple[str, str],
         return f"{name}: {analysis.score.label} {seen} against the base ({few})."
     known = [(m, e) for m in effect_measures(analysis) if (e := found[single.arm, m.key]) is not None]
     quiet = [NAMES[m.key] for m, e in known if e.supported and e.estimate.sd and not e.separated]
-    parts = [f"{name}{'' if score.separated else ':'} {_score_sentence(analysis, score)}."]
+    parts = [f"{name}{'' if score.separated else ':'} {_score_sentence(analysis.score.label, score, analysis.family)}."]
     parts += _equivalent(analysis, single.arm)
     for verb, sign in (("lowered", -1), ("raised", 1)):
         moved = [_moved(m, e) for m, e in known if e.separated and sign * e.estimate.value > 0]
@@ -163,28 +236,32 @@ def _moved(measure: Measure, effect: Effect) -> str:
     return size + (f" {unit}" if unit not in ("fraction", "") else "") + ("*" if effect.confirmed else "")
 
 
-def _score_sentence(analysis: Analysis, effect: Effect) -> str:
-    label, e = analysis.score.label, effect.estimate
+def _score_sentence(label: str, effect: Effect, family: int) -> str:
+    e = effect.estimate
     if effect.separated:
         verb = "raised" if e.value > 0 else "lowered"
-        return f"{verb} {label} by {_size(effect)} ({_count(effect)}; {_verdict(analysis, effect)})"
+        return f"{verb} {label} by {_size(effect)} ({_count(effect)}; {_verdict(effect, family)})"
     seen = f"no difference in {label} detected ({interval_text(e, signed=True)}, {_count(effect)})"
+    return f"{seen}{_reach(effect)}"
+
+
+def _reach(effect: Effect) -> str:
+    """Return what the study could have detected, and how many seeds the size that was seen would take."""
     if effect.detectable is None:
-        return seen
-    reach = number(effect.detectable, decimals_for(e.se, effect.detectable))
-    limit = f"this study could detect {reach} or more"
-    return f"{seen}; {limit}; for a difference of the size seen {needed_text(effect)}"
+        return ""
+    reach = number(effect.detectable, decimals_for(effect.estimate.se, effect.detectable))
+    return f"; this study could detect {reach} or more; for a difference of the size seen {needed_text(effect)}"
 
 
-def _verdict(analysis: Analysis, effect: Effect) -> str:
+def _verdict(effect: Effect, family: int) -> str:
     p = p_text(effect.p_adjusted)
     after = f"p {p.replace('<', '< ')}" if p.startswith("<") else f"p = {p}"
     if effect.p_adjusted is None:
         return "the same in every pair, so not testable"
     if effect.confirmed:
-        return f"{after} after Holm over {analysis.family}"
+        return f"{after} after Holm over {family}"
     if effect.separated:
-        return f"separated by itself, but {after} after Holm over {analysis.family}"
+        return f"separated by itself, but {after} after Holm over {family}"
     return "not separated from seed noise"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from paribus.report.analysis import MIN_SEEDS, Analysis
 from paribus.report.measures import LATE_RULE, Measure, evaluation_error, start_measure, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow, stored
+from paribus.report.reference import UNTESTED, reference_columns
 from paribus.report.text import NOT_APPLICABLE, effect_cell, mean_cell, p_text
 from paribus.study.plan import Row
 
@@ -70,7 +72,10 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
     kind = rows[0].kind
     leaders = analysis.leaders(r.arm for r in rows)
     inside = _reference(analysis, rows)
+    published = reference_columns(analysis, rows)
     body = [_score_row(analysis, rows, row, inside is not None, row.arm in leaders) for row in rows]
+    for _, cells in published:
+        body = [replace(row, cells=(*row.cells, cell)) for row, cell in zip(body, cells, strict=True)]
     score = analysis.score
     columns = (
         Column(key="seeds", label="seeds", note="finished / planned"),
@@ -83,6 +88,7 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
         Column(key="to_base", label="Δ base", unit=score.unit, note=_base_note(analysis)),
         Column(key="p", label="p (Holm)", note=f"of Δ base, over {analysis.family} comparisons with the base"),
         Column(key="status", label="status"),
+        *(column for column, _ in published),
     )
     return Table(
         key=f"{design}.score",
@@ -95,6 +101,7 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
             *interval_notes(body, score=score.label),
             *_bold_note(analysis, rows, leaders),
             *_few(analysis, (r.arm for r in rows)),
+            *([UNTESTED] if published else []),
         ),
         main=main,
     )
@@ -208,7 +215,8 @@ def pairing(analysis: Analysis) -> str:
 def _bold_note(analysis: Analysis, rows: Sequence[Row], leaders: frozenset[str]) -> list[str]:
     if leaders:
         return [
-            "Bold: the best, and all that a test at 5%, Holm-corrected over all pairs of rows, does not tell from it."
+            "Bold: the best, all that a test at 5%, Holm-corrected over all pairs of rows, does not tell from it, and "
+            "every row as good as one of these."
         ]
     few = any(len(analysis.values(r.arm, analysis.score)) < MIN_SEEDS for r in rows)
     return ["No bold: an arm has fewer than 3 seeds, so a ranking is not supported."] if few else []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paribus.errors import MissingExtra
 from paribus.report.build import build_report
+from paribus.report.compare import compare
 from paribus.report.csv import to_csv
 from paribus.report.figures import plotly_script
 from paribus.report.html import to_html
@@ -18,6 +19,7 @@ from paribus.report.model import ReportModel
 from paribus.report.read import read_study
 from paribus.report.terminal import to_terminal
 from paribus.store.reader import Reader
+from paribus.study.published import load_published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +37,29 @@ class WrittenReport:
     notes: tuple[str, ...]
 
 
-def write_report(reader: Reader, study: str, out: Path) -> WrittenReport:
+def write_report(reader: Reader, study: str, out: Path, published: Sequence[str] = ()) -> WrittenReport:
     """Write ``report.{html,md,csv,tex,json}`` of the newest study of this name into ``out``.
 
+    Args:
+        reader: the store.
+        study: name.
+        out: folder of the files; made if it is not there.
+        published: names of published tables that are shown beside.
+
     Raises:
-        ParibusError: there is no such study, or ``out`` cannot be written.
+        ParibusError: there is no such study or published table, or ``out`` cannot be written.
     """
-    return write_model(build_report(read_study(reader, study)), out)
+    beside = tuple(load_published(name) for name in dict.fromkeys(published))
+    return write_model(build_report(replace(read_study(reader, study), published=beside)), out)
+
+
+def write_comparison(reader: Reader, first: str, second: str, out: Path) -> WrittenReport:
+    """Write the same files for the newest two studies of these names, side by side.
+
+    Raises:
+        ParibusError: there is no such study, both are the same plan, or ``out`` cannot be written.
+    """
+    return write_model(compare(read_study(reader, first), read_study(reader, second)), out)
 
 
 def write_model(model: ReportModel, out: Path) -> WrittenReport:

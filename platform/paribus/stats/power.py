@@ -52,7 +52,7 @@ def _critical_bounds(df: int, alpha: float) -> tuple[np.ndarray, np.ndarray]:
     return float(stats.t.ppf(1 - alpha / 2, df)) * spread, weights / 2
 
 
-def seeds_needed(difference: float, sd: float, *, paired: bool) -> int | None:
+def seeds_needed(difference: float, sd: float, *, paired: bool, alpha: float = ALPHA) -> int | None:
     """Return the seeds an arm at which a true difference of this size is detected with 80% power.
 
     Both arguments are estimates from few seeds as a rule, so the answer is rough: say "about".
@@ -61,6 +61,7 @@ def seeds_needed(difference: float, sd: float, *, paired: bool) -> int | None:
         difference: the difference of means.
         sd: standard deviation of the paired differences, or of one arm's scores.
         paired: whether seeds are paired.
+        alpha: two-sided error rate.
 
     Returns:
         2 to 100; ``None`` for more than 100, and for a difference of 0.
@@ -70,12 +71,12 @@ def seeds_needed(difference: float, sd: float, *, paired: bool) -> int | None:
     """
     if not sd > 0:
         raise ValueError(f"a positive standard deviation is needed, got {sd}")
-    if power(difference / sd, CAP, paired=paired) < POWER:
+    if power(difference / sd, CAP, paired=paired, alpha=alpha) < POWER:
         return None
     low, high = 1, CAP
     while high - low > 1:
         middle = (low + high) // 2
-        enough = power(difference / sd, middle, paired=paired) >= POWER
+        enough = power(difference / sd, middle, paired=paired, alpha=alpha) >= POWER
         low, high = (low, middle) if enough else (middle, high)
     return high
 

@@ -15,6 +15,7 @@ from paribus.recipe.messages import explain, fields_at, plain_location, shown
 from paribus.recipe.presets import unknown_preset
 from paribus.study.design_faults import design_faults, tricks_of
 from paribus.study.designs import Draft, Step, expand
+from paribus.study.published import unknown_published
 from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row, written_faults
 from paribus.study.spec import ALPHABETS, DESIGN_KINDS, Listed, Study
 
@@ -94,7 +95,7 @@ def _syntax_fault(error: ErrorDetails, raw: Mapping[str, Any]) -> Fault:
 
 def _meaning(study: Study, defined: Sequence[str]) -> list[Fault]:
     """Return what is wrong in a study whose syntax is right; ``defined`` are all names under ``tricks``."""
-    faults = [*_evaluate_faults(study), *_preset_faults(study)]
+    faults = [*_evaluate_faults(study), *_preset_faults(study), *_published_faults(study)]
     usable = {}
     for name, design in study.designs.items():
         found = design_faults(name, study, defined)
@@ -148,6 +149,12 @@ def _preset_faults(study: Study) -> Iterator[Fault]:
             for label, arm in design.arms.items():
                 if arm.preset is not None and (message := unknown_preset(arm.preset)):
                     yield Fault(place=("designs", name, "arms", label, "preset"), message=message)
+
+
+def _published_faults(study: Study) -> Iterator[Fault]:
+    for k, name in enumerate(study.report.published):
+        if message := unknown_published(name):
+            yield Fault(place=("report", "published", k), message=message)
 
 
 def _problem(root: Node, fault: Fault) -> Problem:

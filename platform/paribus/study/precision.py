@@ -18,9 +18,10 @@ from paribus.study.contrasts import (
     several_orders,
     tricks_of,
 )
+from paribus.study.costs import Cost, run_costs, total
 from paribus.study.fractions import MAX_TRICKS, MIN_TRICKS, best_fraction
 from paribus.study.plan import Plan, Row
-from paribus.study.spec import Grid, RunHours, Study
+from paribus.study.spec import Grid, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class DesignSummary:
         runs: distinct runs of its arms, whether other designs have them, too, or not.
         unrecorded: those of them that have no result yet.
         precisions: its effects.
-        gpu_hours: of the runs without result: low, expected, high; ``None`` without a prior.
+        cost: of the runs without result; ``None`` if it is not known, or there are none.
         aliases: for each effect of a fraction what is measured together with it.
         resolution: of a fraction.
         cheaper: a sentence on a design that answers the same for less; empty if there is none.
@@ -65,22 +66,26 @@ class DesignSummary:
     runs: int
     unrecorded: int
     precisions: tuple[Precision, ...]
-    gpu_hours: tuple[float, float, float] | None
+    cost: Cost | None
     aliases: Mapping[str, tuple[str, ...]]
     resolution: int | None
     cheaper: str
 
 
-def design_summaries(study: Study, plan: Plan, recorded: frozenset[str] = frozenset()) -> tuple[DesignSummary, ...]:
+def design_summaries(
+    study: Study, plan: Plan, recorded: frozenset[str] = frozenset(), costs: Mapping[str, Cost] | None = None
+) -> tuple[DesignSummary, ...]:
     """Return what each design of the plan costs and can show, in the order of the study file.
 
     Args:
         study: the study.
         plan: its plan.
         recorded: fingerprints of the runs that have a result.
+        costs: what one run of each arm costs; absent: as the study file believes.
     """
+    costs = run_costs(plan, study.budget.prior) if costs is None else costs
     return tuple(
-        _summary(study, plan, [r for r in plan.rows if r.design == name], recorded)
+        _summary(study, plan, [r for r in plan.rows if r.design == name], recorded, costs)
         for name in dict.fromkeys(row.design for row in plan.rows)
     )
 
@@ -94,11 +99,6 @@ def order_summaries(plan: Plan) -> tuple[tuple[tuple[str, ...], tuple[Precision,
         )
         for orders in several_orders(plan.rows)
     )
-
-
-def hours(prior: RunHours | None, runs: int) -> tuple[float, float, float] | None:
-    """Return GPU-hours of so many runs: low, expected, high."""
-    return None if prior is None else (prior.low * runs, prior.expected * runs, prior.high * runs)
 
 
 def standard_error(contrast: Contrast, n: int) -> float:
@@ -127,10 +127,12 @@ def detectable(contrast: Contrast, n: int, *, paired: bool) -> float | None:
     return detectable_shift(round(df, 9)) * standard_error(contrast, n)
 
 
-def _summary(study: Study, plan: Plan, rows: Sequence[Row], recorded: frozenset[str]) -> DesignSummary:
+def _summary(
+    study: Study, plan: Plan, rows: Sequence[Row], recorded: frozenset[str], costs: Mapping[str, Cost]
+) -> DesignSummary:
     arms = {row.arm for row in rows}
     runs = [run for run in plan.runs if run.arm in arms]
-    unrecorded = sum(run.fingerprint not in recorded for run in runs)
+    unrecorded = [run for run in runs if run.fingerprint not in recorded]
     fraction = rows[0].kind == "fractional"
     effects = (*main_effects(rows), *interactions(rows)) if fraction else ()
     return DesignSummary(
@@ -138,9 +140,9 @@ def _summary(study: Study, plan: Plan, rows: Sequence[Row], recorded: frozenset[
         kind=rows[0].kind,
         cells=len(rows),
         runs=len(runs),
-        unrecorded=unrecorded,
+        unrecorded=len(unrecorded),
         precisions=tuple(p for name, found in _effects(rows) for p in _precisions(plan, name, found)),
-        gpu_hours=hours(study.budget.prior, unrecorded),
+        cost=total(costs, unrecorded),
         aliases={effect.name: effect.aliases for effect in effects},
         resolution=resolution_of(rows) if fraction else None,
         cheaper=_cheaper(study, rows),

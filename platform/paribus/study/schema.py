@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 
 from paribus.recipe.presets import preset_names
 from paribus.recipe.shape import Choice, Leaf, Record, Shape, paths, recipe_shape
+from paribus.study.published import published_names
 from paribus.study.spec import Study
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -25,6 +26,7 @@ def study_schema() -> dict[str, Any]:
         parts[owner]["properties"]["set"].pop("additionalProperties", None)
         parts[owner]["properties"]["set"].pop("type", None)
     parts["Base"]["properties"]["preset"] |= {"enum": list(preset_names())}
+    parts["Report"]["properties"]["published"]["items"] |= {"enum": list(published_names())}
     tricks = schema["properties"]["tricks"]
     tricks["patternProperties"] = dict.fromkeys(tricks.get("patternProperties", {".*": {}}), _PATCH)
     tricks.pop("additionalProperties", None)

@@ -300,6 +300,14 @@ class Budget(Part):
     )
 
 
+class Report(Part):
+    """What the report shows beside the study's own numbers."""
+
+    published: tuple[str, ...] = Field(
+        default=(), description="names of published tables, e.g. dapo_table1: shown for orientation, never tested"
+    )
+
+
 class Study(Part):
     """A study file, read and checked."""
 
@@ -317,6 +325,7 @@ class Study(Part):
     )
     health: Health = Health()
     budget: Budget = Budget()
+    report: Report = Report()
     resources: Resources = Resources()
     allow: tuple[Literal[NOTE_CODES], ...] = Field(  # type: ignore[valid-type]  # the literal is made of the codes
         default=(), description="codes of notes that are known and accepted"

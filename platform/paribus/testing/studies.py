@@ -72,6 +72,7 @@ class Shape:
         noise: scale of the spread over seeds; 1 is that of a small real study, 0 none at all.
         outcomes: label of the arm, seed, and an outcome other than finished.
         problems: held-out problems.
+        samples: responses a problem.
     """
 
     seeds: int = 3
@@ -82,6 +83,7 @@ class Shape:
     noise: float = 1.0
     outcomes: tuple[tuple[str, int, Outcome], ...] = ()
     problems: int = 200
+    samples: int = 1
 
 
 def made_up_study(shape: Shape | None = None) -> StudyData:
@@ -109,7 +111,7 @@ def made_up_study(shape: Shape | None = None) -> StudyData:
         runs=runs,
         seeds=seeds,
         paired=shape.paired,
-        evaluate=Evaluate(every=max(1, shape.steps // 4), problems=shape.problems),
+        evaluate=Evaluate(every=max(1, shape.steps // 4), problems=shape.problems, samples=shape.samples),
         stop_on=(),
         gpu_hours=None,
         notes=(),
@@ -139,7 +141,7 @@ def _finished(planned: PlannedRun, score: Callable[[str, int], float], shape: Sh
     end = {**BASE, "score": score(planned.arm, planned.seed)}
     steps = range(shape.steps + 1)
     evaluations = tuple(_evaluation(s, end, dice, shape) for s in steps)
-    scores = {e.step: sum(e.correct) / len(e.correct) for e in evaluations}
+    scores = {e.step: sum(e.correct) / (shape.samples * shape.problems) for e in evaluations}
     return RunData(
         fingerprint=planned.fingerprint,
         arm=planned.arm,
@@ -203,7 +205,7 @@ def _run(planned: PlannedRun, tricks: Sequence[str], outcome: Outcome, shape: Sh
     every = max(1, shape.steps // 4)
     steps = range(last + 1) if outcome != "pending" or planned.seed % 2 else range(0)
     evaluations = [_evaluation(s, end, dice, shape) for s in steps if s % every == 0 or s == shape.steps]
-    scores = {e.step: sum(e.correct) / len(e.correct) for e in evaluations}
+    scores = {e.step: sum(e.correct) / (shape.samples * shape.problems) for e in evaluations}
     return RunData(
         fingerprint=planned.fingerprint,
         arm=planned.arm,
@@ -221,20 +223,22 @@ def _at(name: str, step: int, end: Mapping[str, float], shape: Shape) -> float:
 
 
 def _evaluation(step: int, end: Mapping[str, float], dice: random.Random, shape: Shape) -> Evaluation:
-    right = min(shape.problems, max(0, round(shape.problems * _at("score", step, end, shape))))
-    correct = [1] * right + [0] * (shape.problems - right)
-    dice.shuffle(correct)
+    responses = shape.problems * shape.samples
+    right = min(responses, max(0, round(responses * _at("score", step, end, shape))))
+    each = [1] * right + [0] * (responses - right)
+    dice.shuffle(each)
+    correct = [sum(each[i : i + shape.samples]) for i in range(0, responses, shape.samples)]
     zeros = (0,) * shape.problems
     return Evaluation(
         step=step,
         set="heldout",
-        samples=1,
+        samples=shape.samples,
         problems=tuple(f"p{i}" for i in range(shape.problems)),
         correct=tuple(correct),
         truncated=zeros,
         tokens=zeros,
         tokens_correct=zeros,
-        answers=tuple({"": 1} for _ in zeros),
+        answers=tuple({"": shape.samples} for _ in zeros),
     )
 
 
@@ -243,7 +247,7 @@ def _line(
 ) -> MetricLine:
     values: dict[str, float] = {}
     if step in scores:
-        values["eval/heldout/avg_at_1"] = scores[step]
+        values[f"eval/heldout/avg_at_{shape.samples}"] = scores[step]
     if step:
         jitter = shape.noise * dice.gauss(0, 0.01)
         tokens = round(end["tokens"] * step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,22 @@ def test_pairs_show_the_interaction_beside_its_parts(report: Callable[..., Repor
     assert values(found) == pytest.approx({"a x b": 0.1, "a x c": 0.0, "b x c": 0.0}, abs=1e-6)
     assert values(found, "both")["a x b"] == pytest.approx(0.25)
     assert values(found, "second") == pytest.approx({"a x b": 0.05, "a x c": 0.0, "b x c": 0.0}, abs=1e-6)
+
+
+def test_main_effects_and_interactions_in_words(report: Callable[..., ReportModel]) -> None:
+    """Each sentence follows its test: what was found, or what could have been; a fraction says what is in it, too."""
+    found = report("{all: {kind: factorial, tricks: [a, b, c]}}")
+    (summary,) = (s for s in found.summary if s.startswith("Factorial"))
+    assert re.search(r"main effects separated from 0: 2 of 3, `a` \+0\.15.*`b` \+0\.09", summary)
+    assert re.search(r"interactions separated from 0: 1 of 3, `a x b` \+0\.09.*over 6 effects: `a`", summary)
+    words = {w.partition(" in `all`")[0]: w for w in found.words if " in `all`" in w}
+    assert re.search(r"averaged over the other tricks, raised held-out accuracy by 0\.1.*Holm over 6", words["`a`"])
+    assert re.search(r": no difference in held-out accuracy detected .*could detect 0\.0\d+ or more", words["`c`"])
+    assert re.search(r"together they give 0\.\d+ \[.* more held-out accuracy", words["`a` and `b`"])
+    (quiet,) = (w for w in found.words if w.startswith("No interaction in held-out accuracy detected in `all`"))
+    assert re.search(r"for `a x c` and `b x c`; this study could detect 0\.0\d+ (to 0\.0\d+ )?or more", quiet)
+    half = report("{half: {kind: fractional, resolution: 3, tricks: [a, b, c]}}").words
+    assert any("cannot tell it from minus `a x b`, of which half would be in it" in w for w in half)
 
 
 def test_several_orders_show_each_step_and_the_mean(report: Callable[..., ReportModel]) -> None:

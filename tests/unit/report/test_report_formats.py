@@ -80,6 +80,7 @@ shapes = st.builds(
         max_size=6,
     ).map(tuple),
     problems=st.just(40),
+    samples=st.sampled_from([1, 2]),
 )
 
 
@@ -145,7 +146,7 @@ def test_html_needs_no_network(model: ReportModel) -> None:
     page = to_html(model, plotly_script())
     assert len(page.encode()) < 5_000_000
     markup = re.sub(r'(?s)<script type="application/[^>]*>.*?</script>', "", page)
-    assert not re.findall(r"""(?:src|href|action)\s*=|url\(|@import|https?://""", markup)
+    assert not re.findall(r"""(?:src|action)\s*=|href="(?!#)|url\(|@import|https?://""", markup)
     assert "default-src 'none'" in markup
 
 

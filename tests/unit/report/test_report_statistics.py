@@ -21,6 +21,7 @@ from paribus.report.model import Cell, ReportModel, Table
 from paribus.report.text import decimals_for, interval_text, number
 from paribus.stats.intervals import mean_interval
 from paribus.study.job import Evaluate
+from paribus.study.published import Published, PublishedRow
 from paribus.testing import studies
 from paribus.testing.studies import MOVES, PROVENANCE, TRICKS, Shape, made_up_study
 from paribus.track.folder import Evaluation, MetricLine
@@ -186,6 +187,19 @@ def test_bold_is_the_best_and_what_is_not_told_from_it() -> None:
     assert not bold["token_level"]
 
 
+def test_bold_skips_no_better_row() -> None:
+    """A precise row that is told from the best is bold where a noisy row below it is not told from the best."""
+    data = made_up_study(Shape(seeds=3, designs=("list",), tricks=("clip_higher", "token_level"), noise=0.1))
+    label = {a.key: a.label for a in data.plan.arms}
+    move = {"base": (0.3, 0.3, 0.3), "clip_higher": (0.2, 0.2, 0.2), "token_level": (0.3, 0.0, 0.2)}
+    runs = tuple(replace(r, evaluations=(), lines=_shifted(r.lines, move[label[r.arm]][r.seed])) for r in data.runs)
+    rows = table(build_report(replace(data, runs=runs)), "levels.score").rows
+    scores, p = [r.cells[1].value for r in rows], [r.cells[3].value for r in rows]
+    assert scores[0] > scores[1] > scores[2]  # type: ignore[operator]
+    assert p[1] < 0.05 < p[2]  # type: ignore[operator]
+    assert all(r.cells[1].bold for r in rows)
+
+
 def test_unpaired_studies_use_welch() -> None:
     """Where seeds are not paired there is no table of pairs, and the tests are named Welch's."""
     model = build_report(made_up_study(Shape(paired=False)))
@@ -346,6 +360,47 @@ def test_published_single_runs_are_not_ranked(monkeypatch: pytest.MonkeyPatch) -
     text = " ".join((*model.summary, *model.words))
     assert "Each arm is a single run; training variance unknown: differences between arms are not tested." in text
     assert "comparisons" not in [t.key for t in model.tables]
+
+
+def test_published_values_stand_beside_and_are_never_judged() -> None:
+    """A published table has a column where tricks have its names, and a table of its own: no test, bold or star."""
+    data = made_up_study(Shape(tricks=("soft_overlong", "clip_higher")))
+    alone = build_report(data)
+    rows = tuple(PublishedRow(label=label, value=v, tricks=t) for label, v, t in (
+        ("Naive", 30.0, ()), ("+ Soft", 41.5, ("soft_overlong",)), ("+ Other", 99.0, ("soft_overlong", "other")),
+    ))  # fmt: skip
+    paper = Published(
+        name="p", title="P", source="S 2025", measure="AIME", unit="%", setting="32B", rows=rows, note="One ladder."
+    )
+    model = build_report(replace(data, published=(paper,)))
+    score = table(model, "ladder.score")
+    assert [r.cells[-1].text for r in score.rows] == ["30", "41.5", "—"]
+    whole = {r.label: [c.text for c in r.cells] for r in table(model, "published.p").rows}
+    assert whole["+ Soft"] == ["41.5", "+ soft_overlong"]
+    assert whole["+ Other"] == ["99", "—"]
+    cells = [r.cells[-1] for r in score.rows] + [c for r in table(model, "published.p").rows for c in r.cells]
+    assert not any(c.bold or c.verdict or c.low is not None or c.p is not None or "*" in c.text for c in cells)
+    assert any("training variance is unknown" in note for note in score.notes)
+    assert [t.key for t in alone.tables] == [t.key for t in model.tables if not t.key.startswith("published")]
+    assert (alone.summary, alone.words) == (model.summary, model.words)
+
+
+def test_score_over_training_is_thinned_and_ends_with_the_last() -> None:
+    """Every evaluation up to seven of them; of more, the first, the last and those evenly between."""
+    data = made_up_study(Shape(steps=4))
+    found = table(build_report(data), "training")
+    assert [c.label for c in found.columns] == [f"step {s}" for s in range(5)]
+    base = [r for r in data.runs if r.arm == data.plan.base]
+    last = [r.lines[-1].values["eval/heldout/avg_at_1"] for r in base]
+    assert found.rows[0].cells[-1].value == pytest.approx(sum(last) / 3, abs=1e-6)
+    plan = replace(data.plan, evaluate=data.plan.evaluate.model_copy(update={"primary": "reward/correct_frac"}))
+    runs = tuple(
+        replace(r, lines=tuple(MetricLine(step=s, time_ms=s, values={"reward/correct_frac": 0.5}) for s in range(61)))
+        for r in data.runs
+    )
+    many = table(build_report(replace(data, plan=plan, runs=runs)), "training")
+    assert [c.label for c in many.columns] == [f"step {s}" for s in range(0, 61, 10)]
+    assert "7 of 61 evaluations" in " ".join(many.notes)
 
 
 def test_lack_of_fit_and_shapley_rows() -> None:

@@ -77,8 +77,9 @@ def test_hours_are_those_of_the_runs_without_a_result(read: Read) -> None:
     recorded = frozenset(run.fingerprint for run in plan.runs[:6])
     (found,) = design_summaries(study, plan, recorded)
     assert (found.cells, found.runs, found.unrecorded) == (6, 24, 18)
-    assert found.gpu_hours == (18.0, 36.0, 72.0)
-    assert summary(read, "{kind: add_one}").gpu_hours is None
+    assert found.cost is not None
+    assert (found.cost.low, found.cost.expected, found.cost.high) == (18.0, 36.0, 72.0)
+    assert summary(read, "{kind: add_one}").cost is None
 
 
 def test_ladders_over_the_same_tricks_are_taken_together(read: Read) -> None:

@@ -28,6 +28,13 @@
     element.dataset.drawn = "yes";
   };
 
+  const unfold = () => {
+    const details = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)))?.closest("details");
+    if (details) { details.open = true; details.scrollIntoView(); }
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+
   const all = [...document.querySelectorAll(".plot")];
   const redraw = () => all.filter((e) => e.dataset.drawn).forEach(draw);
   const seen = new IntersectionObserver((entries) => {
@@ -47,6 +54,8 @@
 
   addEventListener("beforeprint", () => {
     document.querySelectorAll("details").forEach((d) => { d.open = true; });
+    document.documentElement.classList.add("printed"); // colours are read when a figure is drawn, before the print style
     all.forEach(draw);
   });
+  addEventListener("afterprint", () => { document.documentElement.classList.remove("printed"); redraw(); });
 })();

@@ -1,0 +1,81 @@
+"""``paribus next``: write the study that the results of a study ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paribus.errors import ParibusError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from paribus.study.plan import Plan
+    from paribus.study.spec import Study
+
+
+@click.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: <study>-next.yaml, here")
+@click.option("--seeds", type=click.IntRange(min=3), default=10, show_default=True, help="Most seeds an arm.")
+@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> None:
+    """Write the study file that the results of the file STUDY ask for, with the reasons and what it will cost."""
+    from paribus.recipe.document import plain, read_document
+    from paribus.report.analysis import Analysis
+    from paribus.report.follow_up import follow_up
+    from paribus.report.read import read_study
+    from paribus.store.reader import Reader
+    from paribus.study.home import home
+    from paribus.study.load import load_study
+
+    spec = load_study(study)
+    with Reader.look(folder or home()) as reader:
+        found = follow_up(Analysis(read_study(reader, spec.study)), spec, seeds)
+    if not found.changes:
+        click.echo(f"{spec.study}: nothing more is needed, as far as {seeds} seeds an arm can tell.")
+    for reason in found.reasons:
+        click.echo(f"- {reason}")
+    for reason in found.left_out:
+        click.echo(f"- not asked for: {reason}")
+    if found.changes:
+        path = out or Path(f"{found.changes['study']}.yaml")
+        write(path, {**plain(read_document(study).root), **found.changes}, found.reasons)
+        click.echo(f"\n{path}: {cost_of(load_study(path), folder or home())}")
+        click.echo(f"Look at it: paribus plan {path}")
+
+
+def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...]) -> None:
+    """Write a study file with the reasons above it.
+
+    Raises:
+        ParibusError: there is a file already.
+    """
+    import yaml
+
+    lines = [f"# {reason}" for reason in reasons]
+    text = yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=120)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write("\n".join([*lines, text]))
+    except FileExistsError as error:
+        raise ParibusError(f"{path} exists and is not overwritten: name another file with --out") from error
+
+
+def cost_of(study: Study, home: Path) -> str:
+    """Return runs and hours of a study, as far as they are known."""
+    from paribus.cli.design_table import hours_text
+    from paribus.store.history import past_runs
+    from paribus.store.recorded import recorded_runs
+    from paribus.study.costs import run_costs, total
+    from paribus.study.expand import make_plan
+    from paribus.study.runner import load_runner
+
+    plan: Plan = make_plan(study, load_runner(study.runner))
+    recorded = recorded_runs(home, [run.fingerprint for run in plan.runs])
+    left = [run for run in plan.runs if run.fingerprint not in recorded]
+    runs = f"{len(plan.arms)} arms x {len(plan.seeds)} fresh seeds, {len(left)} runs"
+    cost = total(run_costs(plan, study.budget.prior, past_runs(home)), left)
+    return f"{runs}, {hours_text(cost)} {cost.unit} by {' and '.join(cost.sources)}" if cost else runs

@@ -1,0 +1,138 @@
+"""Figures beyond the curves: what it costs to reach a score, contributions, tricks against tricks, pass@k, in words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paribus.report.build import build_report
+from paribus.report.data import RunData
+from paribus.report.figures import forest_figure, legend, panel_figure, plotly_script
+from paribus.report.html import to_html
+from paribus.report.model import Figure, ReportModel, Table
+from paribus.study.expand import make_plan
+from paribus.study.load import load_study
+from paribus.testing.fake_runner import FakeRunner
+from paribus.testing.studies import Shape, made_up_results, made_up_study
+
+FACTORIAL = """\
+study: cells
+base: {preset: grpo, set: {kl: off, schedule: {steps: 4, minibatches: 8}}}
+tricks: {a: {clip.high: 0.28}, b: {aggregation: token_batch}}
+designs: {all: {kind: KIND}}
+seeds: {n: 3}
+evaluate: {every: 1, problems: 200, samples: 1}
+"""
+
+
+def figure(model: ReportModel, key: str) -> Figure:
+    """The figure with this key."""
+    return next(f for f in model.figures if f.key == key)
+
+
+def table(model: ReportModel, key: str) -> Table:
+    """The table with this key."""
+    return next(t for t in model.tables if t.key == key)
+
+
+def cells(folder: Path, kind: str) -> ReportModel:
+    """A report of two tricks with 0.1, 0.2 and 0.1 more together, and a little noise of seeds."""
+    path = folder / "s.yaml"
+    path.write_text(FACTORIAL.replace("KIND", kind))
+    plan = make_plan(load_study(path), FakeRunner())
+    tricks = {row.arm: row.tricks for row in plan.rows}
+    size = {(): 0.3, ("a",): 0.4, ("b",): 0.5, ("a", "b"): 0.7}
+    return build_report(made_up_results(plan, lambda arm, seed: size[tricks[arm]] + 0.005 * seed))
+
+
+def test_runs_that_never_reach_the_score_are_counted() -> None:
+    """The first evaluation at the base's final score counts; a run that has none says where it ended."""
+    data = made_up_study(Shape(steps=8, designs=("list",), tricks=("clip_higher", "soft_overlong")))
+    name = "eval/heldout/avg_at_1"
+    at = {"base": (4, 4, 8), "clip_higher": (2, 2, 4), "soft_overlong": (4, 99, 99)}
+    label = {a.key: a.label for a in data.plan.arms}
+
+    def moved(run: RunData) -> RunData:
+        first = at[label[run.arm]][run.seed]
+        values = {x.step: (0.9 if x.step >= first else 0.1) for x in run.lines if name in x.values}
+        lines = tuple(
+            replace(x, values={**x.values, name: values[x.step]}) if x.step in values else x for x in run.lines
+        )
+        return replace(run, lines=lines, evaluations=(), gpus=2.0)
+
+    model = build_report(replace(data, runs=tuple(map(moved, data.runs))))
+    rows = {r.label: [(c.text, c.note) for c in r.cells] for r in table(model, "efficiency").rows}
+    assert rows["base"][:2] == [("3 of 3", ""), ("4", "4, 4, 8")]
+    assert rows["clip_higher"][1] == ("2", "2, 2, 4")
+    assert rows["soft_overlong"][:2] == [("1 of 3", ""), (">8", "4, >8, >8")]
+    assert table(model, "efficiency").columns[3].unit == "GPU-seconds"
+    lines = {x.arm: x for x in figure(model, "efficiency").panels[0].lines}
+    assert lines["soft_overlong"].mean == pytest.approx((0, 1 / 3, 1 / 3))
+    assert lines["clip_higher"].x[-1] == 8  # drawn to the end of the panel, as all its runs have reached it
+
+
+def test_time_paid_is_that_of_all_devices() -> None:
+    """The axis of time adds up step times, times the GPUs that the run holds."""
+    data = made_up_study(Shape(seeds=1, steps=4, designs=("cumulative",), tricks=("clip_higher",), noise=0.0))
+    model = build_report(replace(data, runs=tuple(replace(r, gpus=8.0) for r in data.runs)))
+    panel = next(p for p in figure(model, "curves.ladder").panels if p.key.endswith("by_time"))
+    assert panel.x_label == "GPU-seconds"
+    assert panel.lines[0].x == pytest.approx(tuple(0.3 * 8 * step for step in range(5)))
+
+
+@pytest.mark.parametrize("kind", ["factorial", "pairs"])
+def test_tricks_against_tricks(kind: str, tmp_path: Path) -> None:
+    """Effects stand on the diagonal, the interaction below, and the largest has the deepest shade."""
+    (matrix,) = figure(cells(tmp_path, kind), "all.matrix.figure").matrices
+    assert matrix.names == ("a", "b")
+    assert [len(row) for row in matrix.cells] == [1, 2]
+    values = [cell.value for row in matrix.cells for cell in row]
+    want = {"factorial": [0.15, 0.1, 0.25], "pairs": [0.1, 0.1, 0.2]}[kind]
+    assert values == pytest.approx(want, abs=0.006)
+    assert max(abs(s) for row in matrix.shades for s in row) == matrix.shades[1][1] == 1
+
+
+def test_contributions_are_drawn_as_the_table_has_them() -> None:
+    """Each bar is a number of the table of contributions, with its interval."""
+    model = build_report(made_up_study(Shape(tricks=("soft_overlong", "clip_higher"))))
+    found = table(model, "contributions")
+    for i, forest in enumerate(figure(model, "contributions.figure").forests):
+        drawn = {row.label: (row.value, row.low, row.high) for row in forest.intervals}
+        kept = {r.label: r.cells[i] for r in found.rows[:-2]}
+        assert drawn == {label: (c.value, c.low, c.high) for label, c in kept.items()}
+        assert any(t["type"] == "bar" for t in forest_figure(forest)["data"])
+
+
+def test_pass_at_k_curves_are_the_table() -> None:
+    """A curve has the means of the row; k stands on a logarithmic axis with its own ticks."""
+    model = build_report(
+        made_up_study(Shape(samples=4, steps=4, designs=("list",), tricks=("token_level",), problems=60))
+    )
+    found = figure(model, "pass_at_k.figure")
+    (panel,) = found.panels
+    rows = {r.label: [c.value for c in r.cells[1:]] for r in table(model, "pass_at_k").rows}
+    assert {line.arm: [*line.mean] for line in panel.lines} == rows
+    axis = panel_figure(panel, legend(found))["layout"]["xaxis"]
+    assert (axis["type"], axis["tickvals"]) == ("log", [1.0, 2.0, 4.0])
+
+
+def test_every_figure_has_words_and_leads_to_its_numbers(tmp_path: Path) -> None:
+    """Each plot has a text for readers who cannot see it; links of figures lead to tables of the page."""
+    pytest.importorskip("plotly")
+    model = cells(tmp_path, "factorial")
+    page = to_html(model, plotly_script())
+    plots = [p for f in model.figures for p in (*f.panels, *f.forests)]
+    assert plots
+    assert page.count('role="img" aria-label="') == len(plots)
+    assert all(p.alt.startswith(p.title) and re.search(r"\d", p.alt) for p in plots)
+    for line, plot in ((x, p) for f in model.figures for p in f.panels for x in p.lines if x.mean):
+        assert f"{line.arm} from {float(f'{line.mean[0]:.3g}'):g} at " in plot.alt
+        assert f" to {float(f'{line.mean[-1]:.3g}'):g} at {float(f'{line.x[-1]:.3g}'):g} (n={line.n})" in plot.alt
+    ids, links = set(re.findall(r'<section[^>]* id="([^"]*)"', page)), re.findall(r'href="#([^"]*)"', page)
+    assert links
+    assert set(links) <= ids
+    assert 'class="matrix"' in page
+    assert 'class="matrix"' in to_html(model, None)
