@@ -14,6 +14,7 @@ from typing import Any
 from faults import judge
 from faults.judge import Verdict
 from faults.sessions import HastyEngine, work
+from faults.warm import PATIENCE
 from faults.world import LEASE_S, World, ended, hasten, lines, process
 from paribus.errors import RunFolderError
 from paribus.store.database import Unreachable
@@ -69,6 +70,7 @@ def outages(world: World) -> Verdict:
 def patient(home: Path, plan: Plan) -> None:
     """Bring a study to its end; type the same again where the database was away before or after the training."""
     hasten(OWN_LEASE_S)
+    os.environ[PATIENCE] = str(OWN_LEASE_S / 12)
     while True:
         with suppress(Unreachable):
             work(home, plan, SLOTS, engine=HastyEngine)

@@ -33,7 +33,7 @@ LEASE_S = 2.0
 
 DATABASES = ("SQLite", "PostgreSQL")
 _FORK = multiprocessing.get_context("fork")
-_PATIENCE_S = 300.0
+_PATIENCE_S = 1200.0
 
 
 class Skipped(Exception):
