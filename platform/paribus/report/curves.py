@@ -40,13 +40,14 @@ ALL_CURVES = 24_000
 """The same for all curves together, so that a page has less than 5 MB. Many arms have fewer points each."""
 
 SINGLE_RUNS = 100
-"""Runs of a panel above which the points of single seeds are left out where there is a band."""
+"""Runs of a figure above which the points of single seeds are left out where there is a band."""
 
 CAPTION = (
     "One line an arm: the mean over seeds while all its seeds are there, with a 95% t band from 3 seeds on; below "
     "that, one thin line a seed. "
 )
 RAW = "Values are as recorded, not smoothed."
+HIDDEN = f"Points of single seeds beside the bands of the score are left out above {SINGLE_RUNS} runs. "
 BUCKETS = (
     "Each point is the mean of what was recorded in {width} steps, drawn at the last of them; evaluations are as "
     "recorded unless several fall into these steps."
@@ -105,6 +106,7 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
     tokens = analysis.costs["generated"]
     steps, y_label = "training steps", f"{score.label} ({score.unit})" if score.unit else score.label
     time, per_second = device_time(analysis)
+    points = sum(len(analysis.runs(arm)) for _, arm in named) <= SINGLE_RUNS
     by_tokens = f"{score.label}, by tokens paid", f"generated {tokens.unit}", y_label
     by_time = f"{score.label}, by time paid", time, y_label
     panels = [
@@ -114,7 +116,7 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
             (score.label, steps, y_label),
             named,
             lambda r: grid.points(r, score.metric),
-            points=True,
+            points=points,
         ),
         _panel(
             analysis,
@@ -122,7 +124,7 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
             by_tokens,
             named,
             lambda r: grid.points_by_tokens(r, score.metric, tokens.scale),
-            points=True,
+            points=points,
         ),
         _panel(
             analysis,
@@ -130,7 +132,7 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
             by_time,
             named,
             lambda r: grid.points_by_time(r, score.metric, per_second),
-            points=True,
+            points=points,
         ),
     ]
     for name in PANELS:
@@ -139,7 +141,7 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
         labels = metric.label, steps, f"{metric.label} ({metric.unit})"
         panels.append(_panel(analysis, f"{key}.{name}", labels, named, partial(grid.points, metric=name)))
     shown = tuple(p for p in panels if p.lines)
-    caption = CAPTION + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
+    caption = CAPTION + ("" if points else HIDDEN) + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
     return Figure(key=key, title=title, caption=caption, panels=shown, table="training") if shown else None
 
 
@@ -154,7 +156,6 @@ def _panel(
 ) -> Panel:
     title, x_label, y_label = labels
     lines = []
-    points = points and sum(len(analysis.runs(arm)) for _, arm in named) <= SINGLE_RUNS
     for label, arm in named:
         runs = analysis.runs(arm)
         lines.append(_line(label, {r.seed: curve(r) for r in runs}, _settled(runs), points=points))
