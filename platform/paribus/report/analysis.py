@@ -120,6 +120,7 @@ class Analysis:
         self.score = score_measure(self.evaluate)
         self._values: dict[tuple[str, str], Values] = {}
         self._answers: dict[tuple[str, str], Mapping[int, Array]] = {}
+        self._effects: dict[tuple[str, str, str], Effect | None] = {}
 
     @cached_property
     def costs(self) -> dict[str, Measure]:
@@ -190,7 +191,7 @@ class Analysis:
         ]
         if paired:
             seeds = common_seeds(tables for _, tables in found)
-            tables = [(1.0, np.asarray([sum(w * t[s] for w, t in found) for s in seeds]))]
+            tables = [(1.0, np.asarray(sum(w * np.asarray([t[s] for s in seeds]) for w, t in found)))]
         else:
             tables = [(weight, np.asarray([*table.values()])) for weight, table in found]
         return parts(tables) if all(t.ndim == 2 and min(t.shape) > 1 for _, t in tables) else None
@@ -225,7 +226,12 @@ class Analysis:
 
     def effect(self, arm: str, reference: str, measure: Measure) -> Effect | None:
         """Return the arm's difference to the reference arm, uncorrected; ``None`` for the same arm or no data."""
-        return None if arm == reference else self.contrast({arm: 1.0, reference: -1.0}, measure)
+        if arm == reference:
+            return None
+        key = (arm, reference, measure.key)
+        if key not in self._effects:
+            self._effects[key] = self.contrast({arm: 1.0, reference: -1.0}, measure)
+        return self._effects[key]
 
     def gain(self, arm: str) -> Effect | None:
         """Return the score after training minus that before, paired within each run; ``None`` if there is no data."""

@@ -159,7 +159,10 @@ def _values(run: RunData, metric: str, *, first: int | None = None) -> list[floa
 
 def last_value(run: RunData, metric: str) -> float | None:
     """Return the newest finite value of a metric; ``None`` if there is none."""
-    points = series(run, metric, first=run.last_step) or series(run, metric)
+    found = run.recorded.series(metric, least=2).last  # the widest buckets: each knows its last value
+    if len(found) and math.isfinite(found[-1]):
+        return float(found[-1])
+    points = series(run, metric)
     return points[-1][1] if points else None
 
 
