@@ -139,4 +139,4 @@ def _chi2_nodes(df: int) -> tuple[Array, Array, Array]:
     from scipy import special
 
     nodes, weights = np.polynomial.legendre.leggauss(4 * NODES)
-    return (nodes + 1) / 2, weights / 2, 2 * special.gammaincinv(df / 2, (nodes + 1) / 2)
+    return (nodes + 1) / 2, weights / 2, np.asarray(2 * special.gammaincinv(df / 2, (nodes + 1) / 2), float)
