@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
+from paribus.report.clock import device_seconds
 from paribus.report.data import RunData, StudyData
 from paribus.report.measures import (
     GENERATED,
@@ -28,7 +29,7 @@ from paribus.stats.power import detectable_effect, seeds_needed
 from paribus.stats.sequential import adjusted, at_look, shares
 
 if TYPE_CHECKING:
-    from paribus.stats.problems import Array, Parts
+    from paribus.stats.problems import Array, TableOfScores
 
 MIN_SEEDS = 3
 """Seeds below which there is no interval, no test and no bold."""
@@ -120,6 +121,8 @@ class Analysis:
         self.score = score_measure(self.evaluate)
         self._values: dict[tuple[str, str], Values] = {}
         self._answers: dict[tuple[str, str], Mapping[int, Array]] = {}
+        self._effects: dict[tuple[str, str, str], Effect | None] = {}
+        self._paid: dict[tuple[str, int], Mapping[int, tuple[float, float]]] = {}
 
     @cached_property
     def costs(self) -> dict[str, Measure]:
@@ -150,6 +153,15 @@ class Analysis:
             self._values[key] = {seed: v for seed, v in found if v is not None}
         return self._values[key]
 
+    def paid(self, run: RunData) -> Mapping[int, tuple[float, float]]:
+        """Return step to generated tokens and device seconds until then, where there is a score; NaN if unknown."""
+        key = (run.arm, run.seed)
+        if key not in self._paid:
+            steps = run.recorded.series(self.score.metric).steps.tolist()
+            tokens, seconds = run.recorded.series(GENERATED), device_seconds(run, steps)
+            self._paid[key] = {s: (tokens.at(s) if s else 0.0, seconds.get(s, math.nan)) for s in steps}
+        return self._paid[key]
+
     def answers(self, arm: str, measure: Measure) -> Mapping[int, Array]:
         """Return seed to the share of right responses of each problem; empty where runs had different problems."""
         import numpy as np
@@ -172,8 +184,10 @@ class Analysis:
         found = (counts_of(run, self.score, self.evaluate) for run in self.data.runs)
         return next((c.problems for c in found if c is not None), ())
 
-    def parts(self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool) -> Parts | None:
-        """Return where the variance of a weighted sum of arms comes from; ``None`` without counts per problem.
+    def tables(
+        self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool
+    ) -> Sequence[TableOfScores] | None:
+        """Return a weighted sum of arms by seed and problem; ``None`` without counts per problem.
 
         Args:
             terms: weight, arm and measure of each mean.
@@ -182,18 +196,16 @@ class Analysis:
         """
         import numpy as np
 
-        from paribus.stats.problems import parts
-
         found = [
             (weight, {s: t for s, t in self.answers(arm, measure).items() if s in used})
             for (weight, arm, measure), used in zip(terms, values, strict=True)
         ]
         if paired:
             seeds = common_seeds(tables for _, tables in found)
-            tables = [(1.0, np.asarray([sum(w * t[s] for w, t in found) for s in seeds]))]
+            tables = [(1.0, np.asarray(sum(w * np.asarray([t[s] for s in seeds]) for w, t in found)))]
         else:
             tables = [(weight, np.asarray([*table.values()])) for weight, table in found]
-        return parts(tables) if all(t.ndim == 2 and min(t.shape) > 1 for _, t in tables) else None
+        return tables if all(t.ndim == 2 and min(t.shape) > 1 for _, t in tables) else None
 
     def _noise(self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool) -> Noise | None:
         """Return the standard error that the evaluations alone give a weighted sum; ``None`` if that is not known.
@@ -201,10 +213,12 @@ class Analysis:
         No interval of a score is narrower than this demands: a handful of runs can agree better by luck than the
         sampling of their evaluations allows.
         """
-        found = self.parts(terms, values, paired=paired)
-        if found is None or not found.rest.variance > 0:
+        from paribus.stats.problems import rest_alone
+
+        tables = self.tables(terms, values, paired=paired)
+        if tables is None or not (rest := rest_alone(tables)).variance > 0:
             return None
-        return math.sqrt(float(found.rest.variance)), float(found.rest.df)
+        return math.sqrt(float(rest.variance)), float(rest.df)
 
     def estimate(self, arm: str, measure: Measure) -> Estimate | None:
         """Return the arm's mean over seeds; ``None`` if no seed has a number."""
@@ -225,7 +239,12 @@ class Analysis:
 
     def effect(self, arm: str, reference: str, measure: Measure) -> Effect | None:
         """Return the arm's difference to the reference arm, uncorrected; ``None`` for the same arm or no data."""
-        return None if arm == reference else self.contrast({arm: 1.0, reference: -1.0}, measure)
+        if arm == reference:
+            return None
+        key = (arm, reference, measure.key)
+        if key not in self._effects:
+            self._effects[key] = self.contrast({arm: 1.0, reference: -1.0}, measure)
+        return self._effects[key]
 
     def gain(self, arm: str) -> Effect | None:
         """Return the score after training minus that before, paired within each run; ``None`` if there is no data."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from paribus.report.analysis import Analysis
 from paribus.report.data import RunData
+
+if TYPE_CHECKING:
+    from paribus.report.analysis import Analysis
 
 STEP_TIME = "perf/time_step_s"
 

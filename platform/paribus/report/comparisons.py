@@ -20,7 +20,7 @@ from paribus.report.text import (
 )
 from paribus.stats.compare import ALPHA
 from paribus.stats.many import Pooled, dunnett_p, dunnett_quantile, pooled
-from paribus.stats.problems import over_problems
+from paribus.stats.problems import over_problems, parts
 from paribus.stats.robust import better_share, iqm_interval
 from paribus.stats.sequential import adjusted, level_at
 
@@ -138,10 +138,10 @@ def _on_other_problems(analysis: Analysis, arm: str, effect: Effect) -> Cell:
 
     paired = analysis.plan.paired
     terms = [(1.0, arm, analysis.score), (-1.0, analysis.plan.base, analysis.score)]
-    parts = analysis.parts(terms, [analysis.values(a, analysis.score) for _, a, _ in terms], paired=paired)
-    if parts is None:
+    tables = analysis.tables(terms, [analysis.values(a, analysis.score) for _, a, _ in terms], paired=paired)
+    if tables is None:
         return MISSING
-    both = over_problems(parts)
+    both = over_problems(parts(tables))
     e, se = effect.estimate, math.sqrt(float(both.variance))
     if not se:
         return NOT_APPLICABLE

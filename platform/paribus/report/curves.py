@@ -9,12 +9,11 @@ from functools import partial
 from typing import TypeAlias
 
 from paribus.report.analysis import MIN_SEEDS, Analysis
-from paribus.report.clock import device_seconds, device_time
+from paribus.report.clock import device_time
 from paribus.report.data import RunData
 from paribus.report.details import effect_measures, effects, singles
-from paribus.report.measures import GENERATED
 from paribus.report.model import Figure, Forest, Interval, Line, Panel, kept, rounded, stored
-from paribus.stats.intervals import Estimate, mean_interval
+from paribus.stats.intervals import Estimate, band
 from paribus.track.metrics import find_metric
 from paribus.track.series import width_for
 
@@ -40,13 +39,14 @@ ALL_CURVES = 24_000
 """The same for all curves together, so that a page has less than 5 MB. Many arms have fewer points each."""
 
 SINGLE_RUNS = 100
-"""Runs of a panel above which the points of single seeds are left out where there is a band."""
+"""Runs of a figure above which the points of single seeds are left out where there is a band."""
 
 CAPTION = (
     "One line an arm: the mean over seeds while all its seeds are there, with a 95% t band from 3 seeds on; below "
     "that, one thin line a seed. "
 )
 RAW = "Values are as recorded, not smoothed."
+HIDDEN = f"Points of single seeds beside the bands of the score are left out above {SINGLE_RUNS} runs. "
 BUCKETS = (
     "Each point is the mean of what was recorded in {width} steps, drawn at the last of them; evaluations are as "
     "recorded unless several fall into these steps."
@@ -89,15 +89,11 @@ class _Grid:
         rows = zip(found.buckets.tolist(), found.steps.tolist(), found.mean.tolist(), strict=True)
         return {bucket: (float(step), value) for bucket, step, value in rows}
 
-    def points_by_tokens(self, run: RunData, metric: str, scale: float) -> Points:
-        tokens = run.recorded.series(GENERATED)
-        paid = {b: (tokens.at(int(x)) if x else 0.0, v) for b, (x, v) in self.points(run, metric).items()}
-        return {bucket: (x * scale, value) for bucket, (x, value) in paid.items() if math.isfinite(x)}
-
-    def points_by_time(self, run: RunData, metric: str, scale: float) -> Points:
-        points = self.points(run, metric)
-        spent = device_seconds(run, [int(x) for x, _ in points.values()])
-        return {bucket: (spent[int(x)] * scale, v) for bucket, (x, v) in points.items() if int(x) in spent}
+    def points_by_cost(self, analysis: Analysis, run: RunData, cost: int, scale: float) -> Points:
+        """Return the score against tokens (0) or device time (1)."""
+        paid = analysis.paid(run)
+        found = {b: (paid[int(x)][cost] * scale, v) for b, (x, v) in self.points(run, analysis.score.metric).items()}
+        return {bucket: (x, value) for bucket, (x, value) in found.items() if math.isfinite(x)}
 
 
 def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid) -> Figure | None:
@@ -105,6 +101,7 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
     tokens = analysis.costs["generated"]
     steps, y_label = "training steps", f"{score.label} ({score.unit})" if score.unit else score.label
     time, per_second = device_time(analysis)
+    points = sum(len(analysis.runs(arm)) for _, arm in named) <= SINGLE_RUNS
     by_tokens = f"{score.label}, by tokens paid", f"generated {tokens.unit}", y_label
     by_time = f"{score.label}, by time paid", time, y_label
     panels = [
@@ -114,23 +111,23 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
             (score.label, steps, y_label),
             named,
             lambda r: grid.points(r, score.metric),
-            points=True,
+            points=points,
         ),
         _panel(
             analysis,
             f"{key}.score_by_tokens",
             by_tokens,
             named,
-            lambda r: grid.points_by_tokens(r, score.metric, tokens.scale),
-            points=True,
+            lambda r: grid.points_by_cost(analysis, r, 0, tokens.scale),
+            points=points,
         ),
         _panel(
             analysis,
             f"{key}.score_by_time",
             by_time,
             named,
-            lambda r: grid.points_by_time(r, score.metric, per_second),
-            points=True,
+            lambda r: grid.points_by_cost(analysis, r, 1, per_second),
+            points=points,
         ),
     ]
     for name in PANELS:
@@ -139,7 +136,7 @@ def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid)
         labels = metric.label, steps, f"{metric.label} ({metric.unit})"
         panels.append(_panel(analysis, f"{key}.{name}", labels, named, partial(grid.points, metric=name)))
     shown = tuple(p for p in panels if p.lines)
-    caption = CAPTION + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
+    caption = CAPTION + ("" if points else HIDDEN) + (RAW if grid.width == 1 else BUCKETS.format(width=grid.width))
     return Figure(key=key, title=title, caption=caption, panels=shown, table="training") if shown else None
 
 
@@ -154,7 +151,6 @@ def _panel(
 ) -> Panel:
     title, x_label, y_label = labels
     lines = []
-    points = points and sum(len(analysis.runs(arm)) for _, arm in named) <= SINGLE_RUNS
     for label, arm in named:
         runs = analysis.runs(arm)
         lines.append(_line(label, {r.seed: curve(r) for r in runs}, _settled(runs), points=points))
@@ -168,18 +164,21 @@ def _line(label: str, by_run: Mapping[int, Points], settled: frozenset[int], *, 
         return None
     means = {seed: found for seed, found in runs.items() if seed in settled}
     common = sorted(set.intersection(*(set(f) for f in means.values()))) if means else []
-    estimates = [mean_interval([f[k][1] for f in means.values()]) for k in common]
+    mean, low, high = band([[f[k][1] for k in common] for f in means.values()]) if common else ((), (), ())
     x = kept(sum(f[k][0] for f in means.values()) / len(means) for k in common)
-    band = len(means) >= MIN_SEEDS
-    each = tuple((seed, kept(f[k][0] for k in sorted(f)), kept(f[k][1] for k in sorted(f))) for seed, f in runs.items())
+    drawn = len(means) >= MIN_SEEDS
+    shown = runs if points or not drawn else {}
+    each = tuple(
+        (seed, kept(f[k][0] for k in sorted(f)), kept(f[k][1] for k in sorted(f))) for seed, f in shown.items()
+    )
     return Line(
         arm=label,
         n=len(means),
         x=x,
-        mean=kept(e.value for e in estimates),
-        low=kept(e.value if e.low is None else e.low for e in estimates) if band else (),
-        high=kept(e.value if e.high is None else e.high for e in estimates) if band else (),
-        seeds=each if points or not band else (),
+        mean=kept(mean),
+        low=kept(low) if drawn else (),
+        high=kept(high) if drawn else (),
+        seeds=each,
     )
 
 

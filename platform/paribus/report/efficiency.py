@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from paribus.report.analysis import MIN_SEEDS, Analysis
-from paribus.report.clock import device_seconds, device_time
+from paribus.report.clock import device_time
 from paribus.report.data import RunData
-from paribus.report.measures import GENERATED, series
+from paribus.report.measures import series
 from paribus.report.model import Cell, Column, Figure, Line, Panel, Table, TableRow, kept, stored
 from paribus.report.text import MISSING, decimals_for, interval_text, number
 from paribus.stats.survival import Time, median_time, survivors
@@ -132,10 +132,9 @@ def _arrival(analysis: Analysis, run: RunData, goal: float, per_second: float) -
     sign = -1 if analysis.score.better == "lower" else 1
     first = next((step for step, v in points if sign * v >= sign * goal), None)
     at = points[-1][0] if first is None else first
-    tokens, seconds = run.recorded.series(GENERATED).at(at), device_seconds(run, [at])
-    paid = {"steps": float(at)}
-    paid |= {"tokens": tokens * analysis.costs["generated"].scale} if math.isfinite(tokens) else {}
-    paid |= {"time": seconds[at] * per_second} if at in seconds else {}
+    tokens, seconds = analysis.paid(run)[at]
+    paid = {"steps": float(at), "tokens": tokens * analysis.costs["generated"].scale, "time": seconds * per_second}
+    paid = {name: cost for name, cost in paid.items() if math.isfinite(cost)}
     return Arrival(seed=run.seed, reached=first is not None, paid=paid)
 
 

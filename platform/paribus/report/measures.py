@@ -152,14 +152,12 @@ def series(run: RunData, metric: str, *, first: int | None = None) -> list[tuple
     return list(zip(found.steps.tolist(), found.last.tolist(), strict=True))
 
 
-def _values(run: RunData, metric: str, *, first: int | None = None) -> list[float]:
-    values: list[float] = run.recorded.series(metric, first=first).finite().last.tolist()
-    return values
-
-
 def last_value(run: RunData, metric: str) -> float | None:
     """Return the newest finite value of a metric; ``None`` if there is none."""
-    points = series(run, metric, first=run.last_step) or series(run, metric)
+    found = run.recorded.series(metric, least=2).last  # the widest buckets: each knows its last value
+    if len(found) and math.isfinite(found[-1]):
+        return float(found[-1])
+    points = series(run, metric)
     return points[-1][1] if points else None
 
 
@@ -247,12 +245,12 @@ def _raw_value(run: RunData, measure: Measure, evaluate: Evaluate) -> float | No
             return _start(run, measure.metric)
         case "late":
             before = math.floor(run.last_step * (1 - LATE))
-            return _mean(_values(run, measure.metric, first=before + 1))
+            found = run.recorded.series(measure.metric, first=before + 1).finite().last
+            return float(found.mean()) if len(found) else None
         case "last":
             return last_value(run, measure.metric)
         case "sum":
-            values = _values(run, measure.metric)
-            return math.fsum(values) if values else None
+            return _sum(run, measure.metric)
         case "waste":
             trained, generated = last_value(run, TRAINED), last_value(run, measure.metric)
             return 1 - trained / generated if trained is not None and generated and generated > 0 else None
@@ -262,6 +260,14 @@ def _raw_value(run: RunData, measure: Measure, evaluate: Evaluate) -> float | No
             if before_training is None or after is None or not tokens or tokens <= 0:
                 return None
             return (after - before_training) / (tokens / 1e6)
+
+
+def _sum(run: RunData, metric: str) -> float | None:
+    found = run.recorded.series(metric, least=2)  # the widest buckets; one with a value that is not finite hides others
+    sums = (found.mean * (found.count - found.nans)).tolist()
+    if not all(map(math.isfinite, sums)):
+        sums = [v for _, v in series(run, metric)]
+    return math.fsum(sums) if sums else None
 
 
 def _start(run: RunData, metric: str) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 REPORT_SCHEMA = 1
@@ -254,7 +254,7 @@ class ReportModel:
 
     def to_json(self) -> str:
         """Return the model as JSON text, the content of ``report.json``."""
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(self, default=vars, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def main_tables(self) -> tuple[Table, ...]:
         """Return the tables that the terminal shows."""

@@ -104,6 +104,23 @@ def difference_interval(differences: Sequence[float], level: float = LEVEL, nois
     return _with_interval(mean, n, 1 / n, (sd / math.sqrt(n), n - 1), noise, level)
 
 
+def band(rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float], list[float]]:
+    """Return :func:`mean_interval` at each place of several rows: means, lower and upper ends.
+
+    Args:
+        rows: finite values, one row a seed, all of one length; of a single seed the ends are its values.
+    """
+    import numpy as np
+    from scipy import special
+
+    table = np.asarray(rows, float)
+    n = len(table)
+    mean = np.where(np.ptp(table, axis=0) == 0, table[0], table.mean(0))  # exactly no spread, as in _moments
+    error = np.sqrt(((table - mean) ** 2).sum(0) / (n - 1) / n) if n > 1 else np.zeros_like(mean)
+    half = float(special.stdtrit(n - 1, (1 + LEVEL) / 2)) * error if n > 1 else error
+    return mean.tolist(), (mean - half).tolist(), (mean + half).tolist()
+
+
 def welch_interval(
     arms: Sequence[tuple[float, Sequence[float]]], level: float = LEVEL, noise: Noise | None = None
 ) -> Estimate:

@@ -89,10 +89,10 @@ def ratio_p(ratio: float, *, arms: int, df: int) -> float:
         arms: number of spreads, 2 or more.
         df: degrees of freedom of each.
     """
-    from scipy import stats
+    from scipy import special
 
     below, weights, at = _chi2_nodes(df)
-    return 1 - arms * float(weights @ (stats.chi2.cdf(ratio**2 * at, df) - below) ** (arms - 1))
+    return 1 - arms * float(weights @ (special.chdtr(df, ratio**2 * at) - below) ** (arms - 1))
 
 
 def dunnett_p(t: float, *, comparisons: int, df: int) -> float:
@@ -125,18 +125,18 @@ def dunnett_quantile(*, comparisons: int, df: int, level: float = LEVEL) -> floa
 
 @cache
 def _quadrature(df: int) -> tuple[Array, Array, Array, Array]:
-    from scipy import stats
+    from scipy import special
 
     z, z_weights = np.polynomial.hermite_e.hermegauss(NODES)
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    spread = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, df) / df)
+    spread = np.sqrt(2 * special.gammaincinv(df / 2, (nodes + 1) / 2) / df)
     return z, z_weights / z_weights.sum(), spread, weights / 2
 
 
 @cache
 def _chi2_nodes(df: int) -> tuple[Array, Array, Array]:
     """Return probabilities, their weights and the points that lie above them."""
-    from scipy import stats
+    from scipy import special
 
     nodes, weights = np.polynomial.legendre.leggauss(4 * NODES)
-    return (nodes + 1) / 2, weights / 2, stats.chi2.ppf((nodes + 1) / 2, df)
+    return (nodes + 1) / 2, weights / 2, np.asarray(2 * special.gammaincinv(df / 2, (nodes + 1) / 2), float)

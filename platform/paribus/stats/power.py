@@ -45,11 +45,19 @@ def _critical_bounds(df: int, alpha: float) -> tuple[np.ndarray, np.ndarray]:
     scipy's own noncentral t returns nan for many large shifts.
     """
     import numpy as np
-    from scipy import stats
+    from scipy import special
+
+    nodes, weights = _nodes()
+    spread = np.sqrt(2 * special.gammaincinv(df / 2, (nodes + 1) / 2) / df)
+    return float(special.stdtrit(df, 1 - alpha / 2)) * spread, weights / 2
+
+
+@cache
+def _nodes() -> tuple[np.ndarray, np.ndarray]:
+    import numpy as np
 
     nodes, weights = np.polynomial.legendre.leggauss(200)
-    spread = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, df) / df)
-    return float(stats.t.ppf(1 - alpha / 2, df)) * spread, weights / 2
+    return nodes, weights
 
 
 def seeds_needed(difference: float, sd: float, *, paired: bool, alpha: float = ALPHA) -> int | None:
@@ -95,7 +103,12 @@ def detectable_effect(n: int, sd: float, *, paired: bool, alpha: float = ALPHA) 
     """
     if n < 2 or sd < 0:
         raise ValueError(f"two seeds or more and a standard deviation are needed, got n = {n}, sd = {sd}")
+    return _detectable(n, paired, alpha) * sd
+
+
+@cache
+def _detectable(n: int, paired: bool, alpha: float) -> float:
+    """Return it in standard deviations."""
     from scipy import optimize
 
-    effect = optimize.brentq(lambda d: power(d, n, paired=paired, alpha=alpha) - POWER, 1e-6, 1e4, xtol=1e-9)
-    return float(effect) * sd
+    return float(optimize.brentq(lambda d: power(d, n, paired=paired, alpha=alpha) - POWER, 1e-6, 1e4, xtol=1e-9))

@@ -58,20 +58,36 @@ def parts(tables: Sequence[TableOfScores]) -> Parts:
     Raises:
         ValueError: a table with fewer than two seeds or problems.
     """
-    if any(min(table.shape[-2:]) < 2 for _, table in tables):
-        raise ValueError("two seeds and two problems or more are needed")
-    seeds, rest = [], []
+    rest = rest_alone(tables)
+    seeds = []
     for weight, table in tables:
-        n, problems = table.shape[-2:]
-        by_seed = table.mean(-1)
-        left = table - by_seed[..., None] - table.mean(-2)[..., None, :] + table.mean((-2, -1))[..., None, None]
-        free = (n - 1) * (problems - 1)
-        seeds.append(Part(weight**2 * by_seed.var(-1, ddof=1) / n, np.asarray(n - 1.0)))
-        rest.append(Part(weight**2 * (left**2).sum((-2, -1)) / (free * n * problems), np.asarray(float(free))))
+        n = table.shape[-2]
+        seeds.append(Part(weight**2 * table.mean(-1).var(-1, ddof=1) / n, np.asarray(n - 1.0)))
     by_problem = np.sum([weight * table.mean(-2) for weight, table in tables], axis=0)
     count = by_problem.shape[-1]
     problems_part = Part(by_problem.var(-1, ddof=1) / count, np.asarray(count - 1.0))
-    return Parts(seeds=_added(seeds), problems=problems_part, rest=_added(rest))
+    return Parts(seeds=_added(seeds), problems=problems_part, rest=rest)
+
+
+def rest_alone(tables: Sequence[TableOfScores]) -> Part:
+    """Return ``rest`` of :func:`parts`, which every comparison of two arms asks for.
+
+    Args:
+        tables: as there.
+
+    Raises:
+        ValueError: as there.
+    """
+    if any(min(table.shape[-2:]) < 2 for _, table in tables):
+        raise ValueError("two seeds and two problems or more are needed")
+    rest = []
+    for weight, table in tables:
+        n, problems = table.shape[-2:]
+        by_seed, by_problem = table.mean(-1), table.mean(-2)
+        left = table - by_seed[..., None] - by_problem[..., None, :] + table.mean((-2, -1))[..., None, None]
+        free = (n - 1) * (problems - 1)
+        rest.append(Part(weight**2 * (left**2).sum((-2, -1)) / (free * n * problems), np.asarray(float(free))))
+    return rest[0] if len(rest) == 1 else _added(rest)
 
 
 def over_problems(found: Parts) -> Part:

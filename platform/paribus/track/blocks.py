@@ -133,12 +133,11 @@ def decode_part(data: bytes, column: Column, level: int) -> Series:
     raw = zlib.decompress(data)
     if level == 0:
         gaps, values = raw[: -8 * column.count], raw[-8 * column.count :]
-        known = np.cumsum(_gathered(gaps, "<i8")) if gaps else np.arange(column.first, column.last + 1)
-        return points(known, _gathered(values, "<f8"))
-    size = len(raw) // (1 + len(_BUCKET))
-    steps, *rest = (raw[i : i + size] for i in range(0, len(raw), size))
-    arrays = {name: _gathered(data, kind) for (name, kind), data in zip(_BUCKET, rest, strict=True)}
-    return Series(width=LEVELS[level], steps=np.cumsum(_gathered(steps, "<i8")), **arrays)
+        known = np.cumsum(_gathered(gaps, "<i8")[0]) if gaps else np.arange(column.first, column.last + 1)
+        return points(known, _gathered(values, "<f8")[0])
+    steps, *rest = _gathered(raw, "<i8", 1 + len(_BUCKET))
+    arrays = {name: data.view(kind) for (name, kind), data in zip(_BUCKET, rest, strict=True)}
+    return Series(width=LEVELS[level], steps=np.cumsum(steps), **arrays)
 
 
 def _points_to_bytes(series: Series) -> bytes:
@@ -158,7 +157,7 @@ def _scattered(values: Floats | Ints, kind: str) -> bytes:
     return plain.T.tobytes()
 
 
-def _gathered(data: bytes, kind: str) -> NDArray[Any]:
-    """Undo :func:`_scattered`."""
-    plain = np.frombuffer(data, np.uint8).reshape(8, -1)
-    return np.ascontiguousarray(plain.T).view(kind).reshape(-1)
+def _gathered(data: bytes, kind: str, arrays: int = 1) -> NDArray[Any]:
+    """Undo :func:`_scattered`, for arrays of one length that follow each other; one row each."""
+    plain = np.frombuffer(data, np.uint8).reshape(arrays, 8, len(data) // (8 * arrays))
+    return np.ascontiguousarray(plain.transpose(0, 2, 1)).view(kind)[..., 0]

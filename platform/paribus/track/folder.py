@@ -194,7 +194,7 @@ def read_evaluation(path: Path) -> Evaluation:
 def _frozen(value: Any) -> Any:
     if not isinstance(value, list):
         return value
-    return tuple(map(_frozen, value)) if any(isinstance(v, list) for v in value) else tuple(value)
+    return tuple(map(_frozen, value)) if value and isinstance(value[0], list) else tuple(value)
 
 
 def parse_metric_line(text: bytes, place: str) -> MetricLine:

@@ -87,10 +87,11 @@ class AttemptSeries:
         """
         ended = self.folder.result.exists() or self.folder.outcome.exists()
         try:
+            self._take_blocks()
             if self._waiting() >= (1 if ended else BLOCK):
                 with suppress(OSError):  # a folder that cannot be written is read all the same
                     pack(self.folder, ended=ended)
-            self._take_blocks()
+                self._take_blocks()
             if self._waiting() < 0:
                 self._forget()
             fresh = list(iter(self._tail.read, []))

@@ -83,6 +83,15 @@ def test_time_paid_is_that_of_all_devices() -> None:
     assert panel.lines[0].x == pytest.approx(tuple(0.3 * 8 * step for step in range(5)))
 
 
+def test_a_caption_says_that_points_are_left_out() -> None:
+    """Beside bands, points of single seeds are drawn up to a number of runs; above it the caption tells their lack."""
+    for seeds in (50, 51):
+        study = made_up_study(Shape(seeds=seeds, steps=2, problems=4, designs=("list",), tricks=("clip_higher",)))
+        found = figure(build_report(study), "curves.singles")
+        assert all(bool(line.seeds) is (seeds == 50) for line in found.panels[0].lines)
+        assert ("left out above 100 runs" in found.caption) is (seeds == 51)
+
+
 @pytest.mark.parametrize("kind", ["factorial", "pairs"])
 def test_tricks_against_tricks(kind: str, tmp_path: Path) -> None:
     """Effects stand on the diagonal, the interaction below, and the largest has the deepest shade."""

@@ -84,6 +84,16 @@ def test_symptoms_are_means_over_the_last_quarter() -> None:
     assert value_of(run_of({**values, 7: {}}), entropy, EVALUATE) == 8
 
 
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_costs_skip_what_is_not_finite(lost: float) -> None:
+    """The newest number counts, and all finite ones are summed, also where one of their neighbours is none."""
+    costs = Analysis(made_up_study()).costs
+    values = {s: {"budget/optimizer_steps": float(s), "perf/time_step_s": float(s)} for s in range(1, 40)}
+    run = run_of({**values, 20: {"perf/time_step_s": lost}, 40: {"budget/optimizer_steps": lost}})
+    assert value_of(run, costs["updates"], EVALUATE) == 39
+    assert value_of(run, costs["seconds"], EVALUATE) == sum(range(40)) - 20
+
+
 def test_costs() -> None:
     """Tokens in thousands, the share thrown away, seconds summed, and the gain for a million tokens."""
     analysis = Analysis(made_up_study())

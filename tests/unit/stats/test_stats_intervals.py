@@ -12,6 +12,7 @@ from scipy import stats
 
 from paribus.stats.intervals import (
     Estimate,
+    band,
     correlation,
     decimals_of,
     difference_interval,
@@ -41,6 +42,18 @@ def spread_out(values: list[float]) -> list[float]:
 def spread(values: list[float]) -> bool:
     """Whether the values differ enough for a standard deviation to mean something."""
     return float(np.std(values)) > 1e-3
+
+
+@given(st.lists(scores, min_size=2, max_size=6))
+def test_a_band_is_the_interval_at_each_place(places: list[list[float]]) -> None:
+    """Means and ends of all places at once are those of each place alone, without any spread too."""
+    seeds = min(map(len, places))
+    table = [values[:seeds] for values in places] + [[0.1] * seeds]
+    found = list(zip(*band([*zip(*table, strict=True)]), strict=True))
+    for values, got in zip(table, found, strict=True):
+        one = mean_interval(values)
+        assert got == pytest.approx((one.value, one.low, one.high), abs=1e-9)
+    assert found[-1] == (0.1, 0.1, 0.1)
 
 
 @given(scores)
