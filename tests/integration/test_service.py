@@ -96,7 +96,9 @@ def site(tmp_path, monkeypatch):
     monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.modules['mlflow'] = None\n")
     made = Site(tmp_path)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what a suite in the background would pass on
     yield made
+    signal.signal(signal.SIGINT, before)
     for process in made.processes:
         process.kill()
         process.wait()
