@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -175,15 +174,11 @@ def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]
 
 
 def _plain(about: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
+    from paribus.health.finding import plain
+
     return {**about, "lamp": diagnosis.lamp, "verdict": diagnosis.sentence} | {
-        "findings": [_numbers_as_json(asdict(f)) for f in diagnosis.findings]
+        "findings": [plain(f) for f in diagnosis.findings]
     }
-
-
-def _numbers_as_json(finding: dict[str, Any]) -> dict[str, Any]:
-    from paribus.track.folder import to_json_number
-
-    return finding | {"numbers": {k: to_json_number(v) for k, v in finding["numbers"].items()}}
 
 
 def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> None:

@@ -14,7 +14,8 @@ from paribus.engines.options import engine_settings
 from paribus.errors import ParibusError, RunFolderError
 from paribus.schedule.growth import Grown, added_text, grow, ungrown
 from paribus.schedule.holder import SCHEDULER, hold
-from paribus.schedule.progress import Display, Follower
+from paribus.schedule.news import News
+from paribus.schedule.progress import Display
 from paribus.schedule.reports import Reports
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.session import Settings, disk, drain, start_shipper, workplace
@@ -109,7 +110,7 @@ class _Service:
         self._grown = grown
         self._until_idle = until_idle
         self._code: dict[str, str] = {}
-        self._followers: dict[int, Follower] = {}
+        self._news: dict[int, News] = {}
         self._over: dict[int, Ending] = {}
         self._next_look = self._next_show = 0.0
         self._pause = threading.Event()
@@ -133,7 +134,7 @@ class _Service:
             if now >= self._next_show:
                 self._next_show = now + SHOW_S
                 for number in self._scheduler.studies:
-                    view = self._followers[number].view(now)
+                    view = self._news[number].view(now)
                     if view.live:
                         self._display.show(view)
         self._pause.wait(PERIOD_S)
@@ -187,7 +188,7 @@ class _Service:
             if newest[study.name].id != number:
                 self._display.say(f"{study.name}: replaced by what was submitted later")
                 self._scheduler.drop(number)
-                del self._followers[number]
+                del self._news[number]
         for entry in newest.values():
             served = self._scheduler.studies.get(entry.id)
             if served is None:
@@ -207,7 +208,7 @@ class _Service:
         known = sum(n for state, n in counts.items() if state in RECORDED)
         runs = f"{sum(counts.values())} runs, {known} with a result"
         self._display.say(f"{study.name}: taken up, {runs}, priority {study.priority}, weight {study.weight:g}")
-        self._followers[study.id] = Follower(self._store, study)
+        self._news[study.id] = News(self._store, study, self._display.say)
         self._scheduler.take_up(study)
 
     def _obstacle(self, study: StudyRecord) -> str:
@@ -241,7 +242,7 @@ class _Service:
             return False
         if later is None:
             return False
-        self._followers.pop(number, None)
+        self._news.pop(number, None)
         self._display.say(f"{study.name}: {added_text(study, later)}")
         return True
 
@@ -249,7 +250,8 @@ class _Service:
 
     def _tell_end(self, number: int, ending: Ending) -> None:
         study, counts = self._store.numbered(number), self._store.counts(number)
-        self._followers.pop(number, None)
+        if (news := self._news.pop(number, None)) is not None:
+            news.view(time.monotonic())
         self.ended.append(Ended(study=study.name, ending=ending, counts=counts))
         shown = ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in counts.items())
         self._display.say(f"{study.name}: {ending}: {shown}")
