@@ -24,7 +24,7 @@ from paribus.store.database import Unreachable
 from paribus.store.records import StudyRecord
 from paribus.store.states import RECORDED, RunState
 from paribus.store.store import Store
-from paribus.study.fingerprint import fingerprints
+from paribus.study.fingerprint import fingerprints, stops_of
 from paribus.study.runner import load_runner
 from paribus.track.folder import read_json, write_json
 
@@ -224,7 +224,8 @@ class _Service:
             return str(error)
         if self._code.setdefault(plan.runner, code) != code:
             return f"the code of the runner `{plan.runner}` has changed since this scheduler has loaded it: restart it."
-        now = fingerprints(recipe=arm.recipe, evaluate=plan.evaluate, code=code, data=data, model=model)
+        stops = stops_of(plan.stop_on, plan.profile)
+        now = fingerprints(recipe=arm.recipe, evaluate=plan.evaluate, code=code, data=data, model=model, stops=stops)
         if first is not None and now(first.seed) != first.fingerprint:
             return "code, data or model are not those that it was submitted with: submit it again, with its file."
         return ""

@@ -161,6 +161,8 @@ class Plan:
         runs: distinct runs in queue order.
         seeds: one number a block; without ``paired`` only their count matters, each run has its own seed.
         notes: what to know before the launch.
+        stop_on: detectors that end a run when they become critical.
+        profile: thresholds of the detectors.
         margin: difference in the primary metric below which arms count as equivalent; ``None`` if none was declared.
         resources: what each run holds; no part of the fingerprint.
         looks: rule by which seeds are added; ``None``: all runs are known.
@@ -184,6 +186,7 @@ class Plan:
     gpu_hours: float | None
     notes: tuple[Note, ...]
     preset: str = ""
+    profile: str = "default"
     cpu_hours: float | None = None
     run_hours: float | None = None
     margin: float | None = None

@@ -25,6 +25,17 @@ DESIGN_KINDS = (
 )  # fmt: skip
 """Kinds of designs."""
 
+DETECTORS = (
+    "nan", "data_bug", "rollout_errors", "dead_run", "mismatch", "staleness", "kl_blowup", "grad_spike", "dead_update",
+    "zero_variance", "effective_batch", "clip_saturation_high", "clip_saturation_low", "clip_zero", "entropy_collapse",
+    "entropy_explosion", "length_balloon", "length_collapse", "truncation", "repetition", "degenerate_text",
+    "reward_noise", "reward_stall", "format_hacking", "reward_hacking", "eval_regression",
+)  # fmt: skip
+"""Detectors that ``health.stop_on`` may name: those of :data:`paribus.health.battery.BATTERY`."""
+
+PROFILES = ("base_model", "default", "moe")
+"""Profiles of thresholds that ``health.profile`` may name."""
+
 STUDY_NAME = r"^[a-z0-9][a-z0-9_-]*$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 LABEL = r"^[^\x00-\x1f\x7f|`]+$"
@@ -257,8 +268,12 @@ class Seeds(Part):
 class Health(Part):
     """What is watched while runs train, and what stops one."""
 
-    profile: Literal["default"] = "default"
-    stop_on: tuple[Literal["nan", "dead_run"], ...] = ("nan",)
+    profile: Literal[PROFILES] = Field(  # type: ignore[valid-type]  # the literal is made of the names
+        default="default", description="thresholds of the detectors"
+    )
+    stop_on: tuple[Literal[DETECTORS], ...] = Field(  # type: ignore[valid-type]
+        default=("nan",), description="detectors that end a run when they become critical, as an outcome of the table"
+    )
 
 
 class RunHours(Part):
