@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from paribus.schedule.hooks import Hooks
 from paribus.schedule.progress import Follower, RunView, StudyView
 from paribus.store.reader import Reader
-from paribus.store.records import StudyRecord
+from paribus.store.records import RunRecord, StudyRecord
 
 
 class News:
@@ -16,11 +18,15 @@ class News:
         reader: the store.
         study: what is followed.
         say: takes one line for people.
+        hooks: where it is sent, too; absent: nowhere.
     """
 
-    def __init__(self, reader: Reader, study: StudyRecord, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, reader: Reader, study: StudyRecord, say: Callable[[str], None], hooks: Hooks | None = None
+    ) -> None:
         self._follower = Follower(reader, study)
         self._say = say
+        self._hooks = hooks
         self._live: tuple[RunView, ...] = ()
         self._told: set[tuple[str, str]] = set()
 
@@ -39,6 +45,12 @@ class News:
                 key = (found.run.fingerprint, detector)
                 if key not in self._told:
                     self._told.add(key)
-                    name = f"{found.run.label}, seed {found.run.seed}"
-                    self._say(f"{view.study}: {name}: {detector} is critical: {finding['evidence']}")
+                    self._tell(view.study, found.run, finding)
         return view
+
+    def _tell(self, study: str, run: RunRecord, finding: Mapping[str, Any]) -> None:
+        text = f"{study}: {run.label}, seed {run.seed}: {finding['detector']} is critical: {finding['evidence']}"
+        self._say(text)
+        if self._hooks is not None:
+            who = {"study": study, "arm": run.label, "seed": run.seed, "run": run.fingerprint, "attempt": run.token}
+            self._hooks.tell({"text": text, **who, "finding": finding})

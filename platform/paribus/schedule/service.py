@@ -14,6 +14,7 @@ from paribus.engines.options import engine_settings
 from paribus.errors import ParibusError, RunFolderError
 from paribus.schedule.growth import Grown, added_text, grow, ungrown
 from paribus.schedule.holder import SCHEDULER, hold
+from paribus.schedule.hooks import Hooks
 from paribus.schedule.news import News
 from paribus.schedule.progress import Display
 from paribus.schedule.reports import Reports
@@ -208,7 +209,8 @@ class _Service:
         known = sum(n for state, n in counts.items() if state in RECORDED)
         runs = f"{sum(counts.values())} runs, {known} with a result"
         self._display.say(f"{study.name}: taken up, {runs}, priority {study.priority}, weight {study.weight:g}")
-        self._news[study.id] = News(self._store, study, self._display.say)
+        say = self._display.say
+        self._news[study.id] = News(self._store, study, say, Hooks(study.plan, say))
         self._scheduler.take_up(study)
 
     def _obstacle(self, study: StudyRecord) -> str:

@@ -17,6 +17,7 @@ from paribus.errors import StoreError
 from paribus.schedule.follow import follow
 from paribus.schedule.growth import Grown, added_text, grow, submit, ungrown
 from paribus.schedule.holder import hold, holder_of
+from paribus.schedule.hooks import Hooks
 from paribus.schedule.ledger import unshipped
 from paribus.schedule.news import News
 from paribus.schedule.office import Office
@@ -153,7 +154,7 @@ def _train(
 def _train_plan(
     store: Store, study: StudyRecord, scheduler: Scheduler, shipper: ShipperProcess | None, display: Display
 ) -> Ending:
-    news = News(store, study, display.say)
+    news = News(store, study, display.say, Hooks(study.plan, display.say))
     pause, looked, endings = threading.Event(), [0.0], dict[int, Ending]()
 
     def wait() -> None:

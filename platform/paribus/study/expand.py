@@ -81,6 +81,8 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         evaluate=study.evaluate,
         stop_on=study.health.stop_on,
         profile=study.health.profile,
+        webhook=(study.health.webhook or "").strip("${}"),
+        command=study.health.command or (),
         gpu_hours=study.budget.gpu_hours,
         cpu_hours=study.budget.cpu_hours,
         run_hours=study.budget.run_hours,

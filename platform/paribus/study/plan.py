@@ -163,6 +163,8 @@ class Plan:
         notes: what to know before the launch.
         stop_on: detectors that end a run when they become critical.
         profile: thresholds of the detectors.
+        webhook: environment variable with the address that gets what becomes critical; empty: none.
+        command: program and arguments that get it on their standard input; empty: none.
         margin: difference in the primary metric below which arms count as equivalent; ``None`` if none was declared.
         resources: what each run holds; no part of the fingerprint.
         looks: rule by which seeds are added; ``None``: all runs are known.
@@ -187,6 +189,8 @@ class Plan:
     notes: tuple[Note, ...]
     preset: str = ""
     profile: str = "default"
+    webhook: str = ""
+    command: tuple[str, ...] = ()
     cpu_hours: float | None = None
     run_hours: float | None = None
     margin: float | None = None
@@ -220,8 +224,8 @@ class Plan:
         return self.looks.at.index(len(self.seeds)) + 1 if self.looks else 0
 
     def under(self, first: Plan) -> Plan:
-        """Return the plan with what no fingerprint holds as in the plan that it grew from: budget, resources, words."""
-        terms = ("question", "gpu_hours", "cpu_hours", "run_hours", "resources", "notes")
+        """Return the plan with what no fingerprint holds as in the one that it grew from: budget, resources, hooks, words."""
+        terms = ("question", "gpu_hours", "cpu_hours", "run_hours", "resources", "notes", "webhook", "command")
         return replace(self, **{name: getattr(first, name) for name in terms})
 
     def arm(self, key: str) -> Arm:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -274,6 +275,21 @@ class Health(Part):
     stop_on: tuple[Literal[DETECTORS], ...] = Field(  # type: ignore[valid-type]
         default=("nan",), description="detectors that end a run when they become critical, as an outcome of the table"
     )
+    webhook: str | None = Field(
+        default=None, description="${NAME}: environment variable with the address that gets what becomes critical"
+    )
+    command: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] | None = Field(
+        default=None, description="program and arguments; gets what becomes critical as JSON on its standard input"
+    )
+
+    @field_validator("webhook")
+    @classmethod
+    def _named(cls, webhook: str | None) -> str | None:
+        if webhook is not None and not re.fullmatch(
+            r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", webhook
+        ):  # may be a secret: not shown
+            raise ValueError("must name an environment variable that holds the address, e.g. ${ALERT_URL}")
+        return webhook
 
 
 class RunHours(Part):
