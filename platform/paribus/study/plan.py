@@ -224,7 +224,7 @@ class Plan:
         return self.looks.at.index(len(self.seeds)) + 1 if self.looks else 0
 
     def under(self, first: Plan) -> Plan:
-        """Return the plan with what no fingerprint holds as in the one that it grew from: budget, resources, hooks, words."""
+        """Return the plan with what no fingerprint holds as in the first: budget, resources, hooks, words."""
         terms = ("question", "gpu_hours", "cpu_hours", "run_hours", "resources", "notes", "webhook", "command")
         return replace(self, **{name: getattr(first, name) for name in terms})
 

@@ -285,9 +285,8 @@ class Health(Part):
     @field_validator("webhook")
     @classmethod
     def _named(cls, webhook: str | None) -> str | None:
-        if webhook is not None and not re.fullmatch(
-            r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", webhook
-        ):  # may be a secret: not shown
+        # what was written may be a secret: the message does not show it
+        if webhook is not None and not re.fullmatch(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", webhook):
             raise ValueError("must name an environment variable that holds the address, e.g. ${ALERT_URL}")
         return webhook
 
