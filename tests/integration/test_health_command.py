@@ -12,7 +12,10 @@ from paribus.cli.health import FAILED, command
 from paribus.errors import LogFileError, ParibusError, RunFolderError, StoreError, StudyFileError
 from paribus.report.data import StudyData
 from paribus.store.store import Store
+from paribus.study.expand import make_plan
 from paribus.study.job import Job
+from paribus.study.load import load_study
+from paribus.study.runner import load_runner
 from paribus.testing.studies import Shape, made_up_study
 from paribus.track.folder import MetricLine, RunFolder
 
@@ -148,3 +151,38 @@ def test_an_unknown_trainer_is_refused_with_those_that_are_known() -> None:
     done = CliRunner().invoke(command, ["x.csv", "--trainer", "tlr"])
     assert done.exit_code == 2
     assert "trl, verl, prime_rl" in done.output
+
+
+def test_remedies_become_a_study_that_can_be_planned(study: tuple[Path, StudyData], tmp_path: Path) -> None:
+    """The base is the run's recipe, each remedy with a patch an arm of its own, on fresh seeds; never overwritten."""
+    home, data = study
+    [bad] = [r for r in json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"] if r["findings"]][
+        :1
+    ]
+    out = tmp_path / "remedies.yaml"
+    done = health(bad["run"], "--home", home, "--as-study", out)
+    assert f"Look at it: paribus plan {out}" in done.output
+    written = load_study(out)
+    assert written.study == "made-up-remedies"
+    plan = make_plan(written, load_runner(written.runner))
+    [run] = [r for r in data.plan.runs if r.fingerprint.startswith(bad["run"])]
+    assert plan.arm(plan.base).recipe == data.plan.arm(run.arm).recipe
+    patches = [r["patch"] for f in bad["findings"] if f["state"] == "critical" for r in f["remedies"] if r["patch"]]
+    assert list(written.tricks.values()) == patches != []
+    assert len(plan.arms) == len(patches) + 1
+    assert not {r.seed for r in plan.runs} & {r.seed for r in data.plan.runs}
+    assert "# clip_high_0_28, for entropy_collapse [A]: raise the upper clip bound" in out.read_text()
+    with pytest.raises(ParibusError, match="is not overwritten"):
+        health(bad["run"], "--home", home, "--as-study", out)
+
+
+def test_there_is_no_study_without_a_remedy_or_for_more_than_a_run(study: tuple[Path, StudyData]) -> None:
+    """A healthy run says so and writes nothing; a study is refused with what to name."""
+    home, data = study
+    runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
+    fine = next(r for r in runs if r["lamp"] == "ok")
+    done = health(fine["run"], "--home", home, "--as-study", home / "x.yaml")
+    assert "No study is written: nothing was found" in done.output
+    assert not (home / "x.yaml").exists()
+    refused = CliRunner().invoke(command, [data.plan.study, "--home", str(home), "--as-study"])
+    assert (refused.exit_code, "needs one run of ours" in refused.output) == (2, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +31,14 @@ _LOGS = (".json", ".jsonl", ".csv")
 @click.option("--profile", "profile_name", default="default", show_default=True, help="Thresholds: a name or a file.")
 @click.option("--trainer", help="Whose metric names a log has. [default: whoever knows most of them]")
 @click.option("--fail-on", type=click.Choice(["critical", "warn"]), help=f"End with status {FAILED} if one is as bad.")
+@click.option(
+    "--as-study",
+    "as_study",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Write the study that tests the remedies of RUN; after RUN. [default: <study>-remedies.yaml, here]",
+)
 @click.option("--all", "show_all", is_flag=True, help="List every detector, also those without a finding.")
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -40,6 +47,7 @@ def command(
     profile_name: str,
     trainer: str | None,
     fail_on: Literal["critical", "warn"] | None,
+    as_study: str | None,
     show_all: bool,
     folder: Path | None,
     as_json: bool,
@@ -54,6 +62,8 @@ def command(
 
     profile = load_profile(profile_name)
     _check_trainer(trainer)
+    if as_json and as_study is not None:
+        raise click.UsageError("--json prints one object and nothing else: ask for --as-study without it")
     log = _log(target, trainer, profile, folder)
     found = _stored(target, profile, folder) if log is None else [log]
     if as_json:
@@ -62,6 +72,10 @@ def command(
         _show(*found[0], show_all=show_all)
     else:
         _show_table(found)
+    if as_study is not None:
+        from paribus.cli.remedy_study import write_study
+
+        write_study(target, found[0][1] if log is None and len(found) == 1 else None, as_study, folder)
     bad = {"critical": ("critical",), "warn": ("critical", "warn"), None: ()}[fail_on]
     if any(diagnosis.lamp in bad for _, diagnosis in found):
         sys.exit(FAILED)
@@ -119,13 +133,13 @@ def _stored(target: str, profile: Profile, folder: Path | None) -> list[tuple[di
     with Reader.look(folder or home()) as reader:
         names = {s.name for s in reader.studies()}
         if target not in names and set(target) <= set("0123456789abcdef") and len(target) >= 4:
-            study, run = _find_run(reader, target)
+            study, run = find_run(reader, target)
             return [_of_record(reader, study, run, profile)]
         found = reader.study(study_name(target))
         return [_of_record(reader, found.plan, run, profile) for run in reader.runs_of(found.id)]
 
 
-def _find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
+def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
     """Return the run whose fingerprint begins with these digits, and the plan of its newest study."""
     from paribus.errors import StoreError
 
@@ -175,15 +189,11 @@ def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]
 
 
 def _plain(about: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
+    from paribus.health.finding import plain
+
     return {**about, "lamp": diagnosis.lamp, "verdict": diagnosis.sentence} | {
-        "findings": [_numbers_as_json(asdict(f)) for f in diagnosis.findings]
+        "findings": [plain(f) for f in diagnosis.findings]
     }
-
-
-def _numbers_as_json(finding: dict[str, Any]) -> dict[str, Any]:
-    from paribus.track.folder import to_json_number
-
-    return finding | {"numbers": {k: to_json_number(v) for k, v in finding["numbers"].items()}}
 
 
 def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> None:

@@ -126,6 +126,7 @@ def _entry(view: RunView) -> dict[str, Any]:
         "step": view.step,
         "steps": view.steps,
         "health": view.lamp,
+        "detector": view.detector,
         "reward": next((view.values[m] for m in _LAST if m in view.values), None),
         "reason": run.reason,
         "fingerprint": run.fingerprint,
@@ -163,7 +164,8 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
     for e in found["runs"]:
         reward = "" if e["reward"] is None else f"{e['reward']:.3g}"
         state = e["state"].lower().replace("_", " ")
-        row = (e["arm"], str(e["seed"]), state, str(e["attempt"]), f"{e['step']}/{e['steps']}", reward, e["health"])
+        health = f"{e['health']}: {e['detector']}" if e["detector"] else e["health"]
+        row = (e["arm"], str(e["seed"]), state, str(e["attempt"]), f"{e['step']}/{e['steps']}", reward, health)
         shown.add_row(*row, e["reason"])
     console().print(shown)
     if found["pages"] > 1 or found["page"] > 1:

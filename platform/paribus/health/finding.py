@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from paribus.track.folder import to_json_number
 
 Lamp = Literal["ok", "warn", "critical", "unknown", "not_applicable"]
 
@@ -61,6 +63,11 @@ class Finding:
     remedies: tuple[Remedy, ...] = ()
     experimental: bool = False
     profile: str = ""
+
+
+def plain(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON has it."""
+    return asdict(finding) | {"numbers": {k: to_json_number(v) for k, v in finding.numbers.items()}}
 
 
 def worst(findings: Iterable[Finding]) -> Lamp:

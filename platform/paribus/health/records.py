@@ -93,10 +93,13 @@ def read_attempts(folders: Iterable[RunFolder]) -> Records:
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
     """Return the records of ``samples.jsonl`` that are whole; a damaged line costs a sample, not the verdict."""
-    if not path.is_file():
-        return []
+    return parse_samples(path.read_bytes()) if path.is_file() else []
+
+
+def parse_samples(data: bytes) -> list[dict[str, Any]]:
+    """Return the records among lines of ``samples.jsonl``."""
     found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in data.decode(errors="replace").splitlines():
         try:
             record = json.loads(line)
         except ValueError:

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 from paribus.errors import StoreError
 from paribus.schedule.holder import holder_of
-from paribus.schedule.progress import Display, Follower
+from paribus.schedule.news import News
+from paribus.schedule.progress import Display
 from paribus.schedule.scheduler import Ending
 from paribus.store.database import Unreachable
 from paribus.store.reader import Reader
@@ -26,12 +27,12 @@ def follow(reader: Reader, study: StudyRecord, display: Display) -> Ending:
     Raises:
         StoreError: the scheduler is gone and has not come back.
     """
-    follower, seen = Follower(reader, study), time.monotonic()
+    news, seen = News(reader, study, display.say), time.monotonic()
     display.say(f"{study.name}: left to {holder_of(reader.home) or 'its scheduler'}. Ctrl-C ends the following only.")
     try:
         while True:
             with suppress(Unreachable):  # as the scheduler does: it may come back
-                view = follower.view(time.monotonic())
+                view = news.view(time.monotonic())
                 display.show(view)
                 if (ending := _ending(reader, study, live=bool(view.live))) is not None:
                     return ending

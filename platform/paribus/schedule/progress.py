@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from paribus.errors import RunFolderError
 from paribus.health.alive import nan
-from paribus.health.finding import Lamp, worst
+from paribus.health.finding import Lamp, plain, worst
 from paribus.store.reader import Reader
 from paribus.store.records import RunRecord, StudyRecord
 from paribus.store.states import LIVE, TERMINAL, RunState
-from paribus.track.folder import RunFolder
+from paribus.track.folder import RunFolder, read_json
 from paribus.track.spool import Tail
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """A run and the newest value of each of its metrics."""
+    """A run and the newest value of each of its metrics.
+
+    Attributes:
+        run: the run.
+        step: the newest.
+        steps: planned ones.
+        values: metric to its newest value.
+        lamp: how the run is, as far as it was judged.
+        detector: its worst finding; empty if there is none.
+        critical: detector to finding, as ``health.json`` has it, of all that is critical.
+    """
 
     run: RunRecord
     step: int
     steps: int
     values: Mapping[str, float]
     lamp: Lamp
+    detector: str = ""
+    critical: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +87,15 @@ class Follower:
         followed = self._runs[key]
         if run.token > 0:
             followed.read()
-        lamp = followed.lamp
-        steps = self._steps[run.arm]
-        return RunView(run=run, step=followed.step, steps=steps, values=dict(followed.values), lamp=lamp)
+        return RunView(
+            run=run,
+            step=followed.step,
+            steps=self._steps[run.arm],
+            values=dict(followed.values),
+            lamp=followed.lamp,
+            detector=followed.detector,
+            critical=followed.critical,
+        )
 
     def view(self, now: float) -> StudyView:
         """Return the study now.
@@ -104,10 +123,13 @@ class Follower:
 
 class _Followed:
     def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
         self._tail = Tail(folder.metrics)
         self.step = 0
         self.values: dict[str, float] = {}
         self.lamp: Lamp = "unknown"
+        self.detector = ""
+        self.critical: dict[str, dict[str, Any]] = {}
 
     def read(self) -> None:
         try:
@@ -118,5 +140,19 @@ class _Followed:
         for line in lines:
             self.step = line.step
             self.values.update(line.values)
-        if lines and self.lamp != "critical":
-            self.lamp = worst([nan(lines)])
+        judged = nan(lines)
+        if judged.state == "critical":
+            self.critical[judged.detector] = plain(judged)
+        if lines and not self.critical:
+            self.lamp = worst([judged])
+        self._read_verdict()
+        if self.critical:
+            self.lamp, self.detector = "critical", self.detector or next(iter(self.critical))
+
+    def _read_verdict(self) -> None:
+        """Take over what the supervisor has written down; a short run has nothing of it."""
+        with suppress(RunFolderError, KeyError, TypeError):
+            known = read_json(self._folder.health)
+            found = {f["detector"]: f for f in known["findings"] if f["state"] == "critical"}
+            self.critical = {**self.critical, **found}
+            self.lamp, self.detector = known["lamp"], known["detector"]

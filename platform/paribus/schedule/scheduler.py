@@ -332,6 +332,7 @@ class Scheduler:
             evaluate=plan.evaluate,
             cache=str(self._store.home / "cache"),
             stop_on=plan.stop_on,
+            profile=plan.profile,
         )
         try:
             folder.path.mkdir(parents=True)

@@ -14,7 +14,9 @@ from paribus.engines.options import engine_settings
 from paribus.errors import ParibusError, RunFolderError
 from paribus.schedule.growth import Grown, added_text, grow, ungrown
 from paribus.schedule.holder import SCHEDULER, hold
-from paribus.schedule.progress import Display, Follower
+from paribus.schedule.hooks import Hooks
+from paribus.schedule.news import News
+from paribus.schedule.progress import Display
 from paribus.schedule.reports import Reports
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.session import Settings, disk, drain, start_shipper, workplace
@@ -23,7 +25,7 @@ from paribus.store.database import Unreachable
 from paribus.store.records import StudyRecord
 from paribus.store.states import RECORDED, RunState
 from paribus.store.store import Store
-from paribus.study.fingerprint import fingerprints
+from paribus.study.fingerprint import fingerprints, stops_of
 from paribus.study.runner import load_runner
 from paribus.track.folder import read_json, write_json
 
@@ -109,7 +111,7 @@ class _Service:
         self._grown = grown
         self._until_idle = until_idle
         self._code: dict[str, str] = {}
-        self._followers: dict[int, Follower] = {}
+        self._news: dict[int, News] = {}
         self._over: dict[int, Ending] = {}
         self._next_look = self._next_show = 0.0
         self._pause = threading.Event()
@@ -133,7 +135,7 @@ class _Service:
             if now >= self._next_show:
                 self._next_show = now + SHOW_S
                 for number in self._scheduler.studies:
-                    view = self._followers[number].view(now)
+                    view = self._news[number].view(now)
                     if view.live:
                         self._display.show(view)
         self._pause.wait(PERIOD_S)
@@ -187,7 +189,7 @@ class _Service:
             if newest[study.name].id != number:
                 self._display.say(f"{study.name}: replaced by what was submitted later")
                 self._scheduler.drop(number)
-                del self._followers[number]
+                del self._news[number]
         for entry in newest.values():
             served = self._scheduler.studies.get(entry.id)
             if served is None:
@@ -207,7 +209,8 @@ class _Service:
         known = sum(n for state, n in counts.items() if state in RECORDED)
         runs = f"{sum(counts.values())} runs, {known} with a result"
         self._display.say(f"{study.name}: taken up, {runs}, priority {study.priority}, weight {study.weight:g}")
-        self._followers[study.id] = Follower(self._store, study)
+        say = self._display.say
+        self._news[study.id] = News(self._store, study, say, Hooks(study.plan, say))
         self._scheduler.take_up(study)
 
     def _obstacle(self, study: StudyRecord) -> str:
@@ -223,7 +226,8 @@ class _Service:
             return str(error)
         if self._code.setdefault(plan.runner, code) != code:
             return f"the code of the runner `{plan.runner}` has changed since this scheduler has loaded it: restart it."
-        now = fingerprints(recipe=arm.recipe, evaluate=plan.evaluate, code=code, data=data, model=model)
+        stops = stops_of(plan.stop_on, plan.profile)
+        now = fingerprints(recipe=arm.recipe, evaluate=plan.evaluate, code=code, data=data, model=model, stops=stops)
         if first is not None and now(first.seed) != first.fingerprint:
             return "code, data or model are not those that it was submitted with: submit it again, with its file."
         return ""
@@ -241,7 +245,7 @@ class _Service:
             return False
         if later is None:
             return False
-        self._followers.pop(number, None)
+        self._news.pop(number, None)
         self._display.say(f"{study.name}: {added_text(study, later)}")
         return True
 
@@ -249,7 +253,8 @@ class _Service:
 
     def _tell_end(self, number: int, ending: Ending) -> None:
         study, counts = self._store.numbered(number), self._store.counts(number)
-        self._followers.pop(number, None)
+        if (news := self._news.pop(number, None)) is not None:
+            news.view(time.monotonic())
         self.ended.append(Ended(study=study.name, ending=ending, counts=counts))
         shown = ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in counts.items())
         self._display.say(f"{study.name}: {ending}: {shown}")

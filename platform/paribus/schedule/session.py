@@ -17,9 +17,11 @@ from paribus.errors import StoreError
 from paribus.schedule.follow import follow
 from paribus.schedule.growth import Grown, added_text, grow, submit, ungrown
 from paribus.schedule.holder import hold, holder_of
+from paribus.schedule.hooks import Hooks
 from paribus.schedule.ledger import unshipped
+from paribus.schedule.news import News
 from paribus.schedule.office import Office
-from paribus.schedule.progress import Display, Follower
+from paribus.schedule.progress import Display
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.shipping import ShipperProcess, mlflow_is_installed
 from paribus.schedule.signature import disk_failure
@@ -152,7 +154,7 @@ def _train(
 def _train_plan(
     store: Store, study: StudyRecord, scheduler: Scheduler, shipper: ShipperProcess | None, display: Display
 ) -> Ending:
-    follower = Follower(store, study)
+    news = News(store, study, display.say, Hooks(study.plan, display.say))
     pause, looked, endings = threading.Event(), [0.0], dict[int, Ending]()
 
     def wait() -> None:
@@ -160,7 +162,7 @@ def _train_plan(
         if now - looked[0] >= LOOK_S:
             looked[0] = now
             with suppress(Unreachable):  # the scheduler tells
-                display.show(follower.view(now))
+                display.show(news.view(now))
             if shipper is not None:
                 shipper.ensure()
         pause.wait(PERIOD_S)
@@ -171,7 +173,7 @@ def _train_plan(
 
     scheduler.take_up(study)
     scheduler.run(wait, enough)
-    display.show(follower.view(time.monotonic()))
+    display.show(news.view(time.monotonic()))
     return endings[study.id]
 
 

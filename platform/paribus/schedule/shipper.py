@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paribus.errors import RunFolderError
+from paribus.health.finding import RAISED
 from paribus.recipe.recipe import flatten
 from paribus.schedule.ledger import Ledger
 from paribus.store.reader import Reader
@@ -108,6 +109,7 @@ class Shipper:
         self._packed: dict[str, int] = {}
         self._courses: dict[str, _Course] = {}
         self._failures: dict[str, tuple[int, float]] = {}
+        self._verdicts: dict[str, tuple[str | float, ...]] = {}
         self.trouble = ""
 
     def turn(self) -> int:
@@ -164,6 +166,7 @@ class Shipper:
             return False
         identity = self._open(shipment, folders)
         self._send_lines(shipment, identity, folders)
+        self._send_verdict(identity, folders[max(folders)])
         if not shipment.terminal:
             return False
         course = self._courses[shipment.fingerprint]
@@ -176,6 +179,21 @@ class Shipper:
                 raise RunFolderError(f"MLflow lacks steps of run {shipment.fingerprint} after they were sent twice")
         self._finish(shipment, identity, folders, course)
         return True
+
+    def _send_verdict(self, identity: str, folder: RunFolder) -> None:
+        """Send lamp, worst detector, and number of findings when one of them has changed."""
+        try:
+            known = read_json(folder.health)
+        except RunFolderError:
+            return
+        states = [finding["state"] for finding in known["findings"]]
+        counts = {f"health/{state}": float(states.count(state)) for state in RAISED}
+        verdict = (known["lamp"], known["detector"], *counts.values())
+        if self._verdicts.get(identity) != verdict:
+            self._mirror.tag(identity, "paribus.health", known["lamp"])
+            self._mirror.tag(identity, "paribus.health.detector", known["detector"])
+            self._mirror.log(identity, [MetricLine(step=known["step"], time_ms=known["time_ms"], values=counts)])
+            self._verdicts[identity] = verdict
 
     def _send_lines(self, shipment: Shipment, identity: str, folders: Mapping[int, RunFolder]) -> None:
         course = self._courses.get(shipment.fingerprint) or self._recall(shipment, folders)
@@ -250,7 +268,7 @@ class Shipper:
         tags |= {"paribus.superseded": "an attempt that was not finished differs"} if course.superseded else {}
         for key, value in tags.items():
             self._mirror.tag(identity, key, value)
-        singles = (newest.job, newest.environment, newest.result, newest.outcome, newest.log)
+        singles = (newest.job, newest.environment, newest.result, newest.health, newest.outcome, newest.log)
         files = [(f, "") for f in singles if f.exists()]
         files += [(f, "evals") for f in sorted(newest.evals.glob("*.json"))]
         self._mirror.attach(identity, files)

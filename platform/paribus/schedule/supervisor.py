@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from paribus.engines.base import GRACE, INLINE
 from paribus.engines.process import Identity, since_boot
 from paribus.errors import RunFolderError
 from paribus.health.alive import dead_run, nan
-from paribus.health.finding import Finding
+from paribus.health.finding import Finding, plain
 from paribus.schedule.ask import ask
 from paribus.schedule.child import INTERRUPTED, Child, Forked, Inside, redirect_output
+from paribus.schedule.lookout import Lookout
 from paribus.schedule.signature import STORAGE, describe_exit, failure_in, storage_failure
 from paribus.study.job import Job
 from paribus.track.folder import RunFolder, read_json, write_json
@@ -92,6 +93,7 @@ class Supervisor:
         self._pace = pace or Pace()
         self._clock = clock
         self._tail = Tail(folder.metrics)
+        self._lookout = Lookout(folder, self._job, clock)
         self._step_seconds: list[float] = []
         self._last_line = self._renewed = self._next_beat = clock()
         self._lease_s = 0.0
@@ -125,7 +127,7 @@ class Supervisor:
             reason = storage_failure(f"OSError: {error}", self._folder.path).reason
             self._halt(Stop(why="storage", reason=reason), grace=False)
         exit_code = child.run(self._tick, self._pace.tick_s)
-        self._look_at_metrics()
+        self._look_at_metrics(ended=True)
         try:
             end = self._outcome(exit_code)
         except OSError as error:
@@ -180,7 +182,7 @@ class Supervisor:
         self._renewed = self._clock()
         self._next_beat = self._renewed + self._lease_s * self._pace.heartbeat_share
 
-    def _look_at_metrics(self) -> None:
+    def _look_at_metrics(self, *, ended: bool = False) -> None:
         now = self._clock()
         try:
             lines = self._tail.read()
@@ -192,10 +194,10 @@ class Supervisor:
             self._step_seconds.append((now - self._last_line) / len(lines))
             self._last_line = now
         found = [nan(lines), dead_run(silent_s=now - self._last_line, step_seconds=self._step_seconds)]
-        for finding in found:
+        for finding in (*found, *self._lookout.look(lines, ended=ended)):
             if finding.state == "critical" and finding.detector in self._job.stop_on:
                 reason = f"{finding.detector}: {finding.evidence}"
-                self._halt(Stop(why="finding", reason=reason, finding=finding), grace=finding.detector == "nan")
+                self._halt(Stop(why="finding", reason=reason, finding=finding), grace=finding.detector != "dead_run")
 
     def _halt(self, stop: Stop, *, grace: bool) -> None:
         """Stop the runner; the first reason counts, unless the lease is lost later."""
@@ -216,8 +218,8 @@ class Supervisor:
         stop = self._stop
         if stop is not None and stop.why == "lost":
             return {"do": "lost", "reason": stop.reason}
-        if stop is not None and stop.finding is not None and stop.finding.detector == "nan":
-            result = {"status": "stopped_early", "reason": stop.reason, "finding": asdict(stop.finding)}
+        if stop is not None and stop.finding is not None and stop.finding.detector != "dead_run":
+            result = {"status": "stopped_early", "reason": stop.reason, "finding": plain(stop.finding)}
             write_json(self._folder.result, result)
             return {"do": "finish", "payload": result, "stopped_early": True}
         if stop is not None and stop.why == "storage":

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from paribus.errors import Problem, StudyFileError, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.designs import Draft, candidates, drafts, tricks_alone
-from paribus.study.fingerprint import fingerprints, recipe_key
+from paribus.study.fingerprint import fingerprints, recipe_key, stops_of
 from paribus.study.growth import looks_of
 from paribus.study.job import Evaluate
 from paribus.study.notes import notes_of
@@ -80,6 +80,9 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         paired=study.seeds.paired,
         evaluate=study.evaluate,
         stop_on=study.health.stop_on,
+        profile=study.health.profile,
+        webhook=(study.health.webhook or "").strip("${}"),
+        command=study.health.command or (),
         gpu_hours=study.budget.gpu_hours,
         cpu_hours=study.budget.cpu_hours,
         run_hours=study.budget.run_hours,
@@ -161,8 +164,10 @@ def _rows(resolved: Sequence[tuple[Draft, Recipe]]) -> Iterator[Row]:
         )
 
 
-def identities(arms: Iterable[Arm], evaluate: Evaluate, runner: PlanRunner) -> dict[str, Callable[[int], str]]:
-    """Return key of each arm to a function from a seed to the fingerprint of the run."""
+def identities(
+    arms: Iterable[Arm], evaluate: Evaluate, runner: PlanRunner, stops: Mapping[str, Any]
+) -> dict[str, Callable[[int], str]]:
+    """Return key of each arm to a function from a seed to the fingerprint of the run; see :func:`fingerprints`."""
     return {
         arm.key: fingerprints(
             recipe=arm.recipe,
@@ -170,6 +175,7 @@ def identities(arms: Iterable[Arm], evaluate: Evaluate, runner: PlanRunner) -> d
             code=runner.code_fingerprint(arm.recipe),
             data=runner.data_fingerprint(arm.recipe),
             model=runner.model_fingerprint(arm.recipe),
+            stops=stops,
         )
         for arm in arms
     }
@@ -177,7 +183,7 @@ def identities(arms: Iterable[Arm], evaluate: Evaluate, runner: PlanRunner) -> d
 
 def _runs(study: Study, arms: Sequence[Arm], seeds: Sequence[int], runner: PlanRunner) -> Iterator[PlannedRun]:
     """Yield the runs seed by seed, the base arm first, so that a study that is cut short has whole blocks."""
-    identify = identities(arms, study.evaluate, runner)
+    identify = identities(arms, study.evaluate, runner, stops_of(study.health.stop_on, study.health.profile))
     own = {} if study.seeds.paired else own_seeds([arm.key for arm in arms], study.seeds.start, len(seeds))
     order = 0
     for k, shared in enumerate(seeds):
@@ -212,6 +218,7 @@ def with_fingerprint(plan: Plan) -> Plan:
         "rows": [(row.design, row.kind, row.label, row.arm, row.parent) for row in plan.rows],
         "evaluate": plan.evaluate.model_dump(mode="json"),
         "stop_on": plan.stop_on,
+        **({"profile": plan.profile} if plan.profile != "default" else {}),
         **({"margin": plan.margin} if plan.margin is not None else {}),  # one that is declared after a look is seen
         **({"looks": [plan.looks.at, plan.looks.spending, plan.looks.width]} if plan.looks else {}),
         **({"screen": _meaning_of(plan.screen)} if plan.screen else {}),

@@ -7,7 +7,7 @@ behaviour, and a value equal to it is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from paribus.recipe.recipe import Recipe, fingerprint_of, flatten
@@ -58,6 +58,7 @@ def fingerprints(
     data: str,
     model: str,
     added: Mapping[str, Any] = ADDED,
+    stops: Mapping[str, Any] | None = None,
 ) -> Callable[[int], str]:
     """Return a function from the seed of an arm's run to the run's identity, so that an arm is looked at once.
 
@@ -68,6 +69,7 @@ def fingerprints(
         data: the runner's hash of problems and verifier.
         model: the runner's hash of the initial model.
         added: see :data:`ADDED`; paths under ``evaluate.`` for options of the evaluation.
+        stops: of :func:`stops_of`; absent: none.
     """
     measured = {**evaluate.model_dump(mode="json"), "primary": evaluate.primary_metric}
     shared = {
@@ -78,8 +80,18 @@ def fingerprints(
         "code": code,
         "data": data,
         "model": model,
+        **(stops or {}),
     }
     return lambda seed: fingerprint_of({**shared, "seed": seed})
+
+
+def stops_of(stop_on: Iterable[str], profile: str) -> dict[str, Any]:
+    """Return the part of a fingerprint that detectors give which may end the run, and so change its score.
+
+    Empty for ``nan`` and ``dead_run``: a run that these end has no score to compare.
+    """
+    named = sorted(set(stop_on) - {"nan", "dead_run"})
+    return {"stops": {"on": named, "profile": profile}} if named else {}
 
 
 def _without(flat: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:

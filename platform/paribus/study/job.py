@@ -43,6 +43,8 @@ class Job(BaseModel):
         seed: seeds sampling, prompt order and everything random in the run.
         token: fence token of the attempt, from 1.
         cache: folder for things made once (tiny models, data), shared by runs.
+        stop_on: detectors that stop the run when they are critical.
+        profile: thresholds of the detectors.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -58,3 +60,4 @@ class Job(BaseModel):
     evaluate: Evaluate
     cache: str
     stop_on: tuple[str, ...] = ()
+    profile: str = "default"

@@ -161,6 +161,10 @@ class Plan:
         runs: distinct runs in queue order.
         seeds: one number a block; without ``paired`` only their count matters, each run has its own seed.
         notes: what to know before the launch.
+        stop_on: detectors that end a run when they become critical.
+        profile: thresholds of the detectors.
+        webhook: environment variable with the address that gets what becomes critical; empty: none.
+        command: program and arguments that get it on their standard input; empty: none.
         margin: difference in the primary metric below which arms count as equivalent; ``None`` if none was declared.
         resources: what each run holds; no part of the fingerprint.
         looks: rule by which seeds are added; ``None``: all runs are known.
@@ -184,6 +188,9 @@ class Plan:
     gpu_hours: float | None
     notes: tuple[Note, ...]
     preset: str = ""
+    profile: str = "default"
+    webhook: str = ""
+    command: tuple[str, ...] = ()
     cpu_hours: float | None = None
     run_hours: float | None = None
     margin: float | None = None
@@ -217,8 +224,8 @@ class Plan:
         return self.looks.at.index(len(self.seeds)) + 1 if self.looks else 0
 
     def under(self, first: Plan) -> Plan:
-        """Return the plan with what no fingerprint holds as in the plan that it grew from: budget, resources, words."""
-        terms = ("question", "gpu_hours", "cpu_hours", "run_hours", "resources", "notes")
+        """Return the plan with what no fingerprint holds as in the first: budget, resources, hooks, words."""
+        terms = ("question", "gpu_hours", "cpu_hours", "run_hours", "resources", "notes", "webhook", "command")
         return replace(self, **{name: getattr(first, name) for name in terms})
 
     def arm(self, key: str) -> Arm:

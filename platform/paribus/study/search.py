@@ -17,6 +17,7 @@ from paribus.errors import MissingExtra
 from paribus.recipe.recipe import Recipe, difference, flatten
 from paribus.study.designs import Step
 from paribus.study.expand import PlanRunner, arm_key, identities, own_seeds
+from paribus.study.fingerprint import stops_of
 from paribus.study.plan import Arm, Plan, PlannedRun, Row, Screen, Trial
 from paribus.study.resolve import resolve
 from paribus.study.spec import Search
@@ -132,7 +133,7 @@ def _runs(
     plan: Plan, arms: Sequence[Arm], seeds: Mapping[str, Sequence[int]], runner: PlanRunner
 ) -> Iterator[PlannedRun]:
     """Yield the runs of new arms seed by seed, behind those of the plan."""
-    identify = identities(arms, plan.evaluate, runner)
+    identify = identities(arms, plan.evaluate, runner, stops_of(plan.stop_on, plan.profile))
     order = 1 + max(run.order for run in plan.all_runs)
     count = min(map(len, seeds.values()), default=0)
     for place, (k, arm) in enumerate((k, arm) for k in range(count) for arm in arms):

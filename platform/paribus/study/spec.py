@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -24,6 +25,17 @@ DESIGN_KINDS = (
     "search",
 )  # fmt: skip
 """Kinds of designs."""
+
+DETECTORS = (
+    "nan", "data_bug", "rollout_errors", "dead_run", "mismatch", "staleness", "kl_blowup", "grad_spike", "dead_update",
+    "zero_variance", "effective_batch", "clip_saturation_high", "clip_saturation_low", "clip_zero", "entropy_collapse",
+    "entropy_explosion", "length_balloon", "length_collapse", "truncation", "repetition", "degenerate_text",
+    "reward_noise", "reward_stall", "format_hacking", "reward_hacking", "eval_regression",
+)  # fmt: skip
+"""Detectors that ``health.stop_on`` may name: those of :data:`paribus.health.battery.BATTERY`."""
+
+PROFILES = ("base_model", "default", "moe")
+"""Profiles of thresholds that ``health.profile`` may name."""
 
 STUDY_NAME = r"^[a-z0-9][a-z0-9_-]*$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
@@ -257,8 +269,26 @@ class Seeds(Part):
 class Health(Part):
     """What is watched while runs train, and what stops one."""
 
-    profile: Literal["default"] = "default"
-    stop_on: tuple[Literal["nan", "dead_run"], ...] = ("nan",)
+    profile: Literal[PROFILES] = Field(  # type: ignore[valid-type]  # the literal is made of the names
+        default="default", description="thresholds of the detectors"
+    )
+    stop_on: tuple[Literal[DETECTORS], ...] = Field(  # type: ignore[valid-type]
+        default=("nan",), description="detectors that end a run when they become critical, as an outcome of the table"
+    )
+    webhook: str | None = Field(
+        default=None, description="${NAME}: environment variable with the address that gets what becomes critical"
+    )
+    command: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] | None = Field(
+        default=None, description="program and arguments; gets what becomes critical as JSON on its standard input"
+    )
+
+    @field_validator("webhook")
+    @classmethod
+    def _named(cls, webhook: str | None) -> str | None:
+        # what was written may be a secret: the message does not show it
+        if webhook is not None and not re.fullmatch(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", webhook):
+            raise ValueError("must name an environment variable that holds the address, e.g. ${ALERT_URL}")
+        return webhook
 
 
 class RunHours(Part):

@@ -6,7 +6,8 @@ The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "rules"
 is), ``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``, ``deaf`` (like ``hang``, and
 SIGTERM is not heard), ``fork`` (a child of its group, and two in sessions of their own, that write the time into a file
 of the run folder as long as they live), ``fill`` (the disk, until it is full), ``eio``, ``erofs`` (what a disk says
-that is broken or read-only), ``nan``, ``garbage`` (a line that is no metric line) or ``kill`` (SIGKILL to itself).
+that is broken or read-only), ``nan``, ``impossible`` (a share above 1), ``garbage`` (a line that is no metric line) or
+``kill`` (SIGKILL to itself).
 """
 
 from __future__ import annotations
@@ -93,13 +94,19 @@ def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
             with folder.path.joinpath("filling").open("wb") as file:
                 while True:
                     file.write(bytes(1 << 16))
-        case "nan":
-            values["policy/entropy"] = math.nan
+        case "nan" | "impossible":
+            values |= _VALUES[what]
         case "garbage":
             with folder.metrics.open("ab") as file:
                 file.write(b"step 3: loss 0.5\n")
         case _:
             _ENDS[what]()
+
+
+_VALUES: Mapping[str, Mapping[str, float]] = {
+    "nan": {"policy/entropy": math.nan},
+    "impossible": {"reward/correct_frac": 1.5},
+}
 
 
 def _disk(number: int) -> None:

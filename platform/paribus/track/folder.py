@@ -14,6 +14,7 @@ file                    written by         content
 ``checkpoint/``         runner             the newest checkpoint, safetensors and JSON
 ``environment.json``    runner             versions of everything that the numbers depend on
 ``result.json``         runner             last of all: ``{"status": "succeeded" | "stopped_early", ...}``
+``health.json``         supervisor         the verdict so far: :class:`~paribus.health.watch.Watch`
 ``stdout.log``          supervisor         what the runner printed, standard error included
 ``outcome.json``        supervisor         how the attempt ended, with the traceback's signature
 ======================  =================  ==============================================================
@@ -130,6 +131,7 @@ class RunFolder:
         self.checkpoint = path / "checkpoint"
         self.environment = path / "environment.json"
         self.result = path / "result.json"
+        self.health = path / "health.json"
         self.log = path / "stdout.log"
         self.outcome = path / "outcome.json"
 

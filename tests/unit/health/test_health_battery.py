@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from paribus.health.battery import BATTERY, advance, findings, judge, start
 from paribus.health.detector import Setting, begin, update, verdict
-from paribus.health.profile import load_profile
+from paribus.health.profile import load_profile, profile_names
 from paribus.recipe.presets import load_preset
+from paribus.study.spec import DETECTORS, PROFILES
 from paribus.track.folder import MetricLine
 
 BY_NAME = {d.name: d for d in BATTERY}
@@ -277,3 +278,9 @@ def test_short_runs_are_judged_in_short_windows():
     found = verdict(BY_NAME["entropy_collapse"], short, update(BY_NAME["entropy_collapse"], short, begin(), lines)[0])
     assert found.state == "critical"
     assert 15 <= found.step_onset <= found.step_detected <= 25
+
+
+def test_a_study_file_may_name_each_detector_and_profile():
+    """The lists of the study language, which knows no detectors, are those of the battery."""
+    assert tuple(d.name for d in BATTERY) == DETECTORS
+    assert profile_names() == PROFILES

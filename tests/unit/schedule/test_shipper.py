@@ -13,7 +13,7 @@ from paribus.store.store import Store
 from paribus.study.job import Evaluate, Job
 from paribus.testing.plans import small_plan
 from paribus.track import rollup
-from paribus.track.folder import MetricLine, RunFolder
+from paribus.track.folder import MetricLine, RunFolder, write_json
 
 
 class FakeMirror:
@@ -292,3 +292,19 @@ def test_a_run_that_is_tried_again_after_its_end_is_shipped_again(case):
     assert case.steps_held() == [(i, float(i)) for i in range(4)]
     assert case.mirror.status == {case.run: True}
     assert unshipped(case.home, {case.run: 3}) == frozenset()
+
+
+def test_the_verdict_is_mirrored_when_it_changes(tmp_path):
+    """Lamp and worst detector as tags, the numbers of findings as metrics at the step of the change."""
+    case = Case(tmp_path)
+    folder = case.attempt()
+    shipper = case.shipper()
+    for step, lamp, states in ((3, "ok", []), (4, "ok", []), (9, "critical", ["warn", "critical"])):
+        known = {"lamp": lamp, "detector": "entropy_collapse" if states else "", "step": step, "time_ms": 10 * step}
+        write_json(folder.health, {**known, "findings": [{"state": s} for s in states]})
+        shipper.turn()
+    tags = case.mirror.tags[case.run]
+    assert (tags["paribus.health"], tags["paribus.health.detector"]) == ("critical", "entropy_collapse")
+    points = {p for p in case.mirror.points[case.run] if p[0].startswith("health/")}
+    assert points == {("health/critical", 3, 30, 0.0), ("health/warn", 3, 30, 0.0), ("health/critical", 9, 90, 1.0),
+                      ("health/warn", 9, 90, 1.0)}  # fmt: skip

@@ -166,6 +166,17 @@ def test_not_a_number_stops_the_run_if_the_study_says_so(folder, office, fake):
     assert read_json(folder.result)["status"] == "stopped_early"
 
 
+def test_a_critical_finding_stops_the_run_if_the_study_says_so(folder, office, fake):
+    """Any detector: the run has an honest end with finding and remedies, and its folder the verdict."""
+    job = json.loads(folder.job.read_text())
+    folder.job.write_text(json.dumps({**job, "stop_on": ["data_bug"]}))
+    fake("impossible", step_s=0.2)
+    supervise(folder, office)
+    assert (office.last["do"], office.last["stopped_early"]) == ("finish", True)
+    assert office.last["payload"]["reason"].startswith("data_bug: reward/correct_frac is 1.5")
+    assert read_json(folder.health)["detector"] == "data_bug"
+
+
 def test_a_line_that_is_no_metric_line_stops_the_run(folder, office, fake):
     """A runner that breaks the contract is not believed."""
     fake("garbage", step_s=0.05)

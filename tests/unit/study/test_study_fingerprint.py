@@ -8,7 +8,7 @@ import pytest
 
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe, flatten
-from paribus.study.fingerprint import ADDED, recipe_key, run_fingerprint
+from paribus.study.fingerprint import ADDED, fingerprints, recipe_key, run_fingerprint, stops_of
 from paribus.study.job import Evaluate
 
 PARTS: dict[str, Any] = {
@@ -75,3 +75,16 @@ def test_only_paths_of_a_recipe_are_recorded_as_added() -> None:
     """A misspelt entry of the table would silently do nothing."""
     known = {f"evaluate.{name}" for name in Evaluate.model_fields} | set(flatten(Recipe().model_dump()))
     assert set(ADDED) <= known
+
+
+def test_detectors_that_may_end_a_run_are_part_of_its_identity() -> None:
+    """Cut off or not is another score; `nan` and `dead_run` leave none, and order says nothing."""
+    parts = {k: v for k, v in PARTS.items() if k != "seed"}
+
+    def found(*stop_on: str, profile: str = "default") -> str:
+        return fingerprints(**parts, stops=stops_of(stop_on, profile))(0)
+
+    assert found() == found("nan", "dead_run", profile="moe") == run_fingerprint(**PARTS)
+    ended = found("nan", "truncation", "kl_blowup")
+    assert ended == found("kl_blowup", "truncation")
+    assert len({ended, found("truncation"), found("truncation", profile="moe"), found()}) == 4

@@ -1,0 +1,86 @@
+"""``paribus health RUN --as-study``: the study that tests what to try."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from paribus.health.diagnose import Diagnosis
+    from paribus.health.remedy_study import Subject
+
+_DRAWN = 1_000_000
+"""Seeds from here on were drawn or belong to searches: no study file can name them."""
+
+
+def write_study(target: str, diagnosis: Diagnosis | None, out: str, folder: Path | None) -> None:
+    """Write the study of a run's remedies, or say that no remedy has a patch.
+
+    Args:
+        target: the run, as it was typed.
+        diagnosis: what is wrong with it; ``None``: the target is not one run of ours.
+        out: the file; empty: named by the study.
+        folder: the home folder that was named, if one was.
+
+    Raises:
+        BadParameter: the target is not one run of ours.
+        ParibusError: there is a file already.
+    """
+    from paribus.cli.next import cost_of, write
+    from paribus.health.remedy_study import remedy_study
+    from paribus.study.home import home
+    from paribus.study.load import load_study
+
+    if diagnosis is None:
+        raise click.BadParameter(
+            "needs one run of ours, whose recipe is known: RUN or its folder", param_hint="--as-study"
+        )
+    found = remedy_study(_subject(target, folder), diagnosis)
+    click.echo("")
+    if not found.content:
+        said = (
+            "no remedy of the findings has a patch" if diagnosis.raised else "nothing was found, so there is no remedy"
+        )
+        click.echo(f"No study is written: {said}.")
+        return
+    path = Path(out or f"{found.content['study']}.yaml")
+    write(path, found.content, found.reasons)
+    click.echo(f"{path}: {len(found.content['tricks'])} remedies, {cost_of(load_study(path), folder or home())}")
+    click.echo(f"Look at it: paribus plan {path}")
+
+
+def _subject(target: str, folder: Path | None) -> Subject:
+    """Return the run of a folder or of the store, with the first seed that no study here has used."""
+    from paribus.cli.health import find_run
+    from paribus.health.remedy_study import Subject
+    from paribus.store.reader import Reader
+    from paribus.study.home import home
+    from paribus.study.job import Job
+    from paribus.study.resources import Resources
+
+    place = Path(target) / "job.json"
+    if place.is_file():
+        job = Job.model_validate_json(place.read_bytes())
+        return Subject(
+            study=job.study,
+            name=f"{job.arm}, seed {job.seed}",
+            runner=job.runner,
+            recipe=job.recipe,
+            evaluate=job.evaluate,
+            resources=Resources(),
+            seed=(job.seed + 1) % _DRAWN,
+        )
+    with Reader.look(folder or home()) as reader:
+        plan, run = find_run(reader, target)
+        used = [r.seed for s in reader.studies() for r in (*s.plan.all_runs, *s.plan.later) if r.seed < _DRAWN]
+    return Subject(
+        study=plan.study,
+        name=f"{run.label}, seed {run.seed}",
+        runner=plan.runner,
+        recipe=plan.arm(run.arm).recipe,
+        evaluate=plan.evaluate,
+        resources=plan.resources,
+        seed=max(used, default=-1) + 1,
+    )

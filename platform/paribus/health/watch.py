@@ -1,0 +1,120 @@
+"""Judges an attempt while it trains; what it says of a run is what a verdict on the whole run would say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paribus.health.battery import advance, findings, start
+from paribus.health.detector import Setting
+from paribus.health.diagnose import Diagnosis, diagnose
+from paribus.health.finding import RAISED, Finding, plain
+from paribus.health.profile import load_profile
+from paribus.health.records import Records, parse_samples, read_attempts
+from paribus.health.signals import with_signals
+from paribus.study.job import Job
+from paribus.track.folder import Evaluation, MetricLine, RunFolder, read_evaluation, write_json
+
+
+class Watch:
+    """Takes in the metric lines of one attempt, and keeps ``health.json`` in its folder.
+
+    What earlier attempts recorded before the first step of this one is taken in first, as
+    :func:`~paribus.health.records.read_run` does; nothing but the records decides, so a watch that was killed is
+    simply begun again.
+
+    Args:
+        folder: the attempt.
+        job: what it trains.
+    """
+
+    def __init__(self, folder: RunFolder, job: Job) -> None:
+        recipe = job.recipe
+        self._folder = folder
+        self._job = job
+        self._setting = Setting(profile=load_profile(job.profile), recipe=recipe, planned=recipe.schedule.steps)
+        self._states = start()
+        self._first: dict[str, Evaluation] = {}
+        self._step: int | None = None
+        self._read = 0
+        self._ahead: list[dict[str, Any]] = []  # samples of steps whose lines are yet to come
+
+    def take(self, lines: Sequence[MetricLine]) -> list[Finding]:
+        """Take in lines, by step, and write down what is known now; a step that comes again is left out.
+
+        Returns:
+            What these lines have made critical; of what earlier attempts recorded nothing is told again.
+
+        Raises:
+            RunFolderError: an evaluation cannot be read.
+            OSError: the file cannot be written.
+        """
+        if self._step is None and lines:
+            self._recall(lines[0].step)
+        fresh = []
+        for line in lines:
+            if self._step is None or line.step > self._step:
+                fresh.append(line)
+                self._step = line.step
+        told = self._fold(self._records(fresh))
+        if fresh:
+            self._write(diagnose(findings(self._setting, self._states)), fresh[-1])
+        return [finding for finding in told if finding.state == "critical"]
+
+    def _recall(self, first: int) -> None:
+        folders = [RunFolder(self._folder.path.parent / f"a{n}") for n in range(1, self._job.token)]
+        found = read_attempts([folder for folder in folders if folder.path.is_dir()])
+        lines = tuple(line for line in found.lines if line.step < first)
+        if lines:
+            self._step = lines[-1].step
+            evaluations = tuple(e for e in found.evaluations if e.step < first)
+            self._fold(Records(lines=lines, evaluations=evaluations, samples=found.samples, trouble=""))
+
+    def _records(self, lines: Sequence[MetricLine]) -> Records:
+        """Return lines with their evaluations and samples, which are looked for where a line has an evaluation."""
+        steps = [line.step for line in lines if any(name.startswith("eval/") for name in line.values)]
+        files = sorted(f for step in steps for f in self._folder.evals.glob(f"*-{step:06d}.json"))
+        evaluations = tuple(map(read_evaluation, files))
+        if not steps:
+            return Records(lines=tuple(lines), evaluations=evaluations, samples=(), trouble="")
+        known = [*self._ahead, *parse_samples(self._new_samples())]
+        samples = tuple(s for s in known if s.get("step") in steps)
+        self._ahead = [s for s in known if isinstance(s.get("step"), int) and s["step"] > steps[-1]]
+        return Records(lines=tuple(lines), evaluations=evaluations, samples=samples, trouble="")
+
+    def _fold(self, records: Records) -> list[Finding]:
+        known = with_signals(
+            records.lines,
+            primary=self._job.evaluate.primary_metric,
+            evaluations=(*self._first.values(), *records.evaluations),
+            samples=records.samples,
+        )
+        for evaluation in records.evaluations:
+            self._first.setdefault(evaluation.set, evaluation)
+        self._states, told = advance(self._setting, self._states, known)
+        return told
+
+    def _new_samples(self) -> bytes:
+        path: Path = self._folder.samples
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        end = data.rfind(b"\n") + 1
+        self._read += end
+        return data[:end]
+
+    def _write(self, diagnosis: Diagnosis, line: MetricLine) -> None:
+        raised = sorted(diagnosis.raised, key=lambda f: RAISED.index(f.state))
+        known = {
+            "lamp": diagnosis.lamp,
+            "detector": raised[0].detector if raised else "",
+            "sentence": diagnosis.sentence,
+            "step": line.step,
+            "time_ms": line.time_ms,
+            "profile": self._setting.profile.identity,
+            "findings": [plain(finding) for finding in diagnosis.raised],
+        }
+        write_json(self._folder.health, known)

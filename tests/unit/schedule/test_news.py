@@ -1,0 +1,65 @@
+"""What becomes critical while runs train is told once, shown by lamp and name, and mirrored."""
+
+import pytest
+
+from paribus.cli.status import page_of
+from paribus.schedule.news import News
+from paribus.store.store import Store
+from paribus.testing.plans import small_plan
+from paribus.track.folder import MetricLine, RunFolder, write_json
+
+FOUND = {"detector": "truncation", "state": "critical", "evidence": "60% are cut off", "step_onset": 20}
+
+
+def verdict(folder, lamp, *findings):
+    """Write what a supervisor would."""
+    first = findings[0]["detector"] if findings else ""
+    known = {"lamp": lamp, "detector": first, "sentence": "", "step": 2, "time_ms": 5, "profile": "default 1"}
+    write_json(folder.health, {**known, "findings": list(findings)})
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A store with one run in progress, its folder, and the study."""
+    with Store.open(tmp_path) as store:
+        study = store.add_study(small_plan(arms=1, seeds=1))
+        claim = store.claim(study.id, engine="test", worker="here")
+        store.start(claim.run_id, claim.token)
+        folder = RunFolder.of(tmp_path, claim.fingerprint, claim.token)
+        folder.path.mkdir(parents=True)
+        yield store, study, claim, folder
+
+
+def test_each_critical_finding_is_told_once(case):
+    """A warning is not told, a critical finding is, also that of a run that has ended since the last look."""
+    store, study, claim, folder = case
+    said = []
+    news = News(store, study, said.append)
+    verdict(folder, "warn", FOUND | {"state": "warn"})
+    assert news.view(0.0).live[0].lamp == "warn"
+    assert said == []
+    verdict(folder, "critical", FOUND)
+    news.view(1.0), news.view(2.0)
+    assert said == ["small: arm 0, seed 0: truncation is critical: 60% are cut off"]
+    verdict(folder, "critical", FOUND, FOUND | {"detector": "dead_update", "evidence": "no step"})
+    store.fail(claim.run_id, claim.token, "program", "ValueError")
+    news.view(3.0)
+    assert said[1:] == ["small: arm 0, seed 0: dead_update is critical: no step"]
+
+
+def test_status_names_lamp_and_worst_detector(case):
+    """Without a verdict numbers that are none are seen all the same; a folder without anything is grey."""
+    store, _, _, folder = case
+
+    def shown():
+        [entry] = page_of(store, "small")["runs"]
+        return entry["health"], entry["detector"]
+
+    assert shown() == ("unknown", "")
+    verdict(folder, "ok")
+    assert shown() == ("ok", "")
+    verdict(folder, "critical", FOUND)
+    assert shown() == ("critical", "truncation")
+    folder.health.unlink()
+    folder.append_metrics(MetricLine(step=1, time_ms=0, values={"reward/mean": float("nan")}))
+    assert shown() == ("critical", "nan")
