@@ -30,7 +30,7 @@ from paribus.engines.base import Engine, EngineSettings
 from paribus.engines.process import Identity
 from paribus.engines.ray import RayEngine
 from paribus.engines.slurm import SlurmEngine
-from paribus.errors import EngineError, RunFolderError
+from paribus.errors import RunFolderError, TooLarge
 from paribus.store.reader import Reader
 from paribus.study.plan import Plan
 from paribus.testing.plans import small_plan
@@ -311,6 +311,6 @@ def not_fitting(world: World, cluster: RayCluster) -> list[str]:
 
 def refused(home: Path, plan: Plan) -> None:
     """Expect that a study is refused."""
-    with suppress(EngineError):
+    with suppress(TooLarge):
         work(home, plan, None, engine=RayEngine)
         raise AssertionError("a run that fits nowhere was taken")
