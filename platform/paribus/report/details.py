@@ -266,7 +266,7 @@ def sensitivity_table(analysis: Analysis) -> Table | None:
         columns=(*columns, Column(key="verdict", label="verdict", note="fragile: separation or sign changes")),
         rows=tuple(rows),
         notes=(
-            "Worst score: the worst of any run of the study, the evaluation before training included.",
+            WORST,
             *interval_notes(rows, score=analysis.score.label),
         ),
     )

@@ -95,9 +95,10 @@ def run_study(plan: Plan, settings: Settings, display: Display, grown: Grown = u
             stack.enter_context(hold(home, "paribus run", settings.engine))
         store = stack.enter_context(Store.open(home))
         made = engine_settings(plan.runner, home, settings.slots, settings.options)
-        recorded = recorded_runs(home, [r.fingerprint for r in plan.runs])
-        if not served and plan.resources.declared and len(recorded) < len(plan.runs):
-            refuse_too_large(plan.resources, settings.engine, made)
+        if plan.resources.declared and not served:
+            recorded = recorded_runs(home, [r.fingerprint for r in plan.runs])
+            if len(recorded) < len(plan.runs):
+                refuse_too_large(plan.resources, settings.engine, made)
         study = submit(store, plan, grown)
         runs = store.runs_of(study.id)
         trained = not all(r.terminal for r in runs)
