@@ -5,7 +5,6 @@ The environment must hold paribus (`make setup`).
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import subprocess
@@ -14,11 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import click
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from paribus import errors
-from paribus.cli import COMMANDS
+from paribus.cli import COMMANDS, paribus
 from paribus.health.battery import BATTERY
 from paribus.health.detector import Detector
 from paribus.health.mapping import sources
@@ -216,8 +216,8 @@ def commands_page() -> str:
             capture_output=True, text=True, check=True, env=environment,
         )  # fmt: skip
         lines += [f"## paribus {command}\n", "```text", shown.stdout.rstrip(), "```\n"]
-        module = importlib.import_module(f"paribus.cli.{command}")
-        for name, sub in sorted(getattr(module.command, "commands", {}).items()):
+        found = paribus.get_command(click.Context(paribus), command)
+        for name, sub in sorted(getattr(found, "commands", {}).items()):
             shown = subprocess.run(
                 [sys.executable, "-m", "paribus", command, name, "--help"],
                 capture_output=True, text=True, check=True, env=environment,

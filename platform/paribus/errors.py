@@ -137,6 +137,12 @@ class EngineError(ParibusError):
     code = "P600"
 
 
+class DashboardError(ParibusError):
+    """The dashboard cannot be served or written as it was asked for."""
+
+    code = "P700"
+
+
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return `` Did you mean `x`?`` for the nearest allowed name, or an empty text."""
     near = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)

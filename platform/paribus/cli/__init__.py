@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.metadata import entry_points
 
 import click
 
-from paribus.errors import ParibusError
+from paribus.errors import MissingExtra, ParibusError
 
 COMMANDS = {
     "plan": "Show what a study comes to, before anything is run.",
@@ -18,6 +19,7 @@ COMMANDS = {
     "report": "Write the tables and figures of a study.",
     "next": "Write the study that the results of a study ask for.",
     "health": "Say what is wrong with a run, a study or a training log.",
+    "dashboard": "Look at the studies in a browser, live, or write them into one file.",
     "cancel": "Cancel the runs of a study, or of one arm.",
     "retry": "Queue runs again that failed or were cancelled.",
     "doctor": "Look for what may be wrong around the runs.",
@@ -27,6 +29,12 @@ COMMANDS = {
 }
 """Command to its one-line help, so that ``paribus --help`` imports no command."""
 
+GROUP = "paribus.commands"
+"""Entry points of the commands that lie outside of this package, because the core does not import the web side."""
+
+OUTSIDE = ("dashboard",)
+"""The names of these; each is also the name of the extra that it needs."""
+
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -35,12 +43,22 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in OUTSIDE:
+            return _outside(cmd_name)
         command: click.Command = importlib.import_module(f"paribus.cli.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _outside(name: str) -> click.Command:
+    found = entry_points(group=GROUP, name=name)
+    if not found:
+        raise MissingExtra(name, f"`paribus {name}`")
+    command: click.Command = next(iter(found)).load()
+    return command
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

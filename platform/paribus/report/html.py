@@ -35,7 +35,6 @@ def to_html(model: ReportModel, script: str | None) -> str:
         "plots": _embedded(_plots(model)) if script else "",
         "script": _packed(script) if script else "",
         "legend": legend,
-        "noted": _noted,
     }
     return _environment().get_template("report.html.j2").render(values)
 
@@ -61,7 +60,7 @@ def _packed(script: str) -> str:
     return base64.b64encode(gzip.compress(script.encode(), compresslevel=9, mtime=0)).decode()
 
 
-def _names(text: str) -> Markup:
+def names(text: str) -> Markup:
     """Return the text as HTML with backquoted names as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
@@ -70,11 +69,18 @@ def _names(text: str) -> Markup:
     return Markup("").join(marked)
 
 
-def _value(text: str) -> Markup:
+def value(text: str) -> Markup:
     """Return a cell's text with its interval set smaller."""
     parts = _INTERVAL.split(text)
     marked = (Markup('<span class="ci">{}</span>').format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
     return Markup("").join(marked)
+
+
+def dressed(environment: Environment) -> Environment:
+    """Return the environment with what the templates of tables and figures ask for."""
+    environment.globals |= {"noted": _noted}
+    environment.filters |= {"names": names, "value": value, "kind": _kind}
+    return environment
 
 
 def _noted(table: Table) -> list[tuple[str, str]]:
@@ -94,5 +100,4 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"names": _names, "value": _value, "kind": _kind}
-    return environment
+    return dressed(environment)

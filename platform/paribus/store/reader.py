@@ -274,6 +274,11 @@ class Reader:
         with self.database.read() as connection:
             return devices_of(connection, host)
 
+    def now(self) -> float:
+        """Return the time on the database's clock, seconds since 1970."""
+        with self.database.read() as connection:
+            return float(connection.execute(sa.select(self.database.now())).scalar_one())
+
     def budget(self, study: str, unit: Unit) -> BudgetRecord:
         """Return what all plans of a name may spend and have spent."""
         query = sa.select(t.budget).where(t.budget.c.study == study, t.budget.c.unit == unit)

@@ -1,0 +1,73 @@
+"""The application: pages, static files, errors; everything that it needs is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from paribus.errors import ParibusError
+from paribus_dashboards.access import Access, Guard
+from paribus_dashboards.assets import asset
+from paribus_dashboards.home import Home, NotThere
+from paribus_dashboards.web import home_of, pages, render
+
+
+def make_app(home: Home, *, access: Access) -> FastAPI:
+    """Return the application that shows a home folder to those whom ``access`` admits."""
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        home.close()
+
+    app = FastAPI(title="Paribus", openapi_url=None, docs_url=None, redoc_url=None, lifespan=life)
+    app.state.home = home
+    app.add_middleware(Guard, access=access)
+    app.add_exception_handler(NotThere, _not_there)
+    app.add_exception_handler(ParibusError, _trouble)
+    app.get("/")(_start)
+    app.get("/alive")(_alive)
+    app.get("/static/{name}")(_static)
+    for page in pages():
+        app.include_router(page.router)
+    return app
+
+
+def _start(request: Request) -> Response:
+    """Show the studies."""
+    home = home_of(request)
+    rows = [] if home.empty else [(e, home.study(e.name).counts) for e in reversed(home.studies())]
+    return render(request, "studies.html", rows=rows, empty=home.empty, holder=home.holder())
+
+
+def _alive() -> Response:
+    """Say that the server is there, for pages that lost it."""
+    return Response(status_code=204)
+
+
+def _static(request: Request, name: str) -> Response:
+    try:
+        found = asset(name)
+    except KeyError:
+        raise NotThere(f"there is no file `{name}`") from None
+    headers = {"cache-control": "public, max-age=31536000, immutable", "vary": "accept-encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(found.packed, headers=headers | {"content-encoding": "gzip"}, media_type=found.kind)
+    return Response(found.text, headers=headers, media_type=found.kind)
+
+
+def _not_there(request: Request, error: Exception) -> Response:
+    return _told(request, "Not here", str(error), 404)
+
+
+def _trouble(request: Request, error: Exception) -> Response:
+    return _told(request, "This cannot be shown now", str(error), 503)
+
+
+def _told(request: Request, title: str, message: str, status: int) -> Response:
+    shown = render(request, "error.html", title=title, message=message)
+    return Response(shown.body, status, {"cache-control": "no-store"}, "text/html; charset=utf-8")

@@ -1,0 +1,410 @@
+"""A home folder and its store as the pages see them: read only, from many threads, whatever happens there meanwhile.
+
+What pages ask for, and what it costs:
+
+* :meth:`Home.studies` and :meth:`Home.study` read the store, at most once a second, whoever asks;
+* :meth:`Home.now` reads the newest line and the verdict of a run: two small reads, none while the files stay the same;
+* :meth:`Home.series` opens the series of a run, and keeps those that were asked for last;
+* :meth:`Home.evaluations` and :meth:`Home.samples` read files that are written once a step; they are not kept.
+
+A server holds one :class:`Home`; an export makes one of its own. Nothing here writes, but for ``series.bin``, which
+whoever reads first derives from the metric lines.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from paribus.errors import RunFolderError
+from paribus.health.finding import Lamp
+from paribus.health.records import read_samples
+from paribus.schedule.holder import Holder, holder_of
+from paribus.store.budget import UNITS
+from paribus.store.database import FILE, database_url
+from paribus.store.reader import Reader
+from paribus.store.records import AttemptRecord, BudgetRecord, DeviceRecord, RunRecord, StudyEntry, StudyRecord
+from paribus.store.states import RunState
+from paribus.track.folder import SHORT, Evaluation, MetricLine, RunFolder, parse_metric_line, read_json
+from paribus.track.rollup import RunSeries
+from paribus.track.series import Series
+from paribus_dashboards.cache import Kept
+from paribus_dashboards.reports import Built, Report, Reports, build_apart
+
+FRESH_S = 1.0
+"""Seconds for which a state of the store is shown."""
+
+PLAN_S = 30.0
+"""Seconds for which a plan is not read again: only its budget and its words can change."""
+
+_SERIES, _RUNS = 256, 4096  # open series; newest states of runs
+_LAST_BYTES = 1 << 16  # where the newest line is looked for
+
+
+Points: TypeAlias = tuple[tuple[int, float], ...]
+"""Step and value."""
+
+
+class NotThere(LookupError):
+    """There is no such study, run or page; the message names what there is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyNow:
+    """A study at one moment.
+
+    Attributes:
+        record: the study with its plan: ``record.plan`` has arms, rows, runs, ``evaluate``.
+        runs: its runs in queue order, as this study sees them.
+        attempts: fingerprint to the attempts at it, oldest first.
+        at: seconds since 1970, on the database's clock.
+    """
+
+    record: StudyRecord
+    runs: tuple[RunRecord, ...]
+    attempts: Mapping[str, tuple[AttemptRecord, ...]]
+    at: float
+
+    @property
+    def counts(self) -> Mapping[RunState, int]:
+        """Runs in each state that occurs."""
+        found: dict[RunState, int] = {}
+        for run in self.runs:
+            found[run.state] = found.get(run.state, 0) + 1
+        return found
+
+    @property
+    def ended(self) -> Hashable:
+        """What a report depends on: which runs have come to their end, and how."""
+        return self.record.id, tuple((r.fingerprint, r.state) for r in self.runs if r.terminal)
+
+    def seconds(self, run: RunRecord) -> float:
+        """Return the device seconds that a run has cost so far, in all its attempts; GPUs count each."""
+        found = self.attempts.get(run.fingerprint, ())
+        return sum(a.charged if a.charged is not None else self._live(a) for a in found)
+
+    def _live(self, attempt: AttemptRecord) -> float:
+        return 0.0 if attempt.started_at is None else max(0.0, self.at - attempt.started_at) * (attempt.gpus or 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunNow:
+    """What a run says of itself at this moment.
+
+    Attributes:
+        step: the newest recorded one; 0 without any.
+        time_ms: when it was written, milliseconds since 1970; 0 without any.
+        values: the newest line: metric to value.
+        lamp: its verdict so far; ``unknown`` while it was not judged.
+        detector: the worst finding; empty if there is none.
+        sentence: the verdict in words; empty while it was not judged.
+        judged: step of the verdict.
+        findings: what is raised, worst first, as ``health.json`` has them
+            (:func:`paribus.health.finding.plain`).
+    """
+
+    step: int = 0
+    time_ms: int = 0
+    values: Mapping[str, float]
+    lamp: Lamp = "unknown"
+    detector: str = ""
+    sentence: str = ""
+    judged: int = 0
+    findings: tuple[Mapping[str, Any], ...] = ()
+
+
+class Home:
+    """A home folder, to be read by pages.
+
+    Args:
+        folder: the home folder; it may come to be later.
+        only: names of the studies that are shown; empty: all.
+        make_report: builds the report of a study.
+        clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        only: Collection[str] = (),
+        *,
+        make_report: Callable[[Path, str], Built] = build_apart,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder = folder
+        self.reports = Reports(folder, make_report)
+        self.only = frozenset(only)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._opened: tuple[Hashable, Reader] | None = None
+        self._entries: Kept[str, tuple[StudyEntry, ...]] = Kept(1)
+        self._studies: Kept[int, StudyNow] = Kept(16)
+        self._plans: Kept[int, StudyRecord] = Kept(16)
+        self._now: Kept[tuple[str, int], RunNow] = Kept(_RUNS)
+        self._points: Kept[tuple[str, int, str, int], Points] = Kept(_RUNS)
+        self._series: Kept[tuple[str, int], SharedSeries] = Kept(_SERIES)
+
+    # ---- the store -------------------------------------------------------------------------------
+
+    def reader(self) -> Reader:
+        """Return the store, opened for reading; opened anew where its file is another one.
+
+        Raises:
+            StoreError: there is none yet, it cannot be reached, or another version wrote it.
+        """
+        stamp = self._store_stamp()
+        with self._lock:
+            if self._opened is None or self._opened[0] != stamp:
+                if self._opened is not None:
+                    self._opened[1].close()
+                    self._opened = None
+                self._opened = stamp, Reader.look(self.folder)
+            return self._opened[1]
+
+    def _store_stamp(self) -> Hashable:
+        url = database_url(self.folder)
+        if url.get_backend_name() != "sqlite":
+            return str(url)
+        with suppress(OSError):
+            return (self.folder / FILE).stat().st_ino
+        return None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no store yet: nothing was run in this folder."""
+        return self._store_stamp() is None
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._opened is not None:
+            self._opened[1].close()
+
+    def _second(self) -> int:
+        return int(self._clock() / FRESH_S)
+
+    def studies(self) -> tuple[StudyEntry, ...]:
+        """Return one entry a study name, its newest plan, the study that was submitted last at the end.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        found = self._entries.get("", self._second(), lambda: self.reader().entries())
+        newest = {e.name: e for e in found if not self.only or e.name in self.only}
+        return tuple(sorted(newest.values(), key=found.index))
+
+    def study(self, name: str) -> StudyNow:
+        """Return a study, the newest plan of this name, with its runs and attempts.
+
+        Raises:
+            NotThere: there is none of this name.
+            StoreError: the store cannot be read.
+        """
+        entries = {e.name: e for e in self.studies()}
+        if name not in entries:
+            raise NotThere(f"there is no study `{name}` here; studies: {', '.join(entries) or 'none'}")
+        number = entries[name].id
+        return self._studies.get(number, self._second(), lambda: self._read(number))
+
+    def _read(self, number: int) -> StudyNow:
+        reader = self.reader()
+        record = self._plans.get(number, int(self._clock() / PLAN_S), lambda: reader.numbered(number))
+        attempts: dict[str, list[AttemptRecord]] = {}
+        for attempt in reader.attempts_of(number):
+            attempts.setdefault(attempt.fingerprint, []).append(attempt)
+        tried = {run: tuple(found) for run, found in attempts.items()}
+        return StudyNow(record=record, runs=reader.runs_of(number), attempts=tried, at=reader.now())
+
+    def find_run(self, study: StudyNow, digits: str) -> RunRecord:
+        """Return the run of a study whose fingerprint begins with these digits, at least six.
+
+        Raises:
+            NotThere: there is none, or more than one.
+        """
+        found = [r for r in study.runs if r.fingerprint.startswith(digits)] if len(digits) >= 6 else []
+        if len(found) != 1:
+            raise NotThere(f"no run of `{study.record.name}` has a fingerprint that begins with `{digits[:SHORT]}`")
+        return found[0]
+
+    def report(self, study: StudyNow, *, wait: bool = False) -> Report:
+        """Return the report of a study as far as it is built; another process builds it.
+
+        Args:
+            study: the study.
+            wait: until all results that there are have entered it.
+        """
+        name = study.record.name
+        return self.reports.of(name, study.ended, None) if wait else self.reports.of(name, study.ended)
+
+    def budgets(self, name: str) -> tuple[BudgetRecord, ...]:
+        """Return what a study may spend and has spent, in each unit that it uses or has a cap in."""
+        found = (self.reader().budget(name, unit) for unit in UNITS)
+        return tuple(b for b in found if b.cap is not None or b.used + b.reserved > 0)
+
+    def devices(self) -> tuple[DeviceRecord, ...]:
+        """Return the devices of all hosts that the store knows, and how much of each is held."""
+        return self.reader().devices()
+
+    def live_attempts(self) -> tuple[AttemptRecord, ...]:
+        """Return the attempts that hold a run now, of all studies."""
+        return self.reader().live_attempts()
+
+    def holder(self) -> Holder | None:
+        """Return the process of this machine that starts runs here; ``None`` if there is none."""
+        return holder_of(self.folder)
+
+    # ---- run folders -----------------------------------------------------------------------------
+
+    def run_folder(self, run: RunRecord) -> RunFolder:
+        """Return the folder of the newest attempt at a run."""
+        return RunFolder.of(self.folder, run.fingerprint, run.token)
+
+    def now(self, run: RunRecord) -> RunNow:
+        """Return what a run says of itself."""
+        folder = self.run_folder(run)
+        stamp = _stamp(folder.metrics), _stamp(folder.health)
+        return self._now.get((run.fingerprint, run.token), stamp, lambda: _read_now(folder))
+
+    def series(self, run: RunRecord) -> SharedSeries:
+        """Return the series of a run over its attempts, with what came since they were asked for last.
+
+        Ask with ``first``, ``last`` and ``least``, so that a chart of a long run costs what it shows.
+
+        Raises:
+            RunFolderError: a metric line of the newest attempt cannot be read.
+        """
+        key = run.fingerprint, run.token
+        found = self._series.get(key, (), lambda: SharedSeries(RunSeries(self.folder, *key)))
+        found.follow(_stamp(self.run_folder(run).metrics))
+        return found
+
+    def points(self, run: RunRecord, metric: str, *, least: int) -> Points:
+        """Return a metric over the whole run in few points, for lines that are drawn small; none where unreadable.
+
+        Args:
+            run: the run.
+            metric: its name.
+            least: how many points there are at least where the run has more.
+        """
+
+        def read() -> Points:
+            with suppress(RunFolderError):
+                found = self.series(run).series(metric, least=least).finite()
+                return tuple(zip(found.steps.tolist(), found.mean.tolist(), strict=True))
+            return ()
+
+        key = run.fingerprint, run.token, metric, least
+        return self._points.get(key, _stamp(self.run_folder(run).metrics), read)
+
+    def evaluations(self, run: RunRecord) -> tuple[Evaluation, ...]:
+        """Return the evaluations of a run by set and step, those that count over its attempts.
+
+        Raises:
+            RunFolderError: one cannot be read.
+        """
+        found: dict[tuple[str, int], Evaluation] = {}
+        for folder in self._attempts(run):
+            evaluated = folder.read_evaluations()
+            first = min((e.step for e in evaluated), default=None)
+            if first is not None:
+                found = {k: e for k, e in found.items() if k[1] < first}
+            found |= {(e.set, e.step): e for e in evaluated}
+        return tuple(found[k] for k in sorted(found))
+
+    def samples(self, run: RunRecord) -> tuple[dict[str, Any], ...]:
+        """Return the records of ``samples.jsonl`` over a run's attempts, those that count."""
+        found: list[dict[str, Any]] = []
+        for folder in self._attempts(run):
+            fresh = read_samples(folder.samples)
+            first = min((s["step"] for s in fresh if isinstance(s.get("step"), int)), default=None)
+            if first is not None:
+                found = [s for s in found if s.get("step", 0) < first]
+            found += fresh
+        return tuple(found)
+
+    def _attempts(self, run: RunRecord) -> list[RunFolder]:
+        return [RunFolder.of(self.folder, run.fingerprint, n) for n in range(1, run.token + 1)]
+
+
+class SharedSeries:
+    """The series of a run, asked for by many threads; a :class:`paribus.track.series.Recorded`."""
+
+    def __init__(self, series: RunSeries) -> None:
+        self._series = series
+        self._stamp: Hashable = ()
+        self._lock = threading.Lock()
+
+    def follow(self, stamp: Hashable) -> None:
+        """Take in what was recorded since, unless the file is as it was.
+
+        Raises:
+            RunFolderError: a metric line cannot be read.
+        """
+        with self._lock:
+            if stamp != self._stamp:
+                self._series.refresh()
+                self._stamp = stamp
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """First and last step with a metric line; ``None`` without any."""
+        with self._lock:
+            return self._series.span
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Metrics that occur."""
+        with self._lock:
+            return self._series.names
+
+    def series(
+        self, metric: str, *, first: int | None = None, last: int | None = None, least: int | None = None
+    ) -> Series:
+        """Return a metric as :class:`paribus.track.series.Recorded` says."""
+        with self._lock:
+            return self._series.series(metric, first=first, last=last, least=least)
+
+
+def _stamp(path: Path) -> Hashable:
+    """Return what changes when a file does; ``None`` where it is not."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read_now(folder: RunFolder) -> RunNow:
+    line = last_line(folder.metrics)
+    known: Mapping[str, Any] = {}
+    with suppress(RunFolderError):
+        known = read_json(folder.health)
+    try:
+        verdict = {
+            "lamp": known["lamp"],
+            "detector": str(known["detector"]),
+            "sentence": str(known["sentence"]),
+            "judged": int(known["step"]),
+            "findings": tuple(known["findings"]),
+        }
+    except (KeyError, TypeError, ValueError):
+        verdict = {}
+    if line is None:
+        return RunNow(values={}, **verdict)
+    return RunNow(step=line.step, time_ms=line.time_ms, values=line.values, **verdict)
+
+
+def last_line(path: Path) -> MetricLine | None:
+    """Return the newest complete metric line of a file; ``None`` if there is none, or it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _LAST_BYTES))
+            data = file.read()
+        return parse_metric_line(data[: data.rindex(b"\n")].rpartition(b"\n")[2], str(path))
+    except (OSError, ValueError, RunFolderError):
+        return None

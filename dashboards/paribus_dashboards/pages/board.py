@@ -1,0 +1,256 @@
+"""The study board: arms by seeds, one tile a run; the score over training; the ladder as it stands."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from paribus.health.finding import Lamp
+from paribus.store.records import RunRecord
+from paribus.store.states import LIVE
+from paribus.study.plan import Arm
+from paribus.track.folder import SHORT
+from paribus.track.metrics import find_metric
+from paribus_dashboards.figures.score import ArmCurves, score_figure
+from paribus_dashboards.figures.style import Style, arm_styles
+from paribus_dashboards.home import Home, Points, RunNow, StudyNow
+from paribus_dashboards.web import Page, answer, home_of, render
+from paribus_dashboards.words import hours
+
+SPARK_S = 0.4
+"""Seconds that one answer spends on lines that are not known yet; the others come with the next ones."""
+
+SPARK_POINTS, SPARK_WIDTH, SPARK_HEIGHT = 32, 96.0, 22.0
+"""Points of a sparkline at most, and its size in its own units."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One run.
+
+    Attributes:
+        run: first digits of its fingerprint.
+        seed: its seed.
+        state: its state in words.
+        lamp: its verdict so far.
+        detector: the worst finding.
+        step: newest step.
+        steps: planned ones.
+        spark: points of the line, as SVG takes them; empty without two of them.
+        last: newest value of the score; ``None`` without one.
+        cost: what it has cost so far, in words; empty for nothing.
+        reason: why it failed or stopped.
+    """
+
+    run: str
+    seed: int
+    state: str
+    lamp: Lamp
+    detector: str
+    step: int
+    steps: int
+    spark: str
+    last: float | None
+    cost: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmRow:
+    """One arm, with a tile a seed; ``None`` where it has no run with the seed of the column."""
+
+    key: str
+    label: str
+    style: Style
+    tiles: tuple[Tile | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardView:
+    """The board.
+
+    Attributes:
+        question: what the study asks.
+        columns: what stands above the tiles: seeds, or numbers where arms do not share them.
+        rows: one an arm, the base first.
+        states: number of runs by state in words.
+        lamps: number of runs by lamp.
+        score: what the sparklines show.
+        low: lowest score of any run, the lower edge of all sparklines; ``None`` without one.
+        high: highest score.
+        ended: runs that have come to their end.
+        runs: all of them.
+        cost: what the study has cost so far, in words.
+        paused: why nothing of it is started; empty if it is.
+    """
+
+    question: str
+    columns: tuple[str, ...]
+    rows: tuple[ArmRow, ...]
+    states: Mapping[str, int]
+    lamps: Mapping[Lamp, int]
+    score: str
+    low: float | None
+    high: float | None
+    ended: int
+    runs: int
+    cost: str
+    paused: str
+
+
+def view(study: StudyNow, now: Mapping[str, RunNow], scores: Mapping[str, Points]) -> BoardView:
+    """Lay out a study.
+
+    Args:
+        study: the study.
+        now: fingerprint to what a run says.
+        scores: fingerprint to step and score, as far as they are known.
+    """
+    plan = study.record.plan
+    values = [v for points in scores.values() for _, v in points]
+    edges = (min(values), max(values)) if values else None
+    styles = arm_styles(plan)
+    by_arm: dict[str, list[RunRecord]] = {arm.key: [] for arm in plan.all_arms}
+    for run in study.runs:
+        by_arm[run.arm].append(run)
+    seeds = sorted({r.seed for r in study.runs}) if plan.paired else []
+    shared = plan.paired and len(seeds) <= 2 * max(map(len, by_arm.values()), default=0)
+    columns = tuple(map(str, seeds)) if shared else tuple(str(i + 1) for i in range(max(map(len, by_arm.values()))))
+    rows = []
+    for arm in plan.all_arms:
+        runs = sorted(by_arm[arm.key], key=lambda r: r.seed)
+        tiles = [_tile(study, arm, r, now[r.fingerprint], scores.get(r.fingerprint, ()), edges) for r in runs]
+        placed = {t.seed: t for t in tiles}
+        cells = tuple(placed.get(s) for s in seeds) if shared else (*tiles, *[None] * (len(columns) - len(tiles)))
+        rows.append(ArmRow(key=arm.key, label=arm.label, style=styles[arm.key], tiles=cells))
+    metric = find_metric(plan.evaluate.primary_metric)
+    return BoardView(
+        question=plan.question,
+        columns=columns,
+        rows=tuple(rows),
+        states=Counter(state_words(r) for r in study.runs),
+        lamps=Counter(now[r.fingerprint].lamp for r in study.runs),
+        score=metric.label if metric else plan.evaluate.primary_metric,
+        low=edges[0] if edges else None,
+        high=edges[1] if edges else None,
+        ended=sum(r.terminal for r in study.runs),
+        runs=len(study.runs),
+        cost=_cost(study, study.runs),
+        paused=study.record.paused,
+    )
+
+
+def _tile(
+    study: StudyNow, arm: Arm, run: RunRecord, now: RunNow, points: Points, edges: tuple[float, float] | None
+) -> Tile:
+    steps = arm.recipe.schedule.steps
+    return Tile(
+        run=run.fingerprint[:SHORT],
+        seed=run.seed,
+        state=state_words(run),
+        lamp=now.lamp,
+        detector=now.detector,
+        step=now.step,
+        steps=steps,
+        spark=spark(points, steps, *edges) if edges else "",
+        last=points[-1][1] if points else None,
+        cost=_cost(study, [run]),
+        reason=run.reason,
+    )
+
+
+def spark(points: Points, steps: int, low: float, high: float) -> str:
+    """Return a line over all planned steps, between the lowest and the highest score of the study."""
+    if len(points) < 2:
+        return ""
+    scale = (SPARK_HEIGHT - 2) / (high - low) if high > low else 0.0
+    across = SPARK_WIDTH / max(steps, points[-1][0], 1)
+    return " ".join(f"{x * across:.1f},{SPARK_HEIGHT - 1 - (y - low) * scale:.1f}" for x, y in points)
+
+
+def state_words(run: RunRecord) -> str:
+    """Return the state of a run in small letters."""
+    return run.state.lower().replace("_", " ")
+
+
+def _cost(study: StudyNow, runs: Sequence[RunRecord]) -> str:
+    gpus = any(a.gpus > 0 for r in runs for a in study.attempts.get(r.fingerprint, ()))
+    return hours(sum(map(study.seconds, runs)), "GPU" if gpus else "CPU")
+
+
+# ---- input -------------------------------------------------------------------------------------------
+
+
+def read_scores(home: Home, study: StudyNow, most_s: float | None = SPARK_S) -> tuple[dict[str, Points], bool]:
+    """Return fingerprint to step and score, and whether there are more to come than fitted into ``most_s`` seconds."""
+    metric = study.record.plan.evaluate.primary_metric
+    until = None if most_s is None else time.monotonic() + most_s
+    found: dict[str, Points] = {}
+    order = sorted((r for r in study.runs if r.token), key=lambda r: r.state not in LIVE)
+    for run in order:
+        if until is not None and time.monotonic() > until:
+            return found, True
+        found[run.fingerprint] = home.points(run, metric, least=SPARK_POINTS)
+    return found, False
+
+
+# ---- routes ------------------------------------------------------------------------------------------
+
+router = APIRouter()
+
+
+@router.get("/study/{study}")
+def show(request: Request, study: str) -> Response:
+    """Show the board."""
+    return _render(request, study, "board.html", page)
+
+
+@router.get("/study/{study}/tiles")
+def tiles(request: Request, study: str) -> Response:
+    """Show the tiles alone, for polling."""
+    return _render(request, study, "board_tiles.html", None)
+
+
+@router.get("/study/{study}/ladder")
+def ladder(request: Request, study: str) -> Response:
+    """Show the main tables of the report as they stand, for polling."""
+    home = home_of(request)
+    report = home.report(home.study(study))
+    return render(request, "board_ladder.html", None, study, report=report)
+
+
+@router.get("/data/study/{study}/score.json")
+def score(request: Request, study: str) -> Response:
+    """Answer with the chart of the score."""
+    home = home_of(request)
+    now = home.study(study)
+    scores, _ = read_scores(home, now, None)
+    styles = arm_styles(now.record.plan)
+    arms = [
+        ArmCurves(
+            label=arm.label,
+            style=styles[arm.key],
+            seeds=tuple(dict(scores.get(r.fingerprint, ())) for r in now.runs if r.arm == arm.key),
+        )
+        for arm in now.record.plan.arms
+    ]
+    metric = find_metric(now.record.plan.evaluate.primary_metric)
+    name = f"{metric.label} ({metric.unit})" if metric else now.record.plan.evaluate.primary_metric
+    return answer(request, score_figure(arms, "training steps", name))
+
+
+def _render(request: Request, study: str, template: str, shown: Page | None) -> Response:
+    home = home_of(request)
+    now = home.study(study)
+    scores, more = read_scores(home, now)
+    found = view(now, {r.fingerprint: home.now(r) for r in now.runs}, scores)
+    return render(request, template, shown, study, view=found, more=more, report=None)
+
+
+page = Page(key="", title="Board", place=0, router=router)

@@ -1,0 +1,41 @@
+"""Serves the application until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+from paribus.errors import DashboardError
+from paribus_dashboards.access import Access
+from paribus_dashboards.app import make_app
+from paribus_dashboards.home import Home
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Raises:
+        DashboardError: the port is taken, or the address is none of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise DashboardError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}. Is another dashboard running there? "
+            "Choose another port with --port, or --port 0 for any that is free."
+        ) from error
+    made.set_inheritable(False)
+    return made
+
+
+def serve(home: Home, access: Access, listening: socket.socket) -> None:
+    """Serve until the process is told to end; requests in progress have a second."""
+    import uvicorn
+
+    app = make_app(home, access=access)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False, ws="none"
+    )
+    with suppress(KeyboardInterrupt), listening:  # the address is in the log of nobody, as it may hold the token
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,186 @@
+// Charts: <div class="chart" data-src="/data/...json"> is drawn when it comes into view. plotly is loaded with the first.
+(() => {
+  const plotlyAt = document.currentScript.dataset.plotly;
+  const root = document.documentElement;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const drawn = new Map(); // element -> its figure as it came, and what is switched off
+  let plotly = null;
+
+  const loaded = () => {
+    if (window.Plotly) return Promise.resolve();
+    plotly ??= new Promise((done, failed) => {
+      const script = document.createElement("script");
+      script.src = plotlyAt;
+      script.onload = done;
+      script.onerror = () => { plotly = null; failed(new Error("plotly could not be loaded")); };
+      document.head.append(script);
+    });
+    return plotly;
+  };
+
+  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+
+  // "var(--name)" anywhere in a figure is the colour of the page
+  const dyed = (value) => {
+    if (typeof value === "string") return value.startsWith("var(--") ? colour(value.slice(4, -1)) : value;
+    if (Array.isArray(value)) return value.some((v) => typeof v === "object" || typeof v === "string") ? value.map(dyed) : value;
+    if (value && typeof value === "object" && !ArrayBuffer.isView(value)) {
+      return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, dyed(v)]));
+    }
+    return value;
+  };
+
+  const themed = (layout) => {
+    const own = { gridcolor: colour("--rule"), linecolor: colour("--rule"), tickcolor: colour("--rule"), zerolinecolor: colour("--quiet") };
+    const axes = Object.keys(layout).filter((k) => /^[xy]axis\d*$/.test(k));
+    return {
+      ...layout,
+      ...Object.fromEntries(axes.map((k) => [k, { ...own, ...layout[k] }])),
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: colour("--quiet") },
+      uirevision: "kept",
+    };
+  };
+
+  const show = (element) => {
+    const { figure, off } = drawn.get(element);
+    const data = dyed(figure.data).map((t) => ({ ...t, visible: off.has(t.name) ? false : t.visible ?? true }));
+    const layout = themed(dyed(figure.layout));
+    const range = zoomOf(element);
+    if (range) layout.xaxis = { ...layout.xaxis, range, autorange: false };
+    Plotly.react(element, data, layout, { displayModeBar: false, responsive: true });
+    if (element.dataset.legend) legend(element, figure, off);
+    if (!element.dataset.drawn) {
+      element.dataset.drawn = "yes";
+      if (element.dataset.zoom) element.on("plotly_relayout", (change) => zoomed(element, change));
+    }
+  };
+
+  // one button an arm: pressed while it is shown
+  const legend = (element, figure, off) => {
+    const names = new Map();
+    for (const t of figure.data) if (t.name && t.line?.color && t.hoverinfo !== "skip") names.set(t.name, t.line);
+    let bar = element.previousElementSibling;
+    if (!bar?.classList.contains("legend")) {
+      bar = document.createElement("p");
+      bar.className = "legend";
+      element.before(bar);
+    }
+    if (bar.dataset.names === [...names.keys()].join("\n")) return;
+    bar.dataset.names = [...names.keys()].join("\n");
+    bar.replaceChildren(...[...names].map(([name, line]) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.setAttribute("aria-pressed", String(!off.has(name)));
+      const swatch = document.createElement("span");
+      swatch.className = `swatch ${line.dash || "solid"}`;
+      swatch.style.setProperty("--swatch", line.color);
+      button.append(swatch, new DOMParser().parseFromString(name, "text/html").body.textContent);
+      button.addEventListener("click", () => {
+        if (!off.delete(name)) off.add(name);
+        button.setAttribute("aria-pressed", String(!off.has(name)));
+        show(element);
+      });
+      return button;
+    }));
+  };
+
+  // ---- zoom: the range is in the address of the page, and finer points are asked for ----
+
+  const zoomOf = (element) => {
+    if (!element.dataset.zoom) return null;
+    const query = new URLSearchParams(pageQuery());
+    const [first, last] = [query.get("first"), query.get("last")];
+    return first !== null && last !== null && first !== "" && last !== "" ? [Number(first), Number(last)] : null;
+  };
+
+  const pageQuery = () => (window.PARIBUS_DATA ? location.hash.split("?")[1] || "" : location.search);
+
+  let waiting = 0;
+  const zoomed = (element, change) => {
+    const from = change["xaxis.range[0]"] ?? change["xaxis.range"]?.[0];
+    const to = change["xaxis.range[1]"] ?? change["xaxis.range"]?.[1];
+    if (from === undefined && !change["xaxis.autorange"]) return;
+    const query = new URLSearchParams(pageQuery());
+    if (from === undefined) { query.delete("first"); query.delete("last"); }
+    else { query.set("first", Math.max(0, Math.floor(from))); query.set("last", Math.ceil(to)); }
+    const text = query.toString();
+    if (window.PARIBUS_DATA) history.replaceState(null, "", location.hash.split("?")[0] + (text ? `?${text}` : ""));
+    else history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+    clearTimeout(waiting);
+    waiting = setTimeout(() => document.querySelectorAll(".chart[data-zoom][data-drawn]").forEach(fetchAndShow), 120);
+  };
+
+  const source = (element) => {
+    const at = element.dataset.src;
+    const range = zoomOf(element);
+    if (!range || window.PARIBUS_DATA) return at;
+    return `${at}${at.includes("?") ? "&" : "?"}first=${range[0]}&last=${range[1]}`;
+  };
+
+  // ---- fetching ----
+
+  const read = async (at, tag) => {
+    if (window.PARIBUS_DATA) return { figure: await window.PARIBUS_DATA(at) };
+    const answer = await fetch(at, { headers: tag ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
+    if (answer.status === 304) return {};
+    if (!answer.ok) throw new Error(`${at}: ${answer.status}`);
+    return { figure: await answer.json(), tag: answer.headers.get("ETag") };
+  };
+
+  const fetchAndShow = async (element) => {
+    const at = source(element);
+    const state = drawn.get(element) || { off: new Set() };
+    drawn.set(element, state);
+    const asked = (state.asked = (state.asked || 0) + 1);
+    try {
+      const found = await read(at, state.at === at ? state.tag : null);
+      await loaded();
+      if (asked !== state.asked || !element.isConnected) return; // a newer question is under way
+      if (found.figure) Object.assign(state, { figure: found.figure, tag: found.tag, at });
+      else if (state.at === at && element.dataset.drawn) return;
+      show(element);
+      element.classList.remove("failed");
+    } catch (error) {
+      element.classList.add("failed"); // live.js tells when the server is away
+      console.debug(error);
+    }
+  };
+
+  // ---- when ----
+
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      const element = entry.target;
+      element.dataset.inView = entry.isIntersecting ? "yes" : "";
+      if (entry.isIntersecting && !element.dataset.drawn) fetchAndShow(element);
+    }
+  }, { rootMargin: "300px" });
+
+  const adopt = (where) => {
+    for (const element of drawn.keys()) if (!element.isConnected) drawn.delete(element);
+    where.querySelectorAll(".chart[data-src]").forEach((e) => seen.observe(e));
+  };
+
+  const redraw = () => [...drawn.keys()].filter((e) => e.dataset.drawn).forEach(show);
+  dark.addEventListener("change", redraw);
+  addEventListener("popstate", () => [...drawn.keys()].filter((e) => e.dataset.zoom).forEach(fetchAndShow));
+  addEventListener("beforeprint", () => { root.classList.add("printed"); redraw(); });
+  addEventListener("afterprint", () => { root.classList.remove("printed"); redraw(); });
+  document.addEventListener("paribus:swapped", (event) => adopt(event.target));
+
+  setInterval(() => {
+    if (document.hidden || window.PARIBUS_DATA) return;
+    const now = Date.now();
+    for (const [element, state] of drawn) {
+      const every = Number(element.dataset.live) * 1000;
+      if (!every || !element.dataset.inView || now - (state.last || 0) < every) continue;
+      state.last = now;
+      fetchAndShow(element);
+    }
+  }, 1000);
+
+  window.paribusCharts = { adopt };
+  adopt(document);
+})();

@@ -1,0 +1,90 @@
+"""A made-up study in a store with its run folders, and the application over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from paribus.store.store import Store
+from paribus.testing.studies import Shape, made_up_study
+from paribus.track.folder import RunFolder, write_json
+from paribus_dashboards.access import Access
+from paribus_dashboards.app import make_app
+from paribus_dashboards.home import Home
+from paribus_dashboards.reports import build
+
+LIVE, WAITING = 1, 1
+"""Runs at the end of the queue that are still trained, and that wait."""
+
+FINDING = {
+    "detector": "entropy_collapse",
+    "state": "critical",
+    "step_onset": 2,
+    "step_detected": 4,
+    "step_cleared": None,
+    "evidence": "entropy fell to 0.01",
+    "numbers": {"value": 0.01},
+    "remedies": [],
+    "experimental": False,
+    "profile": "default 1",
+}
+
+
+def fill(folder: Path) -> Path:
+    """Put the study `made-up` into a home folder: all runs finished but the last two; the first one is sick."""
+    data = made_up_study(Shape(designs=("cumulative",), tricks=("clip_higher", "soft_overlong"), steps=8))
+    with Store.open(folder) as store:
+        study = store.add_study(data.plan)
+        runs = {r.fingerprint: r for r in data.runs}
+        for number in range(len(runs) - WAITING):
+            claim = store.claim(study.id, engine="local", worker="here")
+            assert claim is not None
+            store.start(claim.run_id, claim.token)
+            run = RunFolder.of(folder, claim.fingerprint, claim.token)
+            run.path.mkdir(parents=True)
+            live = number >= len(runs) - WAITING - LIVE
+            recorded = runs[claim.fingerprint]
+            last = 4 if live else 8
+            for evaluation in recorded.evaluations:
+                if evaluation.step <= last:
+                    run.write_evaluation(evaluation)
+            for line in recorded.lines[: last + 1]:
+                run.append_metrics(line)
+            if number == 0:
+                known = {"lamp": "critical", "detector": "entropy_collapse", "sentence": "Critical: entropy_collapse."}
+                write_json(
+                    run.health, {**known, "step": 8, "time_ms": 0, "profile": "default 1", "findings": [FINDING]}
+                )
+            if not live:
+                write_json(run.result, {"status": "succeeded"})
+                store.finish(claim.run_id, claim.token, {"status": "succeeded"})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home folder of the study `made-up`; tests only read it."""
+    return fill(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture
+def new_folder(tmp_path: Path) -> Callable[[], Path]:
+    """Makes the same home folder anew, for tests that change it."""
+    return lambda: fill(tmp_path / "home")
+
+
+@pytest.fixture(scope="session")
+def home(folder: Path) -> Iterator[Home]:
+    """The home folder as pages see it; reports are built in this process."""
+    made = Home(folder, make_report=build)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def client(home: Home) -> TestClient:
+    """A browser without a browser, on this machine."""
+    return TestClient(make_app(home, access=Access()), base_url="http://localhost")

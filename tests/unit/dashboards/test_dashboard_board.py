@@ -1,0 +1,113 @@
+"""The study board, and what all pages share."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from paribus.errors import DashboardError
+from paribus_dashboards.command import command
+from paribus_dashboards.figures.score import ArmCurves, score_figure
+from paribus_dashboards.figures.style import Style, arm_styles
+from paribus_dashboards.pages.board import read_scores, spark, view
+from paribus_dashboards.serve import listen
+from paribus_dashboards.web import json_text
+
+BOARD = "/study/made-up"
+
+
+def test_the_board_has_a_tile_for_each_run(home):
+    """Arms stand below each other, seeds beside; each tile says lamp, state, step and score of its run."""
+    study = home.study("made-up")
+    scores, more = read_scores(home, study, None)
+    found = view(study, {r.fingerprint: home.now(r) for r in study.runs}, scores)
+    assert not more
+    assert found.columns == ("0", "1", "2")
+    assert [row.label for row in found.rows] == ["base", "+ clip_higher", "+ soft_overlong"]
+    assert found.states == {"succeeded": 7, "running": 1, "queued": 1}
+    assert (found.ended, found.runs) == (7, 9)
+    first, live, waiting = found.rows[0].tiles[0], found.rows[1].tiles[2], found.rows[2].tiles[2]
+    assert (first.lamp, first.detector, first.step, first.steps) == ("critical", "entropy_collapse", 8, 40)
+    assert len(first.spark.split()) == 5
+    assert (live.state, live.step) == ("running", 4)
+    assert (waiting.state, waiting.step, waiting.spark, waiting.last) == ("queued", 0, "", None)
+
+
+def test_a_sparkline_stays_in_its_box():
+    """The lowest score is at the bottom, the highest at the top, the last planned step at the right edge."""
+    assert spark(((0, 0.0), (10, 1.0)), 10, 0.0, 1.0) == "0.0,21.0 96.0,1.0"
+    assert spark(((0, 0.5), (10, 0.5)), 20, 0.5, 0.5) == "0.0,21.0 48.0,21.0"
+    assert spark(((0, 0.5),), 20, 0.0, 1.0) == ""
+
+
+def test_pages_answer_304_to_who_has_them(client):
+    """What has not changed costs a tag, no page."""
+    for address in (BOARD, f"{BOARD}/tiles", "/data/study/made-up/score.json"):
+        first = client.get(address)
+        assert first.status_code == 200
+        again = client.get(address, headers={"if-none-match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+def test_every_address_on_the_board_is_answered(client):
+    """Partials, data and static files that the page names are there."""
+    page = client.get(BOARD).text
+    named = re.findall(r'(?:data-poll|data-src|href|src)="(/[^"]*)"', page)
+    for address in {a for a in named if "/health?" not in a}:
+        assert client.get(address).status_code == 200, address
+    assert client.get("/static/../app.py").status_code == 404
+    assert client.get("/study/other").status_code == 404
+
+
+def test_the_ladder_is_that_of_the_report(client, home):
+    """The table on the board is the report's own."""
+    home.report(home.study("made-up"), wait=True)
+    shown = client.get(f"{BOARD}/ladder").text
+    assert "incomplete: 7 of 9 runs ended" in shown
+    assert "+ clip_higher" in shown
+
+
+def test_names_are_data(client, home):
+    """What a study file says cannot become markup, neither in a page nor in a chart."""
+    style = Style(colour="#0077bb", dash="solid")
+    arm = ArmCurves(label="<b>%{x}</b>", style=style, seeds=({0: 1.0, 1: float("nan")},))
+    text = json_text(score_figure([arm], "steps", "score"))
+    assert "<b>" not in text
+    assert json.loads(text)["data"][-1]["y"] == [1.0, None]
+    assert "<script>alert" not in client.get("/study/%3Cscript%3Ealert(1)").text
+
+
+def test_an_arm_has_one_colour_and_the_base_is_grey(home):
+    """Colours follow the order of the plan, on every page as in the report."""
+    plan = home.study("made-up").record.plan
+    styles = arm_styles(plan)
+    assert [styles[a.key].colour for a in plan.arms] == ["#8a8a8a", "#0077bb", "#ee7733"]
+
+
+def test_a_band_is_drawn_from_three_seeds_on():
+    """Below three seeds there is a mean and the seeds, no band; a mean ends where the first seed does."""
+    style = Style(colour="#0077bb", dash="solid")
+    seeds = ({0: 0.0, 1: 1.0}, {0: 1.0, 1: 2.0}, {0: 2.0})
+    two = score_figure([ArmCurves(label="a", style=style, seeds=seeds[:2])], "x", "y")["data"]
+    assert [t.get("fill") for t in two] == [None, None, None]
+    assert two[-1]["y"] == [0.5, 1.5]
+    three = score_figure([ArmCurves(label="a", style=style, seeds=seeds)], "x", "y")["data"]
+    assert [t.get("fill") for t in three] == ["toself", None, None, None, None]
+    assert three[-1]["x"] == [0]
+
+
+@pytest.mark.parametrize("arguments", [["--host", "0.0.0.0"], ["--token-env", "A", "--token-file", "b"]])
+def test_the_command_refuses_what_is_unsafe(arguments, tmp_path):
+    """An open address without a token, or two tokens, is an error of the user before anything listens."""
+    done = CliRunner().invoke(command, ["--home", str(tmp_path), *arguments])
+    assert done.exit_code != 0
+    assert isinstance(done.exception, DashboardError | SystemExit)
+
+
+def test_a_port_that_is_taken_is_an_error_with_a_remedy():
+    """The second dashboard on a port says what to do."""
+    with listen("127.0.0.1", 0) as first, pytest.raises(DashboardError, match="--port"):
+        listen("127.0.0.1", first.getsockname()[1])

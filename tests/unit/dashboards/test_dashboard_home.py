@@ -1,0 +1,113 @@
+"""A home folder as pages see it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from paribus.store.states import RunState
+from paribus.store.store import Store
+from paribus.track.folder import MetricLine
+from paribus_dashboards.cache import Kept
+from paribus_dashboards.home import Home, NotThere
+from paribus_dashboards.reports import Built, Reports
+
+
+def test_a_value_is_made_once_for_all_who_wait_and_again_when_its_stamp_changes():
+    """Fifty readers at once cost one reading; the cache stays as small as it was asked to be."""
+    made, kept = [], Kept(2)
+    gate = threading.Barrier(8)
+
+    def ask():
+        gate.wait()
+        assert kept.get("a", 1, lambda: made.append(1) or len(made)) == 1
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1]
+    assert kept.get("a", 2, lambda: "new") == "new"
+    kept.get("b", 1, lambda: "b")
+    kept.get("c", 1, lambda: "c")
+    assert kept.get("a", 2, lambda: "again") == "again"
+
+
+def test_a_value_that_cannot_be_made_is_not_kept():
+    """A store that was away for a moment is asked again."""
+    kept = Kept(2)
+    with pytest.raises(OSError, match="away"):
+        kept.get("a", 1, lambda: (_ for _ in ()).throw(OSError("away")))
+    assert kept.get("a", 1, lambda: "back") == "back"
+
+
+def test_a_study_is_seen_as_it_changes(new_folder):
+    """Within a second nothing is read again; after it, states, steps, series and costs are those of now."""
+    folder = new_folder()
+    seconds = [0.0]
+    home = Home(folder, clock=lambda: seconds[0])
+    before = home.study("made-up")
+    live = next(r for r in before.runs if r.state is RunState.RUNNING)
+    assert home.now(live).step == 4
+    assert len(home.series(live).series("policy/entropy")) == 4
+    assert home.points(live, "eval/heldout/avg_at_1", least=32)[-1][0] == 4
+    home.run_folder(live).append_metrics(MetricLine(step=5, time_ms=1, values={"policy/entropy": 0.5}))
+    assert home.now(live).step == 5
+    assert home.series(live).series("policy/entropy").steps[-1] == 5
+    with Store.open(folder) as store:
+        store.finish(live.id, live.token, {"status": "succeeded"})
+    assert home.study("made-up") is before
+    seconds[0] += 1
+    after = home.study("made-up")
+    assert after.counts == {RunState.SUCCEEDED: 8, RunState.QUEUED: 1}
+    assert after.ended != before.ended
+    assert after.seconds(live) > 0
+    home.close()
+
+
+def test_a_home_folder_may_come_later(tmp_path, new_folder):
+    """The dashboard can be started before the first study, and shows it once it is there."""
+    seconds = [0.0]
+    home = Home(tmp_path / "home", clock=lambda: seconds[0])
+    assert home.empty
+    new_folder()
+    assert not home.empty
+    assert [e.name for e in home.studies()] == ["made-up"]
+    home.close()
+
+
+def test_what_is_not_there_is_named(home):
+    """Unknown studies and runs, and digits that could be several, are told apart from faults."""
+    with pytest.raises(NotThere, match="made-up"):
+        home.study("other")
+    study = home.study("made-up")
+    run = study.runs[0]
+    assert home.find_run(study, run.fingerprint[:12]) == run
+    for digits in ("", run.fingerprint[:3], "zzzzzzzz", "../../etc"):
+        with pytest.raises(NotThere):
+            home.find_run(study, digits)
+
+
+def test_a_verdict_is_read_with_its_findings(home):
+    """The lamp of a run is that of its `health.json`, and grey where there is none."""
+    sick, well = home.study("made-up").runs[:2]
+    assert (home.now(sick).lamp, home.now(sick).findings[0]["step_onset"]) == ("critical", 2)
+    assert home.now(well).lamp == "unknown"
+
+
+def test_reports_are_built_beside_and_again_when_results_come(folder):
+    """A page gets the last report at once, and the next one after it is done; trouble is told, and tried again."""
+    made = []
+
+    def make(where, study):
+        made.append((where, study))
+        return Built(model=None, spreads=(), seconds=0.0)  # type: ignore[arg-type]
+
+    reports = Reports(folder, make)
+    assert reports.of("s", 1, None).current
+    assert reports.of("s", 1).current
+    assert len(made) == 1
+    assert reports.of("s", 2, None).current
+    assert len(made) == 2
