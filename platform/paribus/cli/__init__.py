@@ -54,11 +54,10 @@ class _LazyGroup(click.Group):
 
 
 def _outside(name: str) -> click.Command:
-    found = entry_points(group=GROUP, name=name)
-    if not found:
-        raise MissingExtra(name, f"`paribus {name}`")
-    command: click.Command = next(iter(found)).load()
-    return command
+    for entry in entry_points(group=GROUP, name=name):
+        command: click.Command = entry.load()
+        return command
+    raise MissingExtra(name, f"`paribus {name}`")
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
