@@ -28,7 +28,15 @@ from paribus.schedule.holder import Holder, holder_of
 from paribus.store.budget import UNITS
 from paribus.store.database import FILE, database_url
 from paribus.store.reader import Reader
-from paribus.store.records import AttemptRecord, BudgetRecord, DeviceRecord, RunRecord, StudyEntry, StudyRecord
+from paribus.store.records import (
+    AttemptRecord,
+    BudgetRecord,
+    DeviceRecord,
+    LeaseRecord,
+    RunRecord,
+    StudyEntry,
+    StudyRecord,
+)
 from paribus.store.states import RunState
 from paribus.track.folder import SHORT, Evaluation, MetricLine, RunFolder, parse_metric_line, read_json
 from paribus.track.rollup import RunSeries
@@ -252,6 +260,10 @@ class Home:
     def live_attempts(self) -> tuple[AttemptRecord, ...]:
         """Return the attempts that hold a run now, of all studies."""
         return self.reader().live_attempts()
+
+    def leases(self) -> tuple[LeaseRecord, ...]:
+        """Return what these attempts hold of GPUs."""
+        return self.reader().leases()
 
     def holder(self) -> Holder | None:
         """Return the process of this machine that starts runs here; ``None`` if there is none."""

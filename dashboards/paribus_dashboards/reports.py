@@ -32,7 +32,7 @@ class Spread:
     Attributes:
         label: the arm.
         n: pairs of seeds so far, or seeds of the arm.
-        sd: standard deviation of the paired differences, or of one arm's scores; ``None`` below two.
+        sd: standard deviation of the paired differences, or of one arm's scores; ``None`` below two seeds.
         paired: whether seeds are paired.
     """
 
@@ -86,7 +86,7 @@ def build(folder: Path, study: str) -> Built:
         Spread(
             label=analysis.label(arm),
             n=effect.estimate.n if effect else 0,
-            sd=(effect.estimate.sd or None) if effect and effect.estimate.n > 1 else None,
+            sd=effect.estimate.sd if effect else None,
             paired=data.plan.paired,
         )
         for arm, effect in analysis.to_base.items()

@@ -79,7 +79,7 @@ class Page:
 
     def address(self, study: str) -> str:
         """Return where the page of a study is."""
-        return f"/study/{quote(study, safe='')}" + (f"/{self.key}" if self.key else "")
+        return f"/study/{quoted(study)}" + (f"/{self.key}" if self.key else "")
 
 
 @cache
@@ -156,7 +156,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {"asset": asset_address, "lamp": LAMPS}
-    made.filters |= {"path": lambda text: quote(str(text), safe="")}
+    made.filters |= {"path": quoted, "words": state_words}
     return dressed(made)
 
 
@@ -168,6 +168,16 @@ LAMPS: Mapping[str, tuple[str, str]] = {
     "not_applicable": ("–", "not applicable"),
 }
 """Lamp to its shape and its word; the colour is in the style sheet, as ``.lamp.warn``."""
+
+
+def quoted(text: str) -> str:
+    """Return a name as a part of an address."""
+    return quote(text, safe="")
+
+
+def state_words(state: str) -> str:
+    """Return the state of a run in small letters."""
+    return state.lower().replace("_", " ")
 
 
 def asset_address(name: str) -> str:

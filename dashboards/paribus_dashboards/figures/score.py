@@ -12,6 +12,9 @@ from paribus_dashboards.figures.style import MOST_LINES, Json, Style, axes, band
 MIN_BAND = 3
 """Seeds below which there is no band."""
 
+DETAILED = 6
+"""Arms above which bands and single seeds would hide each other; whoever compares arms chooses some."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArmCurves:
@@ -29,7 +32,7 @@ class ArmCurves:
 
 
 def score_figure(arms: Sequence[ArmCurves], x_label: str, y_label: str) -> Json:
-    """Return the chart; a mean ends where the first of its seeds does, and each seed is a thin line beside it.
+    """Return the chart; a mean ends where the first of its seeds does, and few arms have their seeds beside it.
 
     Args:
         arms: at most :data:`~paribus_dashboards.figures.style.MOST_LINES` are drawn, the first ones.
@@ -37,7 +40,7 @@ def score_figure(arms: Sequence[ArmCurves], x_label: str, y_label: str) -> Json:
         y_label: what is on the y axis, with its unit.
     """
     shown = arms[:MOST_LINES]
-    single = sum(len(arm.seeds) for arm in shown) <= MOST_LINES
+    detailed = len(shown) <= DETAILED
     bands, lines, thin = [], [], []
     for arm in shown:
         seeds = [s for s in arm.seeds if s]
@@ -46,12 +49,12 @@ def score_figure(arms: Sequence[ArmCurves], x_label: str, y_label: str) -> Json:
         steps = sorted(set.intersection(*(set(s) for s in seeds)))
         rows = [[s[step] for step in steps] for s in seeds]
         mean = [fmean(values) for values in zip(*rows, strict=True)]
-        if len(seeds) >= MIN_BAND and steps:
+        if detailed and len(seeds) >= MIN_BAND and steps:
             mean, low, high = t_band(rows)
             bands.append(band(arm.label, steps, low, high, arm.style))
         note = f"mean, n={len(seeds)}"
         lines.append(line(arm.label, steps, mean, arm.style, note=note, mode="lines+markers", marker={"size": 4}))
-        if single and len(seeds) > 1:
+        if detailed and len(seeds) > 1:
             thin += [
                 line(arm.label, [*s], [*s.values()], arm.style, width=1, opacity=0.35, hoverinfo="skip") for s in seeds
             ]

@@ -13,14 +13,15 @@ from starlette.responses import Response
 
 from paribus.health.finding import Lamp
 from paribus.store.records import RunRecord
-from paribus.store.states import LIVE
+from paribus.store.states import LIVE, RunState
 from paribus.study.plan import Arm
 from paribus.track.folder import SHORT
 from paribus.track.metrics import find_metric
 from paribus_dashboards.figures.score import ArmCurves, score_figure
 from paribus_dashboards.figures.style import Style, arm_styles
 from paribus_dashboards.home import Home, Points, RunNow, StudyNow
-from paribus_dashboards.web import Page, answer, home_of, render
+from paribus_dashboards.precision import precision
+from paribus_dashboards.web import LAMPS, Page, answer, home_of, render
 from paribus_dashboards.words import hours
 
 SPARK_S = 0.4
@@ -30,6 +31,13 @@ SPARK_POINTS, SPARK_WIDTH, SPARK_HEIGHT = 32, 96.0, 22.0
 """Points of a sparkline at most, and its size in its own units."""
 
 
+FILTERS = {
+    "state": tuple((s.lower(), s.lower().replace("_", " ")) for s in RunState if s is not RunState.PLANNED),
+    "lamp": tuple((name, word) for name, (_, word) in LAMPS.items() if name != "not_applicable"),
+}
+"""What tiles can be filtered by: name in the address to values and their words."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tile:
     """One run.
@@ -37,7 +45,7 @@ class Tile:
     Attributes:
         run: first digits of its fingerprint.
         seed: its seed.
-        state: its state in words.
+        state: its state.
         lamp: its verdict so far.
         detector: the worst finding.
         step: newest step.
@@ -50,7 +58,7 @@ class Tile:
 
     run: str
     seed: int
-    state: str
+    state: RunState
     lamp: Lamp
     detector: str
     step: int
@@ -79,7 +87,7 @@ class BoardView:
         question: what the study asks.
         columns: what stands above the tiles: seeds, or numbers where arms do not share them.
         rows: one an arm, the base first.
-        states: number of runs by state in words.
+        states: number of runs by state.
         lamps: number of runs by lamp.
         score: what the sparklines show.
         low: lowest score of any run, the lower edge of all sparklines; ``None`` without one.
@@ -93,7 +101,7 @@ class BoardView:
     question: str
     columns: tuple[str, ...]
     rows: tuple[ArmRow, ...]
-    states: Mapping[str, int]
+    states: Mapping[RunState, int]
     lamps: Mapping[Lamp, int]
     score: str
     low: float | None
@@ -134,7 +142,7 @@ def view(study: StudyNow, now: Mapping[str, RunNow], scores: Mapping[str, Points
         question=plan.question,
         columns=columns,
         rows=tuple(rows),
-        states=Counter(state_words(r) for r in study.runs),
+        states=study.counts,
         lamps=Counter(now[r.fingerprint].lamp for r in study.runs),
         score=metric.label if metric else plan.evaluate.primary_metric,
         low=edges[0] if edges else None,
@@ -153,7 +161,7 @@ def _tile(
     return Tile(
         run=run.fingerprint[:SHORT],
         seed=run.seed,
-        state=state_words(run),
+        state=run.state,
         lamp=now.lamp,
         detector=now.detector,
         step=now.step,
@@ -172,11 +180,6 @@ def spark(points: Points, steps: int, low: float, high: float) -> str:
     scale = (SPARK_HEIGHT - 2) / (high - low) if high > low else 0.0
     across = SPARK_WIDTH / max(steps, points[-1][0], 1)
     return " ".join(f"{x * across:.1f},{SPARK_HEIGHT - 1 - (y - low) * scale:.1f}" for x, y in points)
-
-
-def state_words(run: RunRecord) -> str:
-    """Return the state of a run in small letters."""
-    return run.state.lower().replace("_", " ")
 
 
 def _cost(study: StudyNow, runs: Sequence[RunRecord]) -> str:
@@ -222,7 +225,8 @@ def ladder(request: Request, study: str) -> Response:
     """Show the main tables of the report as they stand, for polling."""
     home = home_of(request)
     report = home.report(home.study(study))
-    return render(request, "board_ladder.html", None, study, report=report)
+    needed = precision(report.built.spreads) if report.built else None
+    return render(request, "board_ladder.html", None, study, report=report, needed=needed)
 
 
 @router.get("/data/study/{study}/score.json")
@@ -250,7 +254,7 @@ def _render(request: Request, study: str, template: str, shown: Page | None) -> 
     now = home.study(study)
     scores, more = read_scores(home, now)
     found = view(now, {r.fingerprint: home.now(r) for r in now.runs}, scores)
-    return render(request, template, shown, study, view=found, more=more, report=None)
+    return render(request, template, shown, study, view=found, more=more, report=None, filters=FILTERS)
 
 
 page = Page(key="", title="Board", place=0, router=router)

@@ -57,7 +57,15 @@
     }
   };
 
-  // one button an arm: pressed while it is shown
+  // ---- legends: one button an arm, pressed while it is shown; in a .figure one legend for all its charts ----
+
+  const swatch = (line) => {
+    const made = document.createElement("span");
+    made.className = `swatch ${line.dash || "solid"}`;
+    made.style.setProperty("--swatch", line.color);
+    return made;
+  };
+
   const legend = (element, figure, off) => {
     const names = new Map();
     for (const t of figure.data) if (t.name && t.line?.color && t.hoverinfo !== "skip") names.set(t.name, t.line);
@@ -67,24 +75,32 @@
       bar.className = "legend";
       element.before(bar);
     }
-    if (bar.dataset.names === [...names.keys()].join("\n")) return;
-    bar.dataset.names = [...names.keys()].join("\n");
+    const known = [...names.keys()].join("\n");
+    if (bar.dataset.names === known) return;
+    bar.dataset.names = known;
     bar.replaceChildren(...[...names].map(([name, line]) => {
       const button = document.createElement("button");
       button.type = "button";
+      button.dataset.arm = name;
       button.setAttribute("aria-pressed", String(!off.has(name)));
-      const swatch = document.createElement("span");
-      swatch.className = `swatch ${line.dash || "solid"}`;
-      swatch.style.setProperty("--swatch", line.color);
-      button.append(swatch, new DOMParser().parseFromString(name, "text/html").body.textContent);
-      button.addEventListener("click", () => {
-        if (!off.delete(name)) off.add(name);
-        button.setAttribute("aria-pressed", String(!off.has(name)));
-        show(element);
-      });
+      button.append(swatch(line), new DOMParser().parseFromString(name, "text/html").body.textContent);
       return button;
     }));
   };
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest(".legend button[data-arm]");
+    if (!button) return;
+    const shown = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(shown));
+    const charts = button.closest(".figure")?.querySelectorAll(".chart") || [button.closest(".legend").nextElementSibling];
+    for (const element of charts) {
+      const state = drawn.get(element) || { off: new Set() };
+      drawn.set(element, state);
+      shown ? state.off.delete(button.dataset.arm) : state.off.add(button.dataset.arm);
+      if (element.dataset.drawn) show(element);
+    }
+  });
 
   // ---- zoom: the range is in the address of the page, and finer points are asked for ----
 

@@ -6,7 +6,6 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -26,20 +25,29 @@ def to_html(model: ReportModel, script: str | None) -> str:
         model: what is printed.
         script: plotly's script; ``None``: the page has no figures and says how to get them.
     """
-    values: Mapping[str, Any] = {
-        "model": model,
-        "main": [t for t in model.tables if t.main],
-        "more": [t for t in model.tables if not t.main],
-        "figures": [f for f in model.figures if script or f.matrices],
-        "titles": {t.key: t.title for t in model.tables},
-        "plots": _embedded(_plots(model)) if script else "",
+    values = body_values(model, figures=bool(script)) | {
+        "drawn": lambda key: Markup('class="plot" data-plot="{}"').format(key),
+        "root": "",
+        "plots": _embedded(plots(model)) if script else "",
         "script": _packed(script) if script else "",
-        "legend": legend,
     }
     return _environment().get_template("report.html.j2").render(values)
 
 
-def _plots(model: ReportModel) -> dict[str, Json]:
+def body_values(model: ReportModel, *, figures: bool = True) -> dict[str, Any]:
+    """Return what ``body.html.j2`` asks for, beside ``drawn`` and ``root``, the folder of the templates."""
+    return {
+        "model": model,
+        "main": [t for t in model.tables if t.main],
+        "more": [t for t in model.tables if not t.main],
+        "figures": [f for f in model.figures if figures or f.matrices],
+        "titles": {t.key: t.title for t in model.tables},
+        "drawable": figures,
+        "legend": legend,
+    }
+
+
+def plots(model: ReportModel) -> dict[str, Json]:
     """Return key to plotly figure, for all panels and forests."""
     found: dict[str, Json] = {}
     for figure in model.figures:

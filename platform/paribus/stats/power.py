@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from paribus.stats.compare import ALPHA
+from paribus.stats.intervals import LEVEL
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,6 +88,32 @@ def seeds_needed(difference: float, sd: float, *, paired: bool, alpha: float = A
         enough = power(difference / sd, middle, paired=paired, alpha=alpha) >= POWER
         low, high = (low, middle) if enough else (middle, high)
     return high
+
+
+def seeds_for_width(half: float, sd: float, *, paired: bool, level: float = LEVEL) -> int | None:
+    """Return the seeds an arm at which the t interval of a difference reaches so far to each side, at this spread.
+
+    Args:
+        half: half the length of the interval.
+        sd: standard deviation of the paired differences, or of one arm's scores.
+        paired: whether seeds are paired.
+        level: confidence level.
+
+    Returns:
+        2 to 100; ``None`` for more than 100.
+
+    Raises:
+        ValueError: one of the numbers is not positive.
+    """
+    from scipy import special
+
+    if not (half > 0 and sd > 0):
+        raise ValueError(f"positive numbers are needed, got half = {half}, sd = {sd}")
+    for n in range(2, CAP + 1):
+        df, se = (n - 1, sd / math.sqrt(n)) if paired else (2 * (n - 1), sd * math.sqrt(2 / n))
+        if float(special.stdtrit(df, (1 + level) / 2)) * se <= half:
+            return n
+    return None
 
 
 def detectable_effect(n: int, sd: float, *, paired: bool, alpha: float = ALPHA) -> float:

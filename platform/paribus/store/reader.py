@@ -21,6 +21,7 @@ from paribus.store.records import (
     BudgetRecord,
     DeviceRecord,
     EventRecord,
+    LeaseRecord,
     ResultRecord,
     RunRecord,
     Shipment,
@@ -273,6 +274,17 @@ class Reader:
         """Return the devices of a host, or of all."""
         with self.database.read() as connection:
             return devices_of(connection, host)
+
+    def leases(self) -> tuple[LeaseRecord, ...]:
+        """Return what the attempts that have not ended hold of GPUs."""
+        query = (
+            sa.select(*(t.lease.c[name] for name in LeaseRecord.__dataclass_fields__))
+            .join(t.attempt, sa.and_(t.attempt.c.run_id == t.lease.c.run_id, t.attempt.c.token == t.lease.c.token))
+            .where(t.attempt.c.ended_at.is_(None))
+            .order_by(t.lease.c.run_id, t.lease.c.device_id)
+        )
+        with self.database.read() as connection:
+            return tuple(LeaseRecord(**row._mapping) for row in connection.execute(query))
 
     def now(self) -> float:
         """Return the time on the database's clock, seconds since 1970."""

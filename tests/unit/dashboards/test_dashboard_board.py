@@ -27,13 +27,13 @@ def test_the_board_has_a_tile_for_each_run(home):
     assert not more
     assert found.columns == ("0", "1", "2")
     assert [row.label for row in found.rows] == ["base", "+ clip_higher", "+ soft_overlong"]
-    assert found.states == {"succeeded": 7, "running": 1, "queued": 1}
+    assert found.states == {"SUCCEEDED": 7, "RUNNING": 1, "QUEUED": 1}
     assert (found.ended, found.runs) == (7, 9)
     first, live, waiting = found.rows[0].tiles[0], found.rows[1].tiles[2], found.rows[2].tiles[2]
     assert (first.lamp, first.detector, first.step, first.steps) == ("critical", "entropy_collapse", 8, 40)
     assert len(first.spark.split()) == 5
-    assert (live.state, live.step) == ("running", 4)
-    assert (waiting.state, waiting.step, waiting.spark, waiting.last) == ("queued", 0, "", None)
+    assert (live.state, live.step) == ("RUNNING", 4)
+    assert (waiting.state, waiting.step, waiting.spark, waiting.last) == ("QUEUED", 0, "", None)
 
 
 def test_a_sparkline_stays_in_its_box():
