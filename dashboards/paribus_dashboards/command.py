@@ -20,6 +20,13 @@ NEEDS = ("fastapi", "uvicorn", "plotly")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any that is free.")
 @click.option("--token-env", metavar="NAME", help="Environment variable that holds the token.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds the token.")
+@click.option(
+    "--export",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.html",
+    help="Write all pages into one file that needs no network, and serve nothing.",
+)
 def command(
     folder: Path | None,
     studies: tuple[str, ...],
@@ -27,6 +34,7 @@ def command(
     port: int,
     token_env: str | None,
     token_file: Path | None,
+    file: Path | None,
 ) -> None:
     """Look at the studies in a browser, before, while and after they train.
 
@@ -40,8 +48,14 @@ def command(
     from paribus_dashboards.access import access_for
     from paribus_dashboards.home import Home
 
-    access = access_for(host, token_env, token_file)
     shown = Home(folder or home(), studies)
+    if file is not None:
+        from paribus_dashboards.export import export
+
+        size = export(shown, file)
+        click.echo(f"{file}  ({size / 1e6:.1f} MB)")
+        return
+    access = access_for(host, token_env, token_file)
     from paribus_dashboards.serve import listen, serve
 
     socket = listen(host, port)

@@ -42,7 +42,7 @@ from paribus.track.folder import SHORT, Evaluation, MetricLine, RunFolder, parse
 from paribus.track.rollup import RunSeries
 from paribus.track.series import Series
 from paribus_dashboards.cache import Kept
-from paribus_dashboards.reports import Built, Report, Reports, build_apart
+from paribus_dashboards.reports import WAIT_S, Built, Report, Reports, build_apart
 
 FRESH_S = 1.0
 """Seconds for which a state of the store is shown."""
@@ -238,15 +238,14 @@ class Home:
             raise NotThere(f"no run of `{study.record.name}` has a fingerprint that begins with `{digits[:SHORT]}`")
         return found[0]
 
-    def report(self, study: StudyNow, *, wait: bool = False) -> Report:
+    def report(self, study: StudyNow, *, wait_s: float | None = WAIT_S) -> Report:
         """Return the report of a study as far as it is built; another process builds it.
 
         Args:
             study: the study.
-            wait: until all results that there are have entered it.
+            wait_s: seconds to wait where there is none yet; ``None``: until all results have entered it.
         """
-        name = study.record.name
-        return self.reports.of(name, study.ended, None) if wait else self.reports.of(name, study.ended)
+        return self.reports.of(study.record.name, study.ended, wait_s)
 
     def budgets(self, name: str) -> tuple[BudgetRecord, ...]:
         """Return what a study may spend and has spent, in each unit that it uses or has a cap in."""

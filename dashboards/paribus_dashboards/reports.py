@@ -138,24 +138,24 @@ class Reports:
         self._lock = threading.Lock()
         self._states: dict[str, _State] = {}
 
-    def of(self, study: str, stamp: Hashable, wait: float | None = WAIT_S) -> Report:
+    def of(self, study: str, stamp: Hashable, wait_s: float | None = WAIT_S) -> Report:
         """Return a study's report as far as it is known; has a newer one built if results came since.
 
         Args:
             study: its name.
             stamp: what the report depends on (:attr:`~paribus_dashboards.home.StudyNow.ended`).
-            wait: seconds to wait if there is none yet; ``None``: until it is current.
+            wait_s: seconds to wait if there is none yet; ``None``: until it is current.
         """
         with self._lock:
             state = self._states.setdefault(study, _State())
-            due = wait is None or time.monotonic() >= state.rest_until
+            due = wait_s is None or time.monotonic() >= state.rest_until
             if state.stamp != stamp and state.done.is_set() and (due or state.built is None):
                 state.done.clear()
                 threading.Thread(target=self._build, args=(study, stamp, state), daemon=True).start()
-        if wait is None:
+        if wait_s is None:
             state.done.wait()
         elif state.built is None:
-            state.done.wait(wait)
+            state.done.wait(wait_s)
         return Report(built=state.built, current=state.stamp == stamp, trouble=state.trouble)
 
     def _build(self, study: str, stamp: Hashable, state: _State) -> None:

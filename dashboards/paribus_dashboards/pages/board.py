@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -21,6 +22,7 @@ from paribus_dashboards.figures.score import ArmCurves, score_figure
 from paribus_dashboards.figures.style import Style, arm_styles
 from paribus_dashboards.home import Home, Points, RunNow, StudyNow
 from paribus_dashboards.precision import precision
+from paribus_dashboards.reports import Report
 from paribus_dashboards.web import LAMPS, Page, answer, home_of, render
 from paribus_dashboards.words import hours
 
@@ -85,6 +87,7 @@ class BoardView:
 
     Attributes:
         question: what the study asks.
+        column: what a column is: ``seed`` or ``run``.
         columns: what stands above the tiles: seeds, or numbers where arms do not share them.
         rows: one an arm, the base first.
         states: number of runs by state.
@@ -99,6 +102,7 @@ class BoardView:
     """
 
     question: str
+    column: str
     columns: tuple[str, ...]
     rows: tuple[ArmRow, ...]
     states: Mapping[RunState, int]
@@ -140,6 +144,7 @@ def view(study: StudyNow, now: Mapping[str, RunNow], scores: Mapping[str, Points
     metric = find_metric(plan.evaluate.primary_metric)
     return BoardView(
         question=plan.question,
+        column="seed" if shared else "run",
         columns=columns,
         rows=tuple(rows),
         states=study.counts,
@@ -224,9 +229,11 @@ def tiles(request: Request, study: str) -> Response:
 def ladder(request: Request, study: str) -> Response:
     """Show the main tables of the report as they stand, for polling."""
     home = home_of(request)
-    report = home.report(home.study(study))
-    needed = precision(report.built.spreads) if report.built else None
-    return render(request, "board_ladder.html", None, study, report=report, needed=needed)
+    return render(request, "board_ladder.html", None, study, **_ladder(home.report(home.study(study))))
+
+
+def _ladder(report: Report) -> dict[str, Any]:
+    return {"report": report, "needed": precision(report.built.spreads) if report.built else None}
 
 
 @router.get("/data/study/{study}/score.json")
@@ -254,7 +261,9 @@ def _render(request: Request, study: str, template: str, shown: Page | None) -> 
     now = home.study(study)
     scores, more = read_scores(home, now)
     found = view(now, {r.fingerprint: home.now(r) for r in now.runs}, scores)
-    return render(request, template, shown, study, view=found, more=more, report=None, filters=FILTERS)
+    return render(
+        request, template, shown, study, view=found, more=more, filters=FILTERS, **_ladder(home.report(now, wait_s=0))
+    )
 
 
 page = Page(key="", title="Board", place=0, router=router)

@@ -243,7 +243,7 @@ def _budget(study: StudyNow, b: BudgetRecord) -> Budget:
         expected=None if expected is None else expected / 3600,
         forecast=None if forecast is None else forecast / 3600,
         enough=b.allows_another,
-        course=course([*began, *ends], study.at),
+        course=course([*began, *ends], study.at if len(ends) < len(mine) else 0.0),
     )
 
 

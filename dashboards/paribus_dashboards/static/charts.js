@@ -8,6 +8,7 @@
 
   const loaded = () => {
     if (window.Plotly) return Promise.resolve();
+    if (window.PARIBUS_PLOTLY) return window.PARIBUS_PLOTLY();
     plotly ??= new Promise((done, failed) => {
       const script = document.createElement("script");
       script.src = plotlyAt;

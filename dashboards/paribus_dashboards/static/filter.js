@@ -10,7 +10,7 @@
 
   const apply = (form) => {
     const wanted = [...new FormData(form)].filter(([, value]) => value);
-    const inside = document.getElementById(form.dataset.filter);
+    const inside = form.parentElement.querySelector(`#${form.dataset.filter}`);
     let shown = 0;
     for (const group of inside.querySelectorAll("[data-filterable-group]")) {
       let some = false;
@@ -26,7 +26,7 @@
   };
 
   const fromAddress = (form) => {
-    const found = query();
+    const found = form.closest("[hidden]") ? new URLSearchParams() : query();
     for (const field of form.elements) if (field.name) field.value = found.get(field.name) || "";
     apply(form);
   };

@@ -23,13 +23,13 @@
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, select, textarea, [contenteditable]");
     if (typing || event.ctrlKey || event.metaKey || event.altKey || help.open) return;
-    const links = [...document.querySelectorAll("header nav a")];
+    const links = [...document.querySelectorAll("header nav a")].filter(visible);
     const action = actions[event.key] || (/^[1-9]$/.test(event.key) && links[event.key - 1] && (() => links[event.key - 1].click()));
     if (!action) return;
     event.preventDefault();
     action();
   });
-  document.querySelector(".help-button").addEventListener("click", () => help.showModal());
+  document.addEventListener("click", (event) => { if (event.target.closest(".help-button")) help.showModal(); });
 
   // forms that choose: a change is enough, and what is empty stays out of the address
   document.addEventListener("change", (event) => {

@@ -1,5 +1,5 @@
 // Parts that are asked for again: <div data-poll="/..." data-every="5">. What has not changed costs a 304 and no redraw.
-// data-first: ask at once. data-part="#id": take this part of the answer. data-again="1" inside: ask again after so many seconds.
+// data-part="#id": take this part of the answer. data-again="1" inside: ask again after so many seconds.
 (() => {
   if (window.PARIBUS_DATA) return;
   const away = document.querySelector(".away");
@@ -60,7 +60,7 @@
   const tick = () => {
     if (document.hidden) return;
     for (const element of document.querySelectorAll("[data-poll]")) {
-      if (!states.has(element)) states.set(element, { tag: null, busy: false, next: element.dataset.first ? 0 : Date.now() + due(element) });
+      if (!states.has(element)) states.set(element, { tag: null, busy: false, next: Date.now() + due(element) });
       const state = states.get(element);
       if (!state.busy && Date.now() >= state.next) poll(element);
     }

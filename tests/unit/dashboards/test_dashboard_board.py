@@ -45,7 +45,7 @@ def test_a_sparkline_stays_in_its_box():
 
 def test_pages_answer_304_to_who_has_them(client):
     """What has not changed costs a tag, no page."""
-    for address in (BOARD, f"{BOARD}/tiles", "/data/study/made-up/score.json"):
+    for address in ("/", "/data/study/made-up/score.json"):
         first = client.get(address)
         assert first.status_code == 200
         again = client.get(address, headers={"if-none-match": first.headers["etag"]})
@@ -64,7 +64,7 @@ def test_every_address_on_the_board_is_answered(client):
 
 def test_the_ladder_is_that_of_the_report(client, home):
     """The table on the board is the report's own."""
-    home.report(home.study("made-up"), wait=True)
+    home.report(home.study("made-up"), wait_s=None)
     shown = client.get(f"{BOARD}/ladder").text
     assert "incomplete: 7 of 9 runs ended" in shown
     assert "+ clip_higher" in shown

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from paribus.stats.compare import holm
-from paribus.stats.power import CAP, POWER, detectable_effect, power, seeds_needed
+from paribus.stats.power import CAP, POWER, detectable_effect, power, seeds_for_width, seeds_needed
 
 
 def test_holm_hand_value() -> None:
@@ -84,3 +84,19 @@ def test_no_spread_is_refused() -> None:
         seeds_needed(1.0, 0.0, paired=True)
     with pytest.raises(ValueError, match="two seeds"):
         detectable_effect(1, 1.0, paired=True)
+
+
+@given(st.floats(0.05, 10), st.booleans())
+def test_seeds_for_a_width_are_the_fewest(half: float, paired: bool) -> None:
+    """With the returned seeds the t interval is narrow enough, with one less it is not."""
+
+    def reach(n: int) -> float:
+        df, se = (n - 1, n**-0.5) if paired else (2 * (n - 1), (2 / n) ** 0.5)
+        return float(stats.t.ppf(0.975, df) * se)
+
+    n = seeds_for_width(half, 1.0, paired=paired)
+    if n is None:
+        assert reach(CAP) > half
+        return
+    assert reach(n) <= half + 1e-9
+    assert n == 2 or reach(n - 1) > half

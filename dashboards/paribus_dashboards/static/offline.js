@@ -1,0 +1,39 @@
+// The pages as one file: data and plotly are unpacked when they are asked for, and the hash of the address says which page is shown.
+(() => {
+  const unpacked = async (id) => {
+    const packed = Uint8Array.from(atob(document.getElementById(id).textContent.trim()), (c) => c.charCodeAt(0));
+    return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
+
+  let data = null;
+  window.PARIBUS_DATA = async (at) => {
+    data ??= unpacked("data").then(JSON.parse);
+    const found = (await data)[at];
+    if (!found) throw new Error(`not in this file: ${at}`);
+    return found;
+  };
+
+  let plotly = null;
+  window.PARIBUS_PLOTLY = () => (plotly ??= unpacked("plotly").then((text) => {
+    const script = document.createElement("script");
+    script.textContent = text;
+    document.head.append(script);
+  }));
+
+  const pages = [...document.querySelectorAll(".page")];
+  const first = pages.length > 1 && pages.filter((p) => p.querySelector("nav")).every((p, _, all) => p.querySelector(".study-name").textContent === all[0].querySelector(".study-name").textContent)
+    ? pages[1] : pages[0]; // a single study begins with its board
+
+  const route = () => {
+    const at = location.hash.slice(1);
+    const plain = at.split("?")[0];
+    const page = pages.find((p) => p.dataset.at === at) || pages.find((p) => p.dataset.at === plain) || first;
+    if (!page.hidden) return;
+    for (const p of pages) p.hidden = p !== page;
+    document.title = page.dataset.title;
+    scrollTo(0, 0);
+  };
+  addEventListener("hashchange", route);
+  addEventListener("popstate", route);
+  route();
+})();
