@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,mlflow,figures,search]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,mlflow,figures,search,dashboard]" --group dev
 	@touch $@
 
 quickstart: $(STAMP) ## run the quickstart study on two CPU cores and print its report
