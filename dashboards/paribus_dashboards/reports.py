@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -103,7 +104,12 @@ def build_apart(folder: Path, study: str) -> Built:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(sender, folder, study), daemon=True)
-    process.start()
+    resource_tracker.ensure_running()  # which unblocks the signal again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for the server, which ends it
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     sender.close()
     try:
         found: Built | str = receiver.recv()
@@ -117,7 +123,6 @@ def build_apart(folder: Path, study: str) -> Built:
 
 
 def _work(sender: Connection, folder: Path, study: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever ends the server ends this process
     try:
         sender.send(build(folder, study))
     except ParibusError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import suppress
 
@@ -21,8 +22,9 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         made = socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise DashboardError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}. Is another dashboard running there? "
+            f"cannot listen on {host} port {port}: {reason}. Is another dashboard running there? "
             "Choose another port with --port, or --port 0 for any that is free."
         ) from error
     made.set_inheritable(False)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from paribus.errors import DashboardError
+from paribus.cli import paribus as group
+from paribus.errors import DashboardError, MissingExtra
 from paribus_dashboards.command import command
 from paribus_dashboards.figures.score import ArmCurves, score_figure
 from paribus_dashboards.figures.style import Style, arm_styles
@@ -105,6 +107,16 @@ def test_the_command_refuses_what_is_unsafe(arguments, tmp_path):
     done = CliRunner().invoke(command, ["--home", str(tmp_path), *arguments])
     assert done.exit_code != 0
     assert isinstance(done.exception, DashboardError | SystemExit)
+
+
+def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
+    """Neither a missing entry point nor a missing package is a traceback."""
+    monkeypatch.setattr("paribus.cli.entry_points", lambda **_: ())
+    with pytest.raises(MissingExtra, match=r"paribus\[dashboard\]"):
+        group.get_command(click.Context(group), "dashboard")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    done = CliRunner().invoke(command, [])
+    assert isinstance(done.exception, MissingExtra)
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_remedy():
