@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from paribus.errors import ParibusError
 from paribus_dashboards.access import Access, Guard
 from paribus_dashboards.assets import asset
 from paribus_dashboards.home import Home, NotThere
+from paribus_dashboards.mirror import address_of
 from paribus_dashboards.web import home_of, pages, render
 
 
@@ -32,6 +33,7 @@ def make_app(home: Home, *, access: Access) -> FastAPI:
     app.get("/")(_start)
     app.get("/alive")(_alive)
     app.get("/static/{name}")(_static)
+    app.get("/study/{study}/mlflow")(_mlflow)
     for page in pages():
         app.include_router(page.router)
     return app
@@ -42,6 +44,14 @@ def _start(request: Request) -> Response:
     home = home_of(request)
     rows = [] if home.empty else [(e, home.study(e.name).counts) for e in reversed(home.studies())]
     return render(request, "studies.html", rows=rows, empty=home.empty, holder=home.holder())
+
+
+def _mlflow(request: Request, study: str, run: str = "") -> Response:
+    """Lead to a study, or to a run whose fingerprint begins with these digits, in MLflow."""
+    home = home_of(request)
+    now = home.study(study)
+    whole = home.find_run(now, run).fingerprint if run else ""
+    return RedirectResponse(address_of(home.folder, study, whole), headers={"cache-control": "no-store"})
 
 
 def _alive() -> Response:

@@ -54,6 +54,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from paribus_dashboards.home import Home
+from paribus_dashboards.mirror import server_of
 
 Figure = dict[str, Any]
 """``data`` and ``layout`` as plotly takes them."""
@@ -108,7 +109,14 @@ def render(request: Request, template: str, page: Page | None = None, study: str
         values: what the template asks for beside.
     """
     home = home_of(request)
-    known = {"page": page, "study": study, "pages": pages(), "query": request.query_params, "home": home.folder}
+    known = {
+        "page": page,
+        "study": study,
+        "pages": pages(),
+        "query": request.query_params,
+        "home": home.folder,
+        "mlflow": bool(server_of(home.folder)),
+    }
     text = environment().get_template(template).render(known | values)
     return _unless_known(request, text.encode(), "text/html; charset=utf-8")
 

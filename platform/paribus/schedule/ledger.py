@@ -12,6 +12,17 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS mirror (run TEXT PRIMARY KEY, identity TEXT NOT NULL, closed INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS offset (run TEXT, token INTEGER, bytes INTEGER NOT NULL, PRIMARY KEY (run, token));
 """
+_IDENTITY = "SELECT identity FROM mirror WHERE run = ?"
+
+
+def identity_of(home: Path, run: str) -> str | None:
+    """Return the identity of a run in MLflow, without waiting for the shipper; ``None`` before it has one."""
+    try:
+        with closing(sqlite3.connect(f"{(home / FILE).resolve().as_uri()}?mode=ro", uri=True, timeout=1)) as database:
+            row = database.execute(_IDENTITY, (run,)).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if row is None else str(row[0])
 
 
 class Ledger:
@@ -27,7 +38,7 @@ class Ledger:
 
     def identity(self, run: str) -> str | None:
         """Return the identity of a run in MLflow; ``None`` before it has one."""
-        row = self._database.execute("SELECT identity FROM mirror WHERE run = ?", (run,)).fetchone()
+        row = self._database.execute(_IDENTITY, (run,)).fetchone()
         return None if row is None else str(row[0])
 
     def opened(self, run: str, identity: str) -> None:
