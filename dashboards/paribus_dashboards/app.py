@@ -42,7 +42,7 @@ def make_app(home: Home, *, access: Access) -> FastAPI:
 def _start(request: Request) -> Response:
     """Show the studies."""
     home = home_of(request)
-    rows = [] if home.empty else [(e, home.study(e.name).counts) for e in reversed(home.studies())]
+    rows = [] if home.empty else [(e, home.counts(e)) for e in reversed(home.studies())]
     return render(request, "studies.html", rows=rows, empty=home.empty, holder=home.holder())
 
 

@@ -42,6 +42,12 @@ class Kept(Generic[K, V]):
                 entry.stamp, entry.made = stamp, True
             return entry.value
 
+    def known(self, key: K) -> V | None:
+        """Return the value of a key as it was made last, at once; ``None`` if it never was."""
+        with self._lock:
+            entry = self._entries.get(key)
+        return entry.value if entry is not None and entry.made else None
+
 
 class _Entry(Generic[V]):
     value: V

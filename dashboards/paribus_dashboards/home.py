@@ -227,6 +227,10 @@ class Home:
         tried = {run: tuple(found) for run, found in attempts.items()}
         return StudyNow(record=record, runs=reader.runs_of(number), attempts=tried, at=reader.now())
 
+    def counts(self, study: StudyEntry) -> Mapping[RunState, int]:
+        """Return the number of runs of a study in each state that occurs, without reading its plan."""
+        return self.reader().counts(study.id)
+
     def find_run(self, study: StudyNow, digits: str) -> RunRecord:
         """Return the run of a study whose fingerprint begins with these digits, at least six.
 
@@ -310,6 +314,10 @@ class Home:
 
         key = run.fingerprint, run.token, metric, least
         return self._points.get(key, _stamp(self.run_folder(run).metrics), read)
+
+    def known_points(self, run: RunRecord, metric: str, *, least: int) -> Points | None:
+        """Return what :meth:`points` returned last, at once; ``None`` if it was never asked."""
+        return self._points.known((run.fingerprint, run.token, metric, least))
 
     def evaluations(self, run: RunRecord) -> tuple[Evaluation, ...]:
         """Return the evaluations of a run by set and step, those that count over its attempts.

@@ -200,12 +200,15 @@ def read_scores(home: Home, study: StudyNow, most_s: float | None = SPARK_S) -> 
     metric = study.record.plan.evaluate.primary_metric
     until = None if most_s is None else time.monotonic() + most_s
     found: dict[str, Points] = {}
+    more = False
     order = sorted((r for r in study.runs if r.token), key=lambda r: r.state not in LIVE)
     for run in order:
-        if until is not None and time.monotonic() > until:
-            return found, True
-        found[run.fingerprint] = home.points(run, metric, least=SPARK_POINTS)
-    return found, False
+        late = until is not None and time.monotonic() > until
+        known = (home.known_points if late else home.points)(run, metric, least=SPARK_POINTS)
+        if known is not None:
+            found[run.fingerprint] = known
+        more |= known is None
+    return found, more
 
 
 # ---- routes ------------------------------------------------------------------------------------------

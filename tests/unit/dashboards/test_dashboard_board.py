@@ -14,6 +14,7 @@ from paribus.errors import DashboardError, MissingExtra
 from paribus_dashboards.command import command
 from paribus_dashboards.figures.score import ArmCurves, score_figure
 from paribus_dashboards.figures.style import Style, arm_styles
+from paribus_dashboards.home import Home
 from paribus_dashboards.pages.board import read_scores, spark, view
 from paribus_dashboards.serve import listen
 from paribus_dashboards.web import json_text
@@ -36,6 +37,17 @@ def test_the_board_has_a_tile_for_each_run(home):
     assert len(first.spark.split()) == 5
     assert (live.state, live.step) == ("RUNNING", 4)
     assert (waiting.state, waiting.step, waiting.spark, waiting.last) == ("QUEUED", 0, "", None)
+
+
+def test_lines_that_are_known_are_shown_even_if_there_is_no_time(folder):
+    """An answer that may take no time asks for more, and once all is known it has all of it."""
+    home = Home(folder)
+    study = home.study("made-up")
+    assert read_scores(home, study, -1) == ({}, True)
+    all_of_them = read_scores(home, study, None)
+    assert len(all_of_them[0]) == 8
+    assert read_scores(home, study, -1) == all_of_them
+    home.close()
 
 
 def test_a_sparkline_stays_in_its_box():
