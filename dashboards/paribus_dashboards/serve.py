@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from contextlib import suppress
@@ -35,9 +36,16 @@ def serve(home: Home, access: Access, listening: socket.socket) -> None:
     """Serve until the process is told to end; requests in progress have a second."""
     import uvicorn
 
+    class Server(uvicorn.Server):
+        """One that ends without a word, also while requests are broken off."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            await super().shutdown(sockets)
+
     app = make_app(home, access=access)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False, ws="none"
     )
     with suppress(KeyboardInterrupt), listening:  # the address is in the log of nobody, as it may hold the token
-        uvicorn.Server(config).run(sockets=[listening])
+        Server(config).run(sockets=[listening])
