@@ -3,7 +3,13 @@
 (() => {
   if (window.PARIBUS_DATA) return;
   const away = document.querySelector(".away");
+  const gone = away.textContent;
   const states = new WeakMap();
+
+  const tell = (text) => {
+    away.hidden = !text;
+    if (text && away.textContent !== text) away.textContent = text;
+  };
 
   const due = (element) => {
     const again = element.querySelector("[data-again]");
@@ -48,10 +54,9 @@
         state.tag = answer.headers.get("ETag");
         if (element.isConnected) swap(element, html);
       }
-      if (answer.status >= 500) throw new Error(String(answer.status));
-      away.hidden = true;
+      tell(answer.status >= 500 ? "This part cannot be shown now; the page asks again." : "");
     } catch {
-      away.hidden = false;
+      tell(gone);
     }
     state.busy = false;
     state.next = Date.now() + due(element);
