@@ -20,7 +20,8 @@ if __name__ == "__main__":
     from ray.cluster_utils import Cluster
 
     assert os.environ["RAY_AUTH_MODE"] == "token", "the tests are to show that the token is carried"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    head = {"num_cpus": 1, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": 0}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(num_cpus=2, num_gpus=2) for _ in range(2)]
     cluster.wait_for_nodes()
     file = Path(sys.argv[1])

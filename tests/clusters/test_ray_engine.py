@@ -30,6 +30,15 @@ class TestRay(EngineSuite):
         return make(slots=2)
 
 
+class TestRayJobs(EngineSuite):
+    """The conformance suite, each job a Ray Job."""
+
+    @pytest.fixture
+    def engine(self, make):
+        """An engine with two slots."""
+        return make(slots=2, launch="job")
+
+
 @pytest.fixture
 def make(ray, tmp_path):
     """Make engines whose jobs get a second's grace; all are closed at the end."""
@@ -176,6 +185,46 @@ def test_a_grace_is_never_shorter_than_the_options_say(make, tmp_path):
     assert engine.poll(["deaf"])["deaf"].state is JobState.RUNNING
     engine.cancel("deaf", 0.0)
     assert ended(engine, "deaf").exit_code == -9
+
+
+def test_a_ray_program_gets_its_workers_and_they_end_with_it(make, tmp_path):
+    """It joins the cluster with the token of its Ray Job; what it took is given back, ended gently or by force."""
+    engine = make(launch="job", cpus=0.5)
+    need = engine.need(Resources(gpus=2))
+    assert engine.capacity(need) == 2
+    for name, grace, code in (("gently", 30.0, 7), ("by force", 0.0, -9)):
+        pid, gpus = tmp_path / f"pid {name}", tmp_path / f"gpus {name}"
+        engine.submit(replace(job("ray", pid, gpus), need=need), name.replace(" ", "-"))
+        process = started(engine, name.replace(" ", "-"), pid)
+        assert set(gpus.read_text().split()) <= {"0", "1"}
+        assert free(engine) == 2
+        engine.cancel(name.replace(" ", "-"), grace)
+        assert ended(engine, name.replace(" ", "-")).exit_code == code
+        until(lambda process=process: gone(process))
+        until(lambda: free(engine) == 4)
+
+
+def test_a_ray_program_may_be_larger_than_a_node(make):
+    """It spreads over the nodes; more than all of them have is refused."""
+    engine = make(launch="job")
+    assert engine.need(Resources(gpus=3)).gpus == 3.0
+    with pytest.raises(TooLarge, match="the Ray cluster has not that"):
+        engine.need(Resources(gpus=5))
+
+
+def test_kill_9_of_a_ray_jobs_driver_leaves_no_process_and_is_told(make, tmp_path):
+    """The program dies with the entrypoint that keeps it, and the end has a reason."""
+    engine = make(launch="job")
+    engine.submit(job("fork", tmp_path / "pid", tmp_path / "grandchild"), "fork")
+    pid = started(engine, "fork", tmp_path / "pid")
+    until(lambda: (tmp_path / "grandchild").exists() and (tmp_path / "grandchild").read_text() != "")
+    keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(keeper, signal.SIGKILL)
+    status = ended(engine, "fork")
+    assert status.exit_code is None
+    assert status.reason
+    until(lambda: gone(pid) and gone(int((tmp_path / "grandchild").read_text())))
+    assert not list((tmp_path / "engine" / "ray").glob("*.order")), "the environment does not stay on the disk"
 
 
 def test_a_run_that_no_node_can_hold_is_told(make):

@@ -12,8 +12,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +24,81 @@ _TICK_S = 0.1
 _NO_PROGRAM = 127
 
 
-class Keeper:
-    """Keeps one job.
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What to start on a node.
 
-    Args:
+    Attributes:
         module: module whose ``main`` is the job.
         arguments: its arguments.
-        environment: environment of the job; the GPUs are those that Ray gave to the actor.
+        environment: environment of the job, but for what the node itself gives.
         cwd: working folder.
         log: file for what the job prints.
         note: file for its exit status.
     """
 
-    def __init__(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], cwd: str, log: str, note: str
-    ) -> None:
+    module: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    cwd: str
+    log: str
+    note: str
+
+
+def keep(order: Order, environment: Mapping[str, str], started: Callable[[int], None]) -> None:
+    """Run an order's process to its end and write its exit status into the note.
+
+    The kernel ends a process with the thread that started it, not with that thread's process: call this in a thread
+    that stays.
+
+    Args:
+        order: what to start.
+        environment: what the node adds to the order's environment.
+        started: told the process id, which is also the id of its group; 0 if it could not be started.
+    """
+    hear_of_children()
+    command = [sys.executable, "-m", "paribus.engines.launch", str(os.getpid()), order.module, *order.arguments]
+    with Path(order.log).open("ab") as file:
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**order.environment, **environment},
+                cwd=order.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        except OSError as error:
+            file.write(f"{error}\n".encode())
+            code = _NO_PROGRAM
+            started(0)
+        else:
+            started(process.pid)
+            code = process.wait()
+            signal_group(process.pid, 9)
+    write_note(Path(order.note), code)
+
+
+def write_note(note: Path, code: int) -> None:
+    """Write an exit status, whole or not at all."""
+    temporary = note.with_name(f".{note.name}.{os.getpid()}")
+    temporary.write_text(f"{code}\n")
+    temporary.replace(note)
+
+
+class Keeper:
+    """Keeps one job; its GPUs are those that Ray gave to the actor."""
+
+    def __init__(self, order: Order) -> None:
         from ray.util import get_current_placement_group
 
         self._group: Any = get_current_placement_group()
-        self._note = Path(note)
         self._pid = 0
         self._ended = False
-        started = threading.Event()
-        command = [sys.executable, "-m", "paribus.engines.launch", str(os.getpid()), module, *arguments]
-        own = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
-        keep = (command, {**environment, **own}, cwd, log, started)
-        # the kernel ends a process with the thread that started it, not with that thread's process: this one stays
-        threading.Thread(target=self._keep, args=keep, daemon=True).start()
-        started.wait()
+        self._started = threading.Event()
+        threading.Thread(target=self._keep, args=(order,), daemon=True).start()
+        self._started.wait()
 
     async def began(self) -> None:
         """Return as soon as the actor runs."""
@@ -65,35 +113,15 @@ class Keeper:
         if self._pid and not self._ended:
             signal_group(self._pid, number)
 
-    def _keep(
-        self, command: list[str], environment: dict[str, str], cwd: str, log: str, started: threading.Event
-    ) -> None:
-        hear_of_children()
-        with Path(log).open("ab") as file:
-            try:
-                process = subprocess.Popen(
-                    command,
-                    env=environment,
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                file.write(f"{error}\n".encode())
-                code = _NO_PROGRAM
-            else:
-                self._pid = process.pid
-                started.set()
-                code = process.wait()
-                signal_group(process.pid, 9)
-        temporary = self._note.with_name(f".{self._note.name}.{os.getpid()}")
-        temporary.write_text(f"{code}\n")
-        temporary.replace(self._note)
+    def _keep(self, order: Order) -> None:
+        own = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
+        keep(order, own, self._has_started)
         self._ended = True
-        started.set()
         self._free()
+
+    def _has_started(self, pid: int) -> None:
+        self._pid = pid
+        self._started.set()
 
     def _free(self) -> None:
         """Give the resources back, and so end this actor, also if no scheduler is left to do it."""

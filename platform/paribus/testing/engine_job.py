@@ -1,4 +1,4 @@
-"""The jobs of the engines' tests: ``touch``, ``exit``, ``fail``, ``sleep``, ``deaf``, ``fork``, ``tell``."""
+"""The jobs of the engines' tests: ``touch``, ``exit``, ``fail``, ``sleep``, ``deaf``, ``fork``, ``tell``, ``ray``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def main(arguments: Sequence[str]) -> int:
     ``touch FILE`` adds a line with the arguments; ``exit N`` returns N; ``fail`` raises; ``sleep FILE`` writes
     its process id, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM; ``fork FILE
     OTHER`` sleeps, and so does a child in a session of its own, whose process id is in OTHER; ``tell FILE`` writes
-    its environment as JSON.
+    its environment as JSON; ``ray FILE OTHER`` is a Ray program that sleeps: it lets two of its workers hold a GPU
+    each, whose names are in OTHER.
     """
     match arguments[0]:
         case "touch":
@@ -34,12 +35,29 @@ def main(arguments: Sequence[str]) -> int:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
             Path(arguments[2]).write_text(str(child.pid))
             return main(["sleep", arguments[1]])
+        case "ray":
+            workers = _ray_workers(Path(arguments[2]))
+            return main(["sleep", arguments[1]]) if workers else 1
         case "sleep" | "deaf":
             signal.signal(signal.SIGTERM, _exit if arguments[0] == "sleep" else signal.SIG_IGN)
             Path(arguments[1]).write_text(str(os.getpid()))
             for _ in range(600):
                 time.sleep(0.1)
     return 0
+
+
+def _ray_workers(file: Path) -> list[object]:
+    import ray
+
+    ray.init(logging_level="ERROR", log_to_driver=False)
+    workers = [ray.remote(num_gpus=1, num_cpus=0)(_Worker).remote() for _ in range(2)]
+    file.write_text(" ".join(ray.get([w.gpu.remote() for w in workers])))
+    return workers
+
+
+class _Worker:
+    def gpu(self) -> str:
+        return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 def _exit(*_: object) -> None:

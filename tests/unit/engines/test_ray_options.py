@@ -6,7 +6,8 @@ import pytest
 
 from paribus.engines.base import EngineSettings
 from paribus.engines.options import read_options
-from paribus.engines.ray import RayEngine, RayOptions
+from paribus.engines.ray import RayEngine
+from paribus.engines.ray_options import RayOptions
 from paribus.errors import MissingExtra, StudyFileError
 from paribus.study.resources import Resources
 
