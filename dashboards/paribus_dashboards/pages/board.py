@@ -265,7 +265,15 @@ def _render(request: Request, study: str, template: str, shown: Page | None) -> 
     scores, more = read_scores(home, now)
     found = view(now, {r.fingerprint: home.now(r) for r in now.runs}, scores)
     return render(
-        request, template, shown, study, view=found, more=more, filters=FILTERS, **_ladder(home.report(now, wait_s=0))
+        request,
+        template,
+        shown,
+        study,
+        view=found,
+        more=more,
+        holder=home.holder(),
+        filters=FILTERS,
+        **_ladder(home.report(now, wait_s=0)),
     )
 
 

@@ -104,6 +104,9 @@ def test_all_pages_are_one_file(folder, tmp_path):
     data = json.loads(gzip.decompress(base64.b64decode(packed[1])))
     assert {at.replace("&amp;", "&") for at in re.findall(r'data-src="([^"]+)"', shown)} == set(data)
     assert data["/data/study/made-up/score.json"]["data"]
+    with pytest.raises(DashboardError, match=r"no study `other`.*made-up"):
+        export(other := Home(folder, ["other"]), file)
+    other.close()
     with pytest.raises(DashboardError, match="cannot write"):
         export(home, tmp_path / "none" / "all.html")
     home.close()
