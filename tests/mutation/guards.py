@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("platform", "db_migrations", "ablations", "pyproject.toml", "tests/unit/store")
 TESTS = [
     f"tests/unit/store/test_store{name}.py"
-    for name in ("_states", "", "_requests", "_migrations", "_budget", "_devices", "_scale", "_model")
+    for name in ("_states", "", "_requests", "_lost_answers", "_migrations", "_budget", "_devices", "_scale", "_model")
 ]
 
 MOVES, STATES, STORE, STATEMENTS = "store/moves.py", "store/states.py", "store/store.py", "store/statements.py"
@@ -57,6 +57,9 @@ MUTANTS = (
     without("a requeue: only with progress", STORE, "sa.case((further, 0), else_=t.run.c.requeues + 1)", "0 * t.run.c.requeues"),
     without("a result again: only of the same attempt", STORE, "(same.token, same.payload_hash) != (token, digest)", "same.payload_hash != digest"),
     without("a result again: only the same result", STORE, "(same.token, same.payload_hash) != (token, digest)", "same.token != token"),
+    without("an end again: only of the same attempt", STATEMENTS, 't.attempt.c.token == sa.bindparam("fence")', 'sa.bindparam("fence") == sa.bindparam("fence")'),
+    without("an end again: only of its kind", STORE, "end.outcome in moves and ", ""),
+    without("an end again: only in the same words", STORE, " and (end.reason, end.signature) in told", ""),
     without("a claim: only what is queued", STATEMENTS, "t.run.c.state == RunState.QUEUED, "),
     Mutant("a claim: only when its wait is over", ((STATEMENTS, ", t.run.c.not_before <= now", ""), (STATES, "s.LEASED, c.READY, ", "s.LEASED, "))),
     without("a claim: passes over nothing but what has a result", MOVES, "if step.target in RECORDED:\n            for", "if step.target not in LIVE:\n            for"),

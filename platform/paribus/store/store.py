@@ -37,7 +37,7 @@ from paribus.store.records import (
 )
 from paribus.store.requests import cancel_study, revive_study
 from paribus.store.snapshot import payload_hash
-from paribus.store.states import LIVE, Move, RunState
+from paribus.store.states import LIVE, Move, RunState, target_of
 from paribus.store.submit import submit
 from paribus.study.plan import Plan
 from paribus.track.folder import SHORT
@@ -55,6 +55,9 @@ BACKOFF_MAX_S = 1800.0
 """Seconds of the longest wait before another attempt."""
 
 _BACKOFF_S = 30.0
+_STUCK = "asked to be queued again without coming further"
+_RELEASES = (Move.RELEASE, Move.QUARANTINE, Move.CANCEL)
+_FAILURES = (Move.RETRY, Move.FAIL, Move.QUARANTINE, Move.CANCEL)
 
 
 def backoff_s(failures: int) -> float:
@@ -205,7 +208,7 @@ class Store(Reader):
 
     @again
     def start(self, run_id: int, token: int) -> Renewal:
-        """Note that the supervisor is there, and renew its lease.
+        """Note that the supervisor is there, and renew its lease; asked again it only renews.
 
         On SQLite nothing waits for the disk: a machine that loses its power loses the attempt, too. A server that
         stops and comes back must still know the start, or it would refuse the result of an attempt that went on.
@@ -217,6 +220,8 @@ class Store(Reader):
             row = self._move(connection, Move.START, run_id, token)
             if row is not None:
                 connection.execute(statements.started(self.database.now()), holder(run_id, token))
+            else:
+                row = self._beat(connection, run_id, token)
         return Renewal(lease_s=LEASE_S, cancel=_require(row, run_id, token).cancel_requested)
 
     @again
@@ -230,8 +235,11 @@ class Store(Reader):
             LostLease: another attempt holds the run, or none.
         """
         with self.database.write(flush=False) as connection:
-            row = connection.execute(statements.beat(self.database.now()), holder(run_id, token)).one_or_none()
+            row = self._beat(connection, run_id, token)
         return Renewal(lease_s=LEASE_S, cancel=_require(row, run_id, token).cancel_requested)
+
+    def _beat(self, connection: sa.Connection, run_id: int, token: int) -> sa.Row[Any] | None:
+        return connection.execute(statements.beat(self.database.now()), holder(run_id, token)).one_or_none()
 
     @again
     def finish(self, run_id: int, token: int, payload: Mapping[str, Any], *, stopped_early: bool = False) -> None:
@@ -274,11 +282,11 @@ class Store(Reader):
         """
         with self.database.write() as connection:
             move, signature = Move.RELEASE, ""
+            asked, stuck = reason, f"{_STUCK}, {REQUEUE_TRIES} times in a row: {reason}"
             if step is not None and self._count_requeue(connection, run_id, token, step) >= REQUEUE_TRIES:
-                move, signature = Move.QUARANTINE, "asked to be queued again without coming further"
-                reason = f"{signature}, {REQUEUE_TRIES} times in a row: {reason}"
+                move, signature, reason = Move.QUARANTINE, _STUCK, stuck
             row = self._end(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
-        return RunState(_require(row, run_id, token).state)
+            return self._state_after(connection, row, run_id, token, _RELEASES, (asked, ""), (stuck, _STUCK))
 
     def _count_requeue(self, connection: sa.Connection, run_id: int, token: int, step: int) -> int:
         further = t.run.c.step < step
@@ -308,14 +316,14 @@ class Store(Reader):
                 row = self._end(connection, Move.RETRY, run_id, token, reason, signature=signature, wait_s=0.0)
                 if row is not None:
                     pause_all(connection, run_id, reason)
-                return RunState(_require(row, run_id, token).state)
+                return self._state_after(connection, row, run_id, token, _FAILURES, (reason, signature))
             counted = sa.update(t.run).where(HELD).values({column: column + 1})
             count = connection.execute(counted.returning(column), holder(run_id, token)).scalar()
             row = None
             if count is not None:
                 move, wait_s = _after_failure(kind, count)
                 row = self._end(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
-        return RunState(_require(row, run_id, token).state)
+            return self._state_after(connection, row, run_id, token, _FAILURES, (reason, signature))
 
     @again
     def cancelled(self, run_id: int, token: int) -> None:
@@ -326,7 +334,7 @@ class Store(Reader):
         """
         with self.database.write() as connection:
             row = self._move(connection, Move.CANCEL, run_id, token, "cancelled")
-        _require(row, run_id, token)
+            self._state_after(connection, row, run_id, token, (Move.CANCEL,), ("cancelled", ""))
 
     @again
     def expire(self) -> tuple[AttemptRecord, ...]:
@@ -392,6 +400,38 @@ class Store(Reader):
                 pause_same_failures(connection, run_id, signature, reason)
         return row
 
+    def _state_after(
+        self,
+        connection: sa.Connection,
+        row: sa.Row[Any] | None,
+        run_id: int,
+        token: int,
+        moves: Collection[Move],
+        *told: tuple[str, str],
+    ) -> RunState:
+        """Return the state in which an end has left a run; of one that is told again, the state it had left then.
+
+        Args:
+            connection: the transaction.
+            row: the run, where this call has ended the attempt.
+            run_id: the run.
+            token: fence token of the attempt.
+            moves: what such a call may make of a run.
+            told: reason and signature that it leaves.
+
+        Raises:
+            LostLease: the attempt had ended in another way.
+        """
+        if row is not None:
+            return RunState(row.state)
+        end = connection.execute(statements.ENDED, holder(run_id, token)).one_or_none()
+        after = None
+        if end is not None and end.outcome in moves and (end.reason, end.signature) in told:
+            after = target_of(Move(end.outcome), RunState.RUNNING)
+        if after is None:
+            raise _lost(run_id, token)
+        return after
+
 
 def _claim(row: sa.Row[Any], arm: str, held: Held) -> Claim:
     return Claim(
@@ -408,8 +448,12 @@ def _claim(row: sa.Row[Any], arm: str, held: Held) -> Claim:
 
 def _require(row: sa.Row[Any] | None, run_id: int, token: int) -> sa.Row[Any]:
     if row is None:
-        raise LostLease(f"attempt {token} no longer holds run {run_id}")
+        raise _lost(run_id, token)
     return row
+
+
+def _lost(run_id: int, token: int) -> LostLease:
+    return LostLease(f"attempt {token} no longer holds run {run_id}")
 
 
 def _after_failure(kind: FailureKind, count: int) -> tuple[Move, float]:

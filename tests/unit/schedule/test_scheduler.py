@@ -571,3 +571,17 @@ def test_a_folder_that_cannot_be_made_pauses_the_study(case):
     assert "Not a directory" in one.store.paused(one.study.id)
     assert set(one.states()) == {"QUEUED"}
     assert one.engine.specs == {}
+
+
+def test_runs_that_a_lost_answer_has_claimed_are_put_back(case, monkeypatch):
+    """Nobody will start them; nothing is counted, what another scheduler has claimed is left alone, and both go on."""
+    monkeypatch.setattr(flights, "HOLD_S", 0.0)
+    c = case(arms=2, seeds=2, engine=FakeEngine(slots=4))
+    (lost,) = c.store.claim_many(c.study.id, 1, engine="fake", worker="here")
+    (others,) = c.store.claim_many(c.study.id, 1, engine="fake", worker="there")
+    c.turn()
+    assert [r.token for r in c.store.runs_of(c.study.id)] == [lost.token + 1, 1, 1, 1]
+    assert len(c.engine.specs) == 3
+    assert {a.outcome for a in c.store.attempts_of(c.study.id) if a.token == 1} == {"release", ""}
+    assert sum(r.infrastructure_failures for r in c.store.runs_of(c.study.id)) == 0
+    assert others.submit_name in {a.submit_name for a in c.store.live_attempts()}

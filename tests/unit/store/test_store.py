@@ -91,13 +91,6 @@ def test_a_result_is_recorded_once(store):
     assert (result.token, result.payload) == (2, {"score": 2})
 
 
-def test_a_supervisor_starts_once(store):
-    """A second process with the same token is refused: it was started by mistake."""
-    claim = started(store, store.add_study(small_plan()))
-    with pytest.raises(LostLease):
-        store.start(claim.run_id, claim.token)
-
-
 def test_a_program_that_fails_twice_is_quarantined(store):
     """One retry, then the run waits for a person, with the traceback's signature."""
     study = store.add_study(small_plan(arms=1, seeds=1))
