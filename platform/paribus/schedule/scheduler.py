@@ -140,22 +140,22 @@ class Scheduler:
     # ---- which studies ---------------------------------------------------------------------------
 
     def take_up(self, study: StudyRecord) -> None:
-        """Serve a study; one that is served already gets its new priority and weight.
+        """Serve a study; one that is served already gets what was edited of it: priority, weight, resources.
 
         Raises:
             TooLarge: the engine will never have what a run of it asks for.
         """
-        if study.id in self._served:
-            self._served[study.id].study = study
-            return
         need = self.need(study)
+        self._units[study.name] = unit_of(need.gpus)
+        if (served := self._served.get(study.id)) is not None:
+            served.study, served.need, served.full_until = study, need, 0.0
+            return
         unfinished = {arm for arm, state in self._store.tally(study.id) if state not in TERMINAL}
         shared = prepare.shared_parts(a.recipe for a in study.plan.all_arms if a.key in unfinished)
         parts = {n: recipe for n, recipe in shared.items() if (study.plan.runner, n) not in self._prepared}
         say = self._named(study)
         made = Preparation(self._engine, self._store.home, study.plan.runner, parts, need, say) if parts else None
         self._served[study.id] = _Served(study=study, need=need, preparation=made)
-        self._units[study.name] = unit_of(need.gpus)
 
     def need(self, study: StudyRecord) -> Need:
         """Return what a run of a study holds.
