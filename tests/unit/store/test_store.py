@@ -5,11 +5,12 @@ import multiprocessing
 import pytest
 
 from paribus.errors import LostLease, StoreError
+from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
 from paribus.store.moves import LEASE_S
 from paribus.store.reader import Reader
 from paribus.store.recorded import recorded_runs
 from paribus.store.states import RunState
-from paribus.store.store import INFRASTRUCTURE_TRIES, Store, backoff_s
+from paribus.store.store import Store
 from paribus.testing.plans import small_plan
 
 

@@ -7,11 +7,11 @@ import sqlalchemy as sa
 
 from paribus.engines.base import Device
 from paribus.errors import LostLease
+from paribus.store.attempts import REQUEUE_TRIES
 from paribus.store.audit import audit
 from paribus.store.database import Unreachable
 from paribus.store.moves import LEASE_S
 from paribus.store.snapshot import snapshot
-from paribus.store.store import REQUEUE_TRIES
 from paribus.store.tables import metadata
 from paribus.testing.plans import small_plan
 

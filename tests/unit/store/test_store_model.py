@@ -10,13 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from paribus.errors import LostLease
 from paribus.store import tables as t
+from paribus.store.attempts import INFRASTRUCTURE_TRIES, PROGRAM_TRIES, REQUEUE_TRIES, backoff_s
 from paribus.store.audit import audit
 from paribus.store.database import Database
 from paribus.store.moves import LEASE_S
 from paribus.store.pauses import SAME_FAILURES
 from paribus.store.snapshot import snapshot
 from paribus.store.states import LIVE, RECORDED, TERMINAL, RunState, target_of
-from paribus.store.store import INFRASTRUCTURE_TRIES, PROGRAM_TRIES, REQUEUE_TRIES, Store, backoff_s
+from paribus.store.store import Store
 from paribus.testing.databases import memory_database, postgresql
 from paribus.testing.plans import small_plan
 
