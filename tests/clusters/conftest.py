@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from paribus.store.reader import Reader
 from paribus.testing.fake_runner import install
+from paribus.testing.site import STEPS, Site, until
 from paribus.track.folder import RunFolder
 
 CLUSTER = Path(__file__).with_name("slurm_cluster.py")
@@ -33,35 +33,16 @@ def slurm_cluster(tmp_path_factory):
     subprocess.run([sys.executable, CLUSTER, "down", folder], check=True)
 
 
-STEPS = 12
-STUDY = f"""
-study: faked
-question: Does it run?
-runner: fake
-base:
-  preset: grpo
-  set: {{schedule.steps: {STEPS}, kl: {{kind: "off"}}}}
-tricks:
-  token_level: {{aggregation: token_batch}}
-designs:
-  solo: {{kind: add_one}}
-seeds: {{n: 2}}
-evaluate: {{every: 6, problems: 20, samples: 2}}
-"""
-PATIENCE_S = 120.0
-
-
-class Site:
-    """A folder with a study and options, and the command that runs it."""
+class ClusterSite(Site):
+    """A site with one study and options, and the command that runs it on a cluster."""
 
     def __init__(self, path, engine, values, waiting_and_running):
-        self.path = path
+        super().__init__(path)
         self.engine = engine
         self.values = values
         self.jobs = waiting_and_running
-        self.home = path / "home"
         self.home.mkdir()
-        (path / "study.yaml").write_text(STUDY)
+        self.study()
         self.options()
 
     def options(self, **more):
@@ -70,56 +51,27 @@ class Site:
         (self.home / "engines.yaml").write_text(json.dumps({self.engine: values}))
 
     def start(self, *arguments, engine=None, home="home", step_s=0.02):
-        """Start `paribus run` in a session of its own."""
-        arguments = ("--engine", engine or self.engine, *arguments)
-        return subprocess.Popen(
-            [sys.executable, "-m", "paribus", "run", "study.yaml", "--no-report", "--home", home, *arguments],
-            cwd=self.path,
-            env={**os.environ, "PARIBUS_FAKE": json.dumps({"step_s": step_s})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        """Start `paribus run`."""
+        command = ("run", "faked.yaml", "--no-report", "--home", home, "--engine", engine or self.engine)
+        return super().start(*command, *arguments, step_s=step_s)
 
     def run(self, *arguments, **keywords):
         """Run `paribus run` to its end; return its exit status and output."""
-        process = self.start(*arguments, **keywords)
-        output, _ = process.communicate(timeout=PATIENCE_S)
-        return process.returncode, output
-
-    def look(self, what):
-        """Return what a function of the reader and the study gives."""
-        with Reader.look(self.home) as reader:
-            return what(reader, reader.study("faked"))
-
-    def attempts(self):
-        """Return the attempts in the store."""
-        return self.look(lambda reader, study: reader.attempts_of(study.id))
-
-    def training(self):
-        """Return the folders of the attempts that have trained some steps and are not at their end."""
-        folders = [RunFolder(p) for p in sorted(self.home.glob("runs/*/a*"))]
-        return [f for f in folders if not f.outcome.exists() and 3 <= len(list(f.read_metrics())) <= STEPS - 4]
+        return self.ended(self.start(*arguments, **keywords))
 
     def check(self):
-        """Every run has succeeded with one result, and its record has each step once."""
-        runs = self.look(lambda reader, study: reader.runs_of(study.id))
-        assert {str(r.state) for r in runs} == {"SUCCEEDED"}
+        """The record of each run has each step once, and no job is left."""
+        super().check("faked")
         with closing(sqlite3.connect(self.home / "paribus.db")) as store:
             assert store.execute("SELECT COUNT(*), COUNT(DISTINCT run_id) FROM result").fetchone() == (4, 4)
-        for run in runs:
+        for run in self.runs():
             steps = [line.step for line in RunFolder.of(self.home, run.fingerprint, run.token).read_metrics()]
             assert steps == list(range(STEPS + 1))
         assert self.until(lambda: self.jobs() == [])
 
     def until(self, condition):
         """Wait until a condition gives something, and return it."""
-        end = time.monotonic() + PATIENCE_S
-        while not (found := condition()):
-            assert time.monotonic() < end, "it did not come so far"
-            time.sleep(0.05)
-        return found
+        return until(condition)
 
 
 @pytest.fixture
@@ -130,7 +82,9 @@ def slurm_site(slurm, tmp_path):
         command = ["squeue", "--noheader", "--format=%j", "--states=PENDING,RUNNING,SUSPENDED"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
-    yield Site(tmp_path, "slurm", {"memory": "200M", "poll": 0.3}, jobs)
+    made = ClusterSite(tmp_path, "slurm", {"memory": "200M", "poll": 0.3}, jobs)
+    yield made
+    made.close()
     subprocess.run(["scancel", f"--user={os.getuid()}"], check=False)
 
 
@@ -146,7 +100,9 @@ def ray_site(ray, tmp_path):
     def jobs():
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
-    return Site(tmp_path, "ray", {"address": ray, "jobs": 4}, jobs)
+    made = ClusterSite(tmp_path, "ray", {"address": ray, "jobs": 4}, jobs)
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=["slurm", "ray"])

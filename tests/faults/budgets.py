@@ -8,7 +8,7 @@ from faults import judge
 from faults.judge import Verdict
 from faults.sessions import work
 from faults.world import World, ended, process
-from paribus.schedule import scheduler
+from paribus.schedule import budgets as looks
 from paribus.store.budget import OVERRUN_S
 from paribus.store.states import RunState
 from paribus.testing.plans import small_plan
@@ -46,4 +46,4 @@ def budgets(world: World) -> Verdict:
 
 def often() -> None:
     """Look at the budget as often as short runs need it."""
-    scheduler.CHECK_S = 0.1  # type: ignore[misc]
+    looks.CHECK_S = 0.1  # type: ignore[misc]

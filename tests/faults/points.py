@@ -20,6 +20,7 @@ from faults.world import World, ended, lines, process
 from paribus.engines.inline import InlineEngine
 from paribus.recipe.recipe import fingerprint_of
 from paribus.schedule import scheduler, session, supervisor
+from paribus.schedule.worker import worker_of
 from paribus.store.snapshot import Snapshot
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -168,7 +169,7 @@ def life(home: Path, number: int, last: int, told: Any) -> None:
     with Store.open(home) as store:
         study = store.add_study(direct)
         told.put(("submit", study.name))
-        take = [store.claim(study.id, engine="inline", worker=scheduler.worker_of(home)) for _ in range(3)]
+        take = [store.claim(study.id, engine="inline", worker=worker_of(home)) for _ in range(3)]
         one, two, three = (c for c in take if c is not None)
         for claim in (one, two, three):
             store.submitted(claim.run_id, claim.token, claim.submit_name)

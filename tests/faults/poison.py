@@ -8,18 +8,18 @@ from faults import judge
 from faults.judge import Verdict
 from faults.sessions import HastyEngine, work
 from faults.world import World, ended, process
-from paribus.store import store
+from paribus.store import attempts
 from paribus.store.states import RunState
 from paribus.testing.plans import small_plan
 
 TRIES = 5
 POISON = {
-    "arm 1": ("import", RunState.QUARANTINED, store.PROGRAM_TRIES),
-    "arm 2": ("segfault", RunState.QUARANTINED, store.PROGRAM_TRIES),
-    "arm 3": ("memory", RunState.QUARANTINED, store.PROGRAM_TRIES),
+    "arm 1": ("import", RunState.QUARANTINED, attempts.PROGRAM_TRIES),
+    "arm 2": ("segfault", RunState.QUARANTINED, attempts.PROGRAM_TRIES),
+    "arm 3": ("memory", RunState.QUARANTINED, attempts.PROGRAM_TRIES),
     "arm 4": ("kill", RunState.FAILED, TRIES),  # as the kernel does when the machine's memory is used up
-    "arm 5": ("hang", RunState.QUARANTINED, store.PROGRAM_TRIES),
-    "arm 6": ("exit", RunState.QUARANTINED, store.PROGRAM_TRIES),
+    "arm 5": ("hang", RunState.QUARANTINED, attempts.PROGRAM_TRIES),
+    "arm 6": ("exit", RunState.QUARANTINED, attempts.PROGRAM_TRIES),
 }
 """What the runs of an arm do, how they end, and after how many attempts."""
 
@@ -52,4 +52,4 @@ def runs(world: World) -> Verdict:
 
 def prepare() -> None:
     """Give attempts as many tries as they have otherwise."""
-    store.INFRASTRUCTURE_TRIES = TRIES  # type: ignore[misc]
+    attempts.INFRASTRUCTURE_TRIES = TRIES  # type: ignore[misc]

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from paribus.engines.process import Identity, die_with_parent
 from paribus.schedule import flights
-from paribus.store import audit, moves, statements, store
+from paribus.store import attempts, audit, moves, statements
 from paribus.store.reader import Reader
 from paribus.store.snapshot import Snapshot, snapshot
 from paribus.store.store import Store
@@ -42,11 +42,11 @@ class Skipped(Exception):
 
 def hasten(lease_s: float = LEASE_S) -> None:
     """Shorten the lease and the waits of this process and of all that it forks; give an attempt any number of tries."""
-    for module in (moves, statements, store, audit):
+    for module in (moves, statements, attempts, audit):
         module.LEASE_S = lease_s  # type: ignore[attr-defined]
     flights.HOLD_S = lease_s / 6  # type: ignore[misc]
-    store.INFRASTRUCTURE_TRIES = 10**6  # type: ignore[misc]
-    store._BACKOFF_S = 0.0  # type: ignore[misc]
+    attempts.INFRASTRUCTURE_TRIES = 10**6  # type: ignore[misc]
+    attempts._BACKOFF_S = 0.0  # type: ignore[misc]
 
 
 @dataclass(frozen=True, kw_only=True)

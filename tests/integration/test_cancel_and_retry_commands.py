@@ -11,7 +11,7 @@ from paribus.errors import StoreError
 from paribus.schedule import session
 from paribus.schedule.scheduler import Ending
 from paribus.schedule.session import Settings, run_study
-from paribus.store import store as stores
+from paribus.store import attempts
 from paribus.store.audit import audit
 from paribus.store.snapshot import snapshot
 from paribus.store.states import RunState
@@ -93,7 +93,7 @@ def test_what_is_mistyped_is_told_with_the_nearest_name(home, tmp_path):
 def test_a_study_that_is_cancelled_while_it_is_run_comes_to_its_end(home, monkeypatch):
     """Running attempts write a checkpoint at their next heartbeat, and the session is complete."""
     orders(monkeypatch, {"do": "hang", "at": 2})
-    monkeypatch.setattr(stores, "LEASE_S", 2.0)
+    monkeypatch.setattr(attempts, "LEASE_S", 2.0)
     asked = []
 
     def cancel_soon(line):

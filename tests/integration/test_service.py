@@ -3,65 +3,17 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from click.testing import CliRunner
 
 from paribus.cli import paribus
-from paribus.store.audit import audit
 from paribus.store.reader import Reader
-from paribus.store.snapshot import snapshot
-from paribus.track.folder import RunFolder
-
-STUDY = """
-study: {name}
-question: Does it run?
-runner: {runner}
-base:
-  preset: grpo
-  set: {{schedule.steps: {steps}, kl: {{kind: "off"}}}}
-tricks:
-  token_level: {{aggregation: token_batch}}
-designs:
-  solo: {{kind: add_one}}
-seeds: {{n: {seeds}}}
-evaluate: {{every: 6, problems: 20, samples: 2}}
-"""
-PATIENCE_S = 120.0
+from paribus.testing.site import Site, until
 
 
-class Site:
-    """A folder with studies, a home folder, and processes that end with the test."""
-
-    def __init__(self, path):
-        self.path = path
-        self.home = path / "home"
-        self.processes = []
-
-    def study(self, name, *, seeds=2, steps=12, runner="fake"):
-        """Write a study file; return its path."""
-        file = self.path / f"{name}.yaml"
-        file.write_text(STUDY.format(name=name, seeds=seeds, steps=steps, runner=runner))
-        return str(file)
-
-    def start(self, *arguments, step_s=0.01):
-        """Start a command in a session of its own."""
-        environment = {**os.environ, "PARIBUS_FAKE": json.dumps({"step_s": step_s})}
-        log = (self.path / f"log{len(self.processes)}").open("w")
-        command = [sys.executable, "-m", "paribus", *arguments, "--home", str(self.home)]
-        self.processes.append(
-            subprocess.Popen(command, cwd=self.path, env=environment, stdout=log, stderr=log, start_new_session=True)
-        )
-        log.close()
-        return self.processes[-1]
-
-    def ended(self, process):
-        """Wait for the end of a command; return its exit status and what it said."""
-        process.wait(PATIENCE_S)
-        return process.returncode, (self.path / f"log{self.processes.index(process)}").read_text()
+class ServedSite(Site):
+    """A site whose studies get reports."""
 
     def say(self, *arguments):
         """Run a short command here; return what it said."""
@@ -74,20 +26,12 @@ class Site:
         told = json.loads(self.say("status", "--json"))
         return told["served_by"], {s["study"]: s for s in told["studies"]}
 
-    def training(self):
-        """Return whether some attempt has trained some steps and is not at its end."""
-        folders = [RunFolder(p) for p in (self.home / "runs").glob("*/a*")]
-        return any(not f.outcome.exists() and len(list(f.read_metrics())) >= 3 for f in folders)
-
-    def check(self, *names):
-        """Every study has a complete report, and no promise is broken."""
-        for name in names:
+    def check(self, *studies):
+        """Each has a complete report."""
+        for name in studies:
             report = json.loads((self.path / "reports" / name / "report.json").read_text())
             assert report["study"] == name
-        with Reader.look(self.home) as reader:
-            assert audit(snapshot(reader, deep=True)) == ()
-            for name in names:
-                assert {str(s) for s in reader.counts(reader.study(name).id)} == {"SUCCEEDED"}
+        super().check(*studies)
 
 
 @pytest.fixture
@@ -95,22 +39,11 @@ def site(tmp_path, monkeypatch):
     """A site without MLflow."""
     monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.modules['mlflow'] = None\n")
-    made = Site(tmp_path)
+    made = ServedSite(tmp_path)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what a suite in the background would pass on
     yield made
     signal.signal(signal.SIGINT, before)
-    for process in made.processes:
-        process.kill()
-        process.wait()
-
-
-def until(condition):
-    """Wait until a condition gives something, and return it."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come so far"
-        time.sleep(0.05)
-    return found
+    made.close()
 
 
 def test_a_killed_service_goes_on_and_writes_the_report_of_every_study(site):
@@ -118,7 +51,7 @@ def test_a_killed_service_goes_on_and_writes_the_report_of_every_study(site):
     said = site.say("submit", site.study("first"), "--priority", "2")
     assert "first: 4 runs: 4 new; priority 2, weight 1" in said
     assert f"No scheduler serves {site.home}" in said
-    service = site.start("scheduler", "--slots", "2", step_s=0.1)
+    service = site.start("scheduler", "--slots", "2", step_s=0.5)
     until(site.training)
     said = site.say("submit", site.study("second", seeds=3), "--weight", "2.5")
     assert "second: 6 runs: 2 new, 4 shared with other studies; priority 0, weight 2.5" in said

@@ -20,10 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("platform", "db_migrations", "ablations", "pyproject.toml", "tests/unit/store")
 TESTS = [
     f"tests/unit/store/test_store{name}.py"
-    for name in ("_states", "", "_requests", "_migrations", "_budget", "_devices", "_scale", "_model")
+    for name in ("_states", "", "_requests", "_lost_answers", "_migrations", "_budget", "_devices", "_scale", "_model")
 ]
 
 MOVES, STATES, STORE, STATEMENTS = "store/moves.py", "store/states.py", "store/store.py", "store/statements.py"
+ATTEMPTS = "store/attempts.py"
 REQUESTS, MIGRATE = "store/requests.py", "store/migrate.py"
 BUDGET, RECORDS, DEVICES = "store/budget.py", "store/records.py", "store/devices.py"
 
@@ -52,11 +53,14 @@ MUTANTS = (
     without("an attempt's writes: only while it is live", MOVES, ", t.run.c.state.in_(LIVE))", ")"),
     without("an attempt's row: only its own", MOVES, """type_=sa.Integer), t.attempt.c.token == _FENCE""", "type_=sa.Integer), _FENCE == _FENCE"),
     without("a heartbeat: only of the holder", STATEMENTS, "sa.update(t.run).where(HELD).values(lease", "sa.update(t.run).where(sa.or_(HELD, HELD.clauses[0])).values(lease"),
-    without("a failure: counted only for the holder", STORE, "counted = sa.update(t.run).where(HELD).values({column", "counted = sa.update(t.run).where(sa.or_(HELD, THIS_RUN)).values({column"),
-    without("a requeue: counted only for the holder", STORE, "counted = sa.update(t.run).where(HELD).values(values)", "counted = sa.update(t.run).where(sa.or_(HELD, THIS_RUN)).values(values)"),
-    without("a requeue: only with progress", STORE, "sa.case((further, 0), else_=t.run.c.requeues + 1)", "0 * t.run.c.requeues"),
-    without("a result again: only of the same attempt", STORE, "(same.token, same.payload_hash) != (token, digest)", "same.payload_hash != digest"),
-    without("a result again: only the same result", STORE, "(same.token, same.payload_hash) != (token, digest)", "same.token != token"),
+    without("a failure: counted only for the holder", ATTEMPTS, "counted = sa.update(t.run).where(HELD).values({column", "counted = sa.update(t.run).where(sa.or_(HELD, THIS_RUN)).values({column"),
+    without("a requeue: counted only for the holder", ATTEMPTS, "counted = sa.update(t.run).where(HELD).values(values)", "counted = sa.update(t.run).where(sa.or_(HELD, THIS_RUN)).values(values)"),
+    without("a requeue: only with progress", ATTEMPTS, "sa.case((further, 0), else_=t.run.c.requeues + 1)", "0 * t.run.c.requeues"),
+    without("a result again: only of the same attempt", ATTEMPTS, "(same.token, same.payload_hash) != (token, digest)", "same.payload_hash != digest"),
+    without("a result again: only the same result", ATTEMPTS, "(same.token, same.payload_hash) != (token, digest)", "same.token != token"),
+    without("an end again: only of the same attempt", STATEMENTS, 't.attempt.c.token == sa.bindparam("fence")', 'sa.bindparam("fence") == sa.bindparam("fence")'),
+    without("an end again: only of its kind", ATTEMPTS, "end.outcome in moves and ", ""),
+    without("an end again: only in the same words", ATTEMPTS, " and (end.reason, end.signature) in told", ""),
     without("a claim: only what is queued", STATEMENTS, "t.run.c.state == RunState.QUEUED, "),
     Mutant("a claim: only when its wait is over", ((STATEMENTS, ", t.run.c.not_before <= now", ""), (STATES, "s.LEASED, c.READY, ", "s.LEASED, "))),
     without("a claim: passes over nothing but what has a result", MOVES, "if step.target in RECORDED:\n            for", "if step.target not in LIVE:\n            for"),
@@ -64,16 +68,16 @@ MUTANTS = (
     without("a claim: not of a paused study", STATEMENTS, 't.study.c.paused == "", ', ""),
     without("a claim: not of what the study has cancelled", STATEMENTS, ", t.study_run.c.withdrawn.is_(False))", ")"),
     Mutant("an expiry: only when the lease is over", (
-        (STORE, "sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())", "t.run.c.state.in_(LIVE)"),
+        (ATTEMPTS, "sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())", "t.run.c.state.in_(LIVE)"),
         (MOVES, "lambda now: t.run.c.lease_until < now", "lambda now: sa.true()"),
     )),
     without("a lapse: only if cancellation was asked for", STATES, "c.LEASE_OVER, c.CANCEL_ASKED", "c.LEASE_OVER"),
     without("a cancellation: only if it was asked for", STATES, "m.CANCEL, s.CANCELLED, c.CANCEL_ASKED, ", "m.CANCEL, s.CANCELLED, "),
     Mutant("an ended attempt: its request to cancel is kept", (
-        (STORE, "row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)", "row = None"),
+        (ATTEMPTS, "row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)", "row = None"),
         (MOVES, "lambda now: t.run.c.cancel_requested.is_(False)", "lambda now: sa.true()"),
     )),
-    without("a lost lease: its request to cancel is kept", STORE, "(Move.LAPSE, Move.ABANDON", "(Move.ABANDON"),
+    without("a lost lease: its request to cancel is kept", ATTEMPTS, "(Move.LAPSE, Move.ABANDON", "(Move.ABANDON"),
     without("a rerun: never of a run with a result", STATES, "for state in TERMINAL if state not in RECORDED", "for state in TERMINAL"),
     without("cancelling: not what others wait for", REQUESTS, "sa.and_(asked, ~wanted)", "asked"),
     without("cancelling: not what runs for others", REQUESTS, "where(asked, ~wanted, ", "where(asked, "),

@@ -134,7 +134,7 @@ def _entry(view: RunView) -> dict[str, Any]:
 
 
 def show_studies(entries: list[dict[str, Any]], holder: Holder | None, as_json: bool) -> None:
-    """Print the studies, why one is paused, and who trains them."""
+    """Print the studies, why one is paused, and who trains what has not ended."""
     if as_json:
         known = {"command": holder.command, "process": holder.identity.pid, "engine": holder.engine} if holder else None
         click.echo(json.dumps({"served_by": known, "studies": entries}, indent=1))
@@ -150,7 +150,10 @@ def show_studies(entries: list[dict[str, Any]], holder: Holder | None, as_json: 
         if e["paused"]:
             click.echo(f"{e['study']} is paused: {e['paused']}\nMend it, then: paribus retry {e['study']}")
     on = f" on the engine {holder.engine}" if holder and holder.engine else ""
-    click.echo(f"{holder} works here{on}" if holder else "No process of this machine trains them: paribus scheduler")
+    if holder:
+        click.echo(f"{holder} works here{on}")
+    elif any(e["state"] in ("queued", "running") for e in entries):
+        click.echo("No process of this machine trains what has not ended: paribus scheduler")
 
 
 def show_runs(found: dict[str, Any], as_json: bool) -> None:

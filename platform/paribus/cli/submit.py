@@ -35,7 +35,8 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
 def command(study: Path, priority: int | None, weight: float | None, folder: Path | None) -> None:
     """Submit STUDY: a `paribus scheduler` trains it beside the others and writes its report.
 
-    Submitted again, it changes its priority and weight alone; an edited file takes the place of the one before.
+    Submitted again, it changes priority, weight, resources and budget from the next run on, also in a scheduler that
+    serves it; a file that was edited otherwise takes the place of the one before.
     """
     from paribus.report.growth import grown
     from paribus.schedule.growth import submit as put

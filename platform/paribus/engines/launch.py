@@ -1,4 +1,7 @@
-"""``python -m paribus.engines.launch PARENT MODULE ARGUMENTS``: a job that ends with the engine that started it."""
+"""``python -m paribus.engines.launch PARENT GROUP MODULE ARGUMENTS``: a job that ends with the engine that started it.
+
+GROUP is the folder of its control group; empty: it stays in that of the engine.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import sys
 from collections.abc import Sequence
 
 from paribus.engines.base import call_main
+from paribus.engines.cgroup import join
 from paribus.engines.process import die_with_parent
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a module's ``main``."""
-    parent, module, *rest = arguments
+    parent, group, module, *rest = arguments
     die_with_parent(int(parent))
+    join(group)
     return call_main(module, rest)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paribus.engines.base import Device, EngineSettings, JobState, Need, Spec, Status
+from paribus.engines.cgroup import Groups
 from paribus.engines.gpus import Gpu, visible_gpus
 from paribus.engines.process import KIN, end_kin, signal_group
 from paribus.engines.warm import Channel
@@ -29,6 +30,7 @@ class _Job:
     status: Status
     process: subprocess.Popen[bytes] | None = None
     sent: bool = False
+    exit_code: int | None = None
     kill_at: float | None = None
 
 
@@ -38,7 +40,7 @@ class LocalEngine:
     A run that declares nothing holds a GPU where there are some, else a CPU core; where more slots than that are asked
     for, they share. A job on cores uses as many threads unless ``OMP_NUM_THREADS`` says otherwise. No job survives the
     process that made the engine, not even if that is killed; nor does anything that a job has started, in whatever
-    session it is.
+    session it is. Where this user may make control groups, each job has one of its own.
     """
 
     name = "local"
@@ -56,6 +58,7 @@ class LocalEngine:
         self._threads: int | None = None
         self._cold = not hasattr(os, "fork")
         self._mark = str(settings.folder.resolve())
+        self._groups = Groups(settings.folder)
         self._begun = False
 
     # ---- the protocol ----------------------------------------------------------------------------
@@ -140,6 +143,7 @@ class LocalEngine:
             self._stop_server()
         if self._begun:
             end_kin(self._mark)
+            self._groups.close()
 
     # ---- jobs ------------------------------------------------------------------------------------
 
@@ -151,6 +155,7 @@ class LocalEngine:
         if not self._begun:
             self._begun = True
             end_kin(self._mark)
+            self._groups.begin()
 
     def _live(self) -> dict[str, _Job]:
         return {name: job for name, job in self._jobs.items() if job.status.state is not JobState.ENDED}
@@ -160,14 +165,15 @@ class LocalEngine:
             if job.sent or job.process is not None:
                 continue
             self._threads = self._threads if self._channel is not None else _threads(job.spec)
+            group = self._groups.make(name)
             if self._cold or (self._channel is not None and _threads(job.spec) != self._threads):
-                self._start_cold(job)  # what the server has imported counts its threads once
+                self._start_cold(job, group)  # what the server has imported counts its threads once
                 continue
             start = {"do": "start", "name": name, "module": job.spec.module, "arguments": job.spec.arguments}
-            job.sent = self._send({**start, "environment": self._own(job.spec)})
+            job.sent = self._send({**start, "environment": self._own(job.spec), "group": group})
 
-    def _start_cold(self, job: _Job) -> None:
-        command = [sys.executable, "-m", "paribus.engines.launch", str(os.getpid()), job.spec.module]
+    def _start_cold(self, job: _Job, group: str) -> None:
+        command = [sys.executable, "-m", "paribus.engines.launch", str(os.getpid()), group, job.spec.module]
         job.process = self._popen([*command, *job.spec.arguments], self._own(job.spec), _threads(job.spec))
         job.status = Status(state=JobState.RUNNING)
 
@@ -193,6 +199,10 @@ class LocalEngine:
 
     def _signal(self, name: str, number: int) -> None:
         job = self._jobs[name]
+        if number == signal.SIGKILL:
+            self._groups.kill(name)
+        if job.exit_code is not None:
+            return
         if job.process is not None:
             signal_group(job.process.pid, number)
         elif job.sent:
@@ -213,7 +223,15 @@ class LocalEngine:
     def _start_server(self) -> Channel:
         ours, theirs = socket.socketpair()
         runner, descriptor, parent = self._settings.runner, theirs.fileno(), os.getpid()
-        command = [sys.executable, "-m", "paribus.engines.warm", runner, str(descriptor), str(parent)]
+        command = [
+            sys.executable,
+            "-m",
+            "paribus.engines.warm",
+            runner,
+            str(descriptor),
+            str(parent),
+            self._groups.root,
+        ]
         self._server = self._popen(command, {}, self._threads, descriptor)
         theirs.close()
         return Channel(ours)
@@ -227,8 +245,11 @@ class LocalEngine:
         except EOFError:
             self._lose_server()
         for name, job in self._live().items():
-            if job.process is not None and (code := job.process.poll()) is not None:
-                job.status = Status(state=JobState.ENDED, exit_code=code)
+            if job.process is not None:
+                job.exit_code = job.process.poll()
+            if job.exit_code is not None:
+                if self._groups.remove(name):
+                    job.status = Status(state=JobState.ENDED, exit_code=job.exit_code)
             elif job.kill_at is not None and time.monotonic() > job.kill_at:
                 self._signal(name, signal.SIGKILL)
         self._start_pending()
@@ -241,15 +262,15 @@ class LocalEngine:
                 job.sent = False
             self._stop_server()
         elif "exit" in message:
-            self._jobs[message["name"]].status = Status(state=JobState.ENDED, exit_code=message["exit"])
+            self._jobs[message["name"]].exit_code = message["exit"]
         elif "pid" in message:
             self._jobs[message["name"]].status = Status(state=JobState.RUNNING)
 
     def _lose_server(self) -> None:
         """The server was killed, and the kernel has killed its jobs with it; the next job starts a new one."""
         for job in self._live().values():
-            if job.sent:
-                job.status = Status(state=JobState.ENDED, exit_code=-signal.SIGKILL)
+            if job.sent and job.exit_code is None:
+                job.exit_code = -signal.SIGKILL
         self._stop_server()
         end_kin(self._mark)
 

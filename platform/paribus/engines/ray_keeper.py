@@ -57,7 +57,7 @@ def keep(order: Order, environment: Mapping[str, str], started: Callable[[int], 
         started: told the process id, which is also the id of its group; 0 if it could not be started.
     """
     hear_of_children()
-    command = [sys.executable, "-m", "paribus.engines.launch", str(os.getpid()), order.module, *order.arguments]
+    command = [sys.executable, "-m", "paribus.engines.launch", str(os.getpid()), "", order.module, *order.arguments]
     with Path(order.log).open("ab") as file:
         try:
             process = subprocess.Popen(

@@ -1,12 +1,14 @@
 """The warm server: imports a runner's heavy parts once, then forks a process for each job.
 
 Importing torch and transformers takes seconds, a tiny run not many more. One server a host, started by the local
-engine: ``python -m paribus.engines.warm RUNNER FD PARENT``. It is single-threaded, reads requests and writes answers as
-JSON lines on an inherited socket. When its parent ends it ends everything that came of its jobs, and itself. What a
-killed job leaves, in whatever session, becomes its child; a job has ended when nothing is left of it.
+engine: ``python -m paribus.engines.warm RUNNER FD PARENT GROUP``. It is single-threaded, reads requests and writes
+answers as JSON lines on an inherited socket. GROUP is the control group above those of its jobs; empty: they have none.
+When its parent ends it ends everything that came of its jobs, and itself. What a killed job leaves, in whatever
+session, becomes its child; a job has ended when nothing is left of it.
 
-Requests: ``{"do": "start", "name", "module", "arguments", "environment"}``, ``{"do": "signal", "name", "signal"}``.
-Answers: ``{"warm": true}`` or ``{"warm": false, "error"}`` first; ``{"name", "pid"}``, ``{"name", "exit"}``.
+Requests: ``{"do": "start", "name", "module", "arguments", "environment", "group"}``, ``{"do": "signal", "name",
+"signal"}``. Answers: ``{"warm": true}`` or ``{"warm": false, "error"}`` first; ``{"name", "pid"}``, ``{"name",
+"exit"}``.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from paribus.engines.base import call_main
+from paribus.engines.cgroup import end, join
 from paribus.engines.process import (
     KIN,
     adopt_orphans,
@@ -105,6 +109,7 @@ class Server:
             self._channel.socket.close()
             lead_group(os.getpid())
             die_with_parent(server)
+            join(request["group"])
             os.environ.update(request["environment"])
             code = call_main(request["module"], request["arguments"])
         except BaseException:  # a forked process must never return into the server's loop
@@ -130,7 +135,7 @@ class Server:
 
 def main(arguments: Sequence[str]) -> int:
     """Warm the runner, then serve."""
-    runner, descriptor, parent = arguments
+    runner, descriptor, parent, group = arguments
     die_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=int(descriptor)))
@@ -145,6 +150,8 @@ def main(arguments: Sequence[str]) -> int:
     outlive_parent()  # to clear up; that the parent has ended is heard from the socket
     Server(channel).serve()
     end_kin(os.environ[KIN])
+    if group:
+        end(Path(group))
     return 0
 
 

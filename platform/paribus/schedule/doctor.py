@@ -16,6 +16,7 @@ from typing import Literal
 
 import sqlalchemy as sa
 
+from paribus.engines import cgroup
 from paribus.engines.base import GROUP
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError, StoreError
@@ -88,6 +89,7 @@ def examine(home: Path, *, deep: bool = False) -> Iterator[Check]:
         except StoreError as error:
             missing = not (home / "runs").exists()
             yield Check(name="database", level="unknown" if missing else "critical", message=str(error))
+        yield groups()
         yield gpus()
         yield mirror(home, mlflow.answer(PROBE_S) if mlflow else None)
         yield from (engine(name, probe.answer(PROBE_S)) for name, probe in engines.items())
@@ -157,6 +159,18 @@ def _processes(folder: RunFolder) -> list[Identity]:
         return [Identity.read(here[name]) for name in ("supervisor", "runner")]
     except (RunFolderError, KeyError, TypeError):
         return []
+
+
+def groups() -> Check:
+    """Check how what a run leaves is found on this machine."""
+    group, why = cgroup.make(f"paribus-doctor-{os.getpid()}")
+    if group is None:
+        shown = f"none for runs: {why}. What a run leaves is found by its parents and its environment"
+        return Check(name="cgroup", level="ok", message=shown)
+    cgroup.remove(group)
+    return Check(
+        name="cgroup", level="ok", message=f"each run of the local engine has one of its own in {group.parent}"
+    )
 
 
 def gpus() -> Check:

@@ -184,6 +184,9 @@ class Flights:
         self._end_leftovers(statuses, {a.submit_name for a in live})
         for attempt in live:
             name = attempt.submit_name
+            if name not in statuses and attempt.worker == self._worker and attempt.started_at is None:
+                self._settle(attempt, fault=False, reason="claimed by a call whose answer was lost")
+                continue
             state = statuses[name].state if name in statuses and attempt.started_at is None else JobState.UNKNOWN
             starting = state is JobState.RUNNING and now - (self._flights[name].began or now) < START_S
             if not (starting or state is JobState.PENDING):

@@ -86,7 +86,8 @@ def engine_slots(name: str, folder: Path) -> str:
     engine = load_engine(name)(EngineSettings(runner="native", folder=folder))
     try:
         engine.find("paribus-doctor")
-        return f"{engine.slots()} runs at a time{f', {engine.about}' if engine.about else ''}"
+        count = engine.slots()
+        return f"{count} run{'' if count == 1 else 's'} at a time{f', {engine.about}' if engine.about else ''}"
     finally:
         engine.close()
 

@@ -6,25 +6,25 @@ engine hears of it; so after a crash nothing is started that nobody knows of.
 
 from __future__ import annotations
 
-import hashlib
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
 from paribus.engines.base import Engine, Need, Spec
 from paribus.errors import EngineError, ParibusError, RunnerError, StoreError
 from paribus.schedule import prepare
+from paribus.schedule.budgets import Budgets
 from paribus.schedule.devices import Devices
 from paribus.schedule.fair_share import Demand, Shares, choose
 from paribus.schedule.flights import GRACE_S, Flights
 from paribus.schedule.preparation import Preparation
+from paribus.schedule.served import Served
 from paribus.schedule.signature import storage_failure
-from paribus.store.budget import OVERRUN_S, shown_use
+from paribus.schedule.worker import host_of, worker_of
 from paribus.store.database import Unreachable
-from paribus.store.records import BudgetRecord, Claim, StudyRecord, Unit, unit_of
+from paribus.store.records import Claim, StudyRecord, Unit, unit_of
 from paribus.store.states import TERMINAL
 from paribus.store.store import Store
 from paribus.study.job import Job
@@ -35,9 +35,6 @@ PERIOD_S = 0.1
 
 CLAIMS = 8
 """Most runs that are claimed at once: all must have been submitted before the first lease is over."""
-
-CHECK_S = 1.0
-"""Seconds between two looks at what the attempts in flight have used of their budgets."""
 
 FULL_S = 1.0
 """Seconds before a machine is asked again that had nothing for another run of a study, unless one of its jobs ends."""
@@ -51,24 +48,6 @@ class Ending(StrEnum):
     BUDGET = "budget"
     PAUSED = "paused"
     LEFT = "left"
-
-
-@dataclass(kw_only=True)
-class _Served:
-    """A study that is served.
-
-    Attributes:
-        need: what each of its runs holds.
-        preparation: what has to come to its end before the first run; ``None`` afterwards.
-        broke: its budget has too little left for one more attempt.
-        full_until: when the machine is asked again that had nothing for another run.
-    """
-
-    study: StudyRecord
-    need: Need
-    preparation: Preparation | None
-    broke: bool = False
-    full_until: float = 0.0
 
 
 class Scheduler:
@@ -100,13 +79,13 @@ class Scheduler:
         self._worker = worker or worker_of(store.home)
         self._pause = pause
         self._flights = Flights(store, engine, self._worker, say)
+        self._budgets = Budgets(store, self._flights, say)
         self._devices = Devices(store, engine, host_of(self._worker), say)
-        self._served: dict[int, _Served] = {}
+        self._served: dict[int, Served] = {}
         self._units: dict[str, Unit] = {}
         self._prepared: set[tuple[str, str]] = set()
         self._shares = Shares()
         self._interrupts = self._obeyed = 0
-        self._next_check = 0.0
 
     @property
     def studies(self) -> Mapping[int, StudyRecord]:
@@ -140,22 +119,22 @@ class Scheduler:
     # ---- which studies ---------------------------------------------------------------------------
 
     def take_up(self, study: StudyRecord) -> None:
-        """Serve a study; one that is served already gets its new priority and weight.
+        """Serve a study; one that is served already gets what was edited of it: priority, weight, resources.
 
         Raises:
             TooLarge: the engine will never have what a run of it asks for.
         """
-        if study.id in self._served:
-            self._served[study.id].study = study
-            return
         need = self.need(study)
+        self._units[study.name] = unit_of(need.gpus)
+        if (served := self._served.get(study.id)) is not None:
+            served.study, served.need, served.full_until = study, need, 0.0
+            return
         unfinished = {arm for arm, state in self._store.tally(study.id) if state not in TERMINAL}
         shared = prepare.shared_parts(a.recipe for a in study.plan.all_arms if a.key in unfinished)
         parts = {n: recipe for n, recipe in shared.items() if (study.plan.runner, n) not in self._prepared}
         say = self._named(study)
         made = Preparation(self._engine, self._store.home, study.plan.runner, parts, need, say) if parts else None
-        self._served[study.id] = _Served(study=study, need=need, preparation=made)
-        self._units[study.name] = unit_of(need.gpus)
+        self._served[study.id] = Served(study=study, need=need, preparation=made)
 
     def need(self, study: StudyRecord) -> Need:
         """Return what a run of a study holds.
@@ -214,7 +193,7 @@ class Scheduler:
         if self._interrupts > self._obeyed:
             self._stop()
         elif not self.interrupted:
-            self._keep_to_budgets()
+            self._budgets.keep(self._served.values())
             self._prepare()
             self._claim()
         endings = self._endings()
@@ -260,7 +239,7 @@ class Scheduler:
                 self._prepared |= {(served.study.plan.runner, part) for part in served.preparation.parts}
                 served.preparation = None
 
-    def _trouble(self, served: _Served, error: ParibusError) -> None:
+    def _trouble(self, served: Served, error: ParibusError) -> None:
         """Pause a study that cannot go on; alone on the command line, its error is that of the command."""
         if not self._pause:
             raise error
@@ -278,7 +257,7 @@ class Scheduler:
             claims = self._store.claim_many(number, count, gpus=served.need.gpus, pool=pool, **where)
             if not claims:
                 del asking[number]
-                served.broke = self._is_broke(served)
+                served.broke = self._budgets.is_broke(served)
                 served.full_until = time.monotonic() + FULL_S if pool else 0.0
                 continue
             try:
@@ -289,9 +268,9 @@ class Scheduler:
                 del asking[number]
                 self._trouble(served, error)
 
-    def _asks(self, served: _Served) -> bool:
+    def _asks(self, served: Served) -> bool:
         ready = served.preparation is None and time.monotonic() >= served.full_until
-        return ready and not self._still_broke(served)
+        return ready and not self._budgets.still_broke(served)
 
     def _next(self, studies: Sequence[StudyRecord]) -> tuple[int, int]:
         """Return the study that begins the next run, and how many it begins before another one is due."""
@@ -308,7 +287,7 @@ class Scheduler:
         used, cost = self._flights.use(study.name)
         return Demand(study=study.id, priority=study.priority, weight=study.weight, used=used, cost=cost)
 
-    def _start_all(self, served: _Served, claims: Sequence[Claim]) -> None:
+    def _start_all(self, served: Served, claims: Sequence[Claim]) -> None:
         for number, claim in enumerate(claims, 1):
             try:
                 self._start(served, claim)
@@ -317,7 +296,7 @@ class Scheduler:
                     self._store.release(unstarted.run_id, unstarted.token, "the one before it could not be started")
                 raise
 
-    def _start(self, served: _Served, claim: Claim) -> None:
+    def _start(self, served: Served, claim: Claim) -> None:
         study, plan = served.study, served.study.plan
         arm = plan.arm(claim.arm)
         folder = RunFolder.of(self._store.home, claim.fingerprint, claim.token)
@@ -359,54 +338,5 @@ class Scheduler:
             raise
         self._store.submitted(claim.run_id, claim.token, external_id)
 
-    # ---- the budgets -----------------------------------------------------------------------------
-
-    def _budget(self, served: _Served) -> BudgetRecord:
-        return self._store.budget(served.study.name, unit_of(served.need.gpus))
-
-    def _still_broke(self, served: _Served) -> bool:
-        served.broke = served.broke and self._is_broke(served)
-        return served.broke
-
-    def _is_broke(self, served: _Served) -> bool:
-        """Tell whether a budget has too little left for one more attempt; what is in flight may need less."""
-        budget = self._budget(served)
-        if not budget.allows_another and not served.broke:
-            self._named(served.study)(
-                f"the budget has too little left ({shown_use(budget)}; another run may need "
-                f"{budget.estimate / 3600:.3g}): no new attempts for now"
-            )
-        return not budget.allows_another
-
-    def _keep_to_budgets(self) -> None:
-        """End the attempts in flight with grace, when they have used their budget up; their checkpoints stay."""
-        now = time.monotonic()
-        if now < self._next_check:
-            return
-        self._next_check = now + CHECK_S
-        for served in self._served.values():
-            name = served.study.name
-            fresh = self._flights.fresh(name)
-            budget = self._budget(served) if fresh else None
-            if budget is None or not budget.used_up:
-                continue
-            most = self._flights.slots(name) * OVERRUN_S / 3600
-            self._named(served.study)(
-                f"the budget is used up ({shown_use(budget)}): the runs write a checkpoint and end; "
-                f"{most:.3g} more at most"
-            )
-            for attempt in fresh:
-                self._flights.cap(attempt)
-
     def _named(self, study: StudyRecord) -> Callable[[str], None]:
         return lambda line: self._say(f"{study.name}: {line}")
-
-
-def worker_of(home: Path) -> str:
-    """Return who the scheduler of a home folder on this machine is: two folders may share one database."""
-    return f"{socket.gethostname()}/{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:8]}"
-
-
-def host_of(worker: str) -> str:
-    """Return the machine of a scheduler."""
-    return worker.partition("/")[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paribus.engines.base import load_engine
 from paribus.engines.options import engine_settings
-from paribus.errors import ParibusError, RunFolderError
+from paribus.errors import ParibusError, RunFolderError, TooLarge
 from paribus.schedule.growth import Grown, added_text, grow, ungrown
 from paribus.schedule.holder import SCHEDULER, hold
 from paribus.schedule.hooks import Hooks
@@ -195,9 +195,21 @@ class _Service:
             if served is None:
                 if entry.open and not entry.paused and self._scheduler.affords(entry.name):
                     self._take_up(self._store.numbered(entry.id))
-            elif (served.priority, served.weight) != (entry.priority, entry.weight):
-                self._display.say(f"{entry.name}: priority {entry.priority}, weight {entry.weight:g} from now on")
-                self._scheduler.take_up(self._store.numbered(entry.id))
+            elif served.submitted_at != entry.submitted_at and not entry.paused:
+                self._go_on(served, self._store.numbered(entry.id))
+
+    def _go_on(self, before: StudyRecord, study: StudyRecord) -> None:
+        """Let what was edited of a study that is served count from its next run on."""
+        try:
+            self._scheduler.take_up(study)
+        except TooLarge as error:
+            self._store.pause(study.id, str(error))
+            return
+        if (before.priority, before.weight) != (study.priority, study.weight):
+            self._display.say(f"{study.name}: priority {study.priority}, weight {study.weight:g} from now on")
+        if before.plan.resources != study.plan.resources:
+            held = study.plan.resources.about() or "what the engine gives"
+            self._display.say(f"{study.name}: each run holds {held} from now on")
 
     def _take_up(self, study: StudyRecord) -> None:
         obstacle = self._obstacle(study)

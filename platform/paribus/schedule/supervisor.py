@@ -9,6 +9,7 @@ before a new one starts. It times this with a clock that goes on while the machi
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -111,8 +112,10 @@ class Supervisor:
 
         Returns:
             The exit status of the supervisor: 0 if the end was reported, 1 if it lies in the folder only,
-            :data:`EXIT_LOST` if the run was lost.
+            :data:`EXIT_LOST` if the run was lost, or another process supervises this attempt.
         """
+        if not self._first():
+            return EXIT_LOST
         begun = self._begin()
         if begun is None:
             return 1
@@ -136,6 +139,20 @@ class Supervisor:
         with suppress(OSError):  # the office hears of it all the same
             write_json(self._folder.outcome, outcome)
         return self._report(outcome)
+
+    def _first(self) -> bool:
+        """Write down who supervises; return whether nobody has before, as where a job was started twice by mistake.
+
+        The store cannot tell: it takes a start again, because the answer to the first may have been lost.
+        """
+        try:
+            with self._folder.attempt.open("x") as file:
+                json.dump({"token": self._job.token, "supervisor": Identity.of(os.getpid()).to_json()}, file)
+        except FileExistsError:
+            return False
+        except OSError:
+            return True  # a disk that takes nothing is told when somebody listens
+        return True
 
     def _begin(self) -> dict[str, Any] | None:
         """Tell the office that the supervisor is there; if nobody opens, leave the reason in the folder."""

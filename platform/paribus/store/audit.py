@@ -15,12 +15,12 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import Literal, TypeVar
 
+from paribus.store.attempts import BACKOFF_MAX_S
 from paribus.store.budget import KEPT, OVERRUN_S, UNITS
 from paribus.store.moves import LEASE_S
 from paribus.store.records import TINY_S, AttemptRecord, BudgetRecord, EventRecord, unit_of
 from paribus.store.snapshot import RunRow, Snapshot, payload_hash
 from paribus.store.states import LIVE, RECORDED, TERMINAL, Move, RunState, target_of
-from paribus.store.store import BACKOFF_MAX_S
 from paribus.track.folder import SHORT
 
 CLOCK_S = 1.0

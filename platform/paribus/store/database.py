@@ -206,7 +206,8 @@ _Store = TypeVar("_Store", bound=_HasDatabase)
 def again(method: Callable[Concatenate[_Store, _P], _T]) -> Callable[Concatenate[_Store, _P], _T]:
     """Repeat a method of one transaction that a server broke off: a deadlock, a restart, a lost connection.
 
-    If the transaction was committed all the same, the fence token makes the second try change nothing.
+    If the transaction was committed all the same, the second try changes nothing: of an attempt its fence token sees to
+    that, of a plan its fingerprint. Runs that a claim took whose answer was lost are put back by whoever claimed them.
     """
 
     @wraps(method)

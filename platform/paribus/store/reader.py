@@ -121,8 +121,10 @@ class Reader:
             .join(t.run, t.run.c.id == t.study_run.c.run_id)
             .where(t.study_run.c.study_id == t.study.c.id, t.study_run.c.recorded.is_(False), _SEEN.not_in(TERMINAL))
         )
-        columns = (t.study.c.id, t.study.c.name, t.study.c.paused, t.study.c.priority, t.study.c.weight)
-        query = sa.select(*columns, asked.exists().label("open")).order_by(t.study.c.submitted_at, t.study.c.id)
+        names = ("id", "name", "submitted_at", "paused", "priority", "weight")
+        query = sa.select(*(t.study.c[name] for name in names), asked.exists().label("open")).order_by(
+            t.study.c.submitted_at, t.study.c.id
+        )
         if studies is not None:
             query = query.where(t.study.c.id.in_(studies))
         with self.database.read() as connection:

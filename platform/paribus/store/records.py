@@ -60,6 +60,7 @@ class StudyEntry:
 
     id: int
     name: str
+    submitted_at: float
     paused: str
     priority: int
     weight: float

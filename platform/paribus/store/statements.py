@@ -59,5 +59,10 @@ UNKNOWN: dict[str, Any] = {"external_id": "", "outcome": "", "reason": "", "sign
 SUBMITTED = ATTEMPT.values(external_id=sa.bindparam("called"))
 """Notes what the engine calls an attempt."""
 
+ENDED = sa.select(t.attempt.c.outcome, t.attempt.c.reason, t.attempt.c.signature).where(
+    t.attempt.c.run_id == sa.bindparam("this_run"), t.attempt.c.token == sa.bindparam("fence")
+)
+"""Asks how an attempt has ended."""
+
 KNOWN = sa.select(t.result.c.token, t.result.c.payload_hash).where(t.result.c.run_id == sa.bindparam("this_run"))
 """Asks which result a run has."""

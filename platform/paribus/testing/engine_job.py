@@ -1,4 +1,4 @@
-"""The jobs of the engines' tests: ``touch``, ``exit``, ``fail``, ``sleep``, ``deaf``, ``fork``, ``tell``, ``ray``."""
+"""The jobs of the engines' tests: ``touch``, ``exit``, ``sleep``, ``fork``, ``hide``, ``tell``, ``ray`` and others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ def main(arguments: Sequence[str]) -> int:
 
     ``touch FILE`` adds a line with the arguments; ``exit N`` returns N; ``fail`` raises; ``sleep FILE`` writes
     its process id, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM; ``fork FILE
-    OTHER`` sleeps, and so does a child in a session of its own, whose process id is in OTHER; ``tell FILE`` writes
-    its environment as JSON; ``ray FILE OTHER`` is a Ray program that sleeps: it lets two of its workers hold a GPU
-    each, whose names are in OTHER.
+    OTHER`` sleeps, and so does a child in a session of its own, whose process id is in OTHER; ``hide FILE OTHER`` is
+    the same with a grandchild that has lost its parent and has nothing in its environment; ``tell FILE`` writes its
+    environment as JSON; ``ray FILE OTHER`` is a Ray program that sleeps: it lets two of its workers hold a GPU each,
+    whose names are in OTHER.
     """
     match arguments[0]:
         case "touch":
@@ -38,6 +39,13 @@ def main(arguments: Sequence[str]) -> int:
         case "ray":
             workers = _ray_workers(Path(arguments[2]))
             return main(["sleep", arguments[1]]) if workers else 1
+        case "hide":
+            hidden = (
+                f"import os, time; os.fork() and os._exit(0); open({arguments[2]!r}, 'w').write(str(os.getpid())); "
+            )
+            command = [sys.executable, "-c", f"{hidden} time.sleep(60)"]
+            subprocess.Popen(command, start_new_session=True, env={}).wait()
+            return main(["sleep", arguments[1]])
         case "sleep" | "deaf":
             signal.signal(signal.SIGTERM, _exit if arguments[0] == "sleep" else signal.SIG_IGN)
             Path(arguments[1]).write_text(str(os.getpid()))

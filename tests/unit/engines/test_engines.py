@@ -113,6 +113,7 @@ def test_nothing_survives_a_killed_owner(tmp_path, server_too):
         looking.close()
         assert not gone(grandchild)
         working.poll(())
+        working.close()
     until(lambda: gone(grandchild))
 
 

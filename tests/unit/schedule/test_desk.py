@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from paribus.errors import StoreError
 from paribus.schedule.desk import Desk
 from paribus.store.audit import audit
+from paribus.store.database import Unreachable
 from paribus.store.snapshot import snapshot
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -89,6 +90,29 @@ def test_nobody_is_answered_before_the_disk_has_it(case):
     assert all(isinstance(a.exception(), StoreError) for a in answers)
     sa.event.remove(case.store.database.engine, "commit", full)
     assert case.store.counts(case.study.id) == {RunState.LEASED: RUNS}
+
+
+def test_an_answer_that_is_lost_on_the_way_from_the_database_is_asked_for_again(case, monkeypatch):
+    """The group was committed: all who share it are told so, none that it has lost its run."""
+    together, lost = case.store.database.together, []
+
+    @contextmanager
+    def losing(**options):
+        with together(**options):
+            yield
+        if not lost:
+            lost.append(True)
+            raise Unreachable("the answer was lost")
+
+    monkeypatch.setattr(case.store.database, "together", losing)
+    for requests in (case.requests(), case.requests("release", reason="interrupted", wait_s=0.0)):
+        lost.clear()
+        with case.asking(requests) as answers:
+            pass
+        assert lost
+        assert all(a.result()["ok"] for a in answers)
+    assert case.store.counts(case.study.id) == {RunState.QUEUED: RUNS}
+    assert audit(snapshot(case.store, folders=False)) == ()
 
 
 def test_a_closed_desk_refuses(case):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paribus.engines.base import JobState, Need, Reach, Status
-from paribus.errors import EngineError, RunnerError, StoreError
+from paribus.errors import EngineError, RunnerError, StoreError, TooLarge
 from paribus.schedule import flights, preparation, scheduler
 from paribus.schedule.scheduler import Ending, Scheduler
 from paribus.store.audit import audit
@@ -571,3 +571,39 @@ def test_a_folder_that_cannot_be_made_pauses_the_study(case):
     assert "Not a directory" in one.store.paused(one.study.id)
     assert set(one.states()) == {"QUEUED"}
     assert one.engine.specs == {}
+
+
+def test_runs_that_a_lost_answer_has_claimed_are_put_back(case, monkeypatch):
+    """Nobody will start them; nothing is counted, what another scheduler has claimed is left alone, and both go on."""
+    monkeypatch.setattr(flights, "HOLD_S", 0.0)
+    c = case(arms=2, seeds=2, engine=FakeEngine(slots=4))
+    (lost,) = c.store.claim_many(c.study.id, 1, engine="fake", worker="here")
+    (others,) = c.store.claim_many(c.study.id, 1, engine="fake", worker="there")
+    c.turn()
+    assert [r.token for r in c.store.runs_of(c.study.id)] == [lost.token + 1, 1, 1, 1]
+    assert len(c.engine.specs) == 3
+    assert {a.outcome for a in c.store.attempts_of(c.study.id) if a.token == 1} == {"release", ""}
+    assert sum(r.infrastructure_failures for r in c.store.runs_of(c.study.id)) == 0
+    assert others.submit_name in {a.submit_name for a in c.store.live_attempts()}
+
+
+def test_edited_resources_count_from_the_next_run_on(case):
+    """What is in flight keeps what it holds; what can never be had changes nothing."""
+    c = case(engine=FakeEngine(slots=1))
+    c.turn()
+    c.engine._gpus_per_run = 2.0
+    c.scheduler.take_up(c.study)
+    (first,) = c.engine.specs
+    c.start(first)
+    c.finish(first)
+    c.turn()
+    assert [spec.need.gpus for spec in c.engine.specs.values()] == [0.0, 2.0]
+    assert [a.gpus for a in c.store.attempts_of(c.study.id)] == [0.0, 2.0]
+
+    def refuse(resources):
+        raise TooLarge("9 GPUs", "there are 2", "Ask for less.")
+
+    c.engine.need = refuse
+    with pytest.raises(TooLarge):
+        c.scheduler.take_up(c.store.add_study(c.study.plan, priority=4))
+    assert c.scheduler.studies[c.study.id].priority == 0

@@ -217,10 +217,21 @@ def test_a_lease_that_cannot_be_renewed_kills_the_runner_before_it_is_over(folde
 
 
 def test_a_run_that_was_lost_before_the_start_starts_no_runner(folder, office, fake):
-    """No process, no file."""
+    """No process of a runner is named, and no file is written by one."""
     office.answers["start"] = {"ok": False, "lost": True, "error": "stale"}
     assert supervise(folder, office) == EXIT_LOST
-    assert not folder.attempt.exists()
+    assert set(read_json(folder.attempt)) == {"token", "supervisor"}
+    assert not folder.log.exists()
+
+
+def test_a_second_supervisor_of_an_attempt_starts_nothing(folder, office, fake):
+    """A job that was started twice by mistake has one token; the second copy asks for nothing and changes nothing."""
+    assert supervise(folder, office) == 0
+    before = {p: p.read_bytes() for p in folder.path.iterdir() if p.is_file()}
+    office.requests.clear()
+    assert supervise(folder, office) == EXIT_LOST
+    assert office.requests == []
+    assert before == {p: p.read_bytes() for p in folder.path.iterdir() if p.is_file()}
 
 
 def test_cancelling_lets_the_runner_end_and_says_so(folder, office, fake):

@@ -5,11 +5,12 @@ import multiprocessing
 import pytest
 
 from paribus.errors import LostLease, StoreError
+from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
 from paribus.store.moves import LEASE_S
 from paribus.store.reader import Reader
 from paribus.store.recorded import recorded_runs
 from paribus.store.states import RunState
-from paribus.store.store import INFRASTRUCTURE_TRIES, Store, backoff_s
+from paribus.store.store import Store
 from paribus.testing.plans import small_plan
 
 
@@ -89,13 +90,6 @@ def test_a_result_is_recorded_once(store):
             store.finish(new.run_id, token, {"score": score})
     result = store.result(store.runs_of(study.id)[0].fingerprint)
     assert (result.token, result.payload) == (2, {"score": 2})
-
-
-def test_a_supervisor_starts_once(store):
-    """A second process with the same token is refused: it was started by mistake."""
-    claim = started(store, store.add_study(small_plan()))
-    with pytest.raises(LostLease):
-        store.start(claim.run_id, claim.token)
 
 
 def test_a_program_that_fails_twice_is_quarantined(store):

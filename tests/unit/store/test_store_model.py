@@ -10,13 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from paribus.errors import LostLease
 from paribus.store import tables as t
+from paribus.store.attempts import INFRASTRUCTURE_TRIES, PROGRAM_TRIES, REQUEUE_TRIES, backoff_s
 from paribus.store.audit import audit
 from paribus.store.database import Database
 from paribus.store.moves import LEASE_S
 from paribus.store.pauses import SAME_FAILURES
 from paribus.store.snapshot import snapshot
 from paribus.store.states import LIVE, RECORDED, TERMINAL, RunState, target_of
-from paribus.store.store import INFRASTRUCTURE_TRIES, PROGRAM_TRIES, REQUEUE_TRIES, Store, backoff_s
+from paribus.store.store import Store
 from paribus.testing.databases import memory_database, postgresql
 from paribus.testing.plans import small_plan
 
@@ -39,6 +40,7 @@ class Run:
     requeues: int = 0
     step: int = 0
     results: list = field(default_factory=list)
+    ends: dict = field(default_factory=dict)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -73,17 +75,27 @@ class StoreMachine(RuleBasedStateMachine):
         token = run.token - age
         return run_id, run, token, age == 0 and run.state in LIVE
 
-    def call(self, allowed, function, *arguments, **keywords):
-        """Call the store; it must refuse exactly what the model does not allow, and then change nothing at all."""
-        before = None if allowed else self.everything()
+    def call(self, allowed, function, *arguments, news=True, **keywords):
+        """Call the store; it must refuse exactly what the model does not allow, and change nothing without news."""
+        before = None if allowed and news else self.everything()
         try:
             answer = function(*arguments, **keywords)
         except LostLease:
             assert not allowed
-            assert self.everything() == before
-            return None
-        assert allowed
+            answer = None
+        else:
+            assert allowed
+        assert before is None or self.everything() == before
         return answer
+
+    def call_end(self, holder, told, function, *arguments, **keywords):
+        """Call what ends an attempt: its holder may, once; told the same again it has the same answer."""
+        run_id, run, token, holds = holder
+        again = run.ends.get(token) if not holds else None
+        allowed = holds or (again is not None and again[0] == told)
+        state = self.call(allowed, function, run_id, token, *arguments, news=holds, **keywords)
+        assert holds or not allowed or state in (None, again[1])
+        return state
 
     def everything(self):
         """Return all rows of all tables."""
@@ -113,11 +125,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(index=runs, age=ages)
     def start(self, index, age):
-        """Only the holder of a lease starts, and once."""
+        """Only the holder of a lease starts; again, where the answer was lost, it renews."""
         run_id, run, token, holds = self.holder(index, age)
-        allowed = holds and run.state is RunState.LEASED
-        self.call(allowed, self.store.start, run_id, token)
-        if allowed:
+        self.call(holds, self.store.start, run_id, token)
+        if holds:
             run.state, run.lease_until = RunState.RUNNING, self.now + LEASE_S
 
     @rule(index=runs, age=ages)
@@ -135,7 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
         run_id, run, token, holds = self.holder(index, age)
         fresh = holds and run.state is RunState.RUNNING
         allowed = fresh or (token, payload) in run.results
-        self.call(allowed, self.store.finish, run_id, token, {"payload": payload}, stopped_early=early)
+        self.call(allowed, self.store.finish, run_id, token, {"payload": payload}, stopped_early=early, news=fresh)
         if fresh:
             run.state, run.signature = (RunState.STOPPED_EARLY if early else RunState.SUCCEEDED), ""
             run.results.append((token, payload))
@@ -143,16 +154,17 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(index=runs, age=ages, wait=st.sampled_from([0.0, 5.0]))
     def release(self, index, age, wait):
         """A run that was interrupted from outside goes back into the queue, as often as it is."""
-        run_id, run, token, holds = self.holder(index, age)
-        self.call(holds, self.store.release, run_id, token, "interrupted", wait_s=wait)
+        _, run, token, holds = holder = self.holder(index, age)
+        self.call_end(holder, "release", self.store.release, "interrupted", wait_s=wait)
         if holds:
             self.end(run, RunState.QUEUED, wait=wait)
+            run.ends[token] = ("release", run.state)
 
     @rule(index=runs, age=ages, step=st.integers(0, 3))
     def ask_to_be_queued(self, index, age, step):
         """A run that asks for it by itself goes back as long as it comes further in between."""
-        run_id, run, token, holds = self.holder(index, age)
-        state = self.call(holds, self.store.release, run_id, token, "asked", step=step)
+        _, run, token, holds = holder = self.holder(index, age)
+        state = self.call_end(holder, "ask", self.store.release, "asked", step=step)
         if not holds:
             return
         further, run.step = step > run.step, max(step, run.step)
@@ -161,14 +173,15 @@ class StoreMachine(RuleBasedStateMachine):
             self.end(run, RunState.QUARANTINED, "asked to be queued again without coming further")
         else:
             self.end(run, RunState.QUEUED)
+        run.ends[token] = ("ask", run.state)
         assert state is run.state
 
     @rule(index=runs, age=ages, program=st.booleans(), signature=st.sampled_from(["", "one", "other"]))
     def fail(self, index, age, program, signature):
         """Failures of program and infrastructure are counted apart; the same one in several arms pauses the study."""
-        run_id, run, token, holds = self.holder(index, age)
+        _, run, token, holds = holder = self.holder(index, age)
         kind = "program" if program else "infrastructure"
-        state = self.call(holds, self.store.fail, run_id, token, kind, "why", signature)
+        state = self.call_end(holder, ("fail", signature), self.store.fail, kind, "why", signature)
         if not holds:
             return
         run.program += program
@@ -179,6 +192,7 @@ class StoreMachine(RuleBasedStateMachine):
         elif not program and run.infrastructure >= INFRASTRUCTURE_TRIES:
             after = RunState.FAILED
         self.end(run, after, signature, 0.0 if program else backoff_s(run.infrastructure))
+        run.ends[token] = (("fail", signature), run.state)
         assert state is run.state
 
     @rule(index=runs)
@@ -212,9 +226,12 @@ class StoreMachine(RuleBasedStateMachine):
     def cancelled(self, index, age):
         """The holder notes that it has obeyed; without a request there is nothing to obey."""
         run_id, run, token, holds = self.holder(index, age)
-        self.call(holds and run.cancel, self.store.cancelled, run_id, token)
-        if holds and run.cancel:
+        obeys = holds and run.cancel
+        allowed = obeys or (not holds and run.ends.get(token, ("",))[0] == "cancelled")
+        self.call(allowed, self.store.cancelled, run_id, token, news=obeys)
+        if obeys:
             run.state, run.signature = RunState.CANCELLED, ""
+            run.ends[token] = ("cancelled", run.state)
 
     @rule(seconds=st.sampled_from([1.0, 30.0, LEASE_S + 1, 3600.0]))
     def pass_time(self, seconds):

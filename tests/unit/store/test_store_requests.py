@@ -4,12 +4,12 @@ import pytest
 import sqlalchemy as sa
 
 from paribus.errors import LostLease, StoreError
+from paribus.store.attempts import REQUEUE_TRIES
 from paribus.store.audit import audit
 from paribus.store.moves import LEASE_S, move_runs
 from paribus.store.pauses import SAME_FAILURES
 from paribus.store.snapshot import snapshot
 from paribus.store.states import TRANSITIONS, RunState
-from paribus.store.store import REQUEUE_TRIES
 from paribus.store.tables import metadata
 from paribus.testing.plans import small_plan
 

@@ -1,0 +1,80 @@
+"""What a service does at its look when a study that it serves was submitted again."""
+
+from dataclasses import replace
+
+import pytest
+
+from paribus.errors import TooLarge
+from paribus.schedule.growth import ungrown
+from paribus.schedule.service import _Service
+from paribus.store.store import Store
+from paribus.study.resources import Resources
+from paribus.testing.lines import Lines
+from paribus.testing.plans import small_plan
+
+
+class FakeScheduler:
+    """Serves one study; what asks for more than two cores is too large."""
+
+    interrupted = False
+
+    def __init__(self, study):
+        self.studies = {study.id: study}
+        self.asked = []
+
+    def take_up(self, study):
+        """Take over what is new, or refuse it."""
+        self.asked.append(study.plan.resources)
+        if (study.plan.resources.cpus or 0) > 2:
+            raise TooLarge("9 CPU cores", "this machine has 2", "Change `resources`.")
+        self.studies[study.id] = study
+
+
+class NoReports:
+    """Nothing is asked for."""
+
+    asked = frozenset()
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Return a store, a function that submits again, a scheduler, a function that looks, and what was said."""
+    now = [1000.0]
+    with Store.open(tmp_path, clock=lambda: now[0]) as store:
+
+        def submit(plan, **terms):
+            now[0] += 1
+            return store.add_study(plan, **terms)
+
+        scheduler, lines = FakeScheduler(submit(small_plan())), Lines()
+        service = _Service(store, scheduler, None, lines, NoReports(), ungrown, until_idle=False)
+        yield store, submit, scheduler, service._look, lines.said
+
+
+def test_what_was_edited_counts_at_the_next_look(site):
+    """Priority, weight and resources, each told once; a study that nobody submitted again is left alone."""
+    _, submit, scheduler, look, said = site
+    look()
+    assert (scheduler.asked, said) == ([], [])
+    submit(small_plan(resources=Resources(cpus=1)), priority=3)
+    look()
+    look()
+    assert scheduler.asked == [Resources(cpus=1)]
+    assert said == ["small: priority 3, weight 1 from now on", "small: each run holds 1 CPU core from now on"]
+    submit(replace(small_plan(), question="Does it matter?"))
+    look()
+    assert said[2:] == ["small: each run holds what the engine gives from now on"]
+
+
+def test_what_never_fits_pauses_the_study_once(site):
+    """It goes on when it was mended and tried again."""
+    store, submit, scheduler, look, _ = site
+    study = submit(small_plan(resources=Resources(cpus=9)))
+    look()
+    look()
+    assert len(scheduler.asked) == 1
+    assert "9 CPU cores" in store.paused(study.id)
+    submit(small_plan(resources=Resources(cpus=2)))
+    store.retry("small", author="me", reason="mended")
+    look()
+    assert scheduler.studies[study.id].plan.resources == Resources(cpus=2)
