@@ -158,6 +158,7 @@ class Fault:
         build: builds it into the runner from a step on.
         begins: that step.
         harmless: it does no harm here: a warning by one of ``names`` is right, a critical finding is wrong.
+        late: only an evaluation shows it: another critical finding may come before that by one of ``names``.
     """
 
     name: str
@@ -167,6 +168,7 @@ class Fault:
     build: Callable[[int], Context] = nothing
     begins: int = 1
     harmless: bool = False
+    late: bool = False
 
 
 FAULTS = (
@@ -197,6 +199,7 @@ FAULTS = (
         names=("reward_hacking",),
         build=fooled(long_is_correct),
         begins=11,
+        late=True,
     ),
     Fault(
         name="wrong group ids",
