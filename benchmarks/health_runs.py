@@ -96,7 +96,7 @@ class Judged:
         return next((f for f in self.diagnosis.raised if f.state == "critical"), None)
 
     def named(self, fault: Fault) -> Finding | None:
-        """The finding that names the fault: the first critical one, of a late fault any, of a harmless one a warning."""
+        """The finding that names the fault: the first critical one; of a late one any; of a harmless one a warning."""
         found = [f for f in self.diagnosis.raised if f.state == "critical"]
         if fault.harmless and not found:
             found = list(self.diagnosis.raised)
