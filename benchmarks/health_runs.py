@@ -54,7 +54,7 @@ HEALTHY = (
 )
 """Runs without a fault: arms of the quickstart with some of its seeds."""
 SHORT = 3
-"""Healthy runs, and seeds of no fault but the first, in the short form."""
+"""Healthy runs in the short form; each fault has one seed there."""
 
 
 @dataclass(frozen=True, kw_only=True)
