@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines screenshots clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines screenshots health-runs clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -92,6 +92,9 @@ $(DOCTORS)/.installed: benchmarks/requirements-health.txt
 
 health: $(STAMP) $(DOCTORS)/.installed ## false alarms and detection of the detectors, beside other tools: writes into docs/reference/health.md
 	$(BIN)/python benchmarks/health.py --peers $(abspath $(DOCTORS))/bin/python
+
+health-runs: $(STAMP) ## real runs with a fault built in, and without: each is named, writes into docs/reference/health.md; SHORT=1: a minute, writes nothing
+	$(BIN)/python benchmarks/health_runs.py $(if $(SHORT),--short,--page)
 
 mutants: $(STAMP) ## remove each guard of the store, falsify each formula of the objective in turn: tests must see every one
 	$(BIN)/python tests/mutation/guards.py

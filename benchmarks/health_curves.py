@@ -17,7 +17,8 @@ import numpy as np
 
 from paribus.track.folder import MetricLine
 
-STEPS = 600
+STEPS, SIZE = 600, 8
+"""Steps of a run, and responses of a group."""
 SHAPES = (
     "plain",
     "entropy rises",
@@ -41,6 +42,8 @@ EFFECTS: Mapping[str, tuple[float, float, float]] = {
     "format_hacking": (0.1, 0.3, 0.6),
     "reward_hacking": (0.06, 0.12, 0.2),
     "eval_regression": (0.08, 0.15, 0.25),
+    "mixed_groups": (0.8, 1.0, 1.0),
+    "copied_responses": (1.0, 1.0, 1.0),
     "zero_variance": (0.55, 0.7, 0.9),
     "effective_batch": (0.23, 0.15, 0.05),
     "clip_saturation_high": (0.12, 0.2, 0.4),
@@ -49,6 +52,7 @@ EFFECTS: Mapping[str, tuple[float, float, float]] = {
     "mismatch": (0.024, 0.04, 0.1),
     "staleness": (9.0, 16.0, 40.0),
     "kl_blowup": (6.0, 20.0, 60.0),
+    "huge_update": (0.04, 0.15, 2.0),
     "grad_spike": (6.0, 20.0, 100.0),
     "dead_update": (0.0, 0.0, 0.0),
     "repetition": (0.06, 0.2, 0.5),
@@ -63,11 +67,12 @@ EFFECTS: Mapping[str, tuple[float, float, float]] = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A run, its fault and the step at which it begins; no fault: an empty name."""
+    """A run, its fault, the step at which it begins and its prompts a step; no fault: an empty name."""
 
     lines: tuple[MetricLine, ...]
     fault: str
     onset: int
+    prompts: int
 
 
 def wander(rng: np.random.Generator, scale: float, pull: float = 0.05) -> np.ndarray:
@@ -113,7 +118,12 @@ def draw(rng: np.random.Generator, shape: str = "plain", fault: str = "", effect
         MetricLine(step=int(i) + 1, time_ms=0, values={k: float(c[i]) for k, c in curves.items() if c[i] != MISSING})
         for i in t[keep]
     ]
-    return Drawn(tuple(lines), fault, onset + 1)
+    return Drawn(tuple(lines), fault, onset + 1, prompts_of(shape))
+
+
+def prompts_of(shape: str) -> int:
+    """Prompts a step."""
+    return 8 if shape == "small noisy batch" else 48
 
 
 MISSING = -12345.0
@@ -134,7 +144,7 @@ def _rollouts(
     rng: np.random.Generator, shape: str, fault: str, effect: float, onset: int, skill: np.ndarray
 ) -> dict[str, np.ndarray]:
     """What is counted over groups of 8 responses to prompts drawn anew at each step."""
-    prompts, size = (8 if shape == "small noisy batch" else 48), 8
+    prompts, size = prompts_of(shape), SIZE
     jitter = rng.normal(0, effect, STEPS) * (np.arange(STEPS) >= onset) if fault == "reward_noise" else 0.0
     spread = np.full(STEPS, rng.uniform(0.7, 1.2))
     difficulty = rng.normal(0, 1, (STEPS, prompts)) * spread[:, None]
@@ -143,6 +153,13 @@ def _rollouts(
         sure = rng.random((STEPS, prompts)) < (effect * toward(onset, 20))[:, None]
         chance = np.where(sure, rng.random((STEPS, prompts)) < chance, chance)
     right = rng.binomial(size, chance)
+    if fault == "mixed_groups":
+        responses = rng.random((STEPS, prompts, size)) < chance[:, :, None]
+        share = round(effect * prompts)
+        responses[onset:, :share] = responses[onset:, :share].transpose(0, 2, 1).reshape(-1, share, size)
+        right = responses.sum(2)
+    if fault == "copied_responses":
+        right[onset:] = size * rng.binomial(1, chance[onset:])
     correct = right.mean(1) / size
     return {
         "reward/correct_frac": correct,
@@ -187,6 +204,7 @@ def _levels(rng: np.random.Generator, shape: str, onset: int) -> dict[str, np.nd
         "perf/time_step_s": rng.uniform(20, 90) * np.exp(wander(rng, 0.1)) * rng.gamma(40, 1 / 40, STEPS),
         "budget/gen_tokens": tokens,
         "optim/loss": rng.normal(0, 0.02, STEPS) + 0.05,
+        "kl/old_k3": rng.uniform(5e-4, 0.01) * np.exp(wander(rng, 0.2)) * heavy(rng, 0.2),
     }
 
 
@@ -294,6 +312,7 @@ FAULTS: Mapping[str, Change] = {
     "mismatch": _to("mismatch/logp_abs_diff_mean", 40),
     "staleness": _to("staleness/steps_mean", 20),
     "kl_blowup": _stall_kl,
+    "huge_update": _to("kl/old_k3", 20),
     "grad_spike": _spikes,
     "dead_update": _constant({"optim/grad_norm": 0.0}),
     "repetition": _share("signal/repetitive_frac", 20),

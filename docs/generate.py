@@ -337,6 +337,8 @@ FIGURES = "<!-- Written by benchmarks/health.py. -->\n"
 NOT_FOR = {
     "staleness": "nothing lags behind",
     "kl_blowup": "`kl: off`",
+    "mixed_groups": "groups of one",
+    "copied_responses": "groups of one",
     "zero_variance": "groups of one",
     "effective_batch": "groups of one; the filter fills up",
     "clip_saturation_high": "the ratio is 1; no bound",

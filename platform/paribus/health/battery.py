@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from paribus.health import clipping, drift, entropy, evaluation, gradient, groups, integrity, length, reward, text
+from paribus.health import (
+    clipping,
+    drift,
+    entropy,
+    evaluation,
+    gradient,
+    grouping,
+    groups,
+    integrity,
+    length,
+    reward,
+    text,
+)
 from paribus.health.detector import Detector, Setting, State, begin, update, verdict
 from paribus.health.finding import Finding
 from paribus.track.folder import MetricLine
 
 BATTERY: tuple[Detector, ...] = (
     *integrity.DETECTORS,
+    *grouping.DETECTORS,
     *drift.DETECTORS,
     *gradient.DETECTORS,
     *groups.DETECTORS,

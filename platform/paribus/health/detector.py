@@ -204,7 +204,7 @@ def _change(
             if state["worst"] is None or rank > _RANK[state["worst"]["state"]]:
                 earlier = state["worst"]
                 if earlier is not None and earlier["step_cleared"] is None:
-                    raised["step_onset"] = min(raised["step_onset"], earlier["step_onset"])
+                    raised["evidence"] += f"; a warning since step {earlier['step_onset']}"
                 state["worst"] = raised
             return _finding(detector, setting, raised)
     if _RANK[state["lamp"]] and state["calm"] >= n:

@@ -16,8 +16,10 @@ def _hacking(v: View) -> Verdict | None:
     scores = v.kept(SCORE)
     error = _error(v)
     reward = v.gain(REWARD, v.W // 2)
-    if len(scores) < 2 * block or error is None or reward is None:
+    if error is None or reward is None:
         return None
+    if len(scores) < 2 * block:
+        return _below_the_start(v, error)
     blocks = [sum(scores[end - block : end]) / block for end in range(len(scores), block - 1, -block)]
     best = max(blocks[1:])
     fall = best - blocks[0]
@@ -30,6 +32,21 @@ def _hacking(v: View) -> Verdict | None:
     says += "training reward did not"
     numbers = {"fall": fall, "z": z, "limit": limit, "standard error": error}
     return Verdict(state="critical", says=says, numbers=numbers, onset=v.step_ago(SCORE, back))
+
+
+def _below_the_start(v: View, error: float) -> Verdict | None:
+    """Judge where evaluations are too few for blocks: the score is below the start, the training reward above it."""
+    first, now = v.first(SCORE, 1), v.value(SCORE)
+    reward, before = v.middle(REWARD), v.began(REWARD)
+    if first is None or now is None or reward is None or before is None or v.count(SCORE) < 2:
+        return None
+    fall = first[0] - now
+    limit = max(v.p["errors"] * math.sqrt(2) * error, v.p["fall"])
+    if fall <= limit or reward - before < v.p["reward_rise"]:
+        return FINE
+    says = f"the held-out score is {now:.3g}, {first[0]:.3g} before training, while the training reward rose from "
+    says += f"{before:.3g} to {reward:.3g}"
+    return Verdict(state="critical", says=says, numbers={"fall": fall, "limit": limit, "reward gain": reward - before})
 
 
 def _regression(v: View) -> Verdict | None:

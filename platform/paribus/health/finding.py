@@ -43,7 +43,7 @@ class Finding:
     Attributes:
         detector: its name, as ``health.stop_on`` of a study lists it.
         state: the lamp; of a whole run, the worst that it showed.
-        step_onset: first step at which it holds; ``None`` if it does not, or has no step.
+        step_onset: first step at which it holds, as bad as ``state`` says; ``None`` if it does not, or has no step.
         step_detected: step at which it was told.
         step_cleared: step from which it no longer held; ``None`` if it still does.
         evidence: the numbers, in one sentence; where nothing is known, why.

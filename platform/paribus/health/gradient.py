@@ -1,4 +1,4 @@
-"""Rules on the gradient: spikes, and updates that change nothing."""
+"""Rules on updates: those that go too far, gradients that jump, and updates that change nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ from paribus.health.view import View
 
 NORM = "optim/grad_norm"
 _ZERO = "group/zero_std_frac"
+MOVED, _RATIO = "kl/old_k3", "ratio/mean"
+
+
+def _huge(v: View) -> Verdict | None:
+    k3, ratio, usual = v.value(MOVED), v.value(_RATIO), v.middle(MOVED)
+    if k3 is None or not math.isfinite(k3):
+        return None
+    # k3 - (mean ratio - 1) is k1: a single token whose ratio is huge moves the former alone
+    moved = k3 if ratio is None else k3 - (ratio - 1)
+    if moved > v.p["critical"]:
+        says = f"the updates on one batch have moved the policy by {moved:.2g} nats a token"
+        return Verdict(state="critical", says=says, numbers={"nats": moved, "limit": v.p["critical"]})
+    if usual is None or usual <= v.p["warn"]:
+        return FINE
+    says = f"the updates on a batch move the policy by {usual:.2g} nats a token"
+    return Verdict(state="warn", says=says, numbers={"nats": usual, "limit": v.p["warn"]})
 
 
 def _spike(v: View) -> Verdict | None:
@@ -45,6 +61,14 @@ def _dead(v: View) -> Verdict | None:
 
 
 DETECTORS = (
+    Detector(
+        name="huge_update",
+        looks_for="the updates on one batch carry the policy away from the one that sampled it",
+        needs=(MOVED,),
+        uses=(_RATIO,),
+        rule=_huge,
+        points=(1, 20),
+    ),
     Detector(
         name="grad_spike",
         looks_for="the gradient norm jumps",

@@ -14,6 +14,8 @@ from paribus.track.metrics import find_metric
 
 _STEP = "perf/time_step_s"
 _TINY = 1e-6
+_ROUNDED = 1e-3
+"""Share of its scale by which a mean of rewards may be off: some logs hold four digits."""
 
 
 def _nan(v: View) -> Verdict:
@@ -47,18 +49,27 @@ def _impossible(v: View) -> Iterator[str]:
         return
     if longest is not None and longest > v.recipe.schedule.max_new_tokens:
         yield f"a response has {longest:.0f} tokens, schedule.max_new_tokens is {v.recipe.schedule.max_new_tokens}"
-    yield from _reward_range(v)
+    yield from _other_reward(v)
 
 
-def _reward_range(v: View) -> Iterator[str]:
-    reward = v.value("reward/mean")
+def _other_reward(v: View) -> Iterator[str]:
+    """Yield where the reward is not that of the correct responses, though the recipe rewards nothing else."""
+    reward, correct = v.value("reward/mean"), v.value("reward/correct_frac")
     assert v.recipe is not None
-    if reward is None or not rewards_correctness_alone(v.recipe) or v.recipe.reward.map == "scalar":
+    if reward is None or not math.isfinite(reward) or not rewards_correctness_alone(v.recipe):
         return
     scale = v.recipe.reward.factor * v.recipe.reward.weights.correct
-    low, high = (0.0 if v.recipe.reward.map == "binary01" else -scale), scale
-    if not low - _TINY <= reward <= high + _TINY and reward == reward:
-        yield f"the mean reward {reward:.4g} lies outside {low:g} to {high:g}"
+    low = 0.0 if v.recipe.reward.map == "binary01" else -scale
+    if not low - _TINY <= reward <= scale + _TINY:
+        yield f"the mean reward {reward:.4g} lies outside {low:g} to {scale:g}"
+    elif correct is not None and all(abs(reward - r) > _ROUNDED * scale for r in _means(scale, correct)):
+        right = low + correct * (scale - low)
+        yield f"the mean reward is {reward:.3g}, but {correct:.0%} correct responses give {right:.3g}"
+
+
+def _means(scale: float, correct: float) -> tuple[float, float]:
+    """Return the mean reward if wrong responses get 0, and if they get the opposite of right ones: logs have either."""
+    return scale * correct, scale * (2 * correct - 1)
 
 
 def _shrinking(v: View) -> Iterator[str]:

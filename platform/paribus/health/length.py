@@ -79,12 +79,13 @@ def _truncation(v: View) -> Verdict | None:
     now = v.middle(TRUNCATED)
     if now is None:
         return None
-    first = v.first(TRUNCATED)
-    all_of_it = first is not None and min(first) == 1.0
     if now > v.p["warn"]:
+        begins = v.first(TRUNCATED, 1)
+        at_first = begins is not None and begins[0] > v.p["at_first"]
         says = f"{now:.1%} of the responses are cut off"
-        says += " since the first step: the limit is too low or nothing ends a response" if all_of_it else ""
-        return above(now, v.p["warn"], v.p["critical"], says, "truncated")
+        says += " since the first step: the limit is too low or nothing ends a response" if at_first else ""
+        critical = v.p["at_first"] if at_first else v.p["critical"]
+        return above(now, v.p["warn"], critical, says, "truncated")
     before = v.middle(TRUNCATED, v.W)
     if before is None or now <= v.p["rising"] or now <= 2 * before:
         return FINE

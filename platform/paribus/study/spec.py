@@ -27,10 +27,11 @@ DESIGN_KINDS = (
 """Kinds of designs."""
 
 DETECTORS = (
-    "nan", "data_bug", "rollout_errors", "dead_run", "mismatch", "staleness", "kl_blowup", "grad_spike", "dead_update",
-    "zero_variance", "effective_batch", "clip_saturation_high", "clip_saturation_low", "clip_zero", "entropy_collapse",
-    "entropy_explosion", "length_balloon", "length_collapse", "truncation", "repetition", "degenerate_text",
-    "reward_noise", "reward_stall", "format_hacking", "reward_hacking", "eval_regression",
+    "nan", "data_bug", "rollout_errors", "dead_run", "mixed_groups", "copied_responses", "mismatch", "staleness",
+    "kl_blowup", "huge_update", "grad_spike", "dead_update", "zero_variance", "effective_batch",
+    "clip_saturation_high", "clip_saturation_low", "clip_zero", "entropy_collapse", "entropy_explosion",
+    "length_balloon", "length_collapse", "truncation", "repetition", "degenerate_text", "reward_noise",
+    "reward_stall", "format_hacking", "reward_hacking", "eval_regression",
 )  # fmt: skip
 """Detectors that ``health.stop_on`` may name: those of :data:`paribus.health.battery.BATTERY`."""
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from paribus.health.battery import BATTERY, advance, findings, judge, start
 from paribus.health.detector import Setting, begin, update, verdict
+from paribus.health.grouping import agreement
 from paribus.health.profile import load_profile, profile_names
 from paribus.recipe.presets import load_preset
 from paribus.study.spec import DETECTORS, PROFILES
@@ -24,6 +25,12 @@ def setting(recipe=None):
     return Setting(profile=load_profile("default"), recipe=recipe, planned=600)
 
 
+def setting_of(name):
+    """Return what a detector judges the made-up runs against; one needs the size of the groups."""
+    groups = {"schedule.group_size": 8, "schedule.prompts_per_step": 16}
+    return setting(grpo(**groups) if name == "mixed_groups" else None)
+
+
 def run(**curves):
     """Return a run of 240 steps; a curve is a number or a function of the step, and absent where it gives ``None``."""
     noise = random.Random(0)
@@ -31,7 +38,9 @@ def run(**curves):
     for step in range(1, STEPS + 1):
         given_ = {name: curve(step) if callable(curve) else curve for name, curve in curves.items()}
         values = {
-            n.replace("__", "/", 1): x * (1 + noise.uniform(-0.02, 0.02)) for n, x in given_.items() if x is not None
+            n.replace("__", "/", 1): x * (1 if n in EXACT else 1 + noise.uniform(-0.02, 0.02))
+            for n, x in given_.items()
+            if x is not None
         }
         lines.append(MetricLine(step=step, time_ms=0, values=values))
     return lines
@@ -64,12 +73,16 @@ def spikes(step):
 
 E, R, L, Z = "policy__entropy", "signal__reward", "response__length_mean", "group__zero_std_frac"
 G, S, SE, C = "optim__grad_norm", "signal__score", "signal__score_se", "reward__correct_frac"
+C_RIGHT, C_WRONG = EXACT = ("group__all_correct_frac", "group__all_wrong_frac")
 LEARNS = {R: rising(0.002)}
 PLANTED = {
     "nan": ({E: lambda s: math.nan if s == ONSET else 0.5}, "critical"),
     "data_bug": ({Z: at(0.3, 1.2)}, "critical"),
     "rollout_errors": ({"signal__rollout_error_frac": at(0.01, 0.1)}, "warn"),
     "dead_run": ({"perf__time_step_s": at(30, 120)}, "warn"),
+    "mixed_groups": ({C: 0.5, C_RIGHT: at(0.1, 0.004), C_WRONG: at(0.1, 0.004)}, "critical"),
+    "copied_responses": ({E: 0.6, C_RIGHT: at(0.2, 0.45), C_WRONG: at(0.2, 0.55)}, "critical"),
+    "huge_update": ({"kl__old_k3": lambda s: 2.0 if s == ONSET else 0.01}, "critical"),
     "mismatch": ({"mismatch__logp_abs_diff_mean": at(0.01, 0.08)}, "critical"),
     "staleness": ({"staleness__steps_mean": at(3, 12)}, "warn"),
     "kl_blowup": ({"kl__ref_k3": at(0.01, 0.2), R: 0.5}, "warn"),
@@ -98,6 +111,9 @@ NEAR = {
     "data_bug": {Z: 0.95, "sampling__waste_frac": -0.3},
     "rollout_errors": {"signal__rollout_error_frac": at(0.01, 0.04)},
     "dead_run": {"perf__time_step_s": at(30, 80)},
+    "mixed_groups": {C: 0.5, C_RIGHT: at(0.1, 0.02), C_WRONG: at(0.1, 0.02)},
+    "copied_responses": {E: at(0.6, 0.1), C_RIGHT: at(0.2, 0.45), C_WRONG: at(0.2, 0.55)},
+    "huge_update": {"kl__old_k3": at(0.01, 0.045), "ratio__mean": 1.0},
     "mismatch": {"mismatch__logp_abs_diff_mean": at(0.01, 0.018)},
     "staleness": {"staleness__steps_mean": at(3, 7)},
     "kl_blowup": {"kl__ref_k3": at(0.001, 0.04), R: 0.5},
@@ -105,8 +121,8 @@ NEAR = {
     "dead_update": {G: at(1.0, 0.0), Z: 1.0},
     "zero_variance": {Z: at(0.3, 0.48)},
     "effective_batch": {"correction__effective_frac": at(0.9, 0.3)},
-    "clip_saturation_high": {"clip__high_frac": at(0.01, 0.09)},
-    "clip_saturation_low": {"clip__low_frac": at(0.01, 0.09)},
+    "clip_saturation_high": {"clip__high_frac": at(0.01, 0.045)},
+    "clip_saturation_low": {"clip__low_frac": at(0.01, 0.045)},
     "clip_zero": {"clip__low_frac": 0.0, "clip__high_frac": lambda s: 0.0 if s % 50 else 1e-4},
     "entropy_collapse": {E: at(0.7, 0.19)},
     "entropy_explosion": {E: at(0.5, 0.95)},
@@ -124,6 +140,8 @@ NEAR = {
 NOT_FOR = {
     "staleness": {},
     "kl_blowup": {"kl": "off"},
+    "mixed_groups": {"schedule.group_size": 1, "baseline": "none", "scale": "none"},
+    "copied_responses": {"schedule.group_size": 1, "baseline": "none", "scale": "none"},
     "zero_variance": {"schedule.group_size": 1, "baseline": "none", "scale": "none"},
     "effective_batch": {"filter": "refill"},
     "clip_saturation_high": {"schedule.minibatches": 1, "schedule.epochs": 1},
@@ -152,14 +170,14 @@ def test_each_detector_has_a_planted_fault_and_a_near_miss():
 def test_a_planted_fault_is_found_with_evidence_onset_and_remedy(name):
     """The lamp is as bad as the fault; onset and detection lie after it, within the stated windows."""
     curves, state = PLANTED[name]
-    [found] = [f for f in judge(setting(), run(**curves)) if f.detector == name]
+    [found] = [f for f in judge(setting_of(name), run(**curves)) if f.detector == name]
     assert found.state == state
     assert found.evidence
     assert found.remedies
     assert found.step_detected is not None
     assert found.step_onset is not None
     assert found.step_onset <= found.step_detected
-    if name not in ("reward_stall", "format_hacking"):  # these begin before
+    if name not in ("reward_stall", "format_hacking", "mixed_groups"):  # their windows begin before
         assert ONSET <= found.step_detected <= ONSET + 10 * W
         assert abs(found.step_onset - ONSET) <= 5 * W
 
@@ -168,8 +186,8 @@ def test_a_planted_fault_is_found_with_evidence_onset_and_remedy(name):
 def test_a_near_miss_is_no_fault(name):
     """Just below a threshold, or where another metric explains it, the lamp stays green."""
     detector = BY_NAME[name]
-    state, told = update(detector, setting(), begin(), run(**NEAR[name]))
-    assert verdict(detector, setting(), state).state == "ok"
+    state, told = update(detector, setting_of(name), begin(), run(**NEAR[name]))
+    assert verdict(detector, setting_of(name), state).state == "ok"
     assert told == []
 
 
@@ -191,16 +209,19 @@ def test_a_recipe_may_leave_nothing_to_look_for(name):
     found = verdict(BY_NAME[name], at_rest, update(BY_NAME[name], at_rest, begin(), run(**curves))[0])
     assert found.state == "not_applicable"
     assert found.evidence
-    assert verdict(BY_NAME[name], setting(), update(BY_NAME[name], setting(), begin(), run(**curves))[0]).state == state
+    judged = setting_of(name)
+    assert verdict(BY_NAME[name], judged, update(BY_NAME[name], judged, begin(), run(**curves))[0]).state == state
 
 
 def chunked(detector, lines, cuts):
     """Feed the lines in chunks, with the state through JSON between them."""
     state, told = begin(), []
     for a, b in zip([0, *cuts], [*cuts, len(lines)], strict=True):
-        state, found = update(detector, setting(), json.loads(json.dumps(state, allow_nan=False)), lines[a:b])
+        state, found = update(
+            detector, setting_of(detector.name), json.loads(json.dumps(state, allow_nan=False)), lines[a:b]
+        )
         told += found
-    return verdict(detector, setting(), state), told
+    return verdict(detector, setting_of(detector.name), state), told
 
 
 @pytest.mark.parametrize("name", sorted(PLANTED))
@@ -212,6 +233,62 @@ def test_chunks_do_not_change_a_verdict(name, cuts):
     whole = chunked(BY_NAME[name], lines, [])
     assert whole[1]
     assert chunked(BY_NAME[name], lines, cuts) == whole
+
+
+def lamp_of(name, curves, recipe=None):
+    """Return the lamp of a detector on a made-up run."""
+    state, _ = update(BY_NAME[name], setting(recipe), begin(), run(**curves))
+    return state["worst"]["state"] if state["worst"] else state["lamp"]
+
+
+def test_many_groups_that_differ_a_little_are_not_mixed():
+    """With enough groups, prompts of nearly one difficulty still differ from chance, and no alarm is raised."""
+    nearly = {C: 0.5, C_RIGHT: 0.007, C_WRONG: 0.007}
+    recipe = grpo(**{"schedule.group_size": 8, "schedule.prompts_per_step": 128})
+    assert lamp_of("mixed_groups", nearly, recipe) == "ok"
+    assert lamp_of("mixed_groups", {**nearly, C_RIGHT: 0.004, C_WRONG: 0.004}, recipe) == "critical"
+
+
+@given(st.floats(0.05, 0.95), st.integers(2, 16), st.floats(0.01, 0.6))
+@settings(max_examples=25, deadline=None)
+def test_a_group_agrees_as_often_as_its_distribution_says(p, size, correlation):
+    """The probability of agreement is that of the beta-binomial, and never below that of independent responses."""
+    from scipy import stats
+
+    a, b = (x * (1 - correlation) / correlation for x in (p, 1 - p))
+    law = stats.betabinom(size, a, b)
+    assert agreement(p, size, correlation) == pytest.approx(law.pmf(0) + law.pmf(size), rel=1e-6)
+    assert agreement(p, size, correlation) >= agreement(p, size, 0.0) * (1 - 1e-9)
+
+
+def test_one_token_with_a_huge_ratio_is_no_huge_update():
+    """What only the mean of the ratio shows comes from few tokens; moved probabilities show in both."""
+    spike = {"kl__old_k3": lambda s: 3.0 if s == ONSET else 0.01, "ratio__mean": lambda s: 3.9 if s == ONSET else 1.0}
+    assert lamp_of("huge_update", spike) == "ok"
+    assert lamp_of("huge_update", {**spike, "ratio__mean": 1.0}) == "critical"
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "lamp"), [(0.02, 0.4, "warn"), (0.02, 0.6, "critical"), (0.4, 0.4, "critical")]
+)
+def test_truncation_is_critical_from_the_first_step_or_at_a_half(first, later, lamp):
+    """A third cut off is the price of length where it grew; from the first step on, the limit is too low."""
+    assert lamp_of("truncation", {"response__truncated_frac": at(first, later)}) == lamp
+
+
+@pytest.mark.parametrize(("reward", "lamp"), [(0.5, "ok"), (0.0, "ok"), (0.3, "critical")])
+def test_a_reward_that_is_not_correctness_is_a_bug(reward, lamp):
+    """Where the recipe rewards correctness alone, the mean reward follows from the share of correct responses."""
+    lines = [MetricLine(step=s, time_ms=0, values={"reward/mean": reward, "reward/correct_frac": 0.5}) for s in (1, 2)]
+    state, _ = update(BY_NAME["data_bug"], setting(grpo(kl="off")), begin(), lines)
+    assert state["lamp"] == lamp
+
+
+def test_few_evaluations_show_a_hacked_reward_against_the_start():
+    """A training reward that rises while the score falls below the start is hacked; one that falls, too, is not."""
+    scores = {S: every(40, 0.6, 0.3), SE: every(40, 0.02, 0.02)}
+    assert lamp_of("reward_hacking", {**scores, R: at(0.5, 0.9)}) == "critical"
+    assert lamp_of("reward_hacking", {**scores, R: at(0.5, 0.3)}) == "ok"
 
 
 def test_one_by_one_is_the_batch_for_all_detectors_together():
