@@ -1,0 +1,174 @@
+"""The compare page: arms over training in steps, tokens or device time, their effects, and what they differ in."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, cast
+from urllib.parse import quote
+
+from fastapi import APIRouter
+from paribus_dashboards.cache import Kept
+from paribus_dashboards.figures.style import arm_styles
+from paribus_dashboards.home import Home, StudyNow
+from paribus_dashboards.web import Page, answer, home_of, render
+from starlette.requests import Request
+from starlette.responses import Response
+
+from paribus.errors import RunFolderError
+from paribus.report.analysis import Analysis
+from paribus.report.curves import PANELS
+from paribus.report.data import RunData, StudyData
+from paribus.report.figures import forest_figure
+from paribus.report.measures import score_measure
+from paribus.report.model import Panel
+from paribus.report.read import OUTCOMES
+from paribus.store.records import RunRecord
+from paribus.track.folder import SHORT
+from paribus.track.metrics import STEP_METRICS, find_metric
+from paribus_dashboards.compare_view import Choice, Seed, choose, effects_view, score_label, view
+from paribus_dashboards.comparison import LEAST, Wish, compared, effect_forest, ranked, scored
+from paribus_dashboards.figures.compare import alone, compare_figure
+from paribus_dashboards.health_view import words
+
+if TYPE_CHECKING:
+    from paribus.track.series import Recorded
+
+BRIEF = 8
+"""Points of the curves that the page puts into words; the charts ask for their own."""
+
+
+# ---- from the home folder -----------------------------------------------------------------------------
+
+
+def analysis_of(home: Home, study: StudyNow, arms: Iterable[str]) -> Analysis:
+    """Return the runs of some arms, with series as they are now and without evaluations."""
+    wanted = set(arms)
+    runs = tuple(_data(home, study, r) for r in study.runs if r.arm in wanted)
+    return Analysis(StudyData(plan=study.record.plan, runs=runs))
+
+
+def _data(home: Home, study: StudyNow, run: RunRecord) -> RunData:
+    tried = study.attempts.get(run.fingerprint, ())
+    data = RunData(
+        fingerprint=run.fingerprint,
+        arm=run.arm,
+        seed=run.seed,
+        outcome=OUTCOMES.get(run.state, "pending"),
+        gpus=tried[-1].gpus if tried else 0.0,
+    )
+    try:
+        return replace(data, stored=cast("Recorded", home.series(run)))
+    except RunFolderError:
+        return data
+
+
+_PANELS: Kept[Hashable, Panel] = Kept(512)
+
+
+def panel_of(home: Home, study: StudyNow, wish: Wish, least: int = LEAST) -> Panel:
+    """Return what a chart shows; kept until one of its runs records more."""
+    arms = {*wish.arms, study.record.plan.base}
+    stamp = tuple((r.fingerprint, r.token, r.state, home.now(r).step) for r in study.runs if r.arm in arms)
+    make = partial(_compared, home, study, arms, wish, least)
+    return _PANELS.get((study.record.id, wish, least), stamp, make)
+
+
+def _compared(home: Home, study: StudyNow, arms: Iterable[str], wish: Wish, least: int) -> Panel:
+    return compared(analysis_of(home, study, arms), wish, least)
+
+
+def recorded_names(home: Home, study: StudyNow, arms: Iterable[str]) -> tuple[str, ...]:
+    """Return the canonical metrics of the arms' runs, those of the report first; timing and sums last."""
+    found: set[str] = set()
+    for arm in arms:
+        begun = [r for r in study.runs if r.arm == arm and home.now(r).step > 0]
+        with suppress(RunFolderError):
+            found |= home.series(begun[0]).names if begun else frozenset()
+    usual = [study.record.plan.evaluate.primary_metric, *PANELS]
+    known = [m.name for m in STEP_METRICS] + sorted(n for n in found if n.startswith("eval/") and find_metric(n))
+    return tuple(n for n in dict.fromkeys([*usual, *known]) if n in found)
+
+
+# ---- routes -------------------------------------------------------------------------------------------
+
+router = APIRouter()
+
+
+@router.get("/study/{study}/compare")
+def show(request: Request, study: str) -> Response:
+    """Show the chosen arms."""
+    home = home_of(request)
+    now = home.study(study)
+    plan, query = now.record.plan, _query(request)
+    arms = choose(plan, query, ()).arms
+    names = recorded_names(home, now, arms)
+    choice = choose(plan, query, names)
+    panels = {m: panel_of(home, now, _wish(choice, m), BRIEF) for m in choice.metrics}
+    shown = view(f"/study/{quote(study, safe='')}", plan, choice, names, panels)
+    return render(request, "compare.html", page, study, view=shown, effects=None, report=None)
+
+
+@router.get("/study/{study}/compare/effects")
+def effects(request: Request, study: str) -> Response:
+    """Show what the report has found of the chosen arms, for polling."""
+    home = home_of(request)
+    now = home.study(study)
+    plan, report = now.record.plan, home.report(now)
+    shown = None
+    if report.built:
+        choice = choose(plan, _query(request), ())
+        lamps: dict[str, list[Seed]] = {}
+        for run in sorted((r for r in now.runs if r.arm in choice.arms), key=lambda r: r.seed):
+            said = home.now(run)
+            lamps.setdefault(run.arm, []).append((run.seed, run.fingerprint[:SHORT], said.lamp, words(said.detector)))
+        shown = effects_view(f"/study/{quote(study, safe='')}", plan, report.built.model, choice, lamps)
+    return render(request, "compare_effects.html", None, study, effects=shown, report=report)
+
+
+@router.get("/data/study/{study}/compare/curve.json")
+def curve(request: Request, study: str, metric: str, first: int | None = None, last: int | None = None) -> Response:
+    """Answer with the chart of a metric, or of one arm in it."""
+    home = home_of(request)
+    now = home.study(study)
+    plan, query = now.record.plan, _query(request)
+    choice = choose(plan, query, [metric])
+    panel = panel_of(home, now, replace(_wish(choice, metric), first=first, last=last))
+    styles = {a.label: arm_styles(plan)[a.key] for a in plan.all_arms}
+    differs = choice.show == "difference"
+    figure = compare_figure(panel, styles, zero=differs)
+    if only := query.get("only"):
+        one = [a.label for a in plan.all_arms if a.key == only[0]]
+        base = plan.arm(plan.base).label
+        figure["data"] = compare_figure(alone(panel, one[0] if one else "", base), styles, zero=differs)["data"]
+    return answer(request, figure)
+
+
+@router.get("/data/study/{study}/compare/effects.json")
+def forest(request: Request, study: str) -> Response:
+    """Answer with the differences of the chosen arms to the base."""
+    home = home_of(request)
+    now = home.study(study)
+    plan, report = now.record.plan, home.report(now)
+    if not report.built:
+        return answer(request, {"data": [], "layout": {}})
+    measure = score_measure(plan.evaluate)
+    chosen = choose(plan, _query(request), ()).arms
+    found = ranked(scored(plan, report.built.model, chosen), lower=measure.better == "lower")
+    return answer(request, forest_figure(effect_forest(plan, found, score_label(plan))))
+
+
+def _query(request: Request) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in request.query_params.multi_items():
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _wish(choice: Choice, metric: str) -> Wish:
+    return Wish(metric=metric, arms=choice.arms, x=choice.x, show=choice.show)
+
+
+page = Page(key="compare", title="Compare", place=3, router=router)
