@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 from urllib.parse import urlencode
 
@@ -119,10 +119,10 @@ class CompareView:
         show: ``value`` or ``difference``.
         split: whether each arm has a chart of its own.
         charts: by metric.
+        gain: the score less that of the base over training, where that is not among them; ``None`` without arms.
         settings: what the chosen arms differ in.
         chosen: labels of the chosen arms.
         base: label of the base.
-        seeds: how many seeds the base has.
         caption: how to read the curves.
         query: the chosen arms, for what is asked for beside.
     """
@@ -133,6 +133,7 @@ class CompareView:
     show: Show
     split: bool
     charts: tuple[MetricView, ...]
+    gain: Chart | None
     settings: tuple[Setting, ...]
     chosen: tuple[str, ...]
     base: str
@@ -140,7 +141,14 @@ class CompareView:
     query: str
 
 
-def view(study: str, plan: Plan, choice: Choice, recorded: Sequence[str], panels: Mapping[str, Panel]) -> CompareView:
+def view(
+    study: str,
+    plan: Plan,
+    choice: Choice,
+    recorded: Sequence[str],
+    panels: Mapping[str, Panel],
+    gain: Panel | None = None,
+) -> CompareView:
     """Return the page.
 
     Args:
@@ -149,6 +157,7 @@ def view(study: str, plan: Plan, choice: Choice, recorded: Sequence[str], panels
         choice: what is asked for.
         recorded: metrics that can be chosen.
         panels: metric to what its chart shows, for the words.
+        gain: what the chart of the score less that of the base shows.
     """
     styles = arm_styles(plan)
     chosen = [plan.arm(k) for k in choice.arms]
@@ -167,12 +176,19 @@ def view(study: str, plan: Plan, choice: Choice, recorded: Sequence[str], panels
         show=choice.show,
         split=choice.split,
         charts=tuple(_metric(study, choice, chosen, m, panels[m], plan.base) for m in choice.metrics if m in panels),
+        gain=_gain(study, plan, choice, gain) if gain is not None and gain.lines else None,
         settings=settings(chosen),
         chosen=tuple(a.label for a in chosen),
         base=labels[plan.base],
         caption=f"{difference}{CAPTION}Open seeds beside a band: thin lines.",
         query=choice.query(),
     )
+
+
+def _gain(study: str, plan: Plan, choice: Choice, panel: Panel) -> Chart:
+    query = replace(choice, show="difference").query(metric=plan.evaluate.primary_metric)
+    name = f"{panel.title} to {plan.arm(plan.base).label}"
+    return Chart(arm=name, src=f"/data{study}/compare/curve.json?{query}", text=panel_text(panel))
 
 
 def _metric(study: str, choice: Choice, arms: Sequence[Arm], name: str, panel: Panel, base: str) -> MetricView:

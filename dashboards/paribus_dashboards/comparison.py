@@ -60,6 +60,7 @@ def compared(analysis: Analysis, wish: Wish, least: int = LEAST) -> Panel:
     """
     metric = find_metric(wish.metric)
     name, unit = (metric.label, metric.unit) if metric else (wish.metric, "")
+    name = analysis.score.label if wish.metric == analysis.score.metric else name
     grid, scale, x_label = _grid(analysis, wish, least), 1.0, AXES[wish.x]
     if wish.x == "gpu_hours":
         x_label, scale = device_time(analysis)

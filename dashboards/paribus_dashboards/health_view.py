@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,8 +15,9 @@ from paribus.health.finding import RAISED, Finding, Lamp, Remedy
 from paribus.health.profile import Profile
 from paribus.health.view import window
 from paribus.recipe.recipe import Recipe, flatten
+from paribus.report.figures import COLOURS
 from paribus.study.plan import Arm
-from paribus_dashboards.figures.health import panel_text
+from paribus_dashboards.figures.health import limits_text, panel_text
 from paribus_dashboards.panels import KINDS, Panel, metrics_of
 from paribus_dashboards.verdicts import Judged
 
@@ -218,13 +219,14 @@ def _remedy(remedy: Remedy) -> RemedyView:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelView:
-    """A chart of the page: its heading, its address, and what it shows in words."""
+    """A chart of the page: its heading, its address, what it shows in words, its limits, whether it needs a legend."""
 
     key: str
     title: str
     src: str
     text: str
     limits: str
+    legend: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +243,7 @@ class RunView:
         steps: planned ones.
         reason: why it failed or was put back; empty without trouble.
         verdict: what is wrong with it.
+        colour: of its line where several runs are shown.
     """
 
     digits: str
@@ -252,6 +255,7 @@ class RunView:
     steps: int
     reason: str
     verdict: Verdict
+    colour: str = COLOURS[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,13 +312,15 @@ class HealthView:
         """Detectors that raised in some run, in words, with the lamp of each run; ``None`` where it did not raise."""
         by_run = [{x.detector: x for x in run.verdict.lamps if x.raised} for run in self.runs]
         known = [x.detector for run in self.runs for x in run.verdict.lamps]
-        return tuple((words(d), tuple(b.get(d) for b in by_run)) for d in dict.fromkeys(known) if any(d in b for b in by_run))
+        return tuple(
+            (words(d), tuple(b.get(d) for b in by_run)) for d in dict.fromkeys(known) if any(d in b for b in by_run)
+        )
 
 
 def arm_top(runs: Sequence[RunView]) -> Top:
     """Return the verdict on an arm: how many seeds have which lamp, and what was found in most of them."""
     lamps = [run.verdict.lamp for run in runs]
-    lamp = next((x for x in LAMP_ORDER if x in lamps), "unknown")
+    lamp: Lamp = next((x for x in LAMP_ORDER if x in lamps), "unknown")
     said = {"critical": "critical", "warn": "with a warning", "ok": "healthy", "unknown": "not judged"}
     counts = ", ".join(f"{lamps.count(x)} {text}" for x, text in said.items() if x in lamps)
     found = Counter(f.words for run in runs for f in run.verdict.findings if f.lamp == lamp)
@@ -350,26 +356,32 @@ def view(
     known = set(names)
     shown = [p for p in panels if metrics_of(p.kind, known, primary)]
     w = window(arm.recipe.schedule.steps)
-    bold = f"bold: running median of the last {w} points, as the detectors take it"
-    faint = "faint: as recorded; where a point stands for several steps, their range"
-    seeds = f"One line a seed; {bold.removeprefix('bold: ')}."
+    median = f"running median of the last {w} points, as the detectors take it"
+    one = f"Bold: {median}; faint: as recorded; where a point stands for several steps, their range. Scores are not "
+    one += "smoothed; bars: standard error over problems."
     testable = single and any(r.patch for f in runs[0].verdict.findings for r in f.remedies)
     home = f" --home {shlex.quote(folder)}" if folder else ""
     return HealthView(
         title=f"{arm.label}, seed {runs[0].seed}" if single else arm.label,
         arm=arm.key,
-        runs=tuple(runs),
+        runs=tuple(replace(r, colour=COLOURS[i % len(COLOURS)]) for i, r in enumerate(runs)),
         panels=tuple(_panel(study, p, here) for p in shown),
         absent=tuple(
             f"{p.kind.title} ({', '.join(m.name or primary for m in p.kind.metrics)})" for p in panels if p not in shown
         ),
-        smoothing=f"{bold[0].upper()}{bold[1:]}; {faint}. Scores are not smoothed." if single else seeds,
+        smoothing=one if single else f"One line a seed: {median}; scores as recorded.",
         command=f"paribus health {runs[0].digits} --as-study{home}" if testable else "",
         here=here,
     )
 
 
 def _panel(study: str, panel: Panel, here: str) -> PanelView:
-    limits = ", ".join(f"{x.label.replace('_', ' ')} {x.value:.3g}" for x in panel.limits)
     src = f"/data/study/{quote(study, safe='')}/health/{panel.kind.key}.json?{here}"
-    return PanelView(key=panel.kind.key, title=panel.kind.title, src=src, text=panel_text(panel), limits=limits)
+    return PanelView(
+        key=panel.kind.key,
+        title=panel.kind.title,
+        src=src,
+        text=panel_text(panel),
+        limits=limits_text(panel.limits),
+        legend=len(panel.curves) > 1 and here.startswith("run="),
+    )

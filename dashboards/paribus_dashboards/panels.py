@@ -79,7 +79,7 @@ def _both(detector: str, warn: str = "warn", critical: str = "critical") -> tupl
 KINDS = (
     Kind(
         key=SCORE,
-        title="held-out score ± standard error",
+        title="held-out score",
         unit="score",
         metrics=(Metric(name="", label="score"),),
         detectors=("reward_hacking", "eval_regression"),
@@ -211,10 +211,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Limit:
-    """A horizontal line: a threshold, or a number of a finding; its lamp is ``unknown`` where nothing lies beyond."""
+    """A horizontal line: a detector's threshold, or a number of its finding that is called so.
+
+    The lamp is what lies beyond; ``unknown`` where nothing does.
+    """
 
     value: float
     lamp: Lamp
+    detector: str
     label: str
 
 
@@ -238,16 +242,14 @@ class Panel:
         curves: curves, of one run or one a seed.
         limits: horizontal lines.
         onsets: vertical ones.
-        first: first step that is shown; ``None``: from the beginning.
-        last: last one.
+        last: the newest step of any run; the x axis goes there in all panels, unless a part is looked at.
     """
 
     kind: Kind
     curves: tuple[Curve, ...]
     limits: tuple[Limit, ...]
     onsets: tuple[Onset, ...]
-    first: int | None
-    last: int | None
+    last: int
 
 
 def metrics_of(kind: Kind, names: Iterable[str], primary: str) -> tuple[Metric, ...]:
@@ -272,9 +274,9 @@ def limits_of(kind: Kind, diagnosis: Diagnosis, profile: Profile, recipe: Recipe
                 continue
             name = "sequence_warn"
         value = profile.of(detector)[name] if detector != "staleness" else float(configured_staleness(recipe))
-        found.append(Limit(value, lamp, f"{detector}, {lamp}"))
+        found.append(Limit(value, lamp, detector, lamp))
     told = {(f.detector, name): n for f in diagnosis.raised for name, n in f.numbers.items()}
-    lines = [Limit(told[d, n], "unknown", label) for d, n, label in kind.told if (d, n) in told]
+    lines = [Limit(told[d, n], "unknown", d, label) for d, n, label in kind.told if (d, n) in told]
     return (*found, *lines)
 
 

@@ -18,7 +18,7 @@ from paribus.store.records import RunRecord
 from paribus.store.states import LIVE
 from paribus.study.plan import Plan
 from paribus.track.folder import RunFolder
-from paribus_dashboards.cache import Kept, file_stamp
+from paribus_dashboards.cache import Kept
 
 AT_ONCE = 1 << 20
 """Bytes of metric lines that are judged while a page waits, in less than a second; more are judged beside it."""
@@ -56,18 +56,19 @@ class Verdicts:
         self._slow: dict[tuple[str, int], _Slow] = {}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
 
-    def of(self, plan: Plan, run: RunRecord, last: int) -> Judged:
-        """Return the verdict on a run, cached until it records more.
+    def of(self, plan: Plan, run: RunRecord, last: int, told: int) -> Judged:
+        """Return the verdict on a run, kept until it records or is told more.
 
         Args:
             plan: its study's.
             run: the run.
             last: the newest step that it recorded.
+            told: the newest step that its supervisor has judged; 0 for none.
         """
         folders = [RunFolder.of(self._folder, run.fingerprint, n) for n in range(1, run.token + 1)]
         if not folders:
             return Judged()
-        sign = (file_stamp(folders[-1].health), last, run.state in LIVE)
+        sign = told, last, run.state in LIVE
         return self._stored(plan, run, last, folders[-1], sign) or self._judged(plan, run, folders, sign)
 
     def _stored(self, plan: Plan, run: RunRecord, last: int, folder: RunFolder, sign: Hashable) -> Judged | None:

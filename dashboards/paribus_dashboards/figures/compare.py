@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from paribus_dashboards.figures.style import MOST_LINES, Json, Style
-
 from paribus.report.figures import BASE_COLOUR, panel_figure
 from paribus.report.model import Line, Panel
+from paribus_dashboards.figures.style import MOST_LINES, Json, Style
 
 
 def compare_figure(panel: Panel, styles: Mapping[str, Style], *, height: int = 250, zero: bool = False) -> Json:
@@ -30,6 +29,7 @@ def compare_figure(panel: Panel, styles: Mapping[str, Style], *, height: int = 2
         figure["data"].insert(0, _together(panel))
     figure["layout"] |= {"height": height, "margin": {"l": 52, "r": 10, "t": 8, "b": 40}}
     figure["layout"]["yaxis"] |= {"range": [low, high], "zeroline": zero}
+    figure["layout"]["xaxis"]["autorangeoptions"] = {"include": x_ends(panel)}
     return figure
 
 
@@ -44,6 +44,12 @@ def y_range(panel: Panel, *, zero: bool = False) -> tuple[float, float]:
     low, high = (min(found), max(found)) if found else (0.0, 1.0)
     margin = 0.05 * ((high - low) or abs(high) or 1.0)
     return low - margin, high + margin
+
+
+def x_ends(panel: Panel) -> list[float]:
+    """Return where all lines begin and end."""
+    found = [x for line in panel.lines for xs in (line.x, *(x for _, x, _ in line.seeds)) for x in (xs[:1] + xs[-1:])]
+    return [min(found), max(found)] if found else [0.0, 1.0]
 
 
 def _values(line: Line) -> Iterator[float]:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from paribus_dashboards.figures.style import Json, axes, faint
 
 from paribus.health.finding import Lamp
 from paribus.report.figures import COLOURS
 from paribus.track.series import Floats, Series
+from paribus_dashboards.figures.style import Json, axes, faint
 from paribus_dashboards.panels import Curve, Limit, Onset, Panel
 
 LAMPS: Mapping[Lamp, str] = {
@@ -143,8 +143,8 @@ def _layout(panel: Panel, low: float, high: float) -> Json:
     layout["yaxis"]["range"] = [low, high]
     if panel.kind.log:
         layout["yaxis"] |= {"type": "log", "dtick": 1} if high - low > 1.5 else {"type": "log"}
-    if panel.first is not None and panel.last is not None:
-        layout["xaxis"]["range"] = [panel.first, panel.last]
+    ends = [0, max(panel.last, 1)]
+    layout["xaxis"]["autorangeoptions"] = {"include": ends, "clipmin": ends[0], "clipmax": ends[1]}
     limits = [x for x in panel.limits if (at := _place(x, panel.kind.log)) is not None and low <= at <= high]
     return layout | {
         "shapes": [*(_limit(x) for x in limits), *(_onset(x) for x in panel.onsets)],
@@ -157,7 +157,7 @@ def _layout(panel: Panel, low: float, high: float) -> Json:
 def _limit(limit: Limit) -> Json:
     line = {"color": LAMPS[limit.lamp], "width": 1, "dash": DASHES.get(limit.lamp, "dashdot")}
     ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": limit.value, "y1": limit.value}
-    return {"type": "line", "layer": "below", "line": line, "name": limit.label, **ends}
+    return {"type": "line", "layer": "below", "line": line, "name": f"{limit.detector}, {limit.label}", **ends}
 
 
 def _onset(onset: Onset) -> Json:
@@ -190,12 +190,21 @@ def onset_text(onset: Onset) -> str:
 def panel_text(panel: Panel) -> str:
     """Return what a panel shows, in one sentence a curve."""
     curves = "; ".join(t for c in panel.curves if (t := _curve_text(c)))
-    limits = ", ".join(f"{x.label} {x.value:.3g}" for x in panel.limits)
+    limits = limits_text(panel.limits)
     marks = "; ".join(onset_text(x) for x in panel.onsets if not x.elsewhere)
     parts = [f"{panel.kind.title} ({panel.kind.unit}) against training steps", curves or "no point yet"]
     parts += [f"limits: {limits}"] if limits else []
     parts += [f"found: {marks}"] if marks else []
     return ". ".join(parts) + "."
+
+
+def limits_text(limits: Sequence[Limit]) -> str:
+    """Return e.g. ``warn 0.05, critical 0.25``, with the detectors' names where there are several."""
+    by_detector: dict[str, list[str]] = {}
+    for x in limits:
+        by_detector.setdefault(x.detector, []).append(f"{x.label} {x.value:.3g}")
+    named = len(by_detector) > 1
+    return "; ".join((f"{d.replace('_', ' ')}: " if named else "") + ", ".join(t) for d, t in by_detector.items())
 
 
 def _curve_text(curve: Curve) -> str:

@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
 from fastapi import APIRouter
-from paribus_dashboards.cache import Kept
-from paribus_dashboards.figures.style import arm_styles
-from paribus_dashboards.home import Home, StudyNow
-from paribus_dashboards.web import Page, answer, home_of, render
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,10 +24,14 @@ from paribus.report.read import OUTCOMES
 from paribus.store.records import RunRecord
 from paribus.track.folder import SHORT
 from paribus.track.metrics import STEP_METRICS, find_metric
+from paribus_dashboards.cache import Kept
 from paribus_dashboards.compare_view import Choice, Seed, choose, effects_view, score_label, view
 from paribus_dashboards.comparison import LEAST, Wish, compared, effect_forest, ranked, scored
 from paribus_dashboards.figures.compare import alone, compare_figure
+from paribus_dashboards.figures.style import arm_styles
 from paribus_dashboards.health_view import words
+from paribus_dashboards.home import Home, StudyNow
+from paribus_dashboards.web import Page, answer, home_of, render
 
 if TYPE_CHECKING:
     from paribus.track.series import Recorded
@@ -107,7 +107,9 @@ def show(request: Request, study: str) -> Response:
     names = recorded_names(home, now, arms)
     choice = choose(plan, query, names)
     panels = {m: panel_of(home, now, _wish(choice, m), BRIEF) for m in choice.metrics}
-    shown = view(f"/study/{quote(study, safe='')}", plan, choice, names, panels)
+    score = plan.evaluate.primary_metric
+    gain = panel_of(home, now, replace(_wish(choice, score), show="difference"), BRIEF) if score in names else None
+    shown = view(f"/study/{quote(study, safe='')}", plan, choice, names, panels, gain)
     return render(request, "compare.html", page, study, view=shown, effects=None, report=None)
 
 

@@ -8,9 +8,6 @@ from typing import TypeAlias
 
 import numpy as np
 from fastapi import APIRouter
-from paribus_dashboards.cache import Kept
-from paribus_dashboards.home import Home, NotThere, StudyNow
-from paribus_dashboards.web import Page, answer, home_of, render
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,8 +22,10 @@ from paribus.study.home import home as default_home
 from paribus.study.plan import Arm, Plan
 from paribus.track.folder import SHORT
 from paribus.track.series import Columns, Recorded
+from paribus_dashboards.cache import Kept
 from paribus_dashboards.figures.health import panel_figure
 from paribus_dashboards.health_view import HealthView, RunView, verdict_view, view
+from paribus_dashboards.home import Home, NotThere, StudyNow
 from paribus_dashboards.panels import (
     BY_KEY,
     KINDS,
@@ -39,6 +38,7 @@ from paribus_dashboards.panels import (
     metrics_of,
     onsets_of,
 )
+from paribus_dashboards.web import Page, answer, home_of, render
 
 EXPORTED = 12
 """Arms, and runs with findings, that an export shows."""
@@ -54,7 +54,7 @@ def run_view(home: Home, study: StudyNow, run: RunRecord) -> RunView:
     """Return a run with its verdict."""
     plan = study.record.plan
     now = home.now(run)
-    judged = home.verdicts.of(plan, run, now.step)
+    judged = home.verdict(plan, run)
     recipe = plan.arm(run.arm).recipe
     return RunView(
         digits=run.fingerprint[:SHORT],
@@ -98,14 +98,13 @@ def panel_of(home: Home, study: StudyNow, run: RunRecord, kind: Kind, shown: Win
         curve_of(recorded, m, w=w, first=first, last=last, errors=errors, least=least)
         for m in metrics_of(kind, recorded.names, primary)
     )
-    found = home.verdicts.of(plan, run, home.now(run).step).diagnosis
+    found = home.verdict(plan, run).diagnosis
     return Panel(
         kind=kind,
         curves=curves,
         limits=limits_of(kind, found, load_profile(plan.profile), recipe) if found else (),
         onsets=onsets_of(kind, found) if found else (),
-        first=first,
-        last=last,
+        last=recorded.span[1] if recorded.span else 0,
     )
 
 
@@ -123,8 +122,7 @@ def arm_panel(
         onsets=tuple(
             replace(x, detector=f"{x.detector}, seed {r.seed}") for r, p in each for x in p.onsets if not x.elsewhere
         ),
-        first=shown[0],
-        last=shown[1],
+        last=max((p.last for _, p in each), default=0),
     )
 
 
