@@ -27,7 +27,7 @@ DASHES: Mapping[Lamp, str] = {"critical": "dash", "warn": "dot"}
 MARKED = 60
 """Points of a curve that is not smoothed up to which each has a mark."""
 
-_NEAR = 0.6  # a limit is on the axis if it lies this share of the curves' range outside of it, at most
+_NEAR = 0.35  # a limit is on the axis if it lies this share of the curves' range outside of it, at most
 _DIGITS = 6
 
 
@@ -157,7 +157,7 @@ def _layout(panel: Panel, low: float, high: float) -> Json:
 def _limit(limit: Limit) -> Json:
     line = {"color": LAMPS[limit.lamp], "width": 1, "dash": DASHES.get(limit.lamp, "dashdot")}
     ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": limit.value, "y1": limit.value}
-    return {"type": "line", "layer": "below", "line": line, "name": f"{limit.detector}, {limit.label}", **ends}
+    return {"type": "line", "layer": "between", "line": line, "name": f"{limit.detector}, {limit.label}", **ends}
 
 
 def _onset(onset: Onset) -> Json:
