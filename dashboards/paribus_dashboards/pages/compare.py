@@ -25,12 +25,13 @@ from paribus.store.records import RunRecord
 from paribus.track.folder import SHORT
 from paribus.track.metrics import STEP_METRICS, find_metric
 from paribus_dashboards.cache import Kept
-from paribus_dashboards.compare_view import Choice, Seed, choose, effects_view, score_label, view
+from paribus_dashboards.compare_view import Choice, EffectsView, Seed, choose, effects_view, score_label, view
 from paribus_dashboards.comparison import LEAST, Wish, compared, effect_forest, ranked, scored
 from paribus_dashboards.figures.compare import alone, compare_figure
 from paribus_dashboards.figures.style import arm_styles
 from paribus_dashboards.health_view import words
 from paribus_dashboards.home import Home, StudyNow
+from paribus_dashboards.reports import Report
 from paribus_dashboards.web import Page, answer, home_of, render
 
 if TYPE_CHECKING:
@@ -109,8 +110,9 @@ def show(request: Request, study: str) -> Response:
     panels = {m: panel_of(home, now, _wish(choice, m), BRIEF) for m in choice.metrics}
     score = plan.evaluate.primary_metric
     gain = panel_of(home, now, replace(_wish(choice, score), show="difference"), BRIEF) if score in names else None
-    shown = view(f"/study/{quote(study, safe='')}", plan, choice, names, panels, gain)
-    return render(request, "compare.html", page, study, view=shown, effects=None, report=None)
+    shown = view(_address(now), plan, choice, names, panels, gain)
+    found, report = _effects(home, now, choice)
+    return render(request, "compare.html", page, study, view=shown, effects=found, report=report)
 
 
 @router.get("/study/{study}/compare/effects")
@@ -118,16 +120,25 @@ def effects(request: Request, study: str) -> Response:
     """Show what the report has found of the chosen arms, for polling."""
     home = home_of(request)
     now = home.study(study)
-    plan, report = now.record.plan, home.report(now)
-    shown = None
-    if report.built:
-        choice = choose(plan, _query(request), ())
-        lamps: dict[str, list[Seed]] = {}
-        for run in sorted((r for r in now.runs if r.arm in choice.arms), key=lambda r: r.seed):
-            said = home.now(run)
-            lamps.setdefault(run.arm, []).append((run.seed, run.fingerprint[:SHORT], said.lamp, words(said.detector)))
-        shown = effects_view(f"/study/{quote(study, safe='')}", plan, report.built.model, choice, lamps)
-    return render(request, "compare_effects.html", None, study, effects=shown, report=report)
+    found, report = _effects(home, now, choose(now.record.plan, _query(request), ()))
+    return render(request, "compare_effects.html", None, study, effects=found, report=report)
+
+
+def _effects(home: Home, study: StudyNow, choice: Choice) -> tuple[EffectsView | None, Report]:
+    """Return what the report has found, as far as it is built; no page waits for it."""
+    report = home.report(study, wait_s=0.0)
+    if not report.built:
+        return None, report
+    lamps: dict[str, list[Seed]] = {}
+    for run in sorted((r for r in study.runs if r.arm in choice.arms), key=lambda r: r.seed):
+        said = home.now(run)
+        lamps.setdefault(run.arm, []).append((run.seed, run.fingerprint[:SHORT], said.lamp, words(said.detector)))
+    plan = study.record.plan
+    return effects_view(_address(study), plan, report.built.model, choice, lamps), report
+
+
+def _address(study: StudyNow) -> str:
+    return f"/study/{quote(study.record.name, safe='')}"
 
 
 @router.get("/data/study/{study}/compare/curve.json")
@@ -153,7 +164,7 @@ def forest(request: Request, study: str) -> Response:
     """Answer with the differences of the chosen arms to the base."""
     home = home_of(request)
     now = home.study(study)
-    plan, report = now.record.plan, home.report(now)
+    plan, report = now.record.plan, home.report(now, wait_s=0.0)
     if not report.built:
         return answer(request, {"data": [], "layout": {}})
     measure = score_measure(plan.evaluate)
