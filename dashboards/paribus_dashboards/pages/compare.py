@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -142,13 +143,13 @@ def _address(study: StudyNow) -> str:
 
 
 @router.get("/data/study/{study}/compare/curve.json")
-def curve(request: Request, study: str, metric: str, first: int | None = None, last: int | None = None) -> Response:
+def curve(request: Request, study: str, metric: str, first: float | None = None, last: float | None = None) -> Response:
     """Answer with the chart of a metric, or of one arm in it."""
     home = home_of(request)
     now = home.study(study)
     plan, query = now.record.plan, _query(request)
     choice = choose(plan, query, [metric])
-    panel = panel_of(home, now, replace(_wish(choice, metric), first=first, last=last))
+    panel = panel_of(home, now, part(_wish(choice, metric), first, last))
     styles = {a.label: arm_styles(plan)[a.key] for a in plan.all_arms}
     differs = choice.show == "difference"
     figure = compare_figure(panel, styles, zero=differs)
@@ -171,6 +172,13 @@ def forest(request: Request, study: str) -> Response:
     chosen = choose(plan, _query(request), ()).arms
     found = ranked(scored(plan, report.built.model, chosen), lower=measure.better == "lower")
     return answer(request, forest_figure(effect_forest(plan, found, score_label(plan))))
+
+
+def part(wish: Wish, first: float | None, last: float | None) -> Wish:
+    """Return the wish for a part of the x axis; only of steps is more known than what the whole chart has."""
+    if wish.x != "step" or first is None or last is None:
+        return wish
+    return replace(wish, first=math.floor(first), last=math.ceil(last))
 
 
 def _query(request: Request) -> dict[str, list[str]]:

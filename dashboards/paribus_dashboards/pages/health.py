@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -174,14 +175,15 @@ def verdicts(request: Request, study: str) -> Response:
 
 
 @router.get("/data/study/{study}/health/{panel}.json")
-def data(request: Request, study: str, panel: str, first: int | None = None, last: int | None = None) -> Response:
+def data(request: Request, study: str, panel: str, first: float | None = None, last: float | None = None) -> Response:
     """Answer with a panel."""
     home = home_of(request)
     if panel not in BY_KEY:
         raise NotThere(f"there is no panel `{panel[:SHORT]}`; panels: {', '.join(BY_KEY)}")
     now = home.study(study)
     runs, single = _chosen(request, home, now)
-    kind, shown = BY_KEY[panel], (first, last)
+    kind = BY_KEY[panel]
+    shown = None if first is None else math.floor(first), None if last is None else math.ceil(last)
     made = panel_of(home, now, runs[0], kind, shown) if single else arm_panel(home, now, runs, kind, shown)
     return answer(request, panel_figure(made))
 

@@ -17,6 +17,7 @@ from paribus_dashboards.comparison import Wish, compared, effect_forest, ranked,
 from paribus_dashboards.figures.compare import alone, compare_figure
 from paribus_dashboards.figures.style import arm_styles
 from paribus_dashboards.home import NotThere
+from paribus_dashboards.pages.compare import part
 from paribus_dashboards.pages.health import arms_view
 
 PAGE = "/study/made-up/compare"
@@ -99,6 +100,14 @@ def test_a_zoom_shows_its_part_finely():
     assert len(part.x) == 51
     assert (min(part.x), max(part.x)) == (100, 150)
     assert 200 <= len(whole.x) < 500
+
+
+def test_a_zoom_of_other_axes_shows_what_is_there():
+    """Only of steps is more known; the browser cuts the rest. Hours have decimals."""
+    by_step, by_time = Wish(metric=SCORE, arms=("a",)), Wish(metric=SCORE, arms=("a",), x="gpu_hours")
+    assert (part(by_step, 3.2, 7.5).first, part(by_step, 3.2, 7.5).last) == (3, 8)
+    assert part(by_step, None, 7.5) is by_step
+    assert part(by_time, 0.376, 0.691) is by_time
 
 
 def test_arms_apart_share_their_axes():

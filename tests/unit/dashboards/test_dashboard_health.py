@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ from paribus.recipe.recipe import Recipe
 from paribus.track.folder import SHORT, MetricLine, write_json
 from paribus.track.series import Columns, points
 from paribus_dashboards import verdicts
+from paribus_dashboards.access import Access
+from paribus_dashboards.app import make_app
 from paribus_dashboards.figures.health import panel_figure, panel_text, y_range
 from paribus_dashboards.health_view import arm_top, headline, patch_text, verdict_view
 from paribus_dashboards.home import Home
@@ -238,6 +241,28 @@ def test_the_page_of_an_arm_and_of_all(client, home):
     assert client.get(PAGE).text.count("?run=") == len(study.runs)
     assert client.get(f"{PAGE}/now", params={"arm": arm}).status_code == 200
     assert "<h1" in client.get(f"{PAGE}/verdict", params={"arm": arm}).text
+
+
+def test_a_run_that_goes_on_is_followed(new_folder):
+    """What it records is in the next answer: the step, the curve and the verdict."""
+    home = Home(new_folder())
+    browser = TestClient(make_app(home, access=Access()), base_url="http://localhost")
+    run = next(r for r in home.study("made-up").runs if r.state == "RUNNING")
+    asked = {"run": run.fingerprint[:SHORT]}
+    before = [browser.get(at, params=asked) for at in (f"{PAGE}/now", f"/data{PAGE}/truncation.json")]
+    for step in range(5, 12):
+        values = {"response/truncated_frac": 0.9, "policy/entropy": 0.5}
+        home.run_folder(run).append_metrics(MetricLine(step=step, time_ms=step, values=values))
+    assert "step 11 of 40" in browser.get(f"{PAGE}/now", params=asked, headers=tag(before[0])).text
+    figure = browser.get(f"/data{PAGE}/truncation.json", params=asked, headers=tag(before[1])).json()
+    assert max(figure["data"][0]["x"]) == 11
+    assert "Critical: truncation" in browser.get(f"{PAGE}/verdict", params=asked).text
+    home.close()
+
+
+def tag(answer):
+    """Return the header by which a browser says what it has."""
+    return {"if-none-match": answer.headers["etag"]}
 
 
 @pytest.mark.parametrize("at", [f"{PAGE}?run=abc", f"{PAGE}?arm=<b>", f"/data{PAGE}/nothing.json?run=ffffffff"])
