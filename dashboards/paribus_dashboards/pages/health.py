@@ -115,7 +115,7 @@ def arm_panel(
     """Return a panel of the seeds of an arm: its first line, one a seed, and all their onsets."""
     each = [(r, panel_of(home, study, r, kind, shown, brief=brief)) for r in runs]
     lines = [(r, c) for r, p in each for c in [x for x in p.curves if x.draw == "line"][:1]]
-    limits = {x.label: x for _, p in each for x in p.limits if x.lamp in RAISED}
+    limits = {(x.detector, x.label): x for _, p in each for x in p.limits if x.lamp in RAISED}
     return Panel(
         kind=kind,
         curves=tuple(replace(c, label=f"seed {r.seed}", raw=None, error=np.empty(0)) for r, c in lines),
