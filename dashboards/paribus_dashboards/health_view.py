@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -107,8 +106,15 @@ class Verdict:
     trouble: str
 
 
-def verdict_view(judged: Judged, profile: Profile, recipe: Recipe) -> Verdict:
-    """Return the verdict on a run, to be laid out."""
+def verdict_view(judged: Judged, profile: Profile, recipe: Recipe, drawn: Collection[str] = ()) -> Verdict:
+    """Return the verdict on a run, to be laid out.
+
+    Args:
+        judged: what was found.
+        profile: the thresholds.
+        recipe: what it trains.
+        drawn: keys of the panels that have a curve.
+    """
     found = judged.diagnosis
     if found is None:
         waiting = "Not judged: the records cannot be read." if judged.trouble else "Not judged yet."
@@ -121,7 +127,7 @@ def verdict_view(judged: Judged, profile: Profile, recipe: Recipe) -> Verdict:
         headline=said,
         sentence="" if said == found.sentence else found.sentence,
         lamps=tuple(_lamp(f, profile) for f in found.findings),
-        findings=tuple(_finding(f) for f in found.raised),
+        findings=tuple(_finding(f, drawn) for f in found.raised),
         upto=judged.step,
         trouble=judged.trouble,
     )
@@ -192,7 +198,7 @@ def _when(finding: Finding) -> str:
     return ", ".join(parts)
 
 
-def _finding(finding: Finding) -> FindingView:
+def _finding(finding: Finding, drawn: Collection[str]) -> FindingView:
     return FindingView(
         detector=finding.detector,
         words=words(finding.detector),
@@ -202,7 +208,7 @@ def _finding(finding: Finding) -> FindingView:
         numbers=tuple((name, f"{value:.4g}") for name, value in finding.numbers.items()),
         experimental=finding.experimental,
         remedies=tuple(map(_remedy, finding.remedies)),
-        panel=next((k.key for k in KINDS if finding.detector in k.detectors), ""),
+        panel=next((k.key for k in KINDS if finding.detector in k.detectors and k.key in drawn), ""),
     )
 
 
@@ -338,7 +344,7 @@ def view(
     names: Iterable[str],
     primary: str,
     single: bool,
-    folder: str = "",
+    options: str = "",
 ) -> HealthView:
     """Return the page about one run, or about the seeds of an arm.
 
@@ -350,7 +356,7 @@ def view(
         names: metrics that were recorded.
         primary: the study's primary metric.
         single: whether it is about one run.
-        folder: the home folder, where a command must name it.
+        options: what a command must name beside the run.
     """
     here = urlencode({"run": runs[0].digits}) if single else urlencode({"arm": arm.key})
     known = set(names)
@@ -360,7 +366,6 @@ def view(
     one = f"Bold: {median}; faint: as recorded; where a point stands for several steps, their range. Scores are not "
     one += "smoothed; bars: standard error over problems."
     testable = single and any(r.patch for f in runs[0].verdict.findings for r in f.remedies)
-    home = f" --home {shlex.quote(folder)}" if folder else ""
     return HealthView(
         title=f"{arm.label}, seed {runs[0].seed}" if single else arm.label,
         arm=arm.key,
@@ -370,7 +375,7 @@ def view(
             f"{p.kind.title} ({', '.join(m.name or primary for m in p.kind.metrics)})" for p in panels if p not in shown
         ),
         smoothing=one if single else f"One line a seed: {median}; scores as recorded.",
-        command=f"paribus health {runs[0].digits} --as-study{home}" if testable else "",
+        command=f"paribus health {runs[0].digits} --as-study{options}" if testable else "",
         here=here,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -56,7 +57,8 @@ def run_view(home: Home, study: StudyNow, run: RunRecord) -> RunView:
     plan = study.record.plan
     now = home.now(run)
     judged = home.verdict(plan, run)
-    recipe = plan.arm(run.arm).recipe
+    recipe, names = plan.arm(run.arm).recipe, recorded_of(home, run).names
+    drawn = {k.key for k in KINDS if metrics_of(k, names, plan.evaluate.primary_metric)}
     return RunView(
         digits=run.fingerprint[:SHORT],
         arm=run.label,
@@ -66,7 +68,7 @@ def run_view(home: Home, study: StudyNow, run: RunRecord) -> RunView:
         step=now.step,
         steps=recipe.schedule.steps,
         reason=run.reason,
-        verdict=verdict_view(judged, load_profile(plan.profile), recipe),
+        verdict=verdict_view(judged, load_profile(plan.profile), recipe, drawn),
     )
 
 
@@ -224,8 +226,14 @@ def _view(request: Request, home: Home, study: StudyNow, *, panels: bool = True)
         names=frozenset().union(*(recorded_of(home, r).names for r in runs)),
         primary=plan.evaluate.primary_metric,
         single=single,
-        folder="" if home.folder.resolve() == default_home().resolve() else str(home.folder),
+        options=_options(home, plan),
     )
+
+
+def _options(home: Home, plan: Plan) -> str:
+    """Return what a command on a run of this study must say, where it is not what it takes by itself."""
+    folder = "" if home.folder.resolve() == default_home().resolve() else f" --home {shlex.quote(str(home.folder))}"
+    return folder + ("" if plan.profile == "default" else f" --profile {shlex.quote(plan.profile)}")
 
 
 @dataclass(frozen=True, kw_only=True)
