@@ -62,7 +62,7 @@ def choose(plan: Plan, query: Mapping[str, Sequence[str]], recorded: Sequence[st
     Raises:
         NotThere: an arm, an axis or a kind of chart is none.
     """
-    keys = [a.key for a in plan.all_arms]
+    keys = [a.key for a in plan.arms]
     asked = query.get("arm", ())
     if unknown := [a for a in asked if a not in keys]:
         raise NotThere(f"no arm of `{plan.study}` has the key `{unknown[0][:SHORT]}`")
@@ -89,9 +89,8 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricView:
-    """One metric: its name, heading, definition, and its charts."""
+    """One metric: its heading, definition, and its charts."""
 
-    name: str
     title: str
     definition: str
     charts: tuple[Chart, ...]
@@ -105,7 +104,6 @@ class ArmChoice:
     label: str
     style: Style
     chosen: bool
-    base: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +117,7 @@ class CompareView:
         show: ``value`` or ``difference``.
         split: whether each arm has a chart of its own.
         charts: by metric.
-        gain: the score less that of the base over training, where that is not among them; ``None`` without arms.
+        gain: the score less that of the base over training; ``None`` where no arm has one.
         settings: what the chosen arms differ in.
         chosen: labels of the chosen arms.
         base: label of the base.
@@ -161,26 +159,26 @@ def view(
     """
     styles = arm_styles(plan)
     chosen = [plan.arm(k) for k in choice.arms]
-    labels = {a.key: a.label for a in plan.all_arms}
+    labels = {a.key: a.label for a in plan.arms}
     paired = "paired by seed" if plan.paired else "seeds not paired: Welch's interval"
     difference = f"Difference to `{labels[plan.base]}`, {paired}. " if choice.show == "difference" else ""
+    more = f" At most {MOST_ARMS} arms are shown." if len(chosen) == MOST_ARMS else ""
     return CompareView(
         arms=tuple(
-            ArmChoice(
-                key=a.key, label=a.label, style=styles[a.key], chosen=a.key in choice.arms, base=a.key == plan.base
-            )
-            for a in plan.all_arms
+            ArmChoice(key=a.key, label=a.label, style=styles[a.key], chosen=a.key in choice.arms) for a in plan.arms
         ),
         metrics=tuple((m, _label(m), m in choice.metrics) for m in recorded),
         axes=tuple((k, "GPU-hours" if k == "gpu_hours" else v, k == choice.x) for k, v in AXES.items()),
         show=choice.show,
         split=choice.split,
-        charts=tuple(_metric(study, choice, chosen, m, panels[m], plan.base) for m in choice.metrics if m in panels),
+        charts=tuple(
+            _metric(study, choice, chosen, m, panels[m], plan.base) for m in choice.metrics if panels[m].lines
+        ),
         gain=_gain(study, plan, choice, gain) if gain is not None and gain.lines else None,
         settings=settings(chosen),
         chosen=tuple(a.label for a in chosen),
         base=labels[plan.base],
-        caption=f"{difference}{CAPTION}Open seeds beside a band: thin lines.",
+        caption=f"{difference}{CAPTION}Beside a band, seeds that are not done are thin lines.{more}",
         query=choice.query(),
     )
 
@@ -201,7 +199,7 @@ def _metric(study: str, choice: Choice, arms: Sequence[Arm], name: str, panel: P
         Chart(arm=label, src=f"/data{study}/compare/curve.json?{choice.query(metric=name, **more)}", text=panel_text(p))
         for label, p, more in each
     )
-    return MetricView(name=name, title=panel.title, definition=metric.definition if metric else "", charts=charts)
+    return MetricView(title=panel.title, definition=metric.definition if metric else "", charts=charts)
 
 
 def _label(name: str) -> str:

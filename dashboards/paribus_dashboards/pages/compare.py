@@ -75,7 +75,7 @@ def panel_of(home: Home, study: StudyNow, wish: Wish, least: int = LEAST) -> Pan
     arms = {*wish.arms, study.record.plan.base}
     stamp = tuple((r.fingerprint, r.token, r.state, home.now(r).step) for r in study.runs if r.arm in arms)
     make = partial(_compared, home, study, arms, wish, least)
-    return _PANELS.get((study.record.id, wish, least), stamp, make)
+    return _PANELS.get((home.folder, study.record.id, wish, least), stamp, make)
 
 
 def _compared(home: Home, study: StudyNow, arms: Iterable[str], wish: Wish, least: int) -> Panel:
@@ -150,11 +150,12 @@ def curve(request: Request, study: str, metric: str, first: float | None = None,
     plan, query = now.record.plan, _query(request)
     choice = choose(plan, query, [metric])
     panel = panel_of(home, now, part(_wish(choice, metric), first, last))
-    styles = {a.label: arm_styles(plan)[a.key] for a in plan.all_arms}
+    by_key = arm_styles(plan)
+    styles = {a.label: by_key[a.key] for a in plan.arms}
     differs = choice.show == "difference"
     figure = compare_figure(panel, styles, zero=differs)
     if only := query.get("only"):
-        one = [a.label for a in plan.all_arms if a.key == only[0]]
+        one = [a.label for a in plan.arms if a.key == only[0]]
         base = plan.arm(plan.base).label
         figure["data"] = compare_figure(alone(panel, one[0] if one else "", base), styles, zero=differs)["data"]
     return answer(request, figure)

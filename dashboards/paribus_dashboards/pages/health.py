@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -129,7 +130,7 @@ def arm_panel(
     )
 
 
-_ERRORS: Kept[tuple[str, int], Mapping[int, float]] = Kept(256)
+_ERRORS: Kept[tuple[Path, str, int], Mapping[int, float]] = Kept(256)
 
 
 def score_errors(home: Home, run: RunRecord, primary: str) -> Mapping[int, float]:
@@ -143,7 +144,7 @@ def score_errors(home: Home, run: RunRecord, primary: str) -> Mapping[int, float
         same = (e for e in found if primary == f"eval/{e.set}/avg_at_{e.samples}" and len(e.correct) > 1)
         return {e.step: accuracy_standard_error(e.correct, e.samples) for e in same}
 
-    return _ERRORS.get((run.fingerprint, run.token), (primary, home.now(run).step), read)
+    return _ERRORS.get((home.folder, run.fingerprint, run.token), (primary, home.now(run).step), read)
 
 
 # ---- routes ------------------------------------------------------------------------------------------
@@ -183,20 +184,34 @@ def data(request: Request, study: str, panel: str, first: float | None = None, l
     if panel not in BY_KEY:
         raise NotThere(f"there is no panel `{panel[:SHORT]}`; panels: {', '.join(BY_KEY)}")
     now = home.study(study)
-    runs, single = _chosen(request, home, now)
-    kind = BY_KEY[panel]
+    chosen = _chosen(request, home, now)
     shown = None if first is None else math.floor(first), None if last is None else math.ceil(last)
-    made = panel_of(home, now, runs[0], kind, shown) if single else arm_panel(home, now, runs, kind, shown)
-    return answer(request, panel_figure(made))
+    return answer(request, panel_figure(_panel(home, now, chosen, BY_KEY[panel], shown)))
 
 
-def _chosen(request: Request, home: Home, study: StudyNow) -> tuple[list[RunRecord], bool]:
-    """Return the runs that the address names, and whether it names one run."""
-    query = request.query_params
+@dataclass(frozen=True)
+class Chosen:
+    """What an address names: one run, or the runs of an arm by seed."""
+
+    arm: Arm
+    runs: tuple[RunRecord, ...]
+    single: bool
+
+
+def _chosen(request: Request, home: Home, study: StudyNow) -> Chosen:
+    query, plan = request.query_params, study.record.plan
     if "run" in query:
-        return [home.find_run(study, query["run"])], True
-    arm = _arm(study.record.plan, query.get("arm", ""))
-    return sorted((r for r in study.runs if r.arm == arm.key), key=lambda r: r.seed), False
+        run = home.find_run(study, query["run"])
+        return Chosen(plan.arm(run.arm), (run,), single=True)
+    arm = _arm(plan, query.get("arm", ""))
+    runs = sorted((r for r in study.runs if r.arm == arm.key), key=lambda r: r.seed)
+    return Chosen(arm, tuple(runs), single=False)
+
+
+def _panel(home: Home, study: StudyNow, chosen: Chosen, kind: Kind, shown: Window, *, brief: bool = False) -> Panel:
+    if chosen.single:
+        return panel_of(home, study, chosen.runs[0], kind, shown, brief=brief)
+    return arm_panel(home, study, chosen.runs, kind, shown, brief=brief)
 
 
 def _arm(plan: Plan, key: str) -> Arm:
@@ -207,25 +222,16 @@ def _arm(plan: Plan, key: str) -> Arm:
 
 
 def _view(request: Request, home: Home, study: StudyNow, *, panels: bool = True) -> HealthView:
-    runs, single = _chosen(request, home, study)
-    plan = study.record.plan
-    arm = _arm(plan, runs[0].arm)
-    whole: Window = (None, None)
-    kinds = KINDS if panels else ()
-    made = [
-        panel_of(home, study, runs[0], k, whole, brief=True)
-        if single
-        else arm_panel(home, study, runs, k, whole, brief=True)
-        for k in kinds
-    ]
+    chosen, plan = _chosen(request, home, study), study.record.plan
+    made = [_panel(home, study, chosen, k, (None, None), brief=True) for k in KINDS] if panels else []
     return view(
         plan.study,
-        arm,
-        [run_view(home, study, r) for r in runs],
+        chosen.arm,
+        [run_view(home, study, r) for r in chosen.runs],
         made,
-        names=frozenset().union(*(recorded_of(home, r).names for r in runs)),
+        names=frozenset().union(*(recorded_of(home, r).names for r in chosen.runs)),
         primary=plan.evaluate.primary_metric,
-        single=single,
+        single=chosen.single,
         options=_options(home, plan),
     )
 
