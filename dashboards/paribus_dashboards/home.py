@@ -38,11 +38,13 @@ from paribus.store.records import (
     StudyRecord,
 )
 from paribus.store.states import RunState
+from paribus.study.plan import Plan
 from paribus.track.folder import SHORT, Evaluation, MetricLine, RunFolder, parse_metric_line, read_json
 from paribus.track.rollup import RunSeries
 from paribus.track.series import Series
 from paribus_dashboards.cache import Kept
 from paribus_dashboards.reports import WAIT_S, Built, Report, Reports, build_apart
+from paribus_dashboards.verdicts import Judged, Verdicts
 
 FRESH_S = 1.0
 """Seconds for which a state of the store is shown."""
@@ -146,6 +148,7 @@ class Home:
     ) -> None:
         self.folder = folder
         self.reports = Reports(folder, make_report)
+        self.verdicts = Verdicts(folder)
         self.only = frozenset(only)
         self._clock = clock
         self._lock = threading.Lock()
@@ -189,6 +192,7 @@ class Home:
 
     def close(self) -> None:
         """Close all connections."""
+        self.verdicts.close()
         if self._opened is not None:
             self._opened[1].close()
 
@@ -283,6 +287,11 @@ class Home:
         folder = self.run_folder(run)
         stamp = _stamp(folder.metrics), _stamp(folder.health)
         return self._now.get((run.fingerprint, run.token), stamp, lambda: _read_now(folder))
+
+    def verdict(self, plan: Plan, run: RunRecord) -> Judged:
+        """Return what is wrong with a run: as it was told while it trained, else judged here."""
+        now = self.now(run)
+        return self.verdicts.of(plan, run, now.step, now.judged)
 
     def series(self, run: RunRecord) -> SharedSeries:
         """Return the series of a run over its attempts, with what came since they were asked for last.

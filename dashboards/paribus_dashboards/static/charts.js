@@ -121,7 +121,12 @@
     if (from === undefined && !change["xaxis.autorange"]) return;
     const query = new URLSearchParams(pageQuery());
     if (from === undefined) { query.delete("first"); query.delete("last"); }
-    else { query.set("first", Math.max(0, Math.floor(from))); query.set("last", Math.ceil(to)); }
+    else {
+      const grain = Math.min(1, 10 ** Math.floor(Math.log10((to - from) / 100))); // hours have decimals, steps need none
+      const even = (value, round) => Number((round(value / grain) * grain).toPrecision(6));
+      query.set("first", Math.max(0, even(from, Math.floor)));
+      query.set("last", even(to, Math.ceil));
+    }
     const text = query.toString();
     if (window.PARIBUS_DATA) history.replaceState(null, "", location.hash.split("?")[0] + (text ? `?${text}` : ""));
     else history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));

@@ -31,11 +31,31 @@
   });
   document.addEventListener("click", (event) => { if (event.target.closest(".help-button")) help.showModal(); });
 
+  // what is to be typed somewhere else
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.textContent = "Copied";
+    } catch { // a page that was not served over loopback or https may not
+      getSelection().selectAllChildren(button.parentElement.querySelector("code"));
+    }
+  });
+
   // forms that choose: a change is enough, and what is empty stays out of the address
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form[data-choose]");
-    if (form) form.requestSubmit();
+    if (!form) return;
+    sessionStorage.setItem("chosen", JSON.stringify([location.pathname, event.target.name, event.target.value]));
+    form.requestSubmit();
   });
+  const [path, name, value] = JSON.parse(sessionStorage.getItem("chosen") || "[]");
+  sessionStorage.removeItem("chosen");
+  if (path === location.pathname) {
+    const fields = [...document.querySelectorAll("form[data-choose] [name]")].filter((f) => f.name === name);
+    (fields.find((f) => f.value === value) || fields[0])?.focus({ preventScroll: true }); // the page came anew
+  }
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-choose]");
     if (form) for (const field of form.elements) if (field.name && field.value === "") field.disabled = true;

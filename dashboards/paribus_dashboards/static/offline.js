@@ -25,7 +25,7 @@
     ? pages[1] : pages[0]; // a single study begins with its board
 
   const route = () => {
-    const at = location.hash.slice(1);
+    const at = location.hash.slice(1).replace(/&(first|last)=[^&]*/g, "");
     const plain = at.split("?")[0];
     const page = pages.find((p) => p.dataset.at === at) || pages.find((p) => p.dataset.at === plain) || first;
     if (!page.hidden) return;
@@ -33,6 +33,16 @@
     document.title = page.dataset.title;
     scrollTo(0, 0);
   };
+  // places inside a page: the hash says which page it is, and other pages have places of the same name
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('.page a[href^="#"]:not([href^="#/"])');
+    if (!link) return;
+    event.preventDefault();
+    const place = link.closest(".page").querySelector(`#${CSS.escape(link.hash.slice(1))}`);
+    for (let e = place; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
+    place?.scrollIntoView({ block: "start" });
+  });
+
   addEventListener("hashchange", route);
   addEventListener("popstate", route);
   route();

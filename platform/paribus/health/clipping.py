@@ -9,7 +9,7 @@ from paribus.recipe.recipe import Recipe
 
 LOW, HIGH = "clip/low_frac", "clip/high_frac"
 _ENTROPY = "policy/entropy"
-_SEQUENCE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
+SEQUENCE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
 
 
 def _saturation(metric: str, side: str) -> Rule:
@@ -17,7 +17,7 @@ def _saturation(metric: str, side: str) -> Rule:
         now = v.middle(metric)
         if now is None:
             return None
-        whole = v.recipe is not None and v.recipe.ratio.kind in _SEQUENCE
+        whole = v.recipe is not None and v.recipe.ratio.kind in SEQUENCE
         warn, critical = (v.p["sequence_warn"], 1.0) if whole else (v.p["warn"], v.p["critical"])
         says = f"{now:.1%} of the trained tokens are clipped {side}"
         other = v.middle(LOW if metric == HIGH else HIGH)
@@ -48,7 +48,7 @@ def _ratio_is_one(recipe: Recipe) -> str:
 
 def _rarely_left(recipe: Recipe) -> str:
     kind = recipe.ratio.kind
-    return f"`ratio: {kind}` is not clipped token by token" if kind in _SEQUENCE else _ratio_is_one(recipe)
+    return f"`ratio: {kind}` is not clipped token by token" if kind in SEQUENCE else _ratio_is_one(recipe)
 
 
 DETECTORS = (

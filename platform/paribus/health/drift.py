@@ -62,14 +62,17 @@ def _staleness(v: View) -> Verdict | None:
     now = v.middle(STALE)
     if now is None:
         return None
-    limit = v.p["updates"]
-    if v.recipe is not None:
-        behind = v.recipe.schedule.staleness + (1 if getattr(v.recipe.filter, "max_surplus", 0) else 0)
-        limit = behind * v.recipe.schedule.updates_per_rollout
+    limit = v.p["updates"] if v.recipe is None else configured_staleness(v.recipe)
     if now <= limit:
         return FINE
     says = f"what is trained on is {now:.3g} updates old, at most {limit:g} are configured"
     return Verdict(state="warn", says=says, numbers={"staleness": now, "limit": limit})
+
+
+def configured_staleness(recipe: Recipe) -> int:
+    """Return how many updates old what a recipe trains on may be."""
+    behind = recipe.schedule.staleness + (1 if getattr(recipe.filter, "max_surplus", 0) else 0)
+    return behind * recipe.schedule.updates_per_rollout
 
 
 def _blowup(v: View) -> Verdict | None:

@@ -9,10 +9,11 @@ from typing import Any
 from paribus.health.battery import advance, findings, start
 from paribus.health.detector import Setting
 from paribus.health.diagnose import Diagnosis, diagnose
-from paribus.health.finding import RAISED, Finding, plain
+from paribus.health.finding import Finding
 from paribus.health.profile import load_profile
 from paribus.health.records import Records, parse_samples, read_attempts
 from paribus.health.signals import with_signals
+from paribus.health.verdict import to_json
 from paribus.study.job import Job
 from paribus.track.folder import Evaluation, MetricLine, RunFolder, read_evaluation, write_json
 
@@ -107,14 +108,4 @@ class Watch:
         return data[:end]
 
     def _write(self, diagnosis: Diagnosis, line: MetricLine) -> None:
-        raised = sorted(diagnosis.raised, key=lambda f: RAISED.index(f.state))
-        known = {
-            "lamp": diagnosis.lamp,
-            "detector": raised[0].detector if raised else "",
-            "sentence": diagnosis.sentence,
-            "step": line.step,
-            "time_ms": line.time_ms,
-            "profile": self._setting.profile.identity,
-            "findings": [plain(finding) for finding in diagnosis.raised],
-        }
-        write_json(self._folder.health, known)
+        write_json(self._folder.health, to_json(diagnosis, line, self._setting.profile.identity))

@@ -68,24 +68,27 @@ def curves(analysis: Analysis) -> list[Figure]:
         found.append(("curves.singles", "Single changes over training", named))
     lines = sum(len(named) for _, _, named in found) * len(PANELS)
     last = max((r.last_step for r in analysis.data.runs), default=0)
-    grid = _Grid(last, min(CURVE, ALL_CURVES // max(lines, 1)))
+    grid = Grid(last, min(CURVE, ALL_CURVES // max(lines, 1)))
     drawn = (_curves(analysis, *curve, grid) for curve in found)
     return [figure for figure in drawn if figure is not None]
 
 
 @dataclass(frozen=True)
-class _Grid:
-    """The buckets of all curves: at least ``least`` of them up to ``last``, the last step of any run."""
+class Grid:
+    """The buckets of all curves: at least ``least`` of them from ``first`` to ``last``, the last step of any run."""
 
     last: int
     least: int
+    first: int = 0
 
     @property
     def width(self) -> int:
-        return width_for(0, self.last, self.least)
+        """Steps of a bucket."""
+        return width_for(self.first, self.last, self.least)
 
     def points(self, run: RunData, metric: str) -> Points:
-        found = run.recorded.series(metric, first=0, last=self.last, least=self.least).finite()
+        """Return a metric against steps: the means of the buckets, each at its last step."""
+        found = run.recorded.series(metric, first=self.first, last=self.last, least=self.least).finite()
         rows = zip(found.buckets.tolist(), found.steps.tolist(), found.mean.tolist(), strict=True)
         return {bucket: (float(step), value) for bucket, step, value in rows}
 
@@ -96,7 +99,7 @@ class _Grid:
         return {bucket: (x, value) for bucket, (x, value) in found.items() if math.isfinite(x)}
 
 
-def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: _Grid) -> Figure | None:
+def _curves(analysis: Analysis, key: str, title: str, named: Named, grid: Grid) -> Figure | None:
     score = analysis.score
     tokens = analysis.costs["generated"]
     steps, y_label = "training steps", f"{score.label} ({score.unit})" if score.unit else score.label
@@ -153,16 +156,23 @@ def _panel(
     lines = []
     for label, arm in named:
         runs = analysis.runs(arm)
-        lines.append(_line(label, {r.seed: curve(r) for r in runs}, _settled(runs), points=points))
+        lines.append(arm_line(label, {r.seed: curve(r) for r in runs}, settled(runs), points=points))
     return Panel(key=key, title=title, x_label=x_label, y_label=y_label, lines=tuple(x for x in lines if x))
 
 
-def _line(label: str, by_run: Mapping[int, Points], settled: frozenset[int], *, points: bool) -> Line | None:
-    """Return one arm's line from the points of each seed; ``None`` without a point."""
+def arm_line(label: str, by_run: Mapping[int, Points], ended: frozenset[int], *, points: bool) -> Line | None:
+    """Return one arm's line from the points of each seed; ``None`` without a point.
+
+    Args:
+        label: of the arm.
+        by_run: seed to its points.
+        ended: seeds that the mean is over.
+        points: whether single seeds are drawn beside a band, too.
+    """
     runs = {seed: found for seed, found in by_run.items() if found}
     if not runs:
         return None
-    means = {seed: found for seed, found in runs.items() if seed in settled}
+    means = {seed: found for seed, found in runs.items() if seed in ended}
     common = sorted(set.intersection(*(set(f) for f in means.values()))) if means else []
     mean, low, high = band([[f[k][1] for k in common] for f in means.values()]) if common else ((), (), ())
     x = kept(sum(f[k][0] for f in means.values()) / len(means) for k in common)
@@ -223,5 +233,6 @@ def interval_of(label: str, estimate: Estimate, separated: bool) -> Interval:
     )
 
 
-def _settled(runs: Iterable[RunData]) -> frozenset[int]:
+def settled(runs: Iterable[RunData]) -> frozenset[int]:
+    """Return the seeds whose run will record no more, and counts."""
     return frozenset(r.seed for r in runs if r.outcome in ("finished", "stopped_early"))

@@ -15,6 +15,9 @@ COLOURS = ("#0077bb", "#ee7733", "#009988", "#cc3311", "#33bbee", "#ee3377", "#a
 DASHES = ("solid", "dash", "dot", "dashdot")
 """Once the colours are used up, lines differ by dash."""
 
+MARKED = 60
+"""Points of one seed up to which each has a mark."""
+
 Json = dict[str, Any]
 Style = Mapping[str, str]
 
@@ -143,15 +146,15 @@ def _mean(line: Line, style: Style) -> Json:
 
 
 def _seeds(line: Line, style: Style) -> Sequence[Json]:
-    """Return points of the seeds beside a band, or one thin line a seed where there is none."""
-    points = bool(line.low)
+    """Return points of the seeds beside a band, or one thin line a seed where there is none, or many points."""
+    few = "markers" if line.low else "lines+markers"
     return [
         {
             "type": "scatter",
             "name": line.arm,
             "x": list(x),
             "y": list(y),
-            "mode": "markers" if points else "lines+markers",
+            "mode": few if len(x) <= MARKED else "lines",
             "marker": {"size": 4, "color": style["color"], "opacity": 0.55},
             "line": {"width": 1, "color": style["color"], "dash": style["dash"]},
             "hovertemplate": f"{_plain(line.arm)}, seed {seed}: %{{y}}<extra></extra>",

@@ -8,12 +8,13 @@ import pytest
 from paribus.health.finding import plain
 from paribus.health.profile import load_profile
 from paribus.health.records import judge_run, read_attempts
+from paribus.health.verdict import read_verdict
 from paribus.health.watch import Watch
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe
 from paribus.schedule.lookout import Lookout
 from paribus.study.job import Evaluate, Job
-from paribus.track.folder import Evaluation, MetricLine, RunFolder, read_json
+from paribus.track.folder import Evaluation, MetricLine, RunFolder, read_json, write_json
 
 STEPS = 60
 
@@ -81,6 +82,20 @@ def test_the_verdict_while_it_trains_is_that_of_the_whole_run(attempt, size):
     critical = [f.detector for f in later.raised if f.state == "critical"]
     assert sorted(f.detector for f in told) == sorted(critical)
     assert known["detector"] == critical[0]
+    read = read_verdict(folder)
+    assert (read.step, read.diagnosis.raised) == (STEPS, later.raised)
+    assert [(f.detector, f.state) for f in read.diagnosis.findings] == [(f.detector, f.state) for f in later.findings]
+
+
+def test_a_verdict_that_does_not_tell_of_every_detector_is_not_taken(attempt):
+    """Of an older version, torn, or none: then the records are judged."""
+    folder, job = attempt()
+    assert read_verdict(folder) is None
+    Watch(folder, job).take(record(folder, 0, 20))
+    known = read_json(folder.health)
+    for broken in ({**known, "others": known["others"][1:]}, {**known, "findings": [1]}, [], {}):
+        write_json(folder.health, broken)
+        assert read_verdict(folder) is None
 
 
 def test_an_attempt_goes_on_from_what_the_one_before_recorded(attempt):

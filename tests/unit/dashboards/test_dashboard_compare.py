@@ -1,0 +1,192 @@
+"""The compare page: the report's numbers in curves against steps, tokens and time, in effects and settings."""
+
+from __future__ import annotations
+
+import re
+from statistics import fmean
+
+import pytest
+
+from paribus.report.analysis import Analysis
+from paribus.report.build import build_report
+from paribus.report.curves import curves
+from paribus.stats.intervals import difference_interval, welch_interval
+from paribus.testing.studies import Shape, made_up_study
+from paribus_dashboards.compare_view import MOST_ARMS, choose
+from paribus_dashboards.comparison import Wish, compared, effect_forest, ranked, scored, settings
+from paribus_dashboards.figures.compare import alone, compare_figure
+from paribus_dashboards.figures.style import arm_styles
+from paribus_dashboards.home import NotThere
+from paribus_dashboards.pages.compare import part
+from paribus_dashboards.pages.health import arms_view
+
+PAGE = "/study/made-up/compare"
+SCORE = "eval/heldout/avg_at_1"
+ENTROPY = "policy/entropy"
+
+
+def study(**shape):
+    """Return the analysis of a made-up study with one ladder."""
+    shape = {"designs": ("cumulative",), "tricks": ("clip_higher", "soft_overlong"), "steps": 8, **shape}
+    return Analysis(made_up_study(Shape(**shape)))
+
+
+def wish(analysis, metric=SCORE, **more):
+    """Return a wish for all arms."""
+    return Wish(metric=metric, arms=tuple(a.key for a in analysis.plan.arms), **more)
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+@pytest.mark.parametrize("metric", [SCORE, ENTROPY])
+def test_curves_are_those_of_the_report(seeds, metric):
+    """Means, bands and seeds: nothing is computed another way."""
+    analysis = study(seeds=seeds)
+    (printed,) = curves(analysis)
+    key = "score" if metric == SCORE else metric
+    panel = next(p for p in printed.panels if p.key == f"curves.ladder.{key}")
+    assert compared(analysis, wish(analysis, metric)).lines == panel.lines
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_difference_is_that_of_the_arms_at_each_step(paired):
+    """With the interval of paired differences, or Welch's where seeds are not paired."""
+    analysis = study(seeds=4, paired=paired)
+    base, arm = analysis.plan.base, analysis.plan.arms[2].key
+    lines = compared(analysis, wish(analysis, ENTROPY, show="difference")).lines
+    assert [x.arm for x in lines] == [a.label for a in analysis.plan.arms[1:]]
+    line = lines[1]
+    at = {k: [r.recorded.series(ENTROPY).at(5) for r in analysis.runs(k)] for k in (arm, base)}
+    differences = [a - b for a, b in zip(at[arm], at[base], strict=True)]
+    wanted = difference_interval(differences) if paired else welch_interval([(1, at[arm]), (-1, at[base])])
+    place = line.x.index(5)
+    assert line.n == 4
+    got = line.mean[place], line.low[place], line.high[place]
+    assert got == pytest.approx((wanted.value, wanted.low, wanted.high), rel=1e-4)
+
+
+def test_below_three_seeds_there_is_no_band():
+    """One thin line a seed, of values as of differences."""
+    analysis = study(seeds=2)
+    for kind in ("value", "difference"):
+        lines = compared(analysis, wish(analysis, ENTROPY, show=kind)).lines
+        assert all(not line.low and len(line.seeds) == 2 for line in lines)
+
+
+def test_the_x_axis_is_what_was_paid():
+    """Tokens and device time at each step are those that were recorded until then, means over seeds."""
+    analysis = study()
+    base = analysis.plan.base
+    by_tokens = compared(analysis, wish(analysis, ENTROPY, x="tokens")).lines[0]
+    tokens = [r.recorded.series("budget/gen_tokens").at(3) for r in analysis.runs(base)]
+    assert by_tokens.x[2] == pytest.approx(fmean(tokens), rel=1e-5)
+    by_time = compared(analysis, wish(analysis, x="gpu_hours"))
+    assert by_time.lines[0].x[0] == 0
+    assert by_time.x_label.startswith("CPU-")
+    assert list(by_time.lines[0].x) == sorted(by_time.lines[0].x)
+
+
+def test_seeds_that_go_on_are_drawn_beside_the_mean():
+    """The mean is over those that ended; its n says how many."""
+    analysis = study(seeds=4, outcomes=(("base", 1, "pending"),))
+    line = compared(analysis, wish(analysis, ENTROPY)).lines[0]
+    assert (line.n, [seed for seed, _, _ in line.seeds]) == (3, [1])
+
+
+def test_a_zoom_shows_its_part_finely():
+    """Whole buckets of the steps that are looked at, narrower ones than before."""
+    analysis = study(steps=900, seeds=3)
+    part = compared(analysis, wish(analysis, ENTROPY, first=100, last=150)).lines[0]
+    whole = compared(analysis, wish(analysis, ENTROPY)).lines[0]
+    assert len(part.x) == 51
+    assert (min(part.x), max(part.x)) == (100, 150)
+    assert 200 <= len(whole.x) < 500
+
+
+def test_a_zoom_of_other_axes_shows_what_is_there():
+    """Only of steps is more known; the browser cuts the rest. Hours have decimals."""
+    by_step, by_time = Wish(metric=SCORE, arms=("a",)), Wish(metric=SCORE, arms=("a",), x="gpu_hours")
+    assert (part(by_step, 3.2, 7.5).first, part(by_step, 3.2, 7.5).last) == (3, 8)
+    assert part(by_step, None, 7.5) is by_step
+    assert part(by_time, 0.376, 0.691) is by_time
+
+
+def test_arms_apart_share_their_axes():
+    """One chart an arm has the base behind it and the y axis of all; more than a hundred seeds are one grey line."""
+    analysis = study()
+    panel, styles = compared(analysis, wish(analysis)), {a.label: s for a, s in named(analysis)}
+    both = compare_figure(panel, styles)
+    one = compare_figure(alone(panel, "+ clip_higher", "base"), styles)
+    assert {t["name"] for t in one["data"]} == {"base", "+ clip_higher"}
+    low, high = both["layout"]["yaxis"]["range"]
+    assert low <= min(y for line in panel.lines for y in line.low) < max(panel.lines[0].high) <= high
+    many = study(seeds=33)
+    crowded = compare_figure(compared(many, wish(many)), {a.label: s for a, s in named(many)})
+    assert len(crowded["data"]) <= 100
+    assert crowded["data"][0]["name"] == "single seeds"
+
+
+def named(analysis):
+    """Return the arms with their styles."""
+    styles = arm_styles(analysis.plan)
+    return [(a, styles[a.key]) for a in analysis.plan.arms]
+
+
+def test_scores_and_effects_are_the_cells_of_the_report():
+    """The best arm first, arms without a score last; the forest has the printed intervals."""
+    analysis = study(outcomes=tuple(("+ clip_higher", s, "failed") for s in range(3)))
+    plan, model = analysis.plan, build_report(analysis.data)
+    found = ranked(scored(plan, model, [a.key for a in plan.arms]), lower=False)
+    assert [plan.arm(f.arm).label for f in found] == ["base", "+ soft_overlong", "+ clip_higher"]
+    table = next(t for t in model.tables if t.key == "ladder.score")
+    assert found[1].cells["score"] is table.rows[2].cells[1]
+    forest = effect_forest(plan, found, "Δ")
+    cell = found[1].cells["to_base"]
+    assert [(i.label, i.value, i.low, i.high) for i in forest.intervals] == [
+        ("+ soft_overlong", cell.value, cell.low, cell.high)
+    ]
+
+
+def test_settings_are_the_paths_that_differ():
+    """What all arms share is left out; what is not as in the first arm is marked."""
+    plan = study().plan
+    found = {s.path: s.values for s in settings(plan.arms)}
+    assert found["clip.high"] == (("0.2", False), ("0.28", True), ("0.28", True))
+    assert found["length.rule.hard_cap"] == (("—", False), ("—", False), ("37", True))
+    assert "clip.low" not in found
+    assert settings(plan.arms[:1]) == ()
+
+
+def test_an_address_is_a_choice():
+    """What it leaves open is filled in; what is none is refused."""
+    plan = study().plan
+    usual = choose(plan, {}, [SCORE, ENTROPY])
+    assert (usual.arms, usual.metrics, usual.x) == (tuple(a.key for a in plan.arms), (SCORE, ENTROPY), "step")
+    chosen = choose(plan, {"arm": [plan.arms[2].key, plan.base], "x": ["tokens"], "metric": ["no/such"]}, [SCORE])
+    assert (chosen.arms, chosen.metrics, chosen.x) == ((plan.base, plan.arms[2].key), (), "tokens")
+    assert len(usual.arms) <= MOST_ARMS
+    for wrong in ({"arm": ["x"]}, {"x": ["hours"]}, {"show": ["all"]}):
+        with pytest.raises(NotThere):
+            choose(plan, wrong, [])
+
+
+def test_the_page_and_all_that_it_asks_for(client):
+    """Charts together and apart, the polled table with links to health, the forest; reload gives the same."""
+    for query in ("", "?split=yes&show=difference&x=gpu_hours"):
+        page = client.get(PAGE + query)
+        assert page.text == client.get(PAGE + query).text
+        named_there = re.findall(r'(?:data-src|data-poll)="(/[^"]*)"', page.text)
+        assert len(named_there) > 7
+        for address in named_there:
+            assert client.get(address.replace("&amp;", "&")).status_code == 200, address
+    effects = client.get(f"{PAGE}/effects").text
+    assert effects.count("/health?run=") == 9
+    assert "held-out accuracy" in effects
+
+
+def test_one_arm_in_a_chart_has_the_axis_of_all(client, home):
+    """The range does not depend on which arm is drawn."""
+    arms = [a.key for a in arms_view(home, home.study("made-up"))]
+    address = f"/data{PAGE}/curve.json?metric={ENTROPY}&" + "&".join(f"arm={a}" for a in arms)
+    whole, one = client.get(address).json(), client.get(f"{address}&only={arms[1]}").json()
+    assert one["layout"] == whole["layout"]
+    assert len(one["data"]) < len(whole["data"])

@@ -1,0 +1,273 @@
+"""The health page: verdicts from the records, curves with the detectors' medians, limits and onsets."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paribus.health.battery import BATTERY
+from paribus.health.diagnose import diagnose
+from paribus.health.finding import Finding, Remedy
+from paribus.health.profile import load_profile
+from paribus.health.records import judge_run, read_run
+from paribus.health.verdict import to_json
+from paribus.recipe.factors import Schedule
+from paribus.recipe.recipe import Recipe
+from paribus.track.folder import SHORT, MetricLine, write_json
+from paribus.track.series import Columns, points
+from paribus_dashboards import verdicts
+from paribus_dashboards.access import Access
+from paribus_dashboards.app import make_app
+from paribus_dashboards.figures.health import panel_figure, panel_text, y_range
+from paribus_dashboards.health_view import arm_top, headline, patch_text, verdict_view
+from paribus_dashboards.home import Home
+from paribus_dashboards.panels import BY_KEY, KINDS, Metric, Panel, curve_of, limits_of, onsets_of, running_median
+from paribus_dashboards.verdicts import Judged, Verdicts
+
+PAGE = "/study/made-up/health"
+
+CLIP = Remedy(text="raise the upper clip bound", evidence="A", source="DAPO", patch={"clip.high": 0.28})
+COLLAPSE = Finding(
+    detector="entropy_collapse",
+    state="critical",
+    step_onset=212,
+    step_detected=230,
+    evidence="entropy 0.03",
+    remedies=(CLIP,),
+)
+MISMATCH = Finding(detector="mismatch", state="warn", step_onset=90, step_detected=99, evidence="k3", step_cleared=120)
+
+
+def diagnosis(*raised):
+    """Diagnose these findings; all other detectors are ok."""
+    known = {f.detector: f for f in raised}
+    return diagnose([known.get(d.name, Finding(detector=d.name, state="ok")) for d in BATTERY])
+
+
+def recorded(**columns):
+    """Return a run of 1,000 steps that recorded these values."""
+    steps = np.arange(1, 1001)
+    return Columns(span=(1, 1000), by_name={n.replace("__", "/"): points(steps, v) for n, v in columns.items()})
+
+
+def entropy_panel(values, found, **limits):
+    """Return the entropy panel of a run that recorded these values."""
+    curve = curve_of(
+        recorded(policy__entropy=values), Metric(name="policy/entropy", label="entropy"), w=20, first=None, last=None
+    )
+    kind, profile, recipe = BY_KEY["entropy"], load_profile("default"), Recipe()
+    return Panel(
+        kind=kind,
+        curves=(curve,),
+        limits=limits_of(kind, found, profile, recipe),
+        onsets=onsets_of(kind, found),
+        last=1000,
+    )
+
+
+def test_the_headline_says_what_since_when_and_what_to_try():
+    """The first onset is the suspected cause; the patch is the one that --as-study takes first."""
+    assert headline(diagnosis(COLLAPSE), Recipe()) == (
+        "Critical: entropy collapse since step 212; suspect `clip.high` (0.2); suggested ablation: `clip.high: 0.28`."
+    )
+    both = headline(diagnosis(COLLAPSE, MISMATCH), Recipe())
+    assert both.startswith("Critical: mismatch since step 90 until step 120, then entropy collapse; suspect")
+    bare = replace(COLLAPSE, remedies=())
+    assert headline(diagnosis(bare), Recipe()) == "Critical: entropy collapse since step 212."
+    healthy = diagnosis()
+    assert headline(healthy, Recipe()) == healthy.sentence
+
+
+def test_a_patch_reads_as_in_a_study_file():
+    """Flat, quoted where YAML needs it."""
+    assert (
+        patch_text({"schedule.minibatches": 1, "schedule.epochs": 1}) == "schedule.minibatches: 1, schedule.epochs: 1"
+    )
+    assert patch_text({"kl": "off"}) == "kl: 'off'"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), max_size=60), st.integers(1, 25))
+def test_the_running_median_is_that_of_the_last_points(values, w):
+    """As the detectors take it: of each point and those before it, none while there are fewer."""
+    found = running_median(np.array(values), w)
+    assert found.tolist() == [statistics.median(values[i - w : i]) for i in range(w, len(values) + 1)]
+
+
+def test_a_zoom_shows_the_same_median_at_more_steps():
+    """The part that is looked at knows the points before it; at full resolution each step has its own."""
+    values = np.sin(np.arange(1000) / 9)
+    run, metric = recorded(policy__entropy=values), Metric(name="policy/entropy", label="entropy")
+    whole = curve_of(run, metric, w=20, first=None, last=None, least=100)
+    part = curve_of(run, metric, w=20, first=400, last=460, least=100)
+    assert (whole.raw.width, part.raw.width) == (8, 1)
+    fine = dict(zip(part.bold.steps.tolist(), part.bold.last.tolist(), strict=True))
+    assert set(fine) == set(range(400, 461))
+    coarse = dict(zip(whole.bold.steps.tolist(), whole.bold.last.tolist(), strict=True))
+    shared = set(fine) & set(coarse)
+    assert shared
+    assert all(fine[s] == coarse[s] for s in shared)
+
+
+def test_a_panel_draws_raw_faint_median_bold_limits_and_onsets():
+    """Limits that are near the curve are on the axis, others are not; a marker stands at the onset."""
+    found = diagnosis(COLLAPSE, MISMATCH)
+    panel = entropy_panel(np.linspace(0.5, 0.02, 1000), found)
+    figure = panel_figure(panel)
+    json.dumps(figure, allow_nan=False)
+    raw, bold = figure["data"]
+    assert raw["fill"] == "toself"
+    assert (bold["line"]["width"], bold["x"][-1]) == (2, 1000)
+    shapes = {s["name"]: s for s in figure["layout"]["shapes"]}
+    assert shapes["entropy_collapse, critical"]["y0"] == 0.05
+    assert "entropy_explosion, warn" not in shapes
+    assert shapes["entropy_collapse"]["x0"] == 212
+    assert shapes["mismatch"]["line"]["dash"] == "dot"  # the suspected cause, whose own panel is another
+    assert [a["x"] for a in figure["layout"]["annotations"]] == [212]
+    assert "entropy_collapse, critical, since step 212" in panel_text(panel)
+    low, high = y_range(entropy_panel(np.full(1000, 5.0), diagnosis()))
+    assert low > 1 < high
+
+
+def test_limits_are_those_that_the_rules_look_at():
+    """None of a detector that does not apply; the configured staleness, not the profile's."""
+    profile, recipe = load_profile("default"), Recipe(schedule=Schedule(staleness=2))
+    off = diagnose([Finding(detector=d.name, state="not_applicable") for d in BATTERY])
+    assert all(limits_of(k, off, profile, recipe) == () for k in KINDS)
+    (limit,) = limits_of(BY_KEY["staleness"], diagnosis(), profile, recipe)
+    assert limit.value == 2 * recipe.schedule.updates_per_rollout
+    assert limits_of(BY_KEY["mismatch"], diagnosis(), profile, recipe) == ()  # stale: the difference holds updates
+
+
+def test_an_arm_is_as_sick_as_its_worst_seed(home):
+    """The line above the seeds counts them and names what most of the worst have."""
+    profile = load_profile("default")
+    run = next(iter(run_views(home)))
+    sick = replace(run, verdict=verdict_view(Judged(diagnosis=diagnosis(COLLAPSE)), profile, Recipe()))
+    well = replace(run, verdict=verdict_view(Judged(diagnosis=diagnosis()), profile, Recipe()))
+    top = arm_top([sick, well, sick])
+    assert (top.lamp, top.headline) == ("critical", "3 seeds: 2 critical, 1 healthy; entropy collapse in 2.")
+
+
+def run_views(home):
+    """Yield the runs of the study as the page shows them."""
+    from paribus_dashboards.pages.health import run_view
+
+    study = home.study("made-up")
+    return (run_view(home, study, r) for r in study.runs)
+
+
+def test_a_run_without_a_whole_verdict_is_judged_from_its_records(home):
+    """As `paribus health` does it: the file of the first run does not tell of every detector."""
+    study = home.study("made-up")
+    run, plan = study.runs[0], study.record.plan
+    found = home.verdict(plan, run)
+    records = read_run(home.folder, run.fingerprint, run.token)
+    recipe = plan.arm(run.arm).recipe
+    wanted = judge_run(load_profile("default"), records, recipe=recipe, primary=plan.evaluate.primary_metric)
+    assert found.diagnosis == wanted
+    assert found is home.verdict(plan, run)
+
+
+def test_what_was_told_while_it_trained_is_taken(new_folder):
+    """Where the file tells of every detector and goes up to the last step; not where it is of other thresholds."""
+    home = Home(new_folder())
+    study = home.study("made-up")
+    run, plan = study.runs[1], study.record.plan
+    told = diagnosis(COLLAPSE)
+    line = MetricLine(step=8, time_ms=0, values={})
+    known = to_json(told, line, load_profile("default").identity)
+    write_json(home.run_folder(run).health, known)
+    found = home.verdict(plan, run)
+    assert (found.diagnosis.sentence, found.step) == (told.sentence, 8)
+    for other in ({**known, "profile": "mine 3"}, {**known, "step": 5}):
+        write_json(home.run_folder(run).health, other)
+        assert Verdicts(home.folder).of(plan, run, 8, 8).diagnosis.sentence != told.sentence
+    home.close()
+
+
+def test_a_long_run_is_judged_while_pages_go_on(home, monkeypatch):
+    """At first there is no verdict; later there is the same."""
+    study = home.study("made-up")
+    run, plan = study.runs[0], study.record.plan
+    wanted, gate = verdicts.judge(home.folder, plan, run), threading.Event()
+    monkeypatch.setattr(verdicts, "AT_ONCE", 0)
+    monkeypatch.setattr(verdicts, "judge", lambda *_: wanted if gate.wait(60) else None)
+    beside = Verdicts(home.folder)
+    assert beside.of(plan, run, 8, 8).diagnosis is None
+    gate.set()
+    for _ in range(1000):
+        if beside.of(plan, run, 8, 8).diagnosis:
+            break
+        time.sleep(0.02)
+    assert beside.of(plan, run, 8, 8) == wanted
+    beside.close()
+
+
+def test_the_page_of_a_run(client, home):
+    """All detectors as links to what tells of them, recorded panels as charts, the others in one line."""
+    study = home.study("made-up")
+    page = client.get(PAGE, params={"run": study.runs[0].fingerprint[:SHORT]}).text
+    assert set(re.findall(r'<li><a class="entry \w+" href="#d-(\w+)"', page)) == {d.name for d in BATTERY}
+    assert set(re.findall(r'href="#(d-\w+)"', page)) <= set(re.findall(r'id="(d-\w+)"', page))
+    charts = re.findall(r'data-src="([^"]*)"', page)
+    assert len(charts) == 6
+    absent = re.search(r"Not recorded, so not drawn: (.*?)\.</p>", page)[1]
+    assert "staleness" in absent
+    assert "entropy" not in absent
+    for address in charts:
+        figure = client.get(f"{address}&first=2&last=5").json()
+        assert all(2 <= x <= 5 for t in figure["data"] for x in t["x"])
+
+
+def test_the_page_of_an_arm_and_of_all(client, home):
+    """An arm has its seeds side by side; without a choice there is a list of all."""
+    study = home.study("made-up")
+    arm = study.record.plan.arms[1].key
+    page = client.get(PAGE, params={"arm": arm}).text
+    assert len(re.findall(r'href="/study/made-up/health\?run=\w+"', page)) == 3
+    figure = client.get(f"/data{PAGE}/entropy.json", params={"arm": arm}).json()
+    assert [t["name"] for t in figure["data"]] == ["seed 0", "seed 1"]  # the third recorded too few steps for a median
+    assert client.get(PAGE).text.count("?run=") == len(study.runs)
+    assert client.get(f"{PAGE}/now", params={"arm": arm}).status_code == 200
+    assert "<h1" in client.get(f"{PAGE}/verdict", params={"arm": arm}).text
+
+
+def test_a_run_that_goes_on_is_followed(new_folder):
+    """What it records is in the next answer: the step, the curve and the verdict."""
+    home = Home(new_folder())
+    browser = TestClient(make_app(home, access=Access()), base_url="http://localhost")
+    run = next(r for r in home.study("made-up").runs if r.state == "RUNNING")
+    asked = {"run": run.fingerprint[:SHORT]}
+    before = [browser.get(at, params=asked) for at in (f"{PAGE}/now", f"/data{PAGE}/truncation.json")]
+    for step in range(5, 12):
+        values = {"response/truncated_frac": 0.9, "policy/entropy": 0.5}
+        home.run_folder(run).append_metrics(MetricLine(step=step, time_ms=step, values=values))
+    assert "step 11 of 40" in browser.get(f"{PAGE}/now", params=asked, headers=tag(before[0])).text
+    figure = browser.get(f"/data{PAGE}/truncation.json", params=asked, headers=tag(before[1])).json()
+    assert max(figure["data"][0]["x"]) == 11
+    assert "Critical: truncation" in browser.get(f"{PAGE}/verdict", params=asked).text
+    home.close()
+
+
+def tag(answer):
+    """Return the header by which a browser says what it has."""
+    return {"if-none-match": answer.headers["etag"]}
+
+
+@pytest.mark.parametrize("at", [f"{PAGE}?run=abc", f"{PAGE}?arm=<b>", f"/data{PAGE}/nothing.json?run=ffffffff"])
+def test_what_is_not_there_is_said(client, at):
+    """A run, an arm or a panel that is none is a page of its own, with nothing of the address in it unescaped."""
+    answer = client.get(at)
+    assert answer.status_code == 404
+    assert "<b>`" not in answer.text
