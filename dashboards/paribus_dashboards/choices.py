@@ -1,4 +1,4 @@
-"""What a reader chooses on the pages of single runs: the run, the problem set; and the addresses that hold the choice."""
+"""What a reader chooses on pages of single runs, the run and the problem set; and addresses that hold the choice."""
 
 from __future__ import annotations
 

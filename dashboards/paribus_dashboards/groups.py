@@ -161,12 +161,10 @@ def in_order(groups: Iterable[Group], order: Order) -> tuple[Group, ...]:
     def place(group: Group) -> float:
         if order == "zero_variance":
             return 1.0 if group.flat is None else -2.0 * group.flat
-        value = {
-            "recorded": lambda: None,
-            "spread": lambda: group.spread,
-            "length": lambda: group.length and group.length[0],
-            "repetition": lambda: group.repetition,
-        }[order]()
+        if order == "length":
+            value = group.length[0] if group.length else None
+        else:
+            value = group.spread if order == "spread" else group.repetition
         return math.inf if value is None else -value
 
-    return tuple(sorted(groups, key=place))
+    return tuple(groups) if order == "recorded" else tuple(sorted(groups, key=place))

@@ -111,7 +111,7 @@ def of_kept(kept: KeptGroups, first: int, last: int, most: int = COLUMNS) -> Mea
     low, high = 0.0, 1.0
     if rewarded and len(values):
         low, high = float(kept.low[within].min()), float(kept.high[within].max())
-        low, high = (0.0, 1.0) if 0.0 <= low and high <= 1.0 else (low, max(high, low + _TINY))
+        low, high = (0.0, 1.0) if low >= 0.0 and high <= 1.0 else (low, max(high, low + _TINY))
     same = kept.high[within] - kept.low[within] <= _TINY if rewarded else values == np.rint(values)
     mean = means(values)
     return Measured(
@@ -239,9 +239,7 @@ def heat(measured: Measured, first: int = 0, count: int | None = None, most: int
     first = min(max(0, first), max(0, len(order) - 1))
     shown = order[first : None if count is None else first + max(1, count)]
     width = max(1, -(-len(shown) // most))
-    rows = tuple(
-        _row(measured, solved, shown[i : i + width], first + i) for i in range(0, len(shown), width)
-    )
+    rows = tuple(_row(measured, solved, shown[i : i + width], first + i) for i in range(0, len(shown), width))
     return Heat(measured=measured, order=order, solved=solved, rows=rows, first=first)
 
 

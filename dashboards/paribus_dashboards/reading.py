@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class KeptGroups:
 
 
 class Reading:
-    """Keeps the indexes of sample files and the counts of evaluations that were asked for last. Safe between threads."""
+    """Keeps the indexes of sample files and the counts of evaluations that were asked for last; for many threads."""
 
     def __init__(self) -> None:
         self.files: Kept[Path, SampleFile] = Kept(32)
@@ -130,15 +130,13 @@ def _read(path: Path) -> Evaluation:
 class RunReading:
     """What one run keeps, as it is now; made by :class:`Reading` for one request."""
 
-    def __init__(
-        self, reading: Reading, folders: Sequence[RunFolder], at: Callable[[int], RunFolder | None]
-    ) -> None:
+    def __init__(self, reading: Reading, folders: Sequence[RunFolder], at: Callable[[int], RunFolder | None]) -> None:
         self._reading, self._at = reading, at
         self._files: list[tuple[RunFolder, SampleFile]] = []
         end = time.monotonic() + INDEX_S
         for folder in folders:
             if folder.samples.is_file():
-                file = reading.files.get(folder.samples, None, lambda path=folder.samples: SampleFile(path))
+                file = reading.files.get(folder.samples, None, partial(SampleFile, folder.samples))
                 file.refresh(max(0.0, end - time.monotonic()))
                 self._files.append((folder, file))
         self._folders = tuple(folders)
@@ -252,7 +250,9 @@ class RunReading:
         if key and not groups:
             alone = (Group(problem=p, prompt="", samples=()) for p in places)
             groups = tuple(g for g in alone if g.key == key)
-        known = (replace(g, counted=counted(evaluation, places[g.problem])) if g.problem in places else g for g in groups)
+        known = (
+            replace(g, counted=counted(evaluation, places[g.problem])) if g.problem in places else g for g in groups
+        )
         return tuple(known)
 
     def kept(self, name: str) -> KeptGroups:

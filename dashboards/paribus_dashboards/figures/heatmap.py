@@ -28,8 +28,8 @@ COLOURS = (
     "#bddf26",
     "#fde725",
 )
-"""Viridis (Smith and van der Walt 2015, matplotlib): lightness grows evenly, so that it can be told apart without seeing
-all colours, and in print."""
+"""Viridis (Smith and van der Walt 2015, matplotlib): lightness grows evenly, so that its levels can be told apart in
+print, and without seeing all colours."""
 
 _WIDE, _TALL = 860, 640
 _CELL = (5, 36)
@@ -127,9 +127,7 @@ def draw(heat: Heat, names: Sequence[str]) -> Drawing:
     shades = [levels(r.mean, heat.measured.low, heat.measured.high) for r in rows]
     lines = [(levels(heat.total, heat.measured.low, heat.measured.high), total, max(height, 10.0))]
     lines += [(shade, top + i * height, height) for i, shade in enumerate(shades)]
-    fills = tuple(
-        (colour, path) for number, colour in enumerate(COLOURS) if (path := _path(lines, number, left, cell))
-    )
+    fills = tuple((colour, path) for number, colour in enumerate(COLOURS) if (path := _path(lines, number, left, cell)))
     flat = [(r.flat.astype(int), top + i * height, height) for i, r in enumerate(rows)]
     marks = [Mark(x=left - 6, y=top + (i + 0.5) * height, text=t) for i, t in enumerate(names)] if named else []
     return Drawing(
@@ -179,7 +177,9 @@ def _ticks(heat: Heat, left: float, cell: float, bottom: float) -> tuple[Mark, .
 
 def _blocks(heat: Heat, top: float, height: float) -> tuple[Block, ...]:
     """Return the rows solved in the first column, later, and never; without those that are not drawn."""
-    kinds = ["never solved" if r.solved is None else "solved later" if r.solved else "solved at once" for r in heat.rows]
+    kinds = [
+        "never solved" if r.solved is None else "solved later" if r.solved else "solved at once" for r in heat.rows
+    ]
     counts = {"solved at once": heat.from_the_start, "solved later": heat.later, "never solved": heat.never}
     found = list[Block]()
     for kind in dict.fromkeys(kinds):

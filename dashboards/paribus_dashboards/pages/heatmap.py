@@ -189,8 +189,9 @@ def number(query: QueryParams, name: str) -> int | None:
 
 
 def measured_of(reading: RunReading, name: str, recipe: Recipe, query: QueryParams) -> tuple[Measured, list[str]]:
-    """Return the groups of a problem set and what is said of their choice: evaluations, which count every problem,
-    else the groups that are kept as text.
+    """Return the groups of a problem set, and what is said of their choice.
+
+    They are those of its evaluations, which count every problem, else those that are kept as text.
     """
     first, last = number(query, "first") or 0, number(query, "last")
     steps = [s for s in reading.evaluated(name) if s >= first and (last is None or s <= last)]
@@ -214,7 +215,9 @@ def _evaluated(reading: RunReading, name: str, steps: Sequence[int]) -> tuple[Me
     k = f"{measured.responses} response{'s' * (measured.responses != 1)}"
     about = [f"Shown: every one of {len(measured.keys)} evaluated problems of `{name}`, {k} each."]
     if len(shown) < len(steps):
-        about.append(f"{len(shown)} of {len(steps)} evaluations, evenly spread; name a range of steps to see all of it.")
+        about.append(
+            f"{len(shown)} of {len(steps)} evaluations, evenly spread; name a range of steps to see all of it."
+        )
     if lost:
         about.append(f"{lost} evaluations cannot be read and are left out.")
     return measured, about
@@ -249,8 +252,11 @@ def show(request: Request, study: str) -> Response:
     name = chosen_set(reading, query)
     recipe = now.record.plan.arm(run.arm).recipe
     measured, about = measured_of(reading, name, recipe, query)
-    found = heat(measured, number(query, "from") or 0, number(query, "rows"))
-    names = measured.names or reading.names(name, [r.keys[0] for r in found.rows if len(r.keys) == 1])
+    shown = None
+    if len(measured.keys):
+        found = heat(measured, number(query, "from") or 0, number(query, "rows"))
+        names = measured.names or reading.names(name, [r.keys[0] for r in found.rows if len(r.keys) == 1])
+        shown = view(found, names, about, query)
     return render(
         request,
         "heatmap.html",
@@ -260,7 +266,8 @@ def show(request: Request, study: str) -> Response:
         runs=run_options(now, run),
         sets=reading.sets,
         set=name,
-        view=view(found, names, about, query) if found.rows else None,
+        view=shown,
+        about=about,
     )
 
 

@@ -16,7 +16,7 @@ from paribus.store.records import RunRecord
 from paribus.track.samples import Sample
 from paribus_dashboards.choices import Link, Option, at, chosen_run, chosen_set, run_options
 from paribus_dashboards.difference import Difference, difference, nearest
-from paribus_dashboards.groups import ORDERS, Counted, Group, Order, in_order, order_of
+from paribus_dashboards.groups import ORDERS, Counted, Group, in_order, order_of
 from paribus_dashboards.heat import spread_out
 from paribus_dashboards.home import Home, StudyNow
 from paribus_dashboards.reading import RunReading
@@ -166,7 +166,9 @@ def sentence(group: Group) -> str:
     known, kept = group.counted, len(group.samples)
     if known:
         cut = f", {known.truncated} cut off at the length limit" if known.truncated else ""
-        counted = f"{known.correct} of {known.k} responses correct{cut}, {known.tokens / known.k:.1f} tokens on average."
+        counted = (
+            f"{known.correct} of {known.k} responses correct{cut}, {known.tokens / known.k:.1f} tokens on average."
+        )
         return f"{counted} {_kept(kept, known.k)}"
     parts = [f"{kept} response{'s' * (kept != 1)} kept as text"]
     if group.mean is not None:
@@ -196,19 +198,19 @@ def _answers(known: Counted | None) -> tuple[str, ...]:
 
 
 def _card(place: int, sample: Sample, other: Other | None) -> Card:
-    numbers = [(name, value) for name, value in (("reward", _reward(sample)), ("advantage", _number(sample.advantage))) if value]
-    if sample.tokens is not None:
-        numbers.append(("tokens", f"{sample.tokens:,}"))
-    else:
-        numbers.append(("characters", f"{len(sample.response):,}"))
-    if sample.mismatch is not None:
-        numbers.append(("log-prob mismatch", _number(sample.mismatch)))
+    length = ("characters", len(sample.response)) if sample.tokens is None else ("tokens", sample.tokens)
+    facts = (
+        ("reward", _reward(sample)),
+        ("advantage", _number(sample.advantage)),
+        (length[0], f"{length[1]:,}"),
+        ("log-prob mismatch", _number(sample.mismatch)),
+    )
     text, note = _text(place, sample, other)
     return Card(
         title=f"Response {place + 1 if sample.number is None else sample.number + 1}",
         verdict="" if sample.correct is None else "correct" if sample.correct else "incorrect",
         truncated=sample.finished is False,
-        facts=tuple(numbers),
+        facts=tuple((name, value) for name, value in facts if value),
         text=text,
         note=note,
         cut=len(sample.response) if len(sample.response) > MOST_CHARACTERS else 0,
@@ -217,7 +219,11 @@ def _card(place: int, sample: Sample, other: Other | None) -> Card:
 
 def _reward(sample: Sample) -> str:
     parts = ", ".join(f"{name} {_number(x)}" for name, x in sample.parts.items())
-    return f"{_number(sample.reward)} ({parts})" if sample.reward is not None and parts else _number(sample.reward) or parts
+    return (
+        f"{_number(sample.reward)} ({parts})"
+        if sample.reward is not None and parts
+        else _number(sample.reward) or parts
+    )
 
 
 def _number(value: float | None) -> str:
@@ -296,35 +302,55 @@ def chosen_step(steps: Sequence[int], query: QueryParams) -> int:
     return max((s for s in steps if s <= wanted), default=steps[0])
 
 
-def others(study: StudyNow, run: RunRecord, steps: Sequence[int], step: int, asked: str) -> Mapping[str, tuple[Option, ...]]:
-    """Return what a group can be compared with: earlier steps of the run, and other arms with its seed."""
-    earlier = spread_out([s for s in steps if s < step], MOST_LISTED)
-    arms = [r for r in study.runs if r.seed == run.seed and r.arm != run.arm and r.token]
-    found = {
-        "an earlier step": tuple(Option(value=f"step-{s}", text=f"step {s}", chosen=asked == f"step-{s}") for s in reversed(earlier)),
-        "another arm, same step and seed": tuple(
-            Option(value=f"arm-{r.arm}", text=r.label, chosen=asked == f"arm-{r.arm}") for r in arms
-        ),
-    }
-    return {title: options for title, options in found.items() if options}
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What of a run is shown: a problem set, a step, and a problem."""
 
+    study: StudyNow
+    run: RunRecord
+    reading: RunReading
+    set: str
+    step: int
+    key: str
 
-def _other(home: Home, study: StudyNow, run: RunRecord, reading: RunReading, place: tuple[str, int, str], asked: str) -> Other | None:
-    """Return what is compared with; ``None`` if nothing is asked for, or it is not there."""
-    name, step, key = place
-    kind, _, what = asked.partition("-")
-    if kind == "step" and re.fullmatch(r"[0-9]{1,15}", what):
-        groups, _ = reading.groups(name, int(what), key)
-        title = f"step {int(what)}"
-    elif kind == "arm":
-        there = next((r for r in study.runs if r.arm == what and r.seed == run.seed and r.token), None)
-        if there is None:
+    def others(self, steps: Sequence[int], asked: str) -> Mapping[str, tuple[Option, ...]]:
+        """Return what the group can be compared with: earlier steps of the run, and other arms with its seed.
+
+        Args:
+            steps: those that there are.
+            asked: what is compared with now.
+        """
+        earlier = spread_out([s for s in steps if s < self.step], MOST_LISTED)
+        found = {
+            "an earlier step": {f"step-{s}": f"step {s}" for s in reversed(earlier)},
+            "another arm, same step and seed": {f"arm-{r.arm}": r.label for r in self._beside()},
+        }
+        return {
+            title: tuple(Option(value=value, text=text, chosen=value == asked) for value, text in options.items())
+            for title, options in found.items()
+            if options
+        }
+
+    def _beside(self) -> tuple[RunRecord, ...]:
+        return tuple(r for r in self.study.runs if r.seed == self.run.seed and r.arm != self.run.arm and r.token)
+
+    def other(self, home: Home, asked: str) -> Other | None:
+        """Return what the group is compared with; ``None`` if nothing is asked for, or it is not there."""
+        kind, _, what = asked.partition("-")
+        if kind == "step" and re.fullmatch(r"[0-9]{1,15}", what):
+            reading, step, title = self.reading, int(what), f"step {int(what)}"
+        elif kind == "arm" and (there := next((r for r in self._beside() if r.arm == what), None)):
+            reading, step, title = home.reading(there), self.step, f"{there.label}, seed {there.seed}, step {self.step}"
+        else:
             return None
-        groups, _ = home.reading(there).groups(name, step, key)
-        title = f"{there.label}, seed {there.seed}, step {step}"
-    else:
-        return None
-    return Other(title=title, group=next((g for g in groups if g.samples), None))
+        groups, _ = reading.groups(self.set, step, self.key)
+        return Other(title=title, group=next((g for g in groups if g.samples), None))
+
+    def group(self, groups: Sequence[Group]) -> Group | None:
+        """Return the group of the problem: of those that were read, else it alone; ``None`` if it has none."""
+        found = next((g for g in groups if g.key == self.key), None)
+        alone = self.reading.groups(self.set, self.step, self.key)[0] if self.key and not found else ()
+        return found or next(iter(alone), None)
 
 
 router = APIRouter()
@@ -344,16 +370,11 @@ def show(request: Request, study: str) -> Response:
         return render(request, "samples.html", page, study, **common, steps=())
     step = chosen_step(steps, query)
     groups, total = reading.groups(name, step)
+    first = in_order(groups, order_of(query.get("order", "")))[:1]
     key = query.get("problem", "")
-    if not _KEY.fullmatch(key):
-        first = in_order(groups, order_of(query.get("order", "")))
-        key = first[0].key if first else ""
-    group = next((g for g in groups if g.key == key), None)
-    if group is None and key:
-        group = next(iter(reading.groups(name, step, key)[0]), None)
-    asked = query.get("with", "")
-    other = _other(home, now, run, reading, (name, step, key), asked) if group else None
-    place = steps.index(step)
+    key = key if _KEY.fullmatch(key) else "".join(g.key for g in first)
+    shown = Place(study=now, run=run, reading=reading, set=name, step=step, key=key)
+    group, asked, number = shown.group(groups), query.get("with", ""), steps.index(step)
     return render(
         request,
         "samples.html",
@@ -362,14 +383,13 @@ def show(request: Request, study: str) -> Response:
         **common,
         steps=sorted({*spread_out(steps, MOST_STEPS), step}),
         step=step,
-        before=at(query, step=str(steps[place - 1])) if place else "",
-        after=at(query, step=str(steps[place + 1])) if place + 1 < len(steps) else "",
+        before=at(query, step=str(steps[number - 1])) if number else "",
+        after=at(query, step=str(steps[number + 1])) if number + 1 < len(steps) else "",
         texts=bool(reading.sampled(name)),
         listing=listing(groups, total, query, key),
         key=key,
-        group=view(group, other) if group else None,
-        others=others(now, run, steps, step, asked) if group else {},
-        map=f"/study/{study}/heatmap",
+        group=view(group, shown.other(home, asked)) if group else None,
+        others=shown.others(steps, asked) if group else {},
     )
 
 

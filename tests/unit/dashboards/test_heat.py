@@ -47,7 +47,7 @@ def test_groups_of_one_are_never_without_spread() -> None:
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 40), columns=st.integers(1, 6), most=st.integers(1, 12), seed=st.integers(0, 99))
 def test_every_prompt_and_cell_is_drawn_once(rows: int, columns: int, most: int, seed: int) -> None:
-    """Rows that share prompts hold each one once, in order; the paths of the colours cover all cells that have a value."""
+    """Rows that share prompts hold each one once, in order; the paths of the colours cover all cells with a value."""
     correct = np.random.default_rng(seed).integers(0, 3, (rows, columns))
     found = heat(_evaluated(correct, 2), most=most)
     assert [k for r in found.rows for k in r.keys] == [int(i) for i in found.order]

@@ -26,7 +26,9 @@ RECORD = st.fixed_dictionaries(
         "tokens": st.one_of(st.integers(0, 9), st.booleans()),
     },
 )
-ODD = st.sampled_from([b"{", b"[1]", b'{"step": 1}', b'{"step": true, "response": ""}', b'{"step": 1e3, "response": "x"}'])
+ODD = st.sampled_from(
+    [b"{", b"[1]", b'{"step": 1}', b'{"step": true, "response": ""}', b'{"step": 1e3, "response": "x"}']
+)
 LINES = st.lists(st.one_of(RECORD.map(lambda r: json.dumps(r).encode()), ODD), max_size=20)
 
 
@@ -36,9 +38,7 @@ def _group(sample: Sample) -> tuple[int, str, int]:
 
 @settings(max_examples=40, deadline=None)
 @given(lines=LINES, cuts=st.lists(st.integers(0, 2000), max_size=4))
-def test_index_finds_what_reading_all_finds(
-    tmp_path_factory: Any, lines: list[bytes], cuts: list[int]
-) -> None:
+def test_index_finds_what_reading_all_finds(tmp_path_factory: Any, lines: list[bytes], cuts: list[int]) -> None:
     """However the file grows, the pieces of each group hold its samples, and their sums are those of the samples."""
     path = tmp_path_factory.mktemp("s") / "samples.jsonl"
     whole = b"".join(line + b"\n" for line in lines)
@@ -81,7 +81,7 @@ def test_index_goes_on_where_the_time_ended(tmp_path: Path) -> None:
 
 
 def test_another_file_is_indexed_anew(tmp_path: Path) -> None:
-    """A file that was replaced by a shorter or another one leaves nothing of the former in the index; nor one that is gone."""
+    """A file that was replaced by a shorter one, or is gone, leaves nothing in the index."""
     path = tmp_path / "samples.jsonl"
     path.write_text('{"step": 1, "response": "a"}\n' * 3)
     file = SampleFile(path)
