@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from paribus.errors import RunFolderError
 from paribus.recipe.recipe import Recipe
-from paribus.track.samples import TRAIN
+from paribus.track.folder import TRAIN
 from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_options
 from paribus_dashboards.figures.heatmap import COLOURS, Drawing, draw
 from paribus_dashboards.heat import COLUMNS, ROWS, Heat, Measured, heat, of_evaluations, of_kept, spread_out

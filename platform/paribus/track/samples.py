@@ -21,13 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paribus.track.folder import from_json_number
-
-HELDOUT = "heldout"
-"""Problem set of a record that names none."""
-
-TRAIN = "train"
-"""Name of the set whose groups were trained on."""
+from paribus.track.folder import HELDOUT, from_json_number
 
 PIECE = np.dtype(
     [
@@ -59,7 +53,7 @@ class Sample:
 
     Attributes:
         step: training steps before it.
-        set: name of the problem set; :data:`TRAIN` for groups that were trained on.
+        set: name of the problem set; :data:`~paribus.track.folder.TRAIN` for groups that were trained on.
         problem: identity of the problem, as in :class:`~paribus.track.folder.Evaluation`; else the prompt.
         prompt: what the model continued.
         response: what it wrote.

@@ -11,7 +11,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paribus.track.samples import HELDOUT, Sample, SampleFile, key_of, parse_sample
+from paribus.track.folder import HELDOUT
+from paribus.track.samples import Sample, SampleFile, key_of, parse_sample
 
 TEXT = st.text(max_size=8)
 RECORD = st.fixed_dictionaries(
