@@ -32,13 +32,13 @@ class Difference:
 
     Attributes:
         parts: those that are not ``new`` make the earlier text, those that are not ``gone`` the later.
-        unit: what was compared, ``words`` or ``characters``.
+        unit: what was compared, ``word`` or ``character``.
         shared: share of the units of both texts that are the same, 0 to 1; 1 for two empty texts.
         whole: whether the texts differ so much that what lies between their common ends was not compared.
     """
 
     parts: tuple[Part, ...]
-    unit: Literal["words", "characters"]
+    unit: Literal["word", "character"]
     shared: float
     whole: bool
 
@@ -56,7 +56,7 @@ def difference(before: str, after: str) -> Difference:
     kinds += [("same", t) for t in one[len(one) - tail :]]
     same = sum(kind == "same" for kind, _ in kinds)
     shared = 2 * same / (len(one) + len(two)) if one or two else 1.0
-    return Difference(tuple(_parts(kinds)), "words" if worded else "characters", shared, script is None)
+    return Difference(tuple(_parts(kinds)), "word" if worded else "character", shared, script is None)
 
 
 def _parts(kinds: Sequence[tuple[Kind, str]]) -> Iterator[Part]:

@@ -22,7 +22,7 @@ from paribus.track.samples import PIECE, SampleFile, key_of
 from paribus_dashboards.cache import Kept
 from paribus_dashboards.groups import Group, counted, grouped
 
-INDEX_S = 0.6
+INDEX_S = 0.5
 """Seconds that a page spends on indexing samples; the next one goes on where it ended."""
 
 _STEP_BYTES = 16 << 20  # texts of one step that are read

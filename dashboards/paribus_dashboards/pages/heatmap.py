@@ -19,7 +19,7 @@ from paribus.track.folder import TRAIN
 from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_options
 from paribus_dashboards.figures.heatmap import COLOURS, Drawing, draw
 from paribus_dashboards.heat import COLUMNS, ROWS, Heat, Measured, heat, of_evaluations, of_kept, spread_out
-from paribus_dashboards.reading import Counts, RunReading
+from paribus_dashboards.reading import Counts, KeptGroups, RunReading
 from paribus_dashboards.visible import one_line
 from paribus_dashboards.web import Page, home_of, render
 
@@ -197,8 +197,9 @@ def measured_of(reading: RunReading, name: str, recipe: Recipe, query: QueryPara
     steps = [s for s in reading.evaluated(name) if s >= first and (last is None or s <= last)]
     if steps:
         return _evaluated(reading, name, steps)
-    measured = of_kept(reading.kept(name), first, 1 << 53 if last is None else last)
-    return measured, _about_kept(reading, name, recipe)
+    kept = reading.kept(name)
+    measured = of_kept(kept, first, 1 << 53 if last is None else last)
+    return measured, _about_kept(reading, kept, recipe if name == TRAIN else None)
 
 
 def _evaluated(reading: RunReading, name: str, steps: Sequence[int]) -> tuple[Measured, list[str]]:
@@ -223,17 +224,13 @@ def _evaluated(reading: RunReading, name: str, steps: Sequence[int]) -> tuple[Me
     return measured, about
 
 
-def _about_kept(reading: RunReading, name: str, recipe: Recipe) -> list[str]:
-    kept = reading.kept(name)
+def _about_kept(reading: RunReading, kept: KeptGroups, recipe: Recipe | None) -> list[str]:
+    """Return what is shown of the groups; of how many, where a recipe trains on them."""
     steps = len(np.unique(kept.step))
-    groups = f"{len(kept.step):,} groups at {steps:,} steps"
-    about = [f"Shown: the groups that are kept as text in samples.jsonl, {groups}."]
-    if name == TRAIN and steps:
-        a_step = len(kept.step) / steps
-        about = [
-            f"Shown: the groups that are kept as text in samples.jsonl, {groups}: {a_step:.3g} of "
-            f"{recipe.schedule.prompts_per_step} that a step trains on."
-        ]
+    shown = f"{len(kept.step):,} groups at {steps:,} steps"
+    if recipe and steps:
+        shown += f", {len(kept.step) / steps:.3g} of {recipe.schedule.prompts_per_step} that a step trains on"
+    about = [f"Shown: the groups that are kept as text in samples.jsonl, {shown}."]
     if reading.behind:
         about.append(f"{1 - reading.behind:.0%} of samples.jsonl is indexed so far; reload to go on.")
     return about

@@ -245,7 +245,7 @@ def _told(found: Difference, title: str) -> str:
     if found.shared == 1.0:
         return f"The same as {title}."
     far = "; too different to be aligned, so all between their common ends is marked" if found.whole else ""
-    return f"Against {title}: {found.shared:.0%} of the {found.unit} are the same{far}."
+    return f"Against {title}: {found.shared:.0%} the same, {found.unit} by {found.unit}{far}."
 
 
 def marked(found: Difference) -> Markup:

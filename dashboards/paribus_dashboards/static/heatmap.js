@@ -41,7 +41,7 @@
     const room = map.parentElement.getBoundingClientRect();
     const x = left + (place.x + 1) * cell + 6 + box.left - room.left + map.parentElement.scrollLeft;
     const far = x - map.parentElement.scrollLeft > room.width / 2;
-    tip.style.left = `${far ? x - cell - 12 - tip.offsetWidth : x}px`;
+    tip.style.left = `${Math.max(map.parentElement.scrollLeft, far ? x - cell - 12 - tip.offsetWidth : x)}px`;
     tip.style.top = `${top + place.y * row + box.top - room.top - 4}px`;
   });
   map.addEventListener("pointerleave", () => { tip.hidden = true; here.setAttribute("width", 0); });

@@ -9,4 +9,12 @@
     form.querySelector("output").value = step;
     slider.setAttribute("aria-valuetext", `step ${step}`);
   });
+
+  // what chose keeps the focus on the page that it leads to, so that arrow keys walk through the steps
+  const choice = "paribus-choice";
+  document.addEventListener("change", (event) => {
+    if (event.target.id) sessionStorage.setItem(choice, event.target.id);
+  });
+  document.getElementById(sessionStorage.getItem(choice))?.focus({ preventScroll: true });
+  sessionStorage.removeItem(choice);
 })();

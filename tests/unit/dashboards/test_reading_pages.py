@@ -127,7 +127,7 @@ def test_map_counts_every_problem_of_the_evaluations(browser: TestClient) -> Non
 def test_map_of_kept_groups_says_how_many_it_shows(browser: TestClient) -> None:
     """Groups of training are those that were kept, and the page says of how many."""
     text = _text(browser.get("/study/made-up/heatmap?set=train").text)
-    assert "the groups that are kept as text in samples.jsonl, 3 groups at 2 steps: 1.5 of" in text
+    assert "the groups that are kept as text in samples.jsonl, 3 groups at 2 steps, 1.5 of" in text
 
 
 ODD = ("step=x", "step=-1", "step=99999999999999999999", "problem=../x", "with=arm-", "first=9&last=1")
