@@ -10,7 +10,7 @@ from starlette.datastructures import QueryParams
 
 from paribus.store.records import RunRecord
 from paribus.track.folder import SHORT
-from paribus_dashboards.home import Home, NotThere, StudyNow
+from paribus_dashboards.home import Home, StudyNow
 from paribus_dashboards.reading import RunReading
 
 
@@ -32,23 +32,21 @@ class Option:
     chosen: bool = False
 
 
-def at(query: QueryParams, **changes: str) -> str:
-    """Return the query with changes; what becomes empty is left out."""
-    return "?" + urlencode({k: v for k, v in (dict(query) | changes).items() if v})
+def at(page: str, query: QueryParams, **changes: str) -> str:
+    """Return the address of a page with its query and changes to it; what becomes empty is left out."""
+    rest = urlencode({k: v for k, v in (dict(query) | changes).items() if v})
+    return f"{page}?{rest}" if rest else page
 
 
-def chosen_run(home: Home, study: StudyNow, query: QueryParams) -> RunRecord:
-    """Return the run that is asked for, else the first that was attempted.
+def chosen_run(home: Home, study: StudyNow, query: QueryParams) -> RunRecord | None:
+    """Return the run that is asked for, else the first that was attempted; ``None`` before any was.
 
     Raises:
-        NotThere: there is no such run, or none was attempted.
+        NotThere: there is no such run.
     """
     if query.get("run"):
         return home.find_run(study, query["run"])
-    tried = next((r for r in study.runs if r.token), None)
-    if tried is None:
-        raise NotThere(f"no run of `{study.record.name}` has begun")
-    return tried
+    return next((r for r in study.runs if r.token), None)
 
 
 def run_options(study: StudyNow, run: RunRecord) -> Mapping[str, tuple[Option, ...]]:

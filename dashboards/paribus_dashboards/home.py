@@ -339,10 +339,13 @@ class Home:
     def reading(self, run: RunRecord) -> RunReading:
         """Return what a run keeps of its problems and responses, found without reading all of it.
 
-        Raises:
-            RunFolderError: a metric line of the newest attempt cannot be read.
+        Where the metric lines of its newest attempt cannot be read, that attempt alone counts.
         """
-        return self._reading.run(self._attempts(run), self.series(run).folder_at)
+        attempts = self._attempts(run)
+        try:
+            return self._reading.run(attempts, self.series(run).folder_at)
+        except RunFolderError:
+            return self._reading.run(attempts, lambda _: attempts[-1])
 
     def _attempts(self, run: RunRecord) -> list[RunFolder]:
         return [RunFolder.of(self.folder, run.fingerprint, n) for n in range(1, run.token + 1)]

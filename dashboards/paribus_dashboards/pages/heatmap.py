@@ -91,18 +91,19 @@ class HeatView:
     links: tuple[Link, ...]
 
 
-def view(found: Heat, names: Mapping[int, str], about: Sequence[str], query: QueryParams) -> HeatView:
+def view(found: Heat, names: Mapping[int, str], about: Sequence[str], address: str, query: QueryParams) -> HeatView:
     """Lay out a map.
 
     Args:
         found: the map.
         names: problems by key, of the rows that stand for one.
         about: what is shown of what there is.
+        address: of the page.
         query: what the page was asked for.
     """
     measured = found.measured
     width = max((len(r.keys) for r in found.rows), default=1)
-    lines = tuple(_line(found, i, names, query) for i in range(len(found.rows)))
+    lines = tuple(_line(found, i, names, address, query) for i in range(len(found.rows)))
     correct = measured.scored == "correct"
     scale = (
         ("no response correct", "all correct") if correct else (f"reward {measured.low:.3g}", f"{measured.high:.3g}")
@@ -124,7 +125,7 @@ def view(found: Heat, names: Mapping[int, str], about: Sequence[str], query: Que
         columns=tuple(f"{a}" if a == b else f"{a} to {b}" for a, b in measured.spans),
         lines=lines,
         widths=width,
-        links=_links(found, query),
+        links=_links(found, address, query),
     )
 
 
@@ -144,14 +145,14 @@ def _summary(found: Heat) -> tuple[str, ...]:
     )
 
 
-def _line(found: Heat, place: int, names: Mapping[int, str], query: QueryParams) -> Line:
+def _line(found: Heat, place: int, names: Mapping[int, str], address: str, query: QueryParams) -> Line:
     row, measured = found.rows[place], found.measured
     alone = len(row.keys) == 1
     name = one_line(names.get(row.keys[0], f"{row.keys[0]:016x}"), _NAME)
     return Line(
         name=name if alone else f"{row.place + 1} to {row.place + len(row.keys)}",
         key=f"{row.keys[0]:016x}" if alone else "",
-        within="" if alone else at(query, **{"from": str(row.place), "rows": str(len(row.keys))}),
+        within="" if alone else at(address, query, **{"from": str(row.place), "rows": str(len(row.keys))}),
         solved="never" if row.solved is None else f"step {measured.spans[row.solved][0]}",
         cells=tuple(
             Cell("" if np.isnan(x) else f"{x:.2f}".rstrip("0").rstrip("."), bool(flat))
@@ -160,24 +161,26 @@ def _line(found: Heat, place: int, names: Mapping[int, str], query: QueryParams)
     )
 
 
-def _links(found: Heat, query: QueryParams) -> tuple[Link, ...]:
+def _links(found: Heat, address: str, query: QueryParams) -> tuple[Link, ...]:
     """Return the ways to other prompts, where not all are shown, or rows are shared."""
     n, shown = len(found.order), sum(len(r.keys) for r in found.rows)
     if shown == n and n <= ROWS:
         return ()
-    links = [Link(href=at(query, **{"from": "", "rows": ""}), text=f"all {n} prompts", chosen=shown == n)]
+    links = [Link(href=at(address, query, **{"from": "", "rows": ""}), text=f"all {n} prompts", chosen=shown == n)]
     size = shown if shown < n else ROWS
     if shown < n and found.first:
-        links.append(_span(query, max(0, found.first - size), size, "earlier solved"))
+        links.append(_span(address, query, max(0, found.first - size), size, "earlier solved"))
     if shown < n and found.first + shown < n:
-        links.append(_span(query, found.first + shown, size, "later solved"))
+        links.append(_span(address, query, found.first + shown, size, "later solved"))
     if shown == n:
-        links += [_span(query, i, ROWS, f"{i + 1} to {min(n, i + ROWS)}") for i in range(0, min(n, 10 * ROWS), ROWS)]
+        links += [
+            _span(address, query, i, ROWS, f"{i + 1} to {min(n, i + ROWS)}") for i in range(0, min(n, 10 * ROWS), ROWS)
+        ]
     return tuple(links)
 
 
-def _span(query: QueryParams, first: int, count: int, text: str) -> Link:
-    return Link(href=at(query, **{"from": str(first), "rows": str(count)}), text=text)
+def _span(address: str, query: QueryParams, first: int, count: int, text: str) -> Link:
+    return Link(href=at(address, query, **{"from": str(first), "rows": str(count)}), text=text)
 
 
 # ---- what is asked for ---------------------------------------------------------------------------
@@ -245,6 +248,8 @@ def show(request: Request, study: str) -> Response:
     home, query = home_of(request), request.query_params
     now = home.study(study)
     run = chosen_run(home, now, query)
+    if run is None:
+        return render(request, "not_begun.html", page, study)
     reading = home.reading(run)
     name = chosen_set(reading, query)
     recipe = now.record.plan.arm(run.arm).recipe
@@ -253,7 +258,7 @@ def show(request: Request, study: str) -> Response:
     if len(measured.keys):
         found = heat(measured, number(query, "from") or 0, number(query, "rows"))
         names = measured.names or reading.names(name, [r.keys[0] for r in found.rows if len(r.keys) == 1])
-        shown = view(found, names, about, query)
+        shown = view(found, names, about, page.address(study), query)
     return render(
         request,
         "heatmap.html",
@@ -265,6 +270,7 @@ def show(request: Request, study: str) -> Response:
         set=name,
         view=shown,
         about=about,
+        hatch=f"hatch-{now.record.id}",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter
@@ -25,6 +25,9 @@ from paribus_dashboards.web import Page, home_of, render
 
 MOST_LISTED, MOST_SHOWN, MOST_STEPS = 200, 64, 1000
 """Prompts in the list, responses of a group, and stops of the slider."""
+
+MOST_EXPORTED = 12
+"""Prompts that an export takes along."""
 
 MOST_CHARACTERS = 100_000
 """Characters of a response that a page shows."""
@@ -254,12 +257,13 @@ def marked(found: Difference) -> Markup:
     return Markup("").join(frames[p.kind].format(visible(p.text)) for p in found.parts)
 
 
-def listing(groups: Sequence[Group], total: int, query: QueryParams, chosen: str) -> Listing:
+def listing(groups: Sequence[Group], total: int, address: str, query: QueryParams, chosen: str) -> Listing:
     """Lay out the prompts of a step.
 
     Args:
         groups: those that were read.
         total: how many the step has.
+        address: of the page.
         query: what the page was asked for.
         chosen: key of the prompt that is shown.
     """
@@ -267,13 +271,15 @@ def listing(groups: Sequence[Group], total: int, query: QueryParams, chosen: str
     shown = in_order(groups, order)[:MOST_LISTED]
     entries = tuple(
         Entry(
-            link=Link(href=at(query, problem=g.key), text=one_line(g.prompt or g.problem, 90), chosen=g.key == chosen),
+            link=Link(
+                href=at(address, query, problem=g.key), text=one_line(g.prompt or g.problem, 90), chosen=g.key == chosen
+            ),
             facts=_facts(g),
             flat=g.flat is True,
         )
         for g in shown
     )
-    orders = tuple(Link(href=at(query, order=o), text=words, chosen=o == order) for o, words in ORDERS.items())
+    orders = tuple(Link(href=at(address, query, order=o), text=words, chosen=o == order) for o, words in ORDERS.items())
     return Listing(entries=entries, hidden=total - len(entries), orders=orders)
 
 
@@ -359,9 +365,11 @@ router = APIRouter()
 @router.get("/study/{study}/samples")
 def show(request: Request, study: str) -> Response:
     """Show the prompts of a step, and the group of one of them."""
-    home, query = home_of(request), request.query_params
+    home, query, address = home_of(request), request.query_params, page.address(study)
     now = home.study(study)
     run = chosen_run(home, now, query)
+    if run is None:
+        return render(request, "not_begun.html", page, study)
     reading = home.reading(run)
     name = chosen_set(reading, query)
     steps = reading.sampled(name) or reading.evaluated(name)
@@ -383,14 +391,26 @@ def show(request: Request, study: str) -> Response:
         **common,
         steps=sorted({*spread_out(steps, MOST_STEPS), step}),
         step=step,
-        before=at(query, step=str(steps[number - 1])) if number else "",
-        after=at(query, step=str(steps[number + 1])) if number + 1 < len(steps) else "",
+        before=at(address, query, step=str(steps[number - 1])) if number else "",
+        after=at(address, query, step=str(steps[number + 1])) if number + 1 < len(steps) else "",
         texts=bool(reading.sampled(name)),
-        listing=listing(groups, total, query, key),
+        listing=listing(groups, total, address, query, key),
         key=key,
         group=view(group, shown.other(home, asked)) if group else None,
         others=shown.others(steps, asked) if group else {},
     )
 
 
-page = Page(key="samples", title="Samples", place=4, router=router)
+def exported(home: Home, study: str) -> Iterator[str]:
+    """Yield what an export shows beside: the prompts of the newest step of the run that is shown first."""
+    run = chosen_run(home, home.study(study), QueryParams())
+    if run is None:
+        return
+    reading = home.reading(run)
+    name = chosen_set(reading, QueryParams())
+    for step in reading.sampled(name)[-1:]:
+        for group in reading.groups(name, step)[0][:MOST_EXPORTED]:
+            yield at(page.address(study), QueryParams(), problem=group.key)
+
+
+page = Page(key="samples", title="Samples", place=4, router=router, also=exported)

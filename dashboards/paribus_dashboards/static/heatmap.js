@@ -1,9 +1,9 @@
 // The map under the pointer: the numbers are those of the table below it; a click leads to the samples of the cell.
-(() => {
-  const map = document.querySelector("svg.heatmap");
-  if (!map) return;
-  const table = document.querySelector(".heat-table");
-  const tip = document.querySelector(".heat-tip");
+document.querySelectorAll("svg.heatmap").forEach((map) => {
+  const room = map.parentElement;
+  const main = map.closest("main");
+  const table = main.querySelector(".heat-table");
+  const tip = room.querySelector(".heat-tip");
   const here = map.querySelector(".here");
   const [left, top, cell, row] = ["left", "top", "cell", "row"].map((name) => Number(map.dataset[name]));
   const heads = table.tHead.rows[0].cells;
@@ -16,9 +16,10 @@
     return y >= 0 && y < lines.length && x < heads.length - 2 ? { x: Math.max(-1, x), y } : null;
   };
 
+  // the samples of a prompt at a step; of prompts that share a row, the map of these alone; nothing in a single file
   const target = ({ x, y }) => {
     const link = lines[y].cells[0].querySelector("a");
-    if (!lines[y].dataset.key || x < 0) return link.href;
+    if (!link.href || !lines[y].dataset.key || x < 0) return link.href;
     const address = new URL(link.href);
     address.searchParams.set("step", heads[x + 2].dataset.step);
     return address.href;
@@ -28,7 +29,7 @@
     const place = at(event);
     tip.hidden = !place || place.x < 0;
     here.setAttribute("width", tip.hidden ? 0 : cell);
-    map.style.cursor = place ? "pointer" : "";
+    map.style.cursor = place && target(place) ? "pointer" : "";
     if (tip.hidden) return;
     here.setAttribute("height", row);
     here.setAttribute("x", left + place.x * cell);
@@ -37,16 +38,14 @@
     const value = line.cells[place.x + 2].textContent;
     const what = value ? value.replace(" =", ", no spread") : "no group";
     tip.textContent = `${line.dataset.key ? "" : "prompts "}${line.cells[0].textContent}, step ${heads[place.x + 2].textContent}: ${what}`;
-    const box = map.getBoundingClientRect();
-    const room = map.parentElement.getBoundingClientRect();
-    const x = left + (place.x + 1) * cell + 6 + box.left - room.left + map.parentElement.scrollLeft;
-    const far = x - map.parentElement.scrollLeft > room.width / 2;
-    tip.style.left = `${Math.max(map.parentElement.scrollLeft, far ? x - cell - 12 - tip.offsetWidth : x)}px`;
-    tip.style.top = `${top + place.y * row + box.top - room.top - 4}px`;
+    const x = left + (place.x + 1) * cell + 6;
+    const far = x - room.scrollLeft > room.clientWidth / 2;
+    tip.style.left = `${Math.max(room.scrollLeft, far ? x - cell - 12 - tip.offsetWidth : x)}px`;
+    tip.style.top = `${top + place.y * row - 4}px`;
   });
   map.addEventListener("pointerleave", () => { tip.hidden = true; here.setAttribute("width", 0); });
   map.addEventListener("click", (event) => {
     const place = at(event);
-    if (place) location.assign(target(place));
+    if (place && target(place)) location.assign(target(place));
   });
-})();
+});

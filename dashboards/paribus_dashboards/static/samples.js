@@ -10,11 +10,9 @@
     slider.setAttribute("aria-valuetext", `step ${step}`);
   });
 
-  // what chose keeps the focus on the page that it leads to, so that arrow keys walk through the steps
-  const choice = "paribus-choice";
-  document.addEventListener("change", (event) => {
-    if (event.target.id) sessionStorage.setItem(choice, event.target.id);
-  });
-  document.getElementById(sessionStorage.getItem(choice))?.focus({ preventScroll: true });
-  sessionStorage.removeItem(choice);
+  // it keeps the focus on the page that it leads to, so that arrow keys walk through the steps
+  const slider = document.querySelector("input[data-steps]");
+  slider?.addEventListener("change", () => sessionStorage.setItem("slider", location.pathname));
+  if (sessionStorage.getItem("slider") === location.pathname) slider?.focus({ preventScroll: true });
+  sessionStorage.removeItem("slider");
 })();

@@ -39,7 +39,7 @@ def test_groups_of_one_are_never_without_spread() -> None:
     """With one response a problem nothing is hatched, and the page says why."""
     found = heat(_evaluated(np.array([[0, 1], [1, 1]]), 1))
     assert not any(r.flat.any() for r in found.rows)
-    shown = view(found, {}, [], QueryParams())
+    shown = view(found, {}, [], "", QueryParams())
     assert shown.hatch == ""
     assert "one response" in shown.about[-1]
 
@@ -107,11 +107,11 @@ def _luminance(colour: str) -> float:
 def test_table_has_the_numbers_of_the_map() -> None:
     """Each row of the table has the prompt, when it was solved, and one number a column; no spread is marked."""
     found: Heat = heat(_evaluated(np.array([[0, 1, 2], [2, 2, 2]]), 2))
-    shown = view(found, {0: "first", 1: "second"}, ["said"], QueryParams("run=abc"))
+    shown = view(found, {0: "first", 1: "second"}, ["said"], "", QueryParams("run=abc"))
     assert shown.columns == ("0", "10", "20")
     assert [(line.name, line.solved) for line in shown.lines] == [("second", "step 0"), ("first", "step 10")]
     assert [(c.text, c.flat) for c in shown.lines[1].cells] == [("0", True), ("0.5", False), ("1", True)]
-    many = view(heat(_evaluated(np.zeros((300, 2), int), 2)), {}, [], QueryParams("run=abc"))
+    many = view(heat(_evaluated(np.zeros((300, 2), int), 2)), {}, [], "", QueryParams("run=abc"))
     assert many.widths == 2
     assert many.lines[1].name == "3 to 4"
     assert many.lines[1].within == "?run=abc&from=2&rows=2"

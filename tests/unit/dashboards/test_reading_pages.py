@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from fastapi.testclient import TestClient
 
 from paribus.store.reader import Reader
 from paribus.store.records import RunRecord
+from paribus.store.store import Store
+from paribus.testing.studies import Shape, made_up_study
 from paribus.track.folder import Evaluation, RunFolder
 from paribus.track.samples import key_of
 from paribus_dashboards import reading
@@ -128,6 +131,26 @@ def test_map_of_kept_groups_says_how_many_it_shows(browser: TestClient) -> None:
     """Groups of training are those that were kept, and the page says of how many."""
     text = _text(browser.get("/study/made-up/heatmap?set=train").text)
     assert "the groups that are kept as text in samples.jsonl, 3 groups at 2 steps, 1.5 of" in text
+
+
+def test_pages_do_without_metrics_and_before_the_first_run(
+    runs: tuple[Path, tuple[RunRecord, ...]], tmp_path: Path
+) -> None:
+    """Damaged metric lines hide no text, and a study of which no run has begun has pages that say so."""
+    home = tmp_path / "home"
+    shutil.copytree(runs[0], home)
+    run = runs[1][0]
+    RunFolder.of(home, run.fingerprint, run.token).metrics.write_text("{\n")
+    RunFolder.of(home, run.fingerprint, run.token).series.unlink(missing_ok=True)
+    plan = made_up_study(Shape(seeds=2)).plan
+    others = tuple(replace(r, fingerprint=r.fingerprint[::-1]) for r in plan.runs)
+    plan = replace(plan, study="waiting", fingerprint="f" * 64, runs=others)
+    with Store.open(home) as store:
+        store.add_study(plan)
+    with TestClient(make_app(Home(home), access=Access()), base_url="http://localhost") as client:
+        assert "the answer is" in client.get(f"{PAGE}?set=train&step=4&problem={KEY}").text
+        for name in ("samples", "heatmap"):
+            assert "No run of this study has begun" in client.get(f"/study/waiting/{name}").text
 
 
 ODD = ("step=x", "step=-1", "step=99999999999999999999", "problem=../x", "with=arm-", "first=9&last=1")
