@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html import unescape
 from pathlib import Path
 
@@ -186,9 +186,10 @@ def test_only_what_is_drawn_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from paribus_dashboards.pages.heatmap import measured_of
 
     folder = RunFolder(tmp_path)
-    for step in range(400):
-        folder.write_evaluation(_evaluation(step))
-    folder.evaluation("heldout", 399).write_text('{"step": 1}')
+    folder.evals.mkdir()
+    for step in range(200):
+        folder.evaluation("heldout", step).write_text(json.dumps(asdict(_evaluation(step))))
+    folder.evaluation("heldout", 199).write_text('{"step": 1}')
     asked = list[Path]()
     original = reading.read_evaluation
     monkeypatch.setattr(reading, "read_evaluation", lambda path: asked.append(path) or original(path))
@@ -196,7 +197,7 @@ def test_only_what_is_drawn_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for _ in range(2):
         measured, about = measured_of(kept.run([folder], lambda _: folder), "heldout", Recipe(), QueryParams())
         assert len(measured.spans) == 79
-        assert "80 of 400 evaluations" in about[1]
+        assert "80 of 200 evaluations" in about[1]
         assert about[2].startswith("1 evaluation")
     assert len(asked) == 81
 
