@@ -391,6 +391,8 @@ def show(request: Request, study: str) -> Response:
         **common,
         steps=sorted({*spread_out(steps, MOST_STEPS), step}),
         step=step,
+        count=len(steps),
+        newest=at(address, query, step="") if step != steps[-1] else "",
         before=at(address, query, step=str(steps[number - 1])) if number else "",
         after=at(address, query, step=str(steps[number + 1])) if number + 1 < len(steps) else "",
         texts=bool(reading.sampled(name)),
