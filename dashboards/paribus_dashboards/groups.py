@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 from paribus.track.folder import Evaluation
@@ -21,7 +22,7 @@ ORDERS: Mapping[Order, str] = {
 }
 """Order of a list of groups to what it is called: what there is most of comes first."""
 
-_RUN = 4
+_RUN, _LONGEST = 4, 2000  # words of a run, and of a text that are looked at
 _TINY = 1e-6  # rewards this close are the same (`group/zero_std_frac`)
 
 
@@ -67,7 +68,7 @@ class Group:
         """The problem in the address of a page."""
         return f"{key_of(self.problem):016x}"
 
-    @property
+    @cached_property
     def scores(self) -> tuple[float, ...]:
         """Reward of each response that was counted or kept: correctness 0 or 1 where no reward was recorded."""
         if self.counted:
@@ -104,7 +105,7 @@ class Group:
             return sum(tokens) / len(tokens), "tokens"
         return (sum(len(s.response) for s in self.samples) / len(self.samples), "characters") if self.samples else None
 
-    @property
+    @cached_property
     def repetition(self) -> float | None:
         """Mean of :func:`repetition` over the responses that were kept and are long enough."""
         known = [r for r in (repetition(s.response) for s in self.samples) if r is not None]
@@ -118,6 +119,7 @@ def repetition(text: str) -> float | None:
     """
     words: Sequence[str] = text.split()
     words = words if len(words) > 2 else text
+    words = words[:_LONGEST]
     runs = [tuple(words[i : i + _RUN]) for i in range(len(words) - _RUN + 1)]
     return 1 - len(set(runs)) / len(runs) if len(runs) >= 5 else None
 
@@ -160,7 +162,7 @@ def in_order(groups: Iterable[Group], order: Order) -> tuple[Group, ...]:
 
     def place(group: Group) -> float:
         if order == "zero_variance":
-            return 1.0 if group.flat is None else -2.0 * group.flat
+            return {True: 0.0, False: 1.0, None: 2.0}[group.flat]
         if order == "length":
             value = group.length[0] if group.length else None
         else:

@@ -88,14 +88,14 @@ def of_evaluations(evaluations: Mapping[int, Counts]) -> Measured:
     )
 
 
-def of_kept(kept: KeptGroups, first: int, last: int, most: int = COLUMNS) -> Measured:
-    """Return the mean reward of the groups that are kept as text, from one step to another.
+def of_kept(kept: KeptGroups, most: int = COLUMNS) -> Measured:
+    """Return the mean reward of the groups that are kept as text.
 
     Columns are single steps where they are few enough, else bins of equal width.
     """
     rewarded, judged = bool(np.isfinite(kept.mean).any()), bool(np.isfinite(kept.correct).any())
     values, n = (kept.mean, kept.n) if rewarded else (kept.correct, kept.judged)
-    within = np.isfinite(values) & (kept.step >= first) & (kept.step <= last)
+    within = np.isfinite(values)
     values, n = values[within], n[within]
     keys, row = np.unique(kept.key[within], return_inverse=True)
     spans, column = _columns(kept.step[within], most)

@@ -25,7 +25,7 @@ from paribus_dashboards.groups import Group, counted, grouped
 INDEX_S = 0.5
 """Seconds that a page spends on indexing samples; the next one goes on where it ended."""
 
-_STEP_BYTES = 16 << 20  # texts of one step that are read
+_STEP_BYTES = 8 << 20  # texts of one step that are read
 _NAME = re.compile(r"(.+)-([0-9]{6,})\.json")
 
 
@@ -80,6 +80,11 @@ class KeptGroups:
     n: NDArray[np.int64]
     correct: NDArray[np.float64]
     judged: NDArray[np.int64]
+
+    def between(self, first: int, last: int) -> KeptGroups:
+        """Return those from one step to another."""
+        within = (self.step >= first) & (self.step <= last)
+        return KeptGroups(**{name: values[within] for name, values in vars(self).items()})
 
 
 class Reading:

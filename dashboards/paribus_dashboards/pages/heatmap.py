@@ -197,16 +197,15 @@ def measured_of(reading: RunReading, name: str, recipe: Recipe, query: QueryPara
     They are those of its evaluations, which count every problem, else those that are kept as text.
     """
     first, last = number(query, "first") or 0, number(query, "last")
-    steps = [s for s in reading.evaluated(name) if s >= first and (last is None or s <= last)]
-    if steps:
-        return _evaluated(reading, name, steps)
-    kept = reading.kept(name)
-    measured = of_kept(kept, first, 1 << 53 if last is None else last)
-    return measured, _about_kept(reading, kept, recipe if name == TRAIN else None)
+    last = 1 << 53 if last is None else last
+    if evaluated := reading.evaluated(name):
+        return _evaluated(reading, name, [s for s in evaluated if first <= s <= last])
+    kept = reading.kept(name).between(first, last)
+    return of_kept(kept), _about_kept(reading, kept, recipe if name == TRAIN else None)
 
 
 def _evaluated(reading: RunReading, name: str, steps: Sequence[int]) -> tuple[Measured, list[str]]:
-    size = max(1, reading.size(name, steps[-1]))
+    size = max((reading.size(name, s) for s in steps[-1:]), default=0) + 1
     shown = spread_out(steps, min(COLUMNS, max(FEWEST, MOST_BYTES // size)))
     known: dict[int, Counts] = {}
     lost = 0
@@ -223,7 +222,7 @@ def _evaluated(reading: RunReading, name: str, steps: Sequence[int]) -> tuple[Me
             f"{len(shown)} of {len(steps)} evaluations, evenly spread; name a range of steps to see all of it."
         )
     if lost:
-        about.append(f"{lost} evaluations cannot be read and are left out.")
+        about.append(f"{lost} evaluation{'s' * (lost != 1)} left out, since unreadable.")
     return measured, about
 
 

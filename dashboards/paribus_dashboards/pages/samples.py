@@ -12,14 +12,12 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from paribus.store.records import RunRecord
 from paribus.track.samples import Sample
-from paribus_dashboards.choices import Link, Option, at, chosen_run, chosen_set, run_options
+from paribus_dashboards.choices import Link, Other, Place, at, chosen_run, chosen_set, chosen_step, run_options
 from paribus_dashboards.difference import Difference, difference, nearest
 from paribus_dashboards.groups import ORDERS, Counted, Group, in_order, order_of
 from paribus_dashboards.heat import spread_out
-from paribus_dashboards.home import Home, StudyNow
-from paribus_dashboards.reading import RunReading
+from paribus_dashboards.home import Home
 from paribus_dashboards.visible import one_line, visible
 from paribus_dashboards.web import Page, home_of, render
 
@@ -70,7 +68,7 @@ class Card:
         facts: name and value of what was recorded beside.
         text: the response as HTML, or its difference to the other one.
         note: what is said of the difference, or why there is none.
-        cut: characters of the response, where the page shows only the first of them; else 0.
+        cut: how much of a very long response is shown; else empty.
     """
 
     title: str
@@ -79,7 +77,7 @@ class Card:
     facts: tuple[tuple[str, str], ...]
     text: Markup
     note: str
-    cut: int
+    cut: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +105,6 @@ class GroupView:
     missing: tuple[str, ...]
     notice: str
     compared: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Other:
-    """What a group is compared with.
-
-    Attributes:
-        title: e.g. ``step 20``.
-        group: the group of the same problem there; ``None`` where none was kept.
-    """
-
-    title: str
-    group: Group | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,10 +154,8 @@ def sentence(group: Group) -> str:
     known, kept = group.counted, len(group.samples)
     if known:
         cut = f", {known.truncated} cut off at the length limit" if known.truncated else ""
-        counted = (
-            f"{known.correct} of {known.k} responses correct{cut}, {known.tokens / known.k:.1f} tokens on average."
-        )
-        return f"{counted} {_kept(kept, known.k)}"
+        mean = f"{known.tokens / known.k:.1f} tokens on average"
+        return f"{known.correct} of {known.k} responses correct{cut}, {mean}. {_kept(kept, known.k)}"
     parts = [f"{kept} response{'s' * (kept != 1)} kept as text"]
     if group.mean is not None:
         parts.append(f"mean {_scored(group)} {group.mean:.3g}")
@@ -201,7 +184,8 @@ def _answers(known: Counted | None) -> tuple[str, ...]:
 
 
 def _card(place: int, sample: Sample, other: Other | None) -> Card:
-    length = ("characters", len(sample.response)) if sample.tokens is None else ("tokens", sample.tokens)
+    size = len(sample.response)
+    length = ("characters", size) if sample.tokens is None else ("tokens", sample.tokens)
     facts = (
         ("reward", _reward(sample)),
         ("advantage", _number(sample.advantage)),
@@ -216,17 +200,14 @@ def _card(place: int, sample: Sample, other: Other | None) -> Card:
         facts=tuple((name, value) for name, value in facts if value),
         text=text,
         note=note,
-        cut=len(sample.response) if len(sample.response) > MOST_CHARACTERS else 0,
+        cut=f"The first {MOST_CHARACTERS:,} of {size:,} characters." if size > MOST_CHARACTERS else "",
     )
 
 
 def _reward(sample: Sample) -> str:
     parts = ", ".join(f"{name} {_number(x)}" for name, x in sample.parts.items())
-    return (
-        f"{_number(sample.reward)} ({parts})"
-        if sample.reward is not None and parts
-        else _number(sample.reward) or parts
-    )
+    whole = _number(sample.reward)
+    return f"{whole} ({parts})" if whole and parts else whole or parts
 
 
 def _number(value: float | None) -> str:
@@ -299,64 +280,6 @@ def _facts(group: Group) -> tuple[str, ...]:
 
 
 # ---- what is asked for ---------------------------------------------------------------------------
-
-
-def chosen_step(steps: Sequence[int], query: QueryParams) -> int:
-    """Return the step that is asked for, else the newest; the nearest before it where there is none."""
-    asked = query.get("step", "")
-    wanted = int(asked) if re.fullmatch(r"[0-9]{1,15}", asked) else steps[-1]
-    return max((s for s in steps if s <= wanted), default=steps[0])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """What of a run is shown: a problem set, a step, and a problem."""
-
-    study: StudyNow
-    run: RunRecord
-    reading: RunReading
-    set: str
-    step: int
-    key: str
-
-    def others(self, steps: Sequence[int], asked: str) -> Mapping[str, tuple[Option, ...]]:
-        """Return what the group can be compared with: earlier steps of the run, and other arms with its seed.
-
-        Args:
-            steps: those that there are.
-            asked: what is compared with now.
-        """
-        earlier = spread_out([s for s in steps if s < self.step], MOST_LISTED)
-        found = {
-            "an earlier step": {f"step-{s}": f"step {s}" for s in reversed(earlier)},
-            "another arm, same step and seed": {f"arm-{r.arm}": r.label for r in self._beside()},
-        }
-        return {
-            title: tuple(Option(value=value, text=text, chosen=value == asked) for value, text in options.items())
-            for title, options in found.items()
-            if options
-        }
-
-    def _beside(self) -> tuple[RunRecord, ...]:
-        return tuple(r for r in self.study.runs if r.seed == self.run.seed and r.arm != self.run.arm and r.token)
-
-    def other(self, home: Home, asked: str) -> Other | None:
-        """Return what the group is compared with; ``None`` if nothing is asked for, or it is not there."""
-        kind, _, what = asked.partition("-")
-        if kind == "step" and re.fullmatch(r"[0-9]{1,15}", what):
-            reading, step, title = self.reading, int(what), f"step {int(what)}"
-        elif kind == "arm" and (there := next((r for r in self._beside() if r.arm == what), None)):
-            reading, step, title = home.reading(there), self.step, f"{there.label}, seed {there.seed}, step {self.step}"
-        else:
-            return None
-        groups, _ = reading.groups(self.set, step, self.key)
-        return Other(title=title, group=next((g for g in groups if g.samples), None))
-
-    def group(self, groups: Sequence[Group]) -> Group | None:
-        """Return the group of the problem: of those that were read, else it alone; ``None`` if it has none."""
-        found = next((g for g in groups if g.key == self.key), None)
-        alone = self.reading.groups(self.set, self.step, self.key)[0] if self.key and not found else ()
-        return found or next(iter(alone), None)
 
 
 router = APIRouter()

@@ -78,7 +78,7 @@ def test_long_runs_share_columns() -> None:
         correct=none,
         judged=np.zeros(len(step), int),
     )
-    measured = of_kept(kept, 0, 1 << 53)
+    measured = of_kept(kept)
     assert measured.spans[0] == (1, 125)
     assert measured.mean.shape == (2, 80)
     assert abs(measured.mean[0, 0] - (63 / 5000 - 1)) < 1e-9
