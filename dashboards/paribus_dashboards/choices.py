@@ -102,14 +102,13 @@ class Place:
     step: int
     key: str
 
-    def others(self, steps: Sequence[int], asked: str) -> Mapping[str, tuple[Option, ...]]:
+    def others(self, asked: str) -> Mapping[str, tuple[Option, ...]]:
         """Return what the group can be compared with: earlier steps of the run, and other arms with its seed.
 
         Args:
-            steps: those that there are.
             asked: what is compared with now.
         """
-        earlier = spread_out([s for s in steps if s < self.step], MOST_OFFERED)
+        earlier = spread_out([s for s in self.reading.kept_at(self.set, self.key) if s < self.step], MOST_OFFERED)
         found = {
             "an earlier step": {f"step-{s}": f"step {s}" for s in reversed(earlier)},
             "another arm, same step and seed": {f"arm-{r.arm}": r.label for r in self._beside()},
@@ -134,6 +133,11 @@ class Place:
             return None
         groups, _ = reading.groups(self.set, step, self.key)
         return Other(title=title, group=next((g for g in groups if g.samples), None))
+
+    def nearest(self) -> tuple[int, ...]:
+        """Return the nearest steps before and after with responses to the problem."""
+        steps = self.reading.kept_at(self.set, self.key) if self.key else ()
+        return (*[s for s in steps if s < self.step][-1:], *[s for s in steps if s > self.step][:1])
 
     def group(self, groups: Sequence[Group]) -> Group | None:
         """Return the group of the problem: of those that were read, else it alone; ``None`` if it has none."""

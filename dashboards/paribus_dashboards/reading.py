@@ -199,6 +199,12 @@ class RunReading:
         found = [p["step"] for _, p in self._of_set(name)]
         return tuple(np.unique(np.concatenate(found)).tolist()) if found else ()
 
+    def kept_at(self, name: str, key: str) -> tuple[int, ...]:
+        """Return the steps with responses as text to one problem, by its key in hexadecimal digits."""
+        wanted = np.uint64(int(key, 16))
+        found = [p["step"][p["problem"] == wanted] for _, p in self._of_set(name)]
+        return tuple(np.unique(np.concatenate(found)).tolist()) if found else ()
+
     def size(self, name: str, step: int) -> int:
         """Return the bytes of an evaluation, which is there."""
         return self._evaluations[name, step].stat().st_size

@@ -322,7 +322,8 @@ def show(request: Request, study: str) -> Response:
         listing=listing(groups, total, address, query, key),
         key=key,
         group=view(group, shown.other(home, asked)) if group else None,
-        others=shown.others(steps, asked) if group else {},
+        others=shown.others(asked) if group else {},
+        elsewhere=() if group else [Link(href=at(address, query, step=str(s)), text=str(s)) for s in shown.nearest()],
     )
 
 

@@ -113,6 +113,8 @@ def test_step_without_samples_leads_to_the_one_before(browser: TestClient) -> No
     """A step that has no samples shows the nearest before it, and says so."""
     text = _text(browser.get(f"{PAGE}?set=train&step=3").text)
     assert "step 3 has none: this is the nearest before it" in text
+    text = _text(browser.get(f"{PAGE}?set=train&step=2&problem={key_of('q'):016x}").text)
+    assert "No response to the chosen prompt was kept at step 2. Kept nearest at step 4 ." in text
 
 
 def test_map_counts_every_problem_of_the_evaluations(browser: TestClient) -> None:
