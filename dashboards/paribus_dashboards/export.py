@@ -92,8 +92,8 @@ async def _whole(home: Home) -> str:
             as_of=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             data=_packed(json.dumps(_short(data), separators=(",", ":"))),
             plotly=_packed(asset(PLOTLY).text),
-            style=Markup(asset("style.css").text),  # noqa: S704 - our own file
-            scripts=[Markup(asset(n).text) for n in ("offline.js", "charts.js", "filter.js", "keys.js")],  # noqa: S704
+            style=Markup("\n".join(asset(n).text for n in ("style.css", "samples.css"))),  # noqa: S704 - our own files
+            scripts=[Markup(asset(n).text) for n in ("offline.js", "charts.js", "filter.js", "heatmap.js", "keys.js")],  # noqa: S704
         )
     )
 

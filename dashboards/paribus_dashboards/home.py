@@ -5,7 +5,8 @@ What pages ask for, and what it costs:
 * :meth:`Home.studies` and :meth:`Home.study` read the store, at most once a second, whoever asks;
 * :meth:`Home.now` reads the newest line and the verdict of a run: two small reads, none while the files stay the same;
 * :meth:`Home.series` opens the series of a run, and keeps those that were asked for last;
-* :meth:`Home.evaluations` and :meth:`Home.samples` read files that are written once a step; they are not kept.
+* :meth:`Home.evaluations` reads files that are written once a step; they are not kept;
+* :meth:`Home.reading` finds texts and counts by step and problem, and keeps where they lie, never a text.
 
 A server holds one :class:`Home`; an export makes one of its own. Nothing here writes, but for ``series.bin``, which
 whoever reads first derives from the metric lines.
@@ -23,7 +24,6 @@ from typing import Any, TypeAlias
 
 from paribus.errors import RunFolderError
 from paribus.health.finding import Lamp
-from paribus.health.records import read_samples
 from paribus.schedule.holder import Holder, holder_of
 from paribus.store.budget import UNITS
 from paribus.store.database import FILE, database_url
@@ -43,6 +43,7 @@ from paribus.track.folder import SHORT, Evaluation, MetricLine, RunFolder, parse
 from paribus.track.rollup import RunSeries
 from paribus.track.series import Series
 from paribus_dashboards.cache import Kept
+from paribus_dashboards.reading import Reading, RunReading
 from paribus_dashboards.reports import WAIT_S, Built, Report, Reports, build_apart
 from paribus_dashboards.verdicts import Judged, Verdicts
 
@@ -151,6 +152,7 @@ class Home:
         self.verdicts = Verdicts(folder)
         self.only = frozenset(only)
         self._clock = clock
+        self._reading = Reading()
         self._lock = threading.Lock()
         self._opened: tuple[Hashable, Reader] | None = None
         self._entries: Kept[str, tuple[StudyEntry, ...]] = Kept(1)
@@ -343,16 +345,16 @@ class Home:
             found |= {(e.set, e.step): e for e in evaluated}
         return tuple(found[k] for k in sorted(found))
 
-    def samples(self, run: RunRecord) -> tuple[dict[str, Any], ...]:
-        """Return the records of ``samples.jsonl`` over a run's attempts, those that count."""
-        found: list[dict[str, Any]] = []
-        for folder in self._attempts(run):
-            fresh = read_samples(folder.samples)
-            first = min((s["step"] for s in fresh if isinstance(s.get("step"), int)), default=None)
-            if first is not None:
-                found = [s for s in found if s.get("step", 0) < first]
-            found += fresh
-        return tuple(found)
+    def reading(self, run: RunRecord) -> RunReading:
+        """Return what a run keeps of its problems and responses, found without reading all of it.
+
+        Where the metric lines of its newest attempt cannot be read, that attempt alone counts.
+        """
+        attempts = self._attempts(run)
+        try:
+            return self._reading.run(attempts, self.series(run).folder_at)
+        except RunFolderError:
+            return self._reading.run(attempts, lambda _: attempts[-1])
 
     def _attempts(self, run: RunRecord) -> list[RunFolder]:
         return [RunFolder.of(self.folder, run.fingerprint, n) for n in range(1, run.token + 1)]
@@ -388,6 +390,11 @@ class SharedSeries:
         """Metrics that occur."""
         with self._lock:
             return self._series.names
+
+    def folder_at(self, step: int) -> RunFolder | None:
+        """Return the folder of the attempt that counts at a step; ``None`` where none has lines."""
+        with self._lock:
+            return self._series.folder_at(step)
 
     def series(
         self, metric: str, *, first: int | None = None, last: int | None = None, least: int | None = None

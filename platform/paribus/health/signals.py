@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paribus.stats.evals import accuracy_standard_error
-from paribus.track.folder import Evaluation, MetricLine
+from paribus.track.folder import TRAIN, Evaluation, MetricLine
 
 REWARD = "signal/reward"
 SCORE = "signal/score"
@@ -50,7 +50,7 @@ def with_signals(
         lines: canonical metrics, by step.
         primary: metric of the evaluation that counts; absent: the first avg@k of each line.
         evaluations: with counts per problem.
-        samples: records of ``samples.jsonl``.
+        samples: records of ``samples.jsonl``; the first of each evaluated prompt is looked at.
     """
     extra: dict[int, dict[str, float]] = {}
     first: dict[str, Evaluation] = {}
@@ -58,12 +58,14 @@ def with_signals(
         known = first.setdefault(evaluation.set, evaluation)
         if not primary or primary.startswith(f"eval/{evaluation.set}/"):
             extra.setdefault(evaluation.step, {}).update(_of_evaluation(evaluation, known))
-    texts: dict[int, list[str]] = {}
+    texts: dict[int, dict[str, str]] = {}
     for sample in samples:
-        if isinstance(sample.get("step"), int) and isinstance(sample.get("response"), str):
-            texts.setdefault(sample["step"], []).append(sample["response"])
+        whole = isinstance(sample.get("step"), int) and isinstance(sample.get("response"), str)
+        if whole and sample.get("set") != TRAIN:
+            of_step = texts.setdefault(sample["step"], {})
+            of_step.setdefault(str(sample.get("problem", sample.get("prompt", len(of_step)))), sample["response"])
     for step, found in texts.items():
-        extra.setdefault(step, {}).update(of_texts(found))
+        extra.setdefault(step, {}).update(of_texts(list(found.values())))
     return [
         MetricLine(
             step=line.step,

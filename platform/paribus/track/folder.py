@@ -10,7 +10,7 @@ file                    written by         content
 ``metrics.jsonl``       runner             one line a step: ``{"step", "time_ms", "values": {name: number}}``
 ``series.bin``          shipper, readers   the metrics as series (:mod:`~paribus.track.rollup`); made again when gone
 ``evals/<set>-<step>``  runner             one evaluation: :class:`Evaluation`
-``samples.jsonl``       runner             some responses of each evaluation, for reading
+``samples.jsonl``       runner             some responses as text, to read: :class:`~paribus.track.samples.Sample`
 ``checkpoint/``         runner             the newest checkpoint, safetensors and JSON
 ``environment.json``    runner             versions of everything that the numbers depend on
 ``result.json``         runner             last of all: ``{"status": "succeeded" | "stopped_early", ...}``
@@ -39,6 +39,13 @@ _STEPS = 1 << 53  # exact as a number of JSON
 
 SHORT = 12
 """Digits of a fingerprint that name a folder and are shown to people."""
+
+
+HELDOUT = "heldout"
+"""Problem set of a sample that names none."""
+
+TRAIN = "train"
+"""Problem set of samples whose groups were trained on."""
 
 
 def to_json_number(value: float) -> float | str:

@@ -133,6 +133,14 @@ def test_texts_that_repeat_themselves_are_told_from_texts():
     assert of_texts(["a b", "a b", "a b", "c"])["signal/distinct_frac"] == 0.5
 
 
+def test_groups_kept_as_text_are_no_repetition_of_prompts():
+    """Of each evaluated prompt one response counts, and none of the groups that were trained on."""
+    group = [{"step": 1, "problem": p, "response": p} for p in "abcd" for _ in range(8)]
+    trained = [{"step": 1, "set": "train", "problem": p, "response": "same"} for p in "efghijkl"]
+    line = MetricLine(step=1, time_ms=0, values={})
+    assert with_signals([line], samples=[*group, *trained])[0].values["signal/distinct_frac"] == 1.0
+
+
 def test_signals_come_from_evaluations_of_the_primary_set():
     """The standard error is that over problems; an evaluation of other problems is a fault of the data."""
     one = {
