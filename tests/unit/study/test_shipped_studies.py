@@ -18,6 +18,7 @@ NOTES = {
     "algorithms_cpu": {"seeds", "cost", "identical_rows"},
     "smoke": {"seeds"},
     "quickstart": {"seeds", "confounded", "cost"},
+    "quickstart_full": {"seeds", "confounded", "cost"},
     "exploration_cpu": {"seeds", "confounded", "cost"},
     "dapo_table1": {"seeds", "confounded", "cost", "same_responses"},
 }
@@ -25,7 +26,8 @@ COUNTS = {
     "algorithms_cpu": (25, 50),
     "smoke": (2, 4),
     "quickstart": (13, 39),
-    "exploration_cpu": (9, 27),
+    "quickstart_full": (16, 80),
+    "exploration_cpu": (16, 80),
     "dapo_table1": (6, 6),
 }
 
