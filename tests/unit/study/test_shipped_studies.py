@@ -73,9 +73,10 @@ def test_each_rung_differs_from_its_parent_in_exactly_its_trick(name: str) -> No
 
 
 def difference_in_tricks(row: Row, parent: Row) -> str:
-    """Return the one trick in which two rows differ, and check that the label names it."""
+    """Return the one trick in which two rows differ, and check that the label names it, in a factorial as the last."""
     (trick,) = set(row.tricks) ^ set(parent.tricks)
-    assert row.label == f"{'+' if trick in row.tricks else '-'} {trick}"
+    above = f"{parent.label} " if row.kind == "factorial" and parent.tricks else ""
+    assert row.label == f"{above}{'+' if trick in row.tricks else '-'} {trick}"
     return trick
 
 
