@@ -26,8 +26,8 @@ COUNTS = {
     "algorithms_cpu": (25, 50),
     "smoke": (2, 4),
     "quickstart": (13, 39),
-    "quickstart_full": (16, 80),
-    "exploration_cpu": (16, 80),
+    "quickstart_full": (16, 48),
+    "exploration_cpu": (13, 39),
     "dapo_table1": (6, 6),
 }
 
