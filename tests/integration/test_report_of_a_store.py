@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,22 @@ def test_report_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.exit_code == 0, done.output
     assert "Ladder `ladder`" in done.output
     assert (tmp_path / "reports" / "made-up" / "report.html").is_file()
+
+
+def test_published_tables_are_those_of_the_study_unless_others_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`paribus report NAME` shows what the study file named when it was run; a file is asked for what it names now."""
+    monkeypatch.chdir(tmp_path)
+    data = made_up_study(Shape(seeds=1, steps=4, tricks=("soft_overlong",), designs=("add_one",)))
+    fill(tmp_path / "home", replace(data, plan=replace(data.plan, published=("dapo_table1",))))
+    file = tmp_path / "made-up.yaml"
+    file.write_text("study: made-up\nbase: {preset: grpo}\ndesigns: {a: {kind: list, arms: {one: {}}}}\n")
+    asked = {"made-up": True, str(file): False}
+    for study, shown in asked.items():
+        done = CliRunner().invoke(command, [study, "--home", str(tmp_path / "home")])
+        assert done.exit_code == 0, done.output
+        assert ("2503.14476" in (tmp_path / "reports" / "made-up" / "report.md").read_text()) is shown
 
 
 def test_study_that_is_not_there(home: Path) -> None:

@@ -16,7 +16,7 @@ import click
     "--published",
     multiple=True,
     metavar="TABLE",
-    help="Show a published table beside, e.g. dapo_table1; may be repeated. [default: `report.published` of the file]",
+    help="Show a published table beside, e.g. dapo_table1; may be repeated. [default: `report.published` of the study]",
 )
 @click.option("--compare", nargs=2, metavar="STUDY_A STUDY_B", help="Set two studies side by side.")
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
@@ -63,9 +63,10 @@ def is_file(study: str) -> bool:
     return study.endswith((".yaml", ".yml"))
 
 
-def _stated(study: str) -> tuple[str, ...]:
+def _stated(study: str) -> tuple[str, ...] | None:
+    """Return the published tables that a study file names now; ``None`` for a name: those it named when it was run."""
     if not is_file(study):
-        return ()
+        return None
     from paribus.study.load import load_study
 
     return load_study(Path(study)).report.published

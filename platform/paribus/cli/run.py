@@ -11,8 +11,6 @@ import click
 from paribus.cli.console import duration, states_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from paribus.schedule.session import Summary
 
 INTERRUPTED = 130
@@ -54,17 +52,17 @@ def command(
     for line in closing_lines(summary, settings.home):
         click.echo(line)
     if report and summary.ending not in ("interrupted", "left"):
-        write_report(settings.home, plan.study, spec.report.published)
+        write_report(settings.home, plan.study)
     sys.exit(exit_status(summary))
 
 
-def write_report(folder: Path, study: str, published: Sequence[str]) -> None:
+def write_report(folder: Path, study: str) -> None:
     """Write the report of a study and print its table and the paths of its files."""
     from paribus.report.write import write_report as write
     from paribus.store.reader import Reader
 
     with Reader.look(folder) as reader:
-        written = write(reader, study, Path("reports") / study, published)
+        written = write(reader, study, Path("reports") / study)
     click.echo(written.text)
     for line in (*written.notes, *map(str, written.paths)):
         click.echo(line)

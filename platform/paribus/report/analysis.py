@@ -23,7 +23,7 @@ from paribus.report.measures import (
     start_measure,
     value_of,
 )
-from paribus.stats.compare import ALPHA, holm
+from paribus.stats.compare import ALPHA, CORRECTIONS, Correction, holm
 from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval, mean_interval, welch_interval
 from paribus.stats.power import detectable_effect, seeds_needed
 from paribus.stats.sequential import adjusted, at_look, shares
@@ -48,7 +48,8 @@ class Effect:
         estimate: difference with interval and p.
         by_seed: difference of each pair; empty where seeds are not paired.
         paired: whether seeds are paired.
-        p_adjusted: p after Holm's correction over the family of the table; ``None`` without a test.
+        p_adjusted: p after the correction over the family of the table, Holm's unless that says otherwise; ``None``
+            without a test.
     """
 
     estimate: Estimate
@@ -104,10 +105,10 @@ def common_seeds(found: Iterable[Mapping[int, object]]) -> list[int]:
     return sorted(set.intersection(*(set(values) for values in found)))
 
 
-def corrected(effects: Iterable[Effect | None]) -> list[Effect | None]:
+def corrected(effects: Iterable[Effect | None], by: Correction = "holm") -> list[Effect | None]:
     """Return the effects with p adjusted over all of them that can be tested."""
     found = list(effects)
-    adjusted = holm([e.estimate.p if e and e.supported else None for e in found])
+    adjusted = CORRECTIONS[by]([e.estimate.p if e and e.supported else None for e in found])
     return [e and replace(e, p_adjusted=p) for e, p in zip(found, adjusted, strict=True)]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import difference
 from paribus.report.analysis import MIN_SEEDS, Analysis, Effect, corrected
 from paribus.report.data import StudyData
+from paribus.report.exact import UNPAIRED, permutation_cell, permutation_note
 from paribus.report.model import Cell, Column, ReportModel, Table, TableRow, stored
 from paribus.report.provenance import provenance
 from paribus.report.tables import INTERVALS, score_cell
@@ -134,8 +135,7 @@ def _too_alike(a: Analysis, b: Analysis, pair: Pair) -> str:
 
 
 def _too_few(a: Analysis, b: Analysis, pair: Pair) -> str:
-    assert pair.first is not None and pair.second is not None  # noqa: PT018 - such pairs alone are tested
-    counts = len(a.values(pair.first.key, a.score)), len(b.values(pair.second.key, b.score))
+    counts = map(len, _scores(a, b, pair))
     return "" if min(counts) >= MIN_SEEDS else f"fewer than {MIN_SEEDS} seeds with a score"
 
 
@@ -146,10 +146,12 @@ def _results(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
         Column(key="second", label=b.plan.study, unit=b.score.unit, note=b.score.note),
         Column(key="difference", label="difference", unit=a.score.unit, note="second less first; Welch's t, unpaired"),
         Column(key="p", label="p (Holm)", note="over the differences of this table"),
+        Column(key="exact_p", label="exact p", note=UNPAIRED),
         Column(key="tested", label="tested?"),
     )
     rows = tuple(TableRow(label=_label(pair), cells=_cells(a, b, pair)) for pair in pairs)
-    tested = any(p.effect is not None for p in pairs)
+    tested = [p for p in pairs if p.effect is not None]
+    few = dict.fromkeys(note for p in tested for note in permutation_note(*map(len, _scores(a, b, p))))
     return Table(
         key="results",
         title=f"Results: {a.score.label}",
@@ -159,6 +161,7 @@ def _results(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
         rows=rows,
         notes=(
             *([INTERVALS] if any(c.low is not None for r in rows for c in r.cells) else []),
+            *few,
             *(["A difference can come from anything that differs between the studies: see below."] if tested else []),
         ),
         main=True,
@@ -176,8 +179,15 @@ def _cells(a: Analysis, b: Analysis, pair: Pair) -> tuple[Cell, ...]:
         score_cell(b, pair.second.key) if pair.second else NOT_APPLICABLE,
         effect_cell(effect, effect.estimate.n) if effect else NOT_APPLICABLE,
         Cell(text=p_text(p), value=stored(p)) if p is not None else NOT_APPLICABLE,
+        permutation_cell(*_scores(a, b, pair), a.share) if effect else NOT_APPLICABLE,
         NOT_APPLICABLE if alone else Cell(text=(pair.reason and f"no: {pair.reason}") or "yes"),
     )
+
+
+def _scores(a: Analysis, b: Analysis, pair: Pair) -> tuple[Collection[float], Collection[float]]:
+    """Return the scores of both arms of a pair."""
+    assert pair.first is not None and pair.second is not None  # noqa: PT018 - such pairs alone are tested
+    return a.values(pair.first.key, a.score).values(), b.values(pair.second.key, b.score).values()
 
 
 def _recipes(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paribus.report.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.exact import UNPAIRED, permutation_cell, permutation_note, testable
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables import finished, interval_notes
 from paribus.report.text import (
@@ -72,6 +73,8 @@ def _columns(analysis: Analysis, spread: Pooled | None) -> tuple[Column, ...]:
     if any(analysis.answers(a.key, analysis.score) for a in analysis.plan.arms):
         note = f"{base}; seeds and problems both as a sample: for problems like these, not these alone"
         found.append(Column(key="problems", label="other problems", unit=unit, note=note))
+    if not analysis.plan.paired and any(testable(*counts) for counts in _counts(analysis)):
+        found.append(Column(key="exact_p", label="exact p", note=UNPAIRED))
     note = "smallest true difference that this study shows with 80% power, by the spread seen"
     found.append(Column(key="detectable", label="detectable", unit=unit, note=note))
     if analysis.plan.margin is not None:
@@ -97,6 +100,8 @@ def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell
             return _at_once(analysis, effect, spread)
         case "problems":
             return _on_other_problems(analysis, arm, effect)
+        case "exact_p":
+            return permutation_cell(values.values(), base.values(), analysis.share)
         case "detectable":
             return _size(effect.detectable)
         case "equivalent":
@@ -112,6 +117,12 @@ def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell
         case _:
             share = better_share([*values.values()], [*base.values()])
             return Cell(text=number(share, 2), value=stored(share), n=len(values))
+
+
+def _counts(analysis: Analysis) -> set[tuple[int, int]]:
+    """Return the numbers of scores of each arm that is compared, and of the base."""
+    base = len(analysis.values(analysis.plan.base, analysis.score))
+    return {(len(analysis.values(a, analysis.score)), base) for a, e in analysis.to_base.items() if e and e.supported}
 
 
 def _at_once(analysis: Analysis, effect: Effect, spread: Pooled) -> Cell:
@@ -167,6 +178,8 @@ def _notes(analysis: Analysis, spread: Pooled | None, keys: Sequence[str]) -> li
         fit = f"One spread for all arms: sd {spread.sd:.2g}, {spread.df} degrees of freedom; {ratio}, {chance}."
         refused = f"No intervals for all arms at once: {ratio}; {chance}, and below 25% spreads are not pooled."
         notes.append(fit if "at_once" in keys else refused)
+    if not analysis.plan.paired:
+        notes += [text for counts in sorted(_counts(analysis)) for text in permutation_note(*counts)]
     if "equivalent" in keys:
         notes.append("not shown: neither a difference nor its absence is; `equivalent` alone says that there is none.")
     return notes

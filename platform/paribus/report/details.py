@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paribus.report.analysis import Analysis, Effect, corrected
 from paribus.report.comparisons import comparison_table
 from paribus.report.efficiency import efficiency_table
+from paribus.report.exact import FROM, PAIRED, sign_flip_cell, sign_flip_note
 from paribus.report.measures import LATE_RULE, Measure, gain_measure, series, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow
 from paribus.report.pass_rates import pass_table
@@ -19,19 +20,22 @@ from paribus.report.text import (
     effect_cell,
     mean_cell,
     number,
-    p_text,
     single_decimals,
 )
-from paribus.stats.intervals import correlation, mean_interval, sign_flip_p
+from paribus.stats.compare import Correction
+from paribus.stats.intervals import correlation, mean_interval
 from paribus.stats.power import CAP
-from paribus.stats.sequential import adjusted, at_look
+from paribus.stats.sequential import at_look
 from paribus.study.plan import Row
-
-EXACT_FROM, EXACT_TO = 5, 16
-"""Pairs for which the exact sign-flip test is printed; below it cannot reach 5%."""
 
 SHOWN_STEPS = 7
 """Most evaluations that the table of the score over training shows."""
+
+STARS: Mapping[Correction, str] = {
+    "holm": "* p < 0.05 after Holm's correction over {tests} tests.",
+    "benjamini_hochberg": "* q < 0.05 (Benjamini and Hochberg, over {tests} tests): on average 5% of all * are false.",
+}
+"""What a star in the table of effects says."""
 
 WORST = "Worst score: the worst of any run of the study, the evaluation before training included."
 
@@ -59,9 +63,9 @@ def singles(analysis: Analysis) -> tuple[Single, ...]:
 
 
 def effects(analysis: Analysis) -> dict[tuple[str, str], Effect | None]:
-    """Return the differences to the base by arm and key of the measure, corrected over all of them."""
+    """Return the differences to the base by arm and key of the measure, corrected over all of them as declared."""
     keys = [(s.arm, m) for s in singles(analysis) for m in effect_measures(analysis)]
-    found = corrected(analysis.effect(arm, analysis.plan.base, m) for arm, m in keys)
+    found = corrected((analysis.effect(a, analysis.plan.base, m) for a, m in keys), analysis.plan.symptom_correction)
     return {(arm, m.key): e for (arm, m), e in zip(keys, found, strict=True)}
 
 
@@ -87,7 +91,7 @@ def effects_table(analysis: Analysis) -> Table | None:
     notes = [f"Difference to `{analysis.label(analysis.plan.base)}`, {how}. {_late_note()}"]
     if tested:
         notes += [
-            f"separated: the 95% interval leaves out 0. * p < 0.05 after Holm's correction over {tested} tests.",
+            f"separated: the 95% interval leaves out 0. {STARS[analysis.plan.symptom_correction].format(tests=tested)}",
             "not separated: in brackets about how many seeds an arm would show a difference of this size with 80% "
             f"power at two-sided 5%, by the spread seen here, up to {CAP}; rough, as this spread is that of few seeds.",
         ]
@@ -191,13 +195,13 @@ def pairs_table(analysis: Analysis) -> Table | None:
         return None
     base, seeds = analysis.plan.base, analysis.plan.seeds
     unit = analysis.score.unit
-    exact = len(seeds) >= EXACT_FROM
+    exact = len(seeds) >= FROM
     columns = [
         *(Column(key=f"seed_{s}", label=f"seed {s}", unit=unit) for s in seeds),
         Column(key="pairs", label="pairs"),
         Column(key="difference", label="mean", unit=unit, note="mean of the differences with 95% t interval"),
         Column(key="rho", label="ρ", note="correlation of the paired scores; pairing helps where it is positive"),
-        *([Column(key="exact_p", label="exact p", note="paired sign-flip test, uncorrected")] if exact else []),
+        *([Column(key="exact_p", label="exact p", note=PAIRED)] if exact else []),
     ]
     rows = []
     for arm, effect in analysis.to_base.items():
@@ -205,7 +209,7 @@ def pairs_table(analysis: Analysis) -> Table | None:
             continue
         cells = [_difference_of(effect, s) for s in seeds]
         cells += [_count(effect.estimate.n), effect_cell(effect, effect.estimate.n), _rho(analysis, arm, base)]
-        cells += [_exact_p(analysis, effect)] if exact else []
+        cells += [sign_flip_cell(effect, analysis.share)] if exact else []
         rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
     return Table(
         key="pairs",
@@ -214,7 +218,7 @@ def pairs_table(analysis: Analysis) -> Table | None:
         first="Configuration",
         columns=tuple(columns),
         rows=tuple(rows),
-        notes=(*interval_notes(rows, score=analysis.score.label), *_exact_note(len(seeds))),
+        notes=(*interval_notes(rows, score=analysis.score.label), *sign_flip_note(len(seeds))),
     )
 
 
@@ -311,23 +315,6 @@ def _rho(analysis: Analysis, arm: str, base: str) -> Cell:
     seeds = sorted(first.keys() & second.keys())
     rho = correlation([first[s] for s in seeds], [second[s] for s in seeds])
     return NOT_APPLICABLE if rho is None else Cell(text=number(rho, 1), value=float(f"{rho:.6g}"))
-
-
-def _exact_p(analysis: Analysis, effect: Effect) -> Cell:
-    differences = [d for _, d in effect.by_seed]
-    if not EXACT_FROM <= len(differences) <= EXACT_TO:
-        return NOT_APPLICABLE
-    p = adjusted(sign_flip_p(differences), analysis.share)
-    return Cell(text=p_text(p), value=float(f"{p:.6g}"), n=len(differences))
-
-
-def _exact_note(pairs: int) -> list[str]:
-    if not 2 <= pairs < EXACT_FROM:
-        return []
-    smallest = f"{2.0 ** (1 - pairs):g}"
-    return [
-        f"With {pairs} pairs an exact sign-flip test cannot go below {smallest}: p values rest on near-normal scores."
-    ]
 
 
 def all_details(analysis: Analysis) -> Iterable[Table]:

@@ -29,7 +29,7 @@ class Cell:
         high: upper end.
         n: seeds, or pairs of seeds, behind the value.
         p: two-sided p value, before correction.
-        p_adjusted: after Holm's correction over the family that the table names.
+        p_adjusted: after the correction over the family that the table names.
         seeds: value of each seed.
         verdict: whether a difference is separated from seed noise.
         bold: best of its column, or not distinguishable from the best.

@@ -61,7 +61,7 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
         "intervals": f"{LEVEL:.0%} Student t over training seeds; of scores never below the noise of the evaluations",
         "tests": f"{'paired t by seed' if plan.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
-        "correction": _correction(analysis.family),
+        "correction": _correction(analysis),
         "power": f"{POWER:.0%} by the noncentral t, at the spread seen",
         "equivalence": _equivalence(plan.margin),
         "late in training": f"last {LATE:.0%} of the steps",
@@ -98,7 +98,10 @@ def _preset(plan: Plan) -> dict[str, str]:
     }
 
 
-def _correction(family: int) -> str:
-    if not family:
+def _correction(analysis: Analysis) -> str:
+    if not analysis.family:
         return "none: no comparison with the base could be tested"
-    return f"Holm over {family} comparisons with the base in the primary metric; elsewhere over the tests of the table"
+    declared = analysis.plan.symptom_correction != "holm"
+    symptoms = "; what each change moves: Benjamini and Hochberg, declared in the study file" if declared else ""
+    score = f"Holm over {analysis.family} comparisons with the base in the primary metric"
+    return f"{score}; elsewhere over the tests of the table{symptoms}"

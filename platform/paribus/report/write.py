@@ -37,20 +37,22 @@ class WrittenReport:
     notes: tuple[str, ...]
 
 
-def write_report(reader: Reader, study: str, out: Path, published: Sequence[str] = ()) -> WrittenReport:
+def write_report(reader: Reader, study: str, out: Path, published: Sequence[str] | None = None) -> WrittenReport:
     """Write ``report.{html,md,csv,tex,json}`` of the newest study of this name into ``out``.
 
     Args:
         reader: the store.
         study: name.
         out: folder of the files; made if it is not there.
-        published: names of published tables that are shown beside.
+        published: names of published tables that are shown beside; ``None``: those of the study.
 
     Raises:
         ParibusError: there is no such study or published table, or ``out`` cannot be written.
     """
-    beside = tuple(load_published(name) for name in dict.fromkeys(published))
-    return write_model(build_report(replace(read_study(reader, study), published=beside)), out)
+    data = read_study(reader, study)
+    names = data.plan.published if published is None else published
+    beside = tuple(load_published(name) for name in dict.fromkeys(names))
+    return write_model(build_report(replace(data, published=beside)), out)
 
 
 def write_comparison(reader: Reader, first: str, second: str, out: Path) -> WrittenReport:

@@ -89,6 +89,8 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         notes=tuple(n for n in notes_of(study, arms, rows, changes, recipes) if n.code not in study.allow),
         preset=study.base.preset,
         margin=study.margin,
+        symptom_correction=study.report.symptom_correction,
+        published=study.report.published,
         resources=study.resources,
         looks=looks_of(study.seeds),
         later=runs[first:],
@@ -220,6 +222,7 @@ def with_fingerprint(plan: Plan) -> Plan:
         "stop_on": plan.stop_on,
         **({"profile": plan.profile} if plan.profile != "default" else {}),
         **({"margin": plan.margin} if plan.margin is not None else {}),  # one that is declared after a look is seen
+        **({"symptoms": plan.symptom_correction} if plan.symptom_correction != "holm" else {}),
         **({"looks": [plan.looks.at, plan.looks.spending, plan.looks.width]} if plan.looks else {}),
         **({"screen": _meaning_of(plan.screen)} if plan.screen else {}),
         **({"origin": plan.origin} if plan.origin else {}),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paribus.recipe.recipe import Recipe
+from paribus.stats.compare import Correction
 from paribus.stats.sequential import Spending
 from paribus.study.job import Evaluate
 from paribus.study.resources import Resources
@@ -166,6 +167,8 @@ class Plan:
         webhook: environment variable with the address that gets what becomes critical; empty: none.
         command: program and arguments that get it on their standard input; empty: none.
         margin: difference in the primary metric below which arms count as equivalent; ``None`` if none was declared.
+        symptom_correction: of the table of what each change moves.
+        published: tables of others that the report shows beside; no part of the fingerprint.
         resources: what each run holds; no part of the fingerprint.
         looks: rule by which seeds are added; ``None``: all runs are known.
         later: runs that the rule may add, in queue order.
@@ -194,6 +197,8 @@ class Plan:
     cpu_hours: float | None = None
     run_hours: float | None = None
     margin: float | None = None
+    symptom_correction: Correction = "holm"
+    published: tuple[str, ...] = ()
     resources: Resources = field(default_factory=Resources)
     looks: Looks | None = None
     later: tuple[PlannedRun, ...] = ()
@@ -224,8 +229,9 @@ class Plan:
         return self.looks.at.index(len(self.seeds)) + 1 if self.looks else 0
 
     def under(self, first: Plan) -> Plan:
-        """Return the plan with what no fingerprint holds as in the first: budget, resources, hooks, words."""
-        terms = ("question", "gpu_hours", "cpu_hours", "run_hours", "resources", "notes", "webhook", "command")
+        """Return the plan with what no fingerprint holds as in the first: budget, resources, hooks, words, tables."""
+        money = ("gpu_hours", "cpu_hours", "run_hours", "resources")
+        terms = ("question", "notes", "webhook", "command", "published", *money)
         return replace(self, **{name: getattr(first, name) for name in terms})
 
     def arm(self, key: str) -> Arm:

@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from paribus.recipe.factors import Fraction
+from paribus.stats.compare import Correction
 from paribus.stats.sequential import LEAST_SHARE, Spending, shares
 from paribus.study.job import Evaluate
 from paribus.study.resources import Resources
@@ -336,6 +337,11 @@ class Report(Part):
 
     published: tuple[str, ...] = Field(
         default=(), description="names of published tables, e.g. dapo_table1: shown for orientation, never tested"
+    )
+    symptom_correction: Correction = Field(
+        default="holm",
+        description="of the table of what each change moves: holm allows one false mark in 5% of studies, "
+        "benjamini_hochberg 5% of the marks, for studies that screen; scores are always corrected by Holm",
     )
 
 

@@ -41,7 +41,8 @@ def test_the_same_recipes_are_tested_and_others_set_beside() -> None:
     ]  # fmt: skip
     assert found["base"]["tested"] == "yes"
     assert "[" in found["base"]["difference"]
-    assert found["clip_higher"]["difference"] == "—"
+    assert found["clip_higher"]["difference"] == found["base"]["exact_p"] == "—"
+    assert any("With 3 and 3 seeds an exact permutation test cannot go below 0.1" in n for n in model.tables[0].notes)
     recipes = {r.label: [c.text for c in r.cells] for r in model.tables[1].rows}
     assert recipes["clip_higher"] == ["base (two)", "clip.high: 0.28 / 0.2", "1"]
     assert model.summary[0].startswith("2 recipes are in both")
@@ -49,13 +50,14 @@ def test_the_same_recipes_are_tested_and_others_set_beside() -> None:
 
 
 def test_a_real_difference_is_found() -> None:
-    """Ten runs each of one recipe whose scores differ: separated, with p over the rows."""
+    """Ten runs each of one recipe whose scores differ: separated, with p over the rows and the exact p of no model."""
     data = made_up_study(replace(ONE, seeds=10))
     base = data.plan.base
     trick = next(a.key for a in data.plan.arms if a.label == "soft_overlong")
     swapped = [replace(r, arm={base: trick, trick: base}.get(r.arm, r.arm)) for r in data.runs]
     model = compare(named(data, "one"), named(replace(data, runs=tuple(swapped)), "two"))
     assert model.tables[0].rows[0].cells[3].verdict == "separated"
+    assert results(model)["base"]["exact_p"] == "<0.001"
     assert "2 of 3 differences in held-out accuracy hold" in model.summary[1]
 
 

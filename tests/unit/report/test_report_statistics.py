@@ -372,6 +372,30 @@ def test_published_single_runs_are_not_ranked(monkeypatch: pytest.MonkeyPatch) -
     assert "comparisons" not in [t.key for t in model.tables]
 
 
+def test_seeds_that_are_not_paired_have_an_exact_test_from_four_on() -> None:
+    """The permutation test stands beside Welch's where it can reach 5%; below, the note says how far it reaches."""
+    shape = Shape(paired=False, tricks=("soft_overlong",), designs=("add_one",), steps=4)
+    few, more = (build_report(made_up_study(replace(shape, seeds=n))) for n in (3, 4))
+    assert cell(more, "comparisons", "soft_overlong", "exact_p").value == pytest.approx(2 / 70)
+    assert "exact_p" not in [c.key for c in table(few, "comparisons").columns]
+    assert any("3 and 3 seeds" in note for note in table(few, "comparisons").notes)
+    paired = build_report(made_up_study(replace(shape, seeds=4, paired=True)))
+    assert "exact_p" not in [c.key for c in table(paired, "comparisons").columns]
+
+
+def test_symptoms_may_be_corrected_for_a_share_of_false_marks() -> None:
+    """What was declared is told where it counts, adds marks and takes none, and leaves the scores to Holm."""
+    data = made_up_study(Shape(seeds=4, noise=3.0))
+    screening = replace(data, plan=replace(data.plan, symptom_correction="benjamini_hochberg"))
+    strict, loose = build_report(data), build_report(screening)
+    marks = [{(r.label, i) for r in table(m, "effects").rows for i, c in enumerate(r.cells) if c.note == "separated*"}
+             for m in (strict, loose)]  # fmt: skip
+    assert marks[0] < marks[1]
+    assert any("q < 0.05 (Benjamini and Hochberg, over 24 tests)" in n for n in table(loose, "effects").notes)
+    assert "what each change moves: Benjamini and Hochberg" in loose.provenance["correction"]
+    assert [t for t in loose.tables if t.key != "effects"] == [t for t in strict.tables if t.key != "effects"]
+
+
 def test_published_values_stand_beside_and_are_never_judged() -> None:
     """A published table has a column where tricks have its names, and a table of its own: no test, bold or star."""
     data = made_up_study(Shape(tricks=("soft_overlong", "clip_higher")))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -16,7 +16,9 @@ from paribus.stats.intervals import (
     correlation,
     decimals_of,
     difference_interval,
+    least_permutation_p,
     mean_interval,
+    permutation_p,
     sign_flip_p,
     welch_interval,
 )
@@ -177,6 +179,41 @@ def test_sign_flip_p_is_scipys_exact_permutation(differences: list[int]) -> None
     )
     got = sign_flip_p([float(d) for d in differences])
     assert got == pytest.approx(min(1.0, want.pvalue))
+
+
+@pytest.mark.parametrize(("n", "smallest"), [(2, 1 / 3), (3, 0.1), (4, 1 / 35), (5, 1 / 126)])
+def test_smallest_permutation_p(n: int, smallest: float) -> None:
+    """Where one arm lies wholly above the other there is no smaller p; with unequal numbers one split alone has it."""
+    first, second = [0.1 * i for i in range(n)], [9 + 0.2 * i for i in range(n)]
+    assert permutation_p(first, second) == permutation_p(second, first) == least_permutation_p(n, n)
+    assert least_permutation_p(n, n) == pytest.approx(smallest)
+    assert (
+        permutation_p(first, [*second, 9.1])
+        == least_permutation_p(n, n + 1)
+        == pytest.approx(1 / math.comb(2 * n + 1, n))
+    )
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(-9, 9), min_size=2, max_size=5), st.lists(st.integers(-9, 9), min_size=2, max_size=5))
+def test_permutation_p_is_scipys_over_all_splits(first: list[int], second: list[int]) -> None:
+    """Enumeration agrees with scipy's exact test of the size of the difference of means, ties included."""
+    want = stats.permutation_test(
+        (np.array(first, float), np.array(second, float)),
+        lambda x, y, axis: np.round(np.abs(np.mean(x, axis=axis) - np.mean(y, axis=axis)), 9),
+        alternative="greater",
+        n_resamples=np.inf,
+        vectorized=True,
+    )
+    assert permutation_p([*map(float, first)], [*map(float, second)]) == pytest.approx(want.pvalue)
+
+
+def test_too_many_splits_are_refused() -> None:
+    """Ten and ten values are enumerated, eleven and ten are not; an arm without values has no test."""
+    assert permutation_p([0.0] * 10, [*map(float, range(10))]) < 0.001
+    for first, second in (([0.0] * 11, [1.0] * 10), ([], [1.0])):
+        with pytest.raises(ValueError, match="at most 200000 splits"):
+            permutation_p(first, second)
 
 
 @pytest.mark.parametrize(

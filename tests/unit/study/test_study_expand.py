@@ -91,6 +91,16 @@ def test_a_margin_changes_the_study_and_no_run(read: Read, text: str) -> None:
     assert [r.fingerprint for r in without.runs] == [r.fingerprint for r in declared.runs]
 
 
+def test_what_a_report_is_told_changes_the_study_only_where_it_changes_a_verdict(read: Read, text: str) -> None:
+    """Another correction makes another study of the same runs; published tables that stand beside do not."""
+    settings = ("", "report: {published: [dapo_table1]}", "report: {symptom_correction: benjamini_hochberg}")
+    plain, beside, screening = (make_plan(read(f"{text}\n{setting}\n"), FakeRunner()) for setting in settings)
+    assert (beside.published, screening.symptom_correction) == (("dapo_table1",), "benjamini_hochberg")
+    assert plain.fingerprint == beside.fingerprint != screening.fingerprint
+    assert [r.fingerprint for r in plain.runs] == [r.fingerprint for r in screening.runs]
+    assert screening.under(beside).published == ("dapo_table1",)
+
+
 def test_new_code_of_the_runner_makes_new_runs(read: Read, text: str) -> None:
     """No run is reused whose numbers another trainer made."""
     old, new = (make_plan(read(text), FakeRunner(version=v)) for v in "12")
