@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paribus.recipe.recipe import Recipe
     from paribus.study.costs import Cost
     from paribus.study.plan import Plan, Row
+    from paribus.study.probe import Probed
     from paribus.study.runner import Runner
     from paribus.study.spec import Study
 
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 @click.option(
     "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
 )
-def command(study: Path, as_json: bool, engine: str, options: Path | None) -> None:
+@click.option("--probe", is_flag=True, help="Train a few steps of each kind of run whose cost no recorded run tells.")
+def command(study: Path, as_json: bool, engine: str, options: Path | None, probe: bool) -> None:
     """Show what STUDY comes to: designs, arms, runs, and what to know before spending compute."""
     from paribus.store.history import past_runs
     from paribus.store.recorded import recorded_runs
     from paribus.study.costs import run_costs
-    from paribus.study.expand import plan_of, refuse_unsupported
+    from paribus.study.expand import plan_of
     from paribus.study.home import home
     from paribus.study.load import load_study
     from paribus.study.runner import load_runner
@@ -45,18 +47,33 @@ def command(study: Path, as_json: bool, engine: str, options: Path | None) -> No
     plan = plan_of(spec, runner)
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
     left = any(run.fingerprint not in recorded for run in plan.runs)
-    costs = run_costs(plan, spec.budget.prior, past_runs(home()) if left else ())
+    past = past_runs(home()) if left else ()
+    costs = run_costs(plan, spec.budget.prior, past)
+    found: Sequence[Probed] | None = None
+    if probe:
+        from paribus.cli.probe import probed_costs, probes
+
+        _refuse(plan, runner, left, engine, options)
+        found = probes(plan, recorded, run_costs(plan, None, past), engine, options, home())
+        costs |= probed_costs(plan, found)
     if as_json:
-        click.echo(json.dumps(as_plain(spec, plan, recorded, costs), indent=1))
+        click.echo(json.dumps(as_plain(spec, plan, recorded, costs, found), indent=1))
     else:
-        print_plan(spec, plan, recorded, costs)
+        print_plan(spec, plan, recorded, costs, found)
+    _refuse(plan, runner, left, engine, options)
+
+
+def _refuse(plan: Plan, runner: _Tolerant, left: bool, engine: str, options: Path | None) -> None:
+    """Do nothing if the study can be run."""
+    from paribus.engines.base import refuse_too_large
+    from paribus.engines.options import engine_settings
+    from paribus.study.expand import refuse_unsupported
+    from paribus.study.home import home
+
     refuse_unsupported(plan, runner)
     if runner.unread:
         raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(dict.fromkeys(runner.unread)))
-    if plan.resources.declared and len(recorded) < len(plan.runs):
-        from paribus.engines.base import refuse_too_large
-        from paribus.engines.options import engine_settings
-
+    if plan.resources.declared and left:
         refuse_too_large(plan.resources, engine, engine_settings(plan.runner, home(), options=options))
 
 
@@ -87,9 +104,12 @@ class _Tolerant:
             return "unread"
 
 
-def as_plain(study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost]) -> dict[str, Any]:
+def as_plain(
+    study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], found: Sequence[Probed] | None = None
+) -> dict[str, Any]:
     """Return the plan as JSON values."""
     from paribus.cli.design_table import designs_as_plain, orders_as_plain
+    from paribus.cli.probe import probes_as_plain
 
     return {
         "study": plan.study,
@@ -115,10 +135,13 @@ def as_plain(study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[
         "later": [{"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed} for r in plan.later],
         "evaluate": {**plan.evaluate.model_dump(mode="json"), "primary": plan.evaluate.primary_metric},
         "notes": [vars(note) for note in plan.notes],
+        "probes": None if found is None else probes_as_plain(found),
     }  # fmt: skip
 
 
-def print_plan(study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost]) -> None:
+def print_plan(
+    study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], found: Sequence[Probed] | None = None
+) -> None:
     """Print the plan for people."""
     from paribus.cli.console import console
     from paribus.cli.design_table import print_design_summaries
@@ -132,6 +155,11 @@ def print_plan(study: Study, plan: Plan, recorded: frozenset[str], costs: Mappin
     print_design_summaries(study, plan, recorded, costs, out)
     _print_counts(plan, recorded, out)
     _print_hours(plan, recorded, costs, out)
+    if found is not None:
+        from paribus.cli.probe import probe_lines
+
+        for line in probe_lines(found):
+            out.print(line)
     if plan.notes:
         _print_notes(plan, out)
 
