@@ -71,9 +71,10 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
     """Return the scores of one design, with the difference to the row that each changes and to the base."""
     kind = rows[0].kind
     leaders = analysis.leaders(r.arm for r in rows)
+    ranked = leaders < {r.arm for r in rows}
     inside = _reference(analysis, rows)
     published = reference_columns(analysis, rows)
-    body = [_score_row(analysis, rows, row, inside is not None, row.arm in leaders) for row in rows]
+    body = [_score_row(analysis, rows, row, inside is not None, ranked and row.arm in leaders) for row in rows]
     for _, cells in published:
         body = [replace(row, cells=(*row.cells, cell)) for row, cell in zip(body, cells, strict=True)]
     score = analysis.score
@@ -213,6 +214,11 @@ def pairing(analysis: Analysis) -> str:
 
 
 def _bold_note(analysis: Analysis, rows: Sequence[Row], leaders: frozenset[str]) -> list[str]:
+    if leaders == {r.arm for r in rows}:
+        return [
+            "No bold: every row would have it, as the worst is not told from the best by a test at 5%, Holm-corrected "
+            "over all pairs of rows. What was separated stands beside the scores."
+        ]
     if leaders:
         return [
             "Bold: the best, all that a test at 5%, Holm-corrected over all pairs of rows, does not tell from it, and "
