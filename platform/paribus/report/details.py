@@ -32,10 +32,10 @@ SHOWN_STEPS = 7
 """Most evaluations that the table of the score over training shows."""
 
 STARS: Mapping[Correction, str] = {
-    "holm": "* p < 0.05 after Holm's correction over {tests} tests.",
-    "benjamini_hochberg": "* q < 0.05 (Benjamini and Hochberg, over {tests} tests): on average 5% of all * are false.",
+    "holm": "*: p < 0.05 after Holm's correction over {tests} tests.",
+    "benjamini_hochberg": "*: q < 0.05 (Benjamini and Hochberg over {tests} tests); on average 5% or fewer are false.",
 }
-"""What a star in the table of effects says."""
+"""What a star in the table of effects says, and in the sentences that it gives."""
 
 WORST = "Worst score: the worst of any run of the study, the evaluation before training included."
 
@@ -69,6 +69,12 @@ def effects(analysis: Analysis) -> dict[tuple[str, str], Effect | None]:
     return {(arm, m.key): e for (arm, m), e in zip(keys, found, strict=True)}
 
 
+def stars(analysis: Analysis, found: Mapping[tuple[str, str], Effect | None]) -> str:
+    """Return what a star says: the correction over all :func:`effects` that are tested."""
+    tested = sum(e is not None and e.p_adjusted is not None for e in found.values())
+    return STARS[analysis.plan.symptom_correction].format(tests=tested)
+
+
 def effect_measures(analysis: Analysis) -> tuple[Measure, ...]:
     """Return the columns of the table of effects."""
     return (*symptom_measures(), analysis.costs["generated"])
@@ -86,12 +92,11 @@ def effects_table(analysis: Analysis) -> Table | None:
         expected = finished(analysis, single.arm)
         cells = [effect_cell(found[single.arm, m.key], expected, verdict=True) for m in measures]
         body.append(TableRow(label=single.name, cells=tuple(cells)))
-    tested = sum(e is not None and e.p_adjusted is not None for e in found.values())
     how = "paired by seed" if analysis.plan.paired else "seeds not paired (Welch)"
     notes = [f"Difference to `{analysis.label(analysis.plan.base)}`, {how}. {_late_note()}"]
-    if tested:
+    if any(e is not None and e.p_adjusted is not None for e in found.values()):
         notes += [
-            f"separated: the 95% interval leaves out 0. {STARS[analysis.plan.symptom_correction].format(tests=tested)}",
+            f"separated: the 95% interval leaves out 0. {stars(analysis, found)}",
             "not separated: in brackets about how many seeds an arm would show a difference of this size with 80% "
             f"power at two-sided 5%, by the spread seen here, up to {CAP}; rough, as this spread is that of few seeds.",
         ]

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from markupsafe import Markup, escape
 from paribus.report.figures import Json, forest_figure, legend, panel_figure
 from paribus.report.model import Figure, ReportModel, Table
 
+_TRICK = re.compile(r"(?<!\S)([+-] \S+)")
 _INTERVAL = re.compile(r"(\[[^\[\]]*\]|± [0-9.]+|\(n=[0-9]+\))")
 
 
@@ -68,12 +70,24 @@ def _packed(script: str) -> str:
     return base64.b64encode(gzip.compress(script.encode(), compresslevel=9, mtime=0)).decode()
 
 
-def names(text: str) -> Markup:
+def names(text: str, plain: Callable[[str], Markup] = escape) -> Markup:
     """Return the text as HTML with backquoted names as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
-        return escape(text)
-    marked = (Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
+        return plain(text)
+    marked = (Markup("<code>{}</code>").format(_whole(p)) if i % 2 else plain(p) for i, p in enumerate(parts))
+    return Markup("").join(marked)
+
+
+def label(text: str) -> Markup:
+    """Return the label of a row as HTML, which breaks between its tricks and not within one."""
+    return names(text, _whole)
+
+
+def _whole(text: str) -> Markup:
+    """Return the text as HTML that does not break between a sign and its trick."""
+    parts = _TRICK.split(text)
+    marked = (Markup('<span class="part">{}</span>').format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
     return Markup("").join(marked)
 
 
@@ -87,7 +101,7 @@ def value(text: str) -> Markup:
 def dressed(environment: Environment) -> Environment:
     """Return the environment with what the templates of tables and figures ask for."""
     environment.globals |= {"noted": _noted}
-    environment.filters |= {"names": names, "value": value, "kind": _kind}
+    environment.filters |= {"names": names, "label": label, "value": value, "kind": _kind}
     return environment
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from paribus.report.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.design_effects import TestedDesign, tested_designs
-from paribus.report.details import Single, effect_measures, effects, singles
+from paribus.report.details import Single, effect_measures, effects, singles, stars
 from paribus.report.looks import where
 from paribus.report.measures import Measure, start_measure
 from paribus.report.text import decimals_for, interval_text, needed_text, number, p_text, precision
@@ -39,6 +39,8 @@ def words(analysis: Analysis) -> list[str]:
     """Return one item for each single change, with the symptoms that it moved, and for each effect of several rows."""
     found = effects(analysis)
     changes = [_one_change(analysis, single, found) for single in singles(analysis)]
+    if any("*" in text for text in changes):
+        changes.append(f"Marked {stars(analysis, found)}")
     return [*changes, *(text for design in tested_designs(analysis) for text in _design_words(analysis, design))]
 
 

@@ -22,6 +22,7 @@ HALF_WIDTH = (
     "±: half the length of the 95% Student t interval over training seeds, never a standard deviation; rounded to one "
     "significant digit of the standard error."
 )
+CELLS = "How do the cells compare with the base? Effects of tricks: see the next table but one."
 FEW = "Below 3 seeds the values of the seeds are printed, without interval, test or bold: ranking not supported."
 
 
@@ -247,7 +248,8 @@ def _question(kind: str) -> str:
         "add_one": "What does each trick do to the base by itself?",
         "leave_one_out": "What does the full recipe lose without each trick?",
         "pairs": "What does each trick do alone, and each two of them together?",
-        "fractional": "How do the cells compare with the base? Effects of tricks: see the next table but one.",
+        "factorial": CELLS,
+        "fractional": CELLS,
         "one_at_a_time": "What does each value do to the base by itself?",
         "search": "What do the tricks do when base and trick each have their best setting? Fresh seeds only.",
     }.get(kind, "How do the levels compare with the first row?")

@@ -396,7 +396,8 @@ def test_symptoms_may_be_corrected_for_a_share_of_false_marks() -> None:
     marks = [{(r.label, i) for r in table(m, "effects").rows for i, c in enumerate(r.cells) if c.note == "separated*"}
              for m in (strict, loose)]  # fmt: skip
     assert marks[0] < marks[1]
-    assert any("q < 0.05 (Benjamini and Hochberg, over 24 tests)" in n for n in table(loose, "effects").notes)
+    assert any("*: q < 0.05 (Benjamini and Hochberg over 24 tests)" in n for n in table(loose, "effects").notes)
+    assert any(word.startswith("Marked *: q < 0.05") for word in loose.words)
     assert "what each change moves: Benjamini and Hochberg" in loose.provenance["correction"]
     assert [t for t in loose.tables if t.key != "effects"] == [t for t in strict.tables if t.key != "effects"]
 
