@@ -119,7 +119,8 @@ def coverage(shared: Studies, own: Studies) -> dict[str, float]:
         hit[f"difference in a symptom ({name})"] = np.abs(value) <= t_half(found.seeds)
         hit[f"difference in the score ({name}, {WIDENED})"] = np.abs(value) <= floored(found)
         population = value + data.truth[:, 1] - data.truth[:, 0]
-        hit[f"difference on other problems ({name})"] = np.abs(population) <= t_half(over_problems(found))
+        wider = np.maximum(t_half(over_problems(found)), floored(found))
+        hit[f"difference on other problems ({name})"] = np.abs(population) <= wider
         weights = both_ends_weights(["a", "b"])["a"]  # four cells, as in Shapley values and the check of the sums
         order: list[frozenset[str]] = [frozenset(), frozenset("a"), frozenset("b"), frozenset("ab")]
         value, found = contrast(data, {order.index(c): w for c, w in weights.items()}, paired=paired)

@@ -156,7 +156,8 @@ def _on_other_problems(analysis: Analysis, arm: str, effect: Effect) -> Cell:
     e, se = effect.estimate, math.sqrt(float(both.variance))
     if not se:
         return NOT_APPLICABLE
-    half = float(special.stdtrit(float(both.df), (1 + e.level) / 2)) * se
+    # what holds for more problems than these is not known better than what holds for these
+    half = max(float(special.stdtrit(float(both.df), (1 + e.level) / 2)) * se, e.half_width or 0.0)
     found = replace(e, se=se, sd=se, low=e.value - half, high=e.value + half)
     ends = stored(found.low), stored(found.high)
     return Cell(text=interval_text(found, signed=True), value=stored(e.value), low=ends[0], high=ends[1], n=e.n)
