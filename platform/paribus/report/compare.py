@@ -9,7 +9,7 @@ from paribus.errors import ParibusError
 from paribus.recipe.recipe import difference
 from paribus.report.analysis import MIN_SEEDS, Analysis, Effect, corrected
 from paribus.report.data import StudyData
-from paribus.report.exact import UNPAIRED, permutation_cell, permutation_note
+from paribus.report.exact import UNPAIRED, permutation_cell, permutation_note, testable
 from paribus.report.model import Cell, Column, ReportModel, Table, TableRow, stored
 from paribus.report.provenance import provenance
 from paribus.report.tables import INTERVALS, score_cell
@@ -140,18 +140,19 @@ def _too_few(a: Analysis, b: Analysis, pair: Pair) -> str:
 
 
 def _results(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
+    tested = [p for p in pairs if p.effect is not None]
+    counts = [(len(first), len(second)) for first, second in (_scores(a, b, p) for p in tested)]
+    exact = any(testable(*each) for each in counts)
     columns = (
         Column(key="recipe", label="recipe"),
         Column(key="first", label=a.plan.study, unit=a.score.unit, note=a.score.note),
         Column(key="second", label=b.plan.study, unit=b.score.unit, note=b.score.note),
         Column(key="difference", label="difference", unit=a.score.unit, note="second less first; Welch's t, unpaired"),
         Column(key="p", label="p (Holm)", note="over the differences of this table"),
-        Column(key="exact_p", label="exact p", note=UNPAIRED),
+        *([Column(key="exact_p", label="exact p", note=UNPAIRED)] if exact else []),
         Column(key="tested", label="tested?"),
     )
-    rows = tuple(TableRow(label=_label(pair), cells=_cells(a, b, pair)) for pair in pairs)
-    tested = [p for p in pairs if p.effect is not None]
-    few = dict.fromkeys(note for p in tested for note in permutation_note(*map(len, _scores(a, b, p))))
+    rows = tuple(TableRow(label=_label(pair), cells=_cells(a, b, pair, exact)) for pair in pairs)
     return Table(
         key="results",
         title=f"Results: {a.score.label}",
@@ -161,25 +162,26 @@ def _results(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
         rows=rows,
         notes=(
             *([INTERVALS] if any(c.low is not None for r in rows for c in r.cells) else []),
-            *few,
+            *dict.fromkeys(note for each in counts for note in permutation_note(*each)),
             *(["A difference can come from anything that differs between the studies: see below."] if tested else []),
         ),
         main=True,
     )
 
 
-def _cells(a: Analysis, b: Analysis, pair: Pair) -> tuple[Cell, ...]:
+def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...]:
     alone = pair.first is None or pair.second is None
     recipe = f"only in {(a if pair.first else b).plan.study}" if alone else "same" if pair.same else "differs"
     effect = pair.effect
     p = effect.p_adjusted if effect else None
+    by_splits = permutation_cell(*_scores(a, b, pair), a.share) if effect else NOT_APPLICABLE
     return (
         Cell(text=recipe),
         score_cell(a, pair.first.key) if pair.first else NOT_APPLICABLE,
         score_cell(b, pair.second.key) if pair.second else NOT_APPLICABLE,
         effect_cell(effect, effect.estimate.n) if effect else NOT_APPLICABLE,
         Cell(text=p_text(p), value=stored(p)) if p is not None else NOT_APPLICABLE,
-        permutation_cell(*_scores(a, b, pair), a.share) if effect else NOT_APPLICABLE,
+        *([by_splits] if exact else []),
         NOT_APPLICABLE if alone else Cell(text=(pair.reason and f"no: {pair.reason}") or "yes"),
     )
 
