@@ -24,7 +24,7 @@ quickstart: $(STAMP) ## run the quickstart study on two CPU cores and print its 
 
 # one file's tests in one process: they share what is expensive to make
 test: $(STAMP) ## the ordinary test suite, two files at a time; JOBS=N
-	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile
 
 lint: $(STAMP) ## style, types, layers
 	$(BIN)/ruff check .
