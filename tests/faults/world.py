@@ -34,7 +34,7 @@ LEASE_S = 2.0
 
 DATABASES = ("SQLite", "PostgreSQL")
 _FORK = multiprocessing.get_context("fork")
-_PATIENCE_S = 1200.0
+_PATIENCE_S = 3600.0
 
 
 class Skipped(Exception):
@@ -181,6 +181,8 @@ def _begin(parent: int, function: Callable[..., Any], arguments: tuple[Any, ...]
 def ended(child: multiprocessing.process.BaseProcess) -> None:
     """Wait for the good end of a process."""
     child.join(_PATIENCE_S)
+    if child.is_alive():
+        raise AssertionError("a process that nothing was done to does not come to its end")
     if child.exitcode != 0:
         raise AssertionError(f"a process that nothing was done to ended with {child.exitcode}")
 
