@@ -22,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP) ## run the quickstart study on two CPU cores and print its report
 	$(BIN)/paribus run ablations/studies/quickstart.yaml
 
-test: $(STAMP) ## the ordinary test suite
-	$(BIN)/python -m pytest
+# one file's tests in one process: they share what is expensive to make
+test: $(STAMP) ## the ordinary test suite, two files at a time; JOBS=N
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile
 
 lint: $(STAMP) ## style, types, layers
 	$(BIN)/ruff check .

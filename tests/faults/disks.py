@@ -9,12 +9,11 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from faults import judge
 from faults.judge import Verdict
 from faults.sessions import work
-from faults.world import Skipped, World, ended, lines, process
+from faults.world import Lines, Skipped, World, ended, process
 from paribus.errors import ParibusError
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -29,7 +28,7 @@ FULL = "filling"
 
 def disks(world: World) -> Verdict:
     """No run is tried in vain, the user reads what to do, and when it is done everything comes to its end."""
-    told, wrong, seen = lines(), list[str](), list[str]()
+    told, wrong, seen = Lines(), list[str](), list[str]()
     with mounted(world.home):
         for number in range(world.number(24, len(KINDS))):
             kind = KINDS[number % len(KINDS)]
@@ -40,7 +39,7 @@ def disks(world: World) -> Verdict:
                 remount(world.home, "ro")
             with process(attempt, world.home, plan, told) as session:
                 ended(session)
-            seen.append(told.get())
+            seen += told.new()
             wrong += [f"{kind}: {what}" for what in after(world, plan, kind, seen[-1])]
         s = world.snapshot()
         return judge.judge(
@@ -72,7 +71,7 @@ def remount(folder: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
 
 
-def attempt(home: Path, plan: Plan, told: Any) -> None:
+def attempt(home: Path, plan: Plan, told: Lines) -> None:
     """Bring a study to its end, as far as the disk allows; tell how that ended."""
     try:
         work(home, plan, SLOTS)

@@ -13,7 +13,7 @@ from typing import Any
 from faults import judge
 from faults.judge import Verdict
 from faults.sessions import work
-from faults.world import World, ended, kill, lines, process, until
+from faults.world import Lines, World, ended, kill, process, until
 from paribus.engines.process import Identity
 from paribus.errors import LostLease, RunFolderError
 from paribus.store.database import Unreachable
@@ -92,10 +92,19 @@ def servers(world: World) -> Verdict:
 
 def written(world: World, wanted: int, *, server: bool) -> Verdict:
     """Kill writers, or the server under them; all that was acknowledged must be there."""
-    told, times, first = lines(), list[float](), 0
+    told, times, first, acknowledged = Lines(), list[float](), 0, set[tuple[str, str]]()
     world.store().close()
+
+    def heard() -> bool:
+        before = len(acknowledged)
+        acknowledged.update(told.new())
+        return len(acknowledged) > before
+
     while len(times) < wanted:
+        heard()
         with process(write, world.home, told, first) as writer:
+            if server or world.random.random() < 0.5:  # else it may die before it has begun
+                until(heard)
             time.sleep(world.random.uniform(0.01, 0.4))
             times.append(time.time())
             if server and world.server is not None:
@@ -104,9 +113,7 @@ def written(world: World, wanted: int, *, server: bool) -> Verdict:
                 time.sleep(0.3)
             assert writer.exitcode is None, "the writer ended by itself"
         first += 10_000
-    acknowledged = set[tuple[str, str]]()
-    while not told.empty():
-        acknowledged.add(tuple(told.get()))
+    heard()
     finish_all(world)
     s = world.snapshot(folders=False)
     there = {("submit", x.name) for x in s.studies} | {("result", json.loads(r.payload)["name"]) for r in s.results}
@@ -117,7 +124,7 @@ def written(world: World, wanted: int, *, server: bool) -> Verdict:
     return replace(verdict, lost=verdict.lost + len(acknowledged - there))
 
 
-def write(home: Path, told: Any, first: int) -> None:
+def write(home: Path, told: Lines, first: int) -> None:
     """Submit a study, tell it, take its runs, record their results, tell them; without end."""
     while True:
         # a server that is away for longer than a call tries is told to the caller, who comes again later
@@ -129,7 +136,7 @@ def write(home: Path, told: Any, first: int) -> None:
                 finish_study(store, study, told)
 
 
-def finish_study(store: Store, study: Any, told: Any = None) -> None:
+def finish_study(store: Store, study: Any, told: Lines | None = None) -> None:
     """Take all runs of a study that can be had, and record a result for each."""
     while (claim := store.claim(study.id, engine="test", worker=str(os.getpid()))) is not None:
         with suppress(LostLease):  # a start whose commit was not known, tried again

@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from faults import budgets, clocks, clusters, disks, kills, orphans, outages, paused, points, poison, races, soak
 from faults.judge import Verdict
 from faults.page import Page, Row, table
-from faults.world import DATABASES, Skipped, World, hasten, lines, process, server_version, stop_server, world
+from faults.world import DATABASES, Lines, Skipped, World, hasten, process, server_version, stop_server, world
 from paribus.testing.fake_runner import install
 
 
@@ -78,12 +77,12 @@ def inject(fault: Fault, place: str, chosen: argparse.Namespace) -> Verdict:
         return Verdict(trials=0, faults=0, wrong=(f"{type(error).__name__}: {error}",))
 
 
-def lane(chosen: argparse.Namespace, places: Sequence[str], rows: Any) -> None:
+def lane(chosen: argparse.Namespace, places: Sequence[str], rows: Lines) -> None:
     """Inject what was chosen, one place after the other; tell at once what broke a promise and how to see it again."""
     for place in places:
         faults = [f for f in FAULTS if place in f.places and (not chosen.faults or f.name in chosen.faults)]
         if place == "PostgreSQL" and faults:
-            rows.put((None, server_version()))
+            rows.put(server_version())
         for fault in faults:
             begun = time.monotonic()
             try:
@@ -104,21 +103,19 @@ def lane(chosen: argparse.Namespace, places: Sequence[str], rows: Any) -> None:
 
 def run(chosen: argparse.Namespace) -> list[Row]:
     """Work in all lanes at once; return the rows in order."""
-    told, found = lines(), list[Row]()
+    told, found = Lines(), list[Row]()
     page = Page(tuple((f.title, place) for f in FAULTS for place in f.places))
     with ExitStack() as stack:
         wanted = [[place for place in places if chosen.place in (None, place)] for places in LANES]
         lanes = [stack.enter_context(process(lane, chosen, places, told)) for places in wanted if places]
-        while any(child.is_alive() for child in lanes) or not told.empty():
-            if told.empty():
-                time.sleep(0.1)
-                continue
-            what = told.get()
-            if isinstance(what, Row):
-                found.append(what)
-            else:
-                page.server = what[1]
-            if chosen.page:  # as far as it has come: this takes long
+        alive = True
+        while alive:
+            time.sleep(0.1)
+            alive = any(child.is_alive() for child in lanes)
+            news = told.new()
+            found += [what for what in news if isinstance(what, Row)]
+            page.server = next((what for what in news if isinstance(what, str)), page.server)
+            if chosen.page and news:  # as far as it has come: this takes long
                 page.write(found)
         if any(child.exitcode != 0 for child in lanes):
             sys.exit("the faults could not be injected")

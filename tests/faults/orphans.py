@@ -31,12 +31,9 @@ def orphans(world: World) -> Verdict:
     world.store().close()
     for number in range(kills):
         victim = VICTIMS[number % len(VICTIMS)]
-        plan = small_plan(f"orphans{number}", arms=2, seeds=1, steps=6 + number)
+        plan = small_plan(f"orphans{number}", arms=2, seeds=1, steps=12 + number)
         with process(work, world.home, plan, 1) as session, Reader.look(world.home) as reader:
-            folder = until(lambda: with_orphans(reader, world.home))
-            here = read_json(folder.attempt)
-            pids = {k: Identity.read(here[k]).pid for k in ("runner", "supervisor")}
-            pids["server"] = parent_of(pids["supervisor"])
+            folder, pids = until(lambda: with_orphans(reader, world.home))
             pids["scheduler"] = session.pid or 0
             time.sleep(world.random.uniform(0.0, 0.2))
             began = time.monotonic()
@@ -62,13 +59,16 @@ def orphans(world: World) -> Verdict:
     )  # fmt: skip
 
 
-def with_orphans(reader: Reader, home: Path) -> RunFolder | None:
-    """Return the folder of a live attempt that has left its processes."""
+def with_orphans(reader: Reader, home: Path) -> tuple[RunFolder, dict[str, int]] | None:
+    """Return the folder of a live attempt that has left its processes, and the processes above them."""
     for attempt in reader.live_attempts():
         folder = RunFolder.of(home, attempt.fingerprint, attempt.token)
-        with suppress(RunFolderError):
-            if len(left(folder)) == LEFT and read_json(folder.attempt):
-                return folder
+        with suppress(RunFolderError, KeyError, OSError):  # not begun, or over
+            here = read_json(folder.attempt)
+            pids = {k: Identity.read(here[k]).pid for k in ("runner", "supervisor")}
+            pids["server"] = parent_of(pids["supervisor"])
+            if len(left(folder)) == LEFT:
+                return folder, pids
     return None
 
 

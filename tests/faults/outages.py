@@ -15,7 +15,7 @@ from faults import judge
 from faults.judge import Verdict
 from faults.sessions import HastyEngine, work
 from faults.warm import PATIENCE
-from faults.world import LEASE_S, World, ended, hasten, lines, process
+from faults.world import LEASE_S, Lines, World, ended, hasten, process, until
 from paribus.errors import RunFolderError
 from paribus.store.database import Unreachable
 from paribus.store.snapshot import Snapshot
@@ -41,10 +41,10 @@ def outages(world: World) -> Verdict:
     assert world.server is not None
     world.orders(json.dumps({"step_s": 0.15}))
     world.store().close()
-    mode, told = multiprocessing.get_context("fork").Value("i", PASS), lines()
+    mode, told = multiprocessing.get_context("fork").Value("i", PASS), Lines()
     direct = os.environ[DATABASE_URL]
     with process(relay, world.server.url.query["host"], mode, told):
-        behind = world.server.url.set(database=world.database, host="127.0.0.1", port=told.get(), query={})
+        behind = world.server.url.set(database=world.database, host="127.0.0.1", port=until(told.new)[0], query={})
         while len(made) < wanted:
             rounds += 1
             plan = small_plan(f"outages{rounds}", arms=6, seeds=2 if world.short else 4, steps=40 + rounds)
@@ -109,7 +109,7 @@ def late_lines(s: Snapshot, world: World) -> list[str]:
 # ---- the relay ---------------------------------------------------------------------------------------
 
 
-def relay(folder: str, mode: Any, told: Any) -> None:
+def relay(folder: str, mode: Any, told: Lines) -> None:
     """Pass bytes on between a TCP port, which is told, and the socket of the server, as the mode says."""
     asyncio.run(Relay(f"{folder}/.s.PGSQL.5432", mode).serve(told))
 
@@ -127,7 +127,7 @@ class Relay:
         self._mode = mode
         self._open = set[asyncio.StreamWriter]()
 
-    async def serve(self, told: Any) -> None:
+    async def serve(self, told: Lines) -> None:
         """Tell the port, then do what the mode says, without end."""
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]

@@ -24,6 +24,8 @@ from paribus.track.folder import RunFolder, read_json
 
 SLOTS = 16
 LEASES = (0.5, 3.0)
+SURVIVAL_S = 30.0
+"""Seconds after the last session until no zombie may be there any more."""
 
 
 @dataclass
@@ -57,6 +59,10 @@ def zombies(world: World) -> Verdict:
                 if len(all_of_them) < wanted:
                     all_of_them += pause(world, reader, {(p.run, p.token) for p in all_of_them})
             ended(session)
+    end = time.monotonic() + SURVIVAL_S
+    while not all(p.gone for p in all_of_them) and time.monotonic() < end:
+        wake(all_of_them)
+        time.sleep(0.02)
     s = world.snapshot()
     lost = [p for p in all_of_them if was_lost(s, p)]
     refused, wrong = late(s, notes)

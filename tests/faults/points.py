@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from faults import judge
 from faults.judge import Verdict
 from faults.sessions import work
-from faults.world import World, ended, lines, process
+from faults.world import Lines, World, ended, process
 from paribus.engines.inline import InlineEngine
 from paribus.recipe.recipe import fingerprint_of
 from paribus.schedule import scheduler, session, supervisor
@@ -95,10 +95,10 @@ def crashes(world: World) -> Verdict:
     """Whatever the process was doing: another one goes on, and everything that was acknowledged is there."""
     world.orders(json.dumps({"rules": RULES}))
     world.store().close()
-    told, wrong = lines(), list[str]()
+    told, wrong = Lines(), list[str]()
     with process(life, world.home, 0, 0, told) as whole:
         ended(whole)
-    drained(told)
+    told.new()
     names = json.loads(world.home.with_name("points").read_text())
     stride = 1 if not world.short else max(1, len(names) // 12)
     chosen = range(1 + world.random.randrange(stride), len(names) + 1, stride)
@@ -107,21 +107,13 @@ def crashes(world: World) -> Verdict:
         with process(life, world.home, last, last, told) as victim:
             victim.join()
             died += victim.exitcode == -signal.SIGKILL
-        wrong += after(world, last, names[last - 1], drained(told))
+        wrong += after(world, last, names[last - 1], told.new())
     s = world.snapshot()
     return judge.judge(
         s, trials=len(chosen), faults=died, home=world.home, expected=(RunState.SUCCEEDED, RunState.CANCELLED),
         wrong=[*wrong, *judge.broken_records(s, world.home)],
         note=f"trials: points, of {len(names)} that were found",
     )  # fmt: skip
-
-
-def drained(told: Any) -> list[tuple[str, str]]:
-    """Return all that was told."""
-    found = []
-    while not told.empty():
-        found.append(told.get())
-    return found
 
 
 def after(world: World, number: int, name: str, told: list[tuple[str, str]]) -> list[str]:
@@ -161,7 +153,7 @@ def own(plan: Plan) -> Plan:
     return replace(plan, runs=runs)
 
 
-def life(home: Path, number: int, last: int, told: Any) -> None:
+def life(home: Path, number: int, last: int, told: Lines) -> None:
     """Do all that can be done with runs: claim, submit, start, renew, finish, release, fail, cancel, try again."""
     direct, whole = plans(number)
     points = Points(last)

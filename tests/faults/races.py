@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import sqlalchemy as sa
 from faults import judge
 from faults.judge import Verdict
 from faults.kills import finish_all
-from faults.world import World, barrier, ended, lines, process
+from faults.world import Lines, World, barrier, ended, process
 from paribus.errors import LostLease
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -24,7 +23,8 @@ from paribus.testing.plans import small_plan
 
 STARTS = 32
 TOGETHER = 50
-JITTER_S = 0.004
+NUDGE = 1.3
+"""By how much a finish comes later after it has won, and sooner after it has lost."""
 MIGRATED = "migrated"
 
 
@@ -45,13 +45,11 @@ def starts(world: World) -> Verdict:
     for name in ("command", "script", "config"):
         import_module(f"alembic.{name}")  # once, and not in each of them: this is about what they do to the database
     trials = world.number(5, 1) if world.server is None else 1
-    told, wrong = lines(), list[str]()
+    told, wrong = Lines(), list[str]()
     for trial in range(trials):
         home = world.home / str(trial)
         at_once([start] * STARTS, home, told)
-        heard = Counter[str]()
-        while not told.empty():
-            heard[told.get()] += 1
+        heard = Counter[str](told.new())
         if heard.pop(MIGRATED, 0) != 1:
             wrong.append("the tables were not made once")
         wrong += [f"{n} times: {trouble}" for trouble, n in heard.items()]
@@ -62,7 +60,7 @@ def starts(world: World) -> Verdict:
     return Verdict(trials=trials * STARTS, faults=0, lost=missing, wrong=tuple(wrong), note=note)
 
 
-def start(home: Path, told: Any, gate: Any) -> None:
+def start(home: Path, told: Lines, gate: Any) -> None:
     """Open the store, submit, claim, finish; tell who made the tables, and what went wrong."""
 
     def look(*arguments: Any) -> None:
@@ -91,12 +89,11 @@ def finish_one(store: Store, study: int) -> None:
 
 def cancellations(world: World) -> Verdict:
     """A run is finished and cancelled at the same moment: one of both happens."""
-    rounds, told = world.number(100, 2), lines()
+    rounds, told = world.number(100, 2), Lines()
     world.store().close()
     at_once([finishes, cancels], world.home, rounds, told)
     won = defaultdict[int, list[RunState]](list)
-    while not told.empty():
-        run, state = told.get()
+    for run, state in told.new():
         won[run].append(state)
     s = world.snapshot(folders=False)
     wrong = [
@@ -109,9 +106,9 @@ def cancellations(world: World) -> Verdict:
     return judge.judge(s, trials=len(s.runs), faults=0, expected=tuple(counts), wrong=wrong, note=note)
 
 
-def finishes(home: Path, rounds: int, told: Any, gate: Any) -> None:
-    """Take the runs of a study, and finish each when the gate opens."""
-    chance = random.Random(1)
+def finishes(home: Path, rounds: int, told: Lines, gate: Any) -> None:
+    """Take the runs of a study, and finish each when the gate opens, so late that it wins every second time."""
+    wait = 0.001
     with Store.open(home) as store:
         for number in range(rounds):
             study = store.add_study(small_plan(f"race{number}", arms=TOGETHER, seeds=1, steps=number + 2))
@@ -120,21 +117,21 @@ def finishes(home: Path, rounds: int, told: Any, gate: Any) -> None:
                 store.start(claim.run_id, claim.token)
             for claim in claims:
                 gate.wait()
-                time.sleep(chance.uniform(0, 2 * JITTER_S))
+                time.sleep(wait)
+                wait /= NUDGE
                 with suppress(LostLease):
                     store.finish(claim.run_id, claim.token, {"status": "succeeded"})
                     told.put((claim.run_id, RunState.SUCCEEDED))
+                    wait *= NUDGE**2
 
 
-def cancels(home: Path, rounds: int, told: Any, gate: Any) -> None:
+def cancels(home: Path, rounds: int, told: Lines, gate: Any) -> None:
     """Cancel each arm when the gate opens, and let its attempt obey at once."""
-    chance = random.Random(2)
     with Store.open(home) as store:
         for number in range(rounds):
             for arm in range(TOGETHER):
                 gate.wait()
                 run = number * TOGETHER + arm + 1
-                time.sleep(chance.uniform(0, JITTER_S))
                 store.cancel(f"race{number}", f"arm{arm}")
                 with suppress(LostLease):
                     store.cancelled(run, 1)

@@ -228,7 +228,7 @@ def test_the_inline_engine_gives_the_same_numbers(site, tmp_path):
 
 def test_one_at_a_time_and_status_meanwhile(site):
     """A second `paribus run` is refused with the process id of the first; `paribus status` works."""
-    process = site.start(step_s=0.5)
+    process = site.start(rules=[{"do": "hang", "at": 3}])
     until(site.training)
     status, output = site.run()
     assert status == 1

@@ -53,6 +53,7 @@ class LocalEngine:
         self._cores = _cores()
         self._slots = settings.slots or len(self._gpus) or self._cores
         self._jobs: dict[str, _Job] = {}
+        self._ended: dict[str, int] = {}
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._threads: int | None = None
@@ -95,29 +96,29 @@ class LocalEngine:
     def submit(self, spec: Spec, name: str) -> str:
         """Start a job; it is pending until the warm server is ready."""
         self._begin()
-        if name not in self._jobs:
+        if self.find(name) is None:
             self._jobs[name] = _Job(spec=spec, status=Status(state=JobState.PENDING))
             self._start_pending()
         return name
 
     def find(self, name: str) -> str | None:
         """Return the name, if it was submitted to this engine; jobs do not survive it."""
-        return name if name in self._jobs else None
+        return name if name in self._jobs or name in self._ended else None
 
     def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
         """Return the status of each named job."""
         self._begin()
         self._pump()
-        return {n: self._jobs[n].status if n in self._jobs else Status(state=JobState.UNKNOWN) for n in names}
+        return {name: self._status(name) for name in names}
 
     def cancel(self, name: str, grace: float) -> None:
         """Send SIGTERM, and SIGKILL when the grace is over (at the next :meth:`poll`)."""
         self._pump()
-        job = self._live().get(name)
+        job = self._jobs.get(name)
         if job is None:
             return
         if not job.sent and job.process is None:
-            job.status = Status(state=JobState.ENDED, exit_code=-signal.SIGTERM)
+            self._end(name, -signal.SIGTERM)
             return
         self._signal(name, signal.SIGTERM if grace > 0 else signal.SIGKILL)
         job.kill_at = time.monotonic() + grace
@@ -130,11 +131,11 @@ class LocalEngine:
         """Return the number of free slots; where nobody asked for slots, devices are what limits jobs."""
         self._pump()
         most = self._settings.slots or self._cores + round(len(self._gpus) / LEAST)
-        return max(0, most - len(self._live()))
+        return max(0, most - len(self._jobs))
 
     def close(self) -> None:
         """Kill all jobs and the warm server."""
-        for name in self._live():
+        for name in self._jobs:
             self._signal(name, signal.SIGKILL)
         for job in self._jobs.values():
             if job.process is not None:
@@ -157,11 +158,18 @@ class LocalEngine:
             end_kin(self._mark)
             self._groups.begin()
 
-    def _live(self) -> dict[str, _Job]:
-        return {name: job for name, job in self._jobs.items() if job.status.state is not JobState.ENDED}
+    def _status(self, name: str) -> Status:
+        if name in self._ended:
+            return Status(state=JobState.ENDED, exit_code=self._ended[name])
+        return self._jobs[name].status if name in self._jobs else Status(state=JobState.UNKNOWN)
+
+    def _end(self, name: str, exit_code: int) -> None:
+        """Keep no more of a job than what may be asked for: a study may have a hundred thousand."""
+        del self._jobs[name]
+        self._ended[name] = exit_code
 
     def _start_pending(self) -> None:
-        for name, job in self._live().items():
+        for name, job in self._jobs.items():
             if job.sent or job.process is not None:
                 continue
             self._threads = self._threads if self._channel is not None else _threads(job.spec)
@@ -244,12 +252,12 @@ class LocalEngine:
                     self._take(message)
         except EOFError:
             self._lose_server()
-        for name, job in self._live().items():
+        for name, job in list(self._jobs.items()):
             if job.process is not None:
                 job.exit_code = job.process.poll()
             if job.exit_code is not None:
                 if self._groups.remove(name):
-                    job.status = Status(state=JobState.ENDED, exit_code=job.exit_code)
+                    self._end(name, job.exit_code)
             elif job.kill_at is not None and time.monotonic() > job.kill_at:
                 self._signal(name, signal.SIGKILL)
         self._start_pending()
@@ -258,7 +266,7 @@ class LocalEngine:
         if message.get("warm") is False:
             # the runner cannot be imported ahead of time: each job then starts cold, and says itself what is wrong
             self._cold = True
-            for job in self._live().values():
+            for job in self._jobs.values():
                 job.sent = False
             self._stop_server()
         elif "exit" in message:
@@ -268,7 +276,7 @@ class LocalEngine:
 
     def _lose_server(self) -> None:
         """The server was killed, and the kernel has killed its jobs with it; the next job starts a new one."""
-        for job in self._live().values():
+        for job in self._jobs.values():
             if job.sent and job.exit_code is None:
                 job.exit_code = -signal.SIGKILL
         self._stop_server()

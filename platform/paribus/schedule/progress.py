@@ -70,13 +70,14 @@ class Display(Protocol):
 
 
 class Follower:
-    """Follows the metric lines of a study's newest attempts, each line read once."""
+    """Follows the metric lines of a study's newest attempts, each line read once; lets go what has ended."""
 
     def __init__(self, reader: Reader, study: StudyRecord) -> None:
         self._reader = reader
         self._study = study
         self._steps = {a.key: a.recipe.schedule.steps for a in study.plan.all_arms}
         self._runs: dict[tuple[str, int], _Followed] = {}
+        self._live: frozenset[tuple[str, int]] = frozenset()
         self._begun: tuple[float, int] | None = None
 
     def view_run(self, run: RunRecord) -> RunView:
@@ -104,6 +105,9 @@ class Follower:
             now: seconds on any clock that only goes forward.
         """
         live = tuple(self.view_run(r) for r in self._reader.runs_of(self._study.id, LIVE) if r.state in LIVE)
+        before, self._live = self._live, frozenset((v.run.fingerprint, v.run.token) for v in live)
+        kept = before | self._live  # what was live the last time may have written something since then
+        self._runs = {key: followed for key, followed in self._runs.items() if key in kept}
         counts: dict[RunState, int] = {}
         total = ended = 0
         for (arm, state), count in self._reader.tally(self._study.id).items():

@@ -1,17 +1,19 @@
 """Both engines of one machine pass the conformance suite; the local one survives what happens to its server."""
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paribus.engines.base import EngineSettings, JobState, Need, load_engine
+from paribus.engines.base import EngineSettings, JobState, Need, Status, load_engine
 from paribus.engines.gpus import visible_gpus
 from paribus.engines.inline import InlineEngine
 from paribus.engines.local import LocalEngine
@@ -62,6 +64,20 @@ def test_a_killed_server_ends_its_jobs_and_is_started_again(local, tmp_path):
     until(lambda: gone(pid))
     local.submit(job("exit", 5), "second")
     assert ended(local, "second").exit_code == 5
+
+
+def test_of_a_job_that_has_ended_no_more_is_kept_than_its_end(local):
+    """A study may have a hundred thousand; who submits it again, looks for it or asks is told what it was told."""
+    spec = job("exit", 5)
+    kept = weakref.ref(spec)
+    local.submit(spec, "first")
+    del spec
+    assert kept() is not None
+    assert ended(local, "first").exit_code == 5
+    gc.collect()
+    assert kept() is None
+    assert local.submit(job("exit", 6), "first") == local.find("first") == "first"
+    assert local.poll(["first"])["first"] == Status(state=JobState.ENDED, exit_code=5)
 
 
 def parent_of(pid):

@@ -101,18 +101,18 @@ def test_an_answer_that_refuses_and_a_missing_variable_are_told(server, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("command", "trouble"),
+    ("command", "seconds", "trouble"),
     [
-        (("/not/there",), "could not be started (FileNotFoundError)"),
-        ((sys.executable, "-c", "raise SystemExit(3)"), "ended with status 3"),
-        ((sys.executable, "-c", "import time; time.sleep(60)"), "took more than 0.5 s and was ended"),
+        (("/not/there",), 30.0, "could not be started (FileNotFoundError)"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), 30.0, "ended with status 3"),
+        ((sys.executable, "-c", "import time; time.sleep(60)"), 0.5, "took more than 0.5 s and was ended"),
     ],
 )
-def test_a_command_that_fails_is_told_and_ended(command, trouble):
+def test_a_command_that_fails_is_told_and_ended(command, seconds, trouble):
     """It is not waited for when it is called, and never longer than its time."""
     said = []
     begun = time.monotonic()
-    Hooks(replace(small_plan(), command=command), said.append, timeout_s=0.5).tell(NEWS)
+    Hooks(replace(small_plan(), command=command), said.append, timeout_s=seconds).tell(NEWS)
     wait()
     assert said == [f"small: the command {command[0]} {trouble}"]
     assert time.monotonic() - begun < 30

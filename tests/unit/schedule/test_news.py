@@ -1,5 +1,7 @@
 """What becomes critical while runs train is told once, shown by lamp and name, and mirrored."""
 
+import gc
+
 import pytest
 
 from paribus.cli.status import page_of
@@ -7,6 +9,7 @@ from paribus.schedule.news import News
 from paribus.store.store import Store
 from paribus.testing.plans import small_plan
 from paribus.track.folder import MetricLine, RunFolder, write_json
+from paribus.track.spool import Tail
 
 FOUND = {"detector": "truncation", "state": "critical", "evidence": "60% are cut off", "step_onset": 20}
 
@@ -45,6 +48,22 @@ def test_each_critical_finding_is_told_once(case):
     store.fail(claim.run_id, claim.token, "program", "ValueError")
     news.view(3.0)
     assert said[1:] == ["small: arm 0, seed 0: dead_update is critical: no step"]
+
+
+def test_what_has_ended_is_let_go(case):
+    """Two looks after its end nothing of an attempt is kept: a study may have a hundred thousand."""
+    store, study, claim, folder = case
+
+    def kept():
+        gc.collect()
+        return [tail for tail in gc.get_objects() if isinstance(tail, Tail) and tail.path == folder.metrics]
+
+    news = News(store, study, lambda line: None)
+    news.view(0.0)
+    assert kept()
+    store.finish(claim.run_id, claim.token, {"status": "succeeded"})
+    news.view(1.0), news.view(2.0)
+    assert not kept()
 
 
 def test_status_names_lamp_and_worst_detector(case):
