@@ -14,6 +14,7 @@ from paribus_dashboards.access import Access, Guard
 from paribus_dashboards.assets import asset
 from paribus_dashboards.home import Home, NotThere
 from paribus_dashboards.mirror import address_of
+from paribus_dashboards.shared import Shared
 from paribus_dashboards.web import home_of, pages, render
 
 
@@ -27,7 +28,8 @@ def make_app(home: Home, *, access: Access) -> FastAPI:
 
     app = FastAPI(title="Paribus", openapi_url=None, docs_url=None, redoc_url=None, lifespan=life)
     app.state.home = home
-    app.add_middleware(Guard, access=access)
+    app.add_middleware(Shared)
+    app.add_middleware(Guard, access=access)  # added last, asked first
     app.add_exception_handler(NotThere, _not_there)
     app.add_exception_handler(ParibusError, _trouble)
     app.get("/")(_start)
