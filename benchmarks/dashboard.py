@@ -66,7 +66,8 @@ SMALL = Extent(runs=QUICK, viewers=10, seconds=10.0, turns=2)
 DRAWN = """() => {
     const seen = c => { const r = c.getBoundingClientRect(); return r.height && r.bottom > 0 && r.top < innerHeight };
     const open = [...document.querySelectorAll('.chart:not([data-drawn])')].filter(seen);
-    return document.readyState === 'complete' && !open.length && performance.now();
+    const painted = performance.getEntriesByName('first-contentful-paint').length;
+    return document.readyState === 'complete' && painted && !open.length && performance.now();
 }"""
 """Milliseconds since the navigation began, once every chart in view is drawn."""
 
