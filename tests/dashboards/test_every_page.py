@@ -49,6 +49,7 @@ NEXT = """() => {
 def test_a_page_is_whole(look, accessible, picture, name, scheme):
     """It has a heading and landmarks, all its charts are drawn, and nothing of it is hard to see or to reach."""
     page = look.open(PAGES[name])
+    page.wait_for_function("() => !document.querySelector('[data-again]')")  # what is made meanwhile is polled for
     picture(page, name if scheme == "light" else f"{name}-dark", keep=scheme == "light" or name == "board")
     page.wait_for_function(NEXT)
     assert page.evaluate(FAULTS) == []
