@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-FRESH_S = 1.0
-"""Seconds for which an answer is given again, or as long as it took to make, if that is more."""
+KEEP_S = 1.0
+"""Seconds for which an answer is given again; as long as it took to make, if that is more than a second."""
 
 Key = tuple[str, bytes, bytes]
 """Method, path and query string: all that an answer depends on, beside the home folder."""
@@ -31,11 +31,13 @@ class Shared:
 
     Args:
         app: makes the answers; they must not depend on who asks.
+        keep_s: as :data:`KEEP_S`; 0 keeps nothing once it is told.
         clock: seconds that only go forward.
     """
 
-    def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: ASGIApp, *, keep_s: float = KEEP_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
+        self._keep_s = keep_s
         self._clock = clock
         self._making: dict[Key, asyncio.Task[Answer]] = {}
         self._made: dict[Key, Answer] = {}
@@ -85,6 +87,8 @@ class Shared:
         finally:
             del self._making[key]
         now = self._clock()
-        answer = Answer(start["status"], list(start["headers"]), b"".join(parts), now + max(FRESH_S, now - begun))
+        answer = Answer(
+            start["status"], list(start["headers"]), b"".join(parts), now + self._keep_s * max(1.0, now - begun)
+        )
         self._made[key] = answer
         return answer
