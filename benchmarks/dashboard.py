@@ -306,12 +306,12 @@ def show_viewers(found: Sequence[Answer], bare: Sequence[Answer]) -> int:
 
 
 def show_pages(
-    browser: Browser, served: tuple[str, int], pages: Sequence[str], turns: int
+    browser: Browser, served: tuple[str, int], pages: Sequence[str], turns: int, begun: float
 ) -> tuple[Recorded, float, float]:
     """Print what pages take, in turns with the same bytes looked up; return what was loaded, first paint, slowest."""
     (origin, process), asked, first = served, set[str](), {}
     for path in pages:
-        before = cpu_s(process)
+        before = begun if path == pages[0] else cpu_s(process)  # who looked for the pages has seen the board
         open_page(browser, origin + path, asked)
         first[path] = cpu_s(process) - before
         wanted = read_page(urlopen(origin + path).read())
@@ -353,8 +353,9 @@ def measure(home: Path, plan: Plan, extent: Extent) -> tuple[tuple[float, float,
     with dashboard(home) as (origin, process), sync_playwright() as playwright:
         print(f"server, before the first page: {memory_mb(process):.0f} MB")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        begun = cpu_s(process)
         pages = pages_of(browser, origin, plan.study)
-        recorded, painted, slowest = show_pages(browser, (origin, process), pages, extent.turns)
+        recorded, painted, slowest = show_pages(browser, (origin, process), pages, extent.turns, begun)
         zoomed = [z for p in pages if (z := show_zooms(browser, origin, p, extent))]
         browser.close()
         with going_on(home, plan, extent.runs):
