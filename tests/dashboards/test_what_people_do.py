@@ -7,7 +7,8 @@ from playwright.sync_api import expect
 
 BOARD = "/study/made-up"
 CHART = ".chart[data-zoom]"
-RANGE = "() => document.querySelector('.chart[data-zoom]').layout.xaxis.range.map(Math.round)"
+RANGE = "() => document.querySelector('.chart[data-zoom]').layout.xaxis.range"
+ZOOMED = re.compile(r"[?&]first=([\d.]+)&last=([\d.]+)")
 POINTS = "() => document.querySelector('.chart[data-zoom]').data.reduce((n, t) => n + t.x.length, 0)"
 
 
@@ -18,13 +19,12 @@ def zoom(look):
     page.wait_for_selector(f"{CHART}[data-drawn]")
     box = page.locator(f"{CHART} .nsewdrag").first.bounding_box()
     middle = box["y"] + box["height"] / 2
-    with page.expect_response(re.compile(r"[?&]first=\d+&last=\d+")):
+    with page.expect_response(ZOOMED):
         page.mouse.move(box["x"] + box["width"] / 3, middle)
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] * 2 / 3, middle, steps=4)
         page.mouse.up()
-    page.wait_for_function("() => /first=\\d+&last=\\d+/.test(location.search)")
-    first, last = map(int, re.search(r"first=(\d+)&last=(\d+)", look.query()).groups())
+    first, last = map(float, ZOOMED.search(look.query()).groups())
     assert 0 < first < last < 80
     assert page.evaluate(RANGE) == pytest.approx([first, last], abs=1)
     return first, last
