@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines screenshots health-runs clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines dashboards benchmark-dashboard benchmark-dashboard-quick screenshots health-runs clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -125,6 +125,23 @@ engines: $(STAMP) ## the engines on real clusters made on this machine; installs
 	  || echo "Slurm is missing, and its tests are skipped: apt-get install $(SLURM)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest tests/clusters -rs
+
+# the browser is Debian's: Playwright's own comes from a server that is no package registry
+BROWSER := $(VENV)/.browser
+$(BROWSER): $(STAMP) tests/dashboards/requirements.txt
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q --no-install-recommends chromium; } \
+	  || echo "Chromium is missing, and the tests with it are skipped: apt-get install chromium"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement tests/dashboards/requirements.txt
+	@touch $@
+
+dashboards: $(BROWSER) ## every page of the dashboard in Chromium, also as an offline file; PICTURES=docs/images keeps pictures
+	$(BIN)/python -m pytest tests/dashboards -rs $(if $(PICTURES),--pictures $(PICTURES))
+
+benchmark-dashboard: $(BROWSER) ## the dashboard of 1,000 runs x 10,000 steps: pages, zoom, 50 viewers, memory; needs 3 GB of disk
+	$(BIN)/python benchmarks/dashboard.py
+
+benchmark-dashboard-quick: $(BROWSER) ## the same with 100 runs x 2,000 steps and 10 viewers, in a minute
+	$(BIN)/python benchmarks/dashboard.py --quick
 
 clean: ## remove what the targets made, but not your runs
 	rm -rf $(VENV) $(TRL) $(PEERS) $(DOCTORS) $(CONFORMANCE) dist build .pytest_cache .mypy_cache .ruff_cache

@@ -116,17 +116,37 @@ class Costs:
     points: list[int]
 
 
-def fill(home: Path, plan: Plan, size: Size) -> Costs:
-    """Make a store and the folders of all runs, and measure the writing."""
+def fill(
+    home: Path,
+    plan: Plan,
+    size: Size,
+    *,
+    leave: int = 0,
+    also: Callable[[RunFolder, list[MetricLine]], None] | None = None,
+) -> Costs:
+    """Make a store and the folders of all runs but some at the end, and measure the writing.
+
+    Args:
+        home: folder that does not exist yet.
+        plan: its runs.
+        size: how many of them are written line by line.
+        leave: runs that nobody claims.
+        also: writes more of a run that was written line by line.
+    """
     costs = Costs(append=[], packing=[], lines=[], series=[], points=[])
     made: list[RunFolder] = []
     with Store.open(home) as store:
         study = store.add_study(plan)
-        while (claim := store.claim(study.id, engine="none", worker="benchmark")) is not None:
+        for _ in plan.runs[: len(plan.runs) - leave]:
+            claim = store.claim(study.id, engine="none", worker="benchmark")
+            assert claim is not None
             store.start(claim.run_id, claim.token)
             folder = RunFolder.of(home, claim.fingerprint, claim.token)
             if len(made) < size.courses:
-                write(folder, *course(plan, size, len(made)), costs)
+                lines, evaluations = course(plan, size, len(made))
+                write(folder, lines, evaluations, costs)
+                if also:
+                    also(folder, lines)
                 made.append(folder)
             else:
                 arm, seed = int(claim.arm.removeprefix("arm")), claim.seed

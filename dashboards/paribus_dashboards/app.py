@@ -14,11 +14,18 @@ from paribus_dashboards.access import Access, Guard
 from paribus_dashboards.assets import asset
 from paribus_dashboards.home import Home, NotThere
 from paribus_dashboards.mirror import address_of
+from paribus_dashboards.shared import KEEP_S, Shared
 from paribus_dashboards.web import home_of, pages, render
 
 
-def make_app(home: Home, *, access: Access) -> FastAPI:
-    """Return the application that shows a home folder to those whom ``access`` admits."""
+def make_app(home: Home, *, access: Access, keep_s: float = KEEP_S) -> FastAPI:
+    """Return the application that shows a home folder to those whom ``access`` admits.
+
+    Args:
+        home: what is shown.
+        access: who may look.
+        keep_s: seconds for which an answer is given again (:class:`~paribus_dashboards.shared.Shared`).
+    """
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -27,7 +34,8 @@ def make_app(home: Home, *, access: Access) -> FastAPI:
 
     app = FastAPI(title="Paribus", openapi_url=None, docs_url=None, redoc_url=None, lifespan=life)
     app.state.home = home
-    app.add_middleware(Guard, access=access)
+    app.add_middleware(Shared, keep_s=keep_s)
+    app.add_middleware(Guard, access=access)  # added last, asked first
     app.add_exception_handler(NotThere, _not_there)
     app.add_exception_handler(ParibusError, _trouble)
     app.get("/")(_start)

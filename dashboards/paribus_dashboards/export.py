@@ -79,7 +79,7 @@ async def _whole(home: Home) -> str:
         raise DashboardError(f"there is no study `{unknown[0]}` in {home.folder}; studies: {there or 'none'}")
     for study in studies:
         home.report(home.study(study), wait_s=None)
-    app = make_app(home, access=Access())
+    app = make_app(home, access=Access(), keep_s=0)
     found = {at: await _page(app, at) for at in dict.fromkeys(_addresses(home, studies))}
     wanted = dict.fromkeys(html.unescape(at) for page in found.values() for at in _DATA.findall(page))
     data = {at: json.loads(text) for at in wanted for status, text in [await _get(app, at)] if status == 200}

@@ -12,6 +12,9 @@ from paribus_dashboards.access import Access
 from paribus_dashboards.app import make_app
 from paribus_dashboards.home import Home
 
+KEEP_S = 30
+"""Seconds that a connection without a request is kept: longer than pages wait between polls."""
+
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on an address.
@@ -45,7 +48,8 @@ def serve(home: Home, access: Access, listening: socket.socket) -> None:
 
     app = make_app(home, access=access)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False, ws="none"
-    )
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False, ws="none",
+        timeout_keep_alive=KEEP_S,
+    )  # fmt: skip
     with suppress(KeyboardInterrupt), listening:  # the address is in the log of nobody, as it may hold the token
         Server(config).run(sockets=[listening])

@@ -131,7 +131,10 @@
     if (window.PARIBUS_DATA) history.replaceState(null, "", location.hash.split("?")[0] + (text ? `?${text}` : ""));
     else history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
     clearTimeout(waiting);
-    waiting = setTimeout(() => document.querySelectorAll(".chart[data-zoom][data-drawn]").forEach(fetchAndShow), 120);
+    waiting = setTimeout(async () => {
+      await fetchAndShow(element); // the one that is looked at comes first
+      for (const e of document.querySelectorAll(".chart[data-zoom][data-drawn]")) if (e !== element) fetchAndShow(e);
+    }, 60);
   };
 
   const source = (element) => {

@@ -2,6 +2,7 @@
 (() => {
   const help = document.querySelector("dialog.help");
   const visible = (e) => e.offsetParent !== null;
+  const find = (what) => [...document.querySelectorAll(what)].find(visible);
   const entries = () => [...document.querySelectorAll("main .entry")].filter(visible);
 
   const walk = (by) => {
@@ -16,7 +17,7 @@
   const actions = {
     j: () => walk(1),
     k: () => walk(-1),
-    "/": () => [...document.querySelectorAll("[data-filter], input[type=search]")].find(visible)?.focus(),
+    "/": () => (find("input[type=search]") || find("form[data-filter] select, form[data-choose] :is(select, input)"))?.focus(),
     "?": () => help.showModal(),
   };
 
@@ -60,4 +61,9 @@
     const form = event.target.closest("form[data-choose]");
     if (form) for (const field of form.elements) if (field.name && field.value === "") field.disabled = true;
   });
+  // what a browser kept of a form, or of a page that Back shows again, is not what the address says
+  addEventListener("pageshow", () => document.querySelectorAll("form[data-choose]").forEach((form) => {
+    for (const field of form.elements) field.disabled = false;
+    form.reset();
+  }));
 })();

@@ -73,6 +73,9 @@ class Shape:
         outcomes: label of the arm, seed, and an outcome other than finished.
         problems: held-out problems.
         samples: responses a problem.
+        every: steps between evaluations; absent: a quarter of all.
+        study: name.
+        question: what it asks.
     """
 
     seeds: int = 3
@@ -84,6 +87,14 @@ class Shape:
     outcomes: tuple[tuple[str, int, Outcome], ...] = ()
     problems: int = 200
     samples: int = 1
+    every: int | None = None
+    study: str = "made-up"
+    question: str = "Which trick carries the gain, and does the order matter?"
+
+    @property
+    def period(self) -> int:
+        """Steps between evaluations."""
+        return self.every or max(1, self.steps // 4)
 
 
 def made_up_study(shape: Shape | None = None) -> StudyData:
@@ -101,9 +112,9 @@ def made_up_study(shape: Shape | None = None) -> StudyData:
         for i, (seed, key) in enumerate(order)
     )
     plan = Plan(
-        study="made-up",
+        study=shape.study,
         fingerprint=fingerprint_of([r.fingerprint for r in runs]),
-        question="Which trick carries the gain, and does the order matter?",
+        question=shape.question,
         runner="native",
         base=arms[0].key,
         arms=arms,
@@ -111,7 +122,7 @@ def made_up_study(shape: Shape | None = None) -> StudyData:
         runs=runs,
         seeds=seeds,
         paired=shape.paired,
-        evaluate=Evaluate(every=max(1, shape.steps // 4), problems=shape.problems, samples=shape.samples),
+        evaluate=Evaluate(every=shape.period, problems=shape.problems, samples=shape.samples),
         stop_on=(),
         gpu_hours=None,
         notes=(),
@@ -202,9 +213,8 @@ def _run(planned: PlannedRun, tricks: Sequence[str], outcome: Outcome, shape: Sh
         end[name] += shape.noise * scale * (shared.gauss(0, 1) + dice.gauss(0, 1))
     end["tokens"] *= 1 + shape.noise * 0.01 * dice.gauss(0, 1)
     last = {"finished": shape.steps, "stopped_early": max(1, shape.steps // 2)}.get(outcome, shape.steps // 4)
-    every = max(1, shape.steps // 4)
     steps = range(last + 1) if outcome != "pending" or planned.seed % 2 else range(0)
-    evaluations = [_evaluation(s, end, dice, shape) for s in steps if s % every == 0 or s == shape.steps]
+    evaluations = [_evaluation(s, end, dice, shape) for s in steps if s % shape.period == 0 or s == shape.steps]
     scores = {e.step: sum(e.correct) / (shape.samples * shape.problems) for e in evaluations}
     return RunData(
         fingerprint=planned.fingerprint,

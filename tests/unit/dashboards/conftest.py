@@ -87,4 +87,4 @@ def home(folder: Path) -> Iterator[Home]:
 @pytest.fixture(scope="session")
 def client(home: Home) -> TestClient:
     """A browser without a browser, on this machine."""
-    return TestClient(make_app(home, access=Access()), base_url="http://localhost")
+    return TestClient(make_app(home, access=Access(), keep_s=0), base_url="http://localhost")

@@ -16,7 +16,7 @@ TOKEN = "a-token-that-is-long-enough"
 def guarded(home):
     """The application behind a token."""
     access = Access(token=TOKEN, names=frozenset({"box"}))
-    return TestClient(make_app(home, access=access), base_url="http://box", follow_redirects=False)
+    return TestClient(make_app(home, access=access, keep_s=0), base_url="http://box", follow_redirects=False)
 
 
 @pytest.mark.parametrize(

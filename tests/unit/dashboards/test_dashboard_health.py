@@ -246,7 +246,7 @@ def test_the_page_of_an_arm_and_of_all(client, home):
 def test_a_run_that_goes_on_is_followed(new_folder):
     """What it records is in the next answer: the step, the curve and the verdict."""
     home = Home(new_folder())
-    browser = TestClient(make_app(home, access=Access()), base_url="http://localhost")
+    browser = TestClient(make_app(home, access=Access(), keep_s=0), base_url="http://localhost")
     run = next(r for r in home.study("made-up").runs if r.state == "RUNNING")
     asked = {"run": run.fingerprint[:SHORT]}
     before = [browser.get(at, params=asked) for at in (f"{PAGE}/now", f"/data{PAGE}/truncation.json")]

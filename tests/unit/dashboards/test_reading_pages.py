@@ -57,7 +57,7 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 def browser(runs: tuple[Path, tuple[RunRecord, ...]]) -> Iterator[TestClient]:
     """A browser without a browser over that home."""
     home = Home(runs[0])
-    with TestClient(make_app(home, access=Access()), base_url="http://localhost") as client:
+    with TestClient(make_app(home, access=Access(), keep_s=0), base_url="http://localhost") as client:
         yield client
 
 
@@ -149,7 +149,7 @@ def test_pages_do_without_metrics_and_before_the_first_run(
     plan = replace(plan, study="waiting", fingerprint="f" * 64, runs=others)
     with Store.open(home) as store:
         store.add_study(plan)
-    with TestClient(make_app(Home(home), access=Access()), base_url="http://localhost") as client:
+    with TestClient(make_app(Home(home), access=Access(), keep_s=0), base_url="http://localhost") as client:
         assert "the answer is" in client.get(f"{PAGE}?set=train&step=4&problem={KEY}").text
         for name in ("samples", "heatmap"):
             assert "No run of this study has begun" in client.get(f"/study/waiting/{name}").text
