@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines screenshots clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines same-tables screenshots clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -121,6 +121,9 @@ engines: $(STAMP) ## the engines on real clusters made on this machine; installs
 	  || echo "Slurm is missing, and its tests are skipped: apt-get install $(SLURM)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest tests/clusters -rs
+
+same-tables: $(STAMP) ## the quickstart on this machine, on Ray and on Slurm (as `make engines` installs them): one table; 15 minutes
+	PATH="$$PATH:/usr/sbin" $(BIN)/python tests/clusters/same_tables.py ablations/studies/quickstart.yaml
 
 clean: ## remove what the targets made, but not your runs
 	rm -rf $(VENV) $(TRL) $(PEERS) $(DOCTORS) $(CONFORMANCE) dist build .pytest_cache .mypy_cache .ruff_cache
