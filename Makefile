@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines dashboards benchmark-dashboard benchmark-dashboard-quick screenshots health-runs clean
+.PHONY: help quickstart test check lint docs setup wheel benchmark benchmark-scheduler benchmark-scheduler-quick benchmark-series benchmark-series-quick coverage health conformance mutants faults engines same-tables dashboards benchmark-dashboard benchmark-dashboard-quick screenshots health-runs clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
@@ -125,6 +125,9 @@ engines: $(STAMP) ## the engines on real clusters made on this machine; installs
 	  || echo "Slurm is missing, and its tests are skipped: apt-get install $(SLURM)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest tests/clusters -rs
+
+same-tables: $(STAMP) ## the quickstart on this machine, on Ray and on Slurm (as `make engines` installs them): one table; 15 minutes
+	PATH="$$PATH:/usr/sbin" $(BIN)/python tests/clusters/same_tables.py ablations/studies/quickstart.yaml
 
 # the browser is Debian's: Playwright's own comes from a server that is no package registry
 BROWSER := $(VENV)/.browser

@@ -1,0 +1,104 @@
+"""A study gives the same tables on this machine, on a Ray cluster and on a Slurm cluster: ``make same-tables``.
+
+    python tests/clusters/same_tables.py STUDY.yaml
+
+The clusters are made of several nodes on this machine, with fake GPUs that nothing uses. Compared are all evaluations
+of all runs, and all tables of the report but the one of what it cost.
+"""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from paribus.track.folder import RunFolder
+
+HERE = Path(__file__).parent
+CLOCK = ("cost",)
+"""Tables that tell what a run cost, which no two runs have in common."""
+
+
+@contextmanager
+def ray(folder: Path) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Yield the environment and the options of a Ray cluster."""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    file = folder / "address"
+    command = [sys.executable, HERE / "ray_cluster.py", file]
+    with (folder / "log").open("w") as log, subprocess.Popen(
+        command, env={**os.environ, **token}, stdin=subprocess.PIPE, stdout=log, stderr=log
+    ) as cluster:  # fmt: skip
+        while not file.exists():
+            if cluster.poll() is not None:
+                sys.exit((folder / "log").read_text())
+            time.sleep(0.1)
+        yield token, {"address": file.read_text(), "jobs": 2}
+        cluster.communicate()
+
+
+@contextmanager
+def slurm(folder: Path) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Yield the environment and the options of a Slurm cluster."""
+    script, where = HERE / "slurm_cluster.py", folder / "cluster"
+    started = subprocess.run([sys.executable, script, "up", where], capture_output=True, text=True, check=False)
+    if started.returncode:
+        sys.exit(started.stdout + started.stderr)
+    try:
+        yield {"SLURM_CONF": str(where / "slurm.conf")}, {"memory": "1900M", "jobs": 2}
+    finally:
+        subprocess.run([sys.executable, script, "down", where], check=True)
+
+
+@contextmanager
+def local(_folder: Path) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Yield nothing: this machine needs none."""
+    yield {}, {}
+
+
+def trained(study: Path, engine: str, cluster: Any, folder: Path) -> tuple[Any, Any]:
+    """Run the study in a folder of its own; return its evaluations by run, and its tables by key."""
+    folder.mkdir()
+    with cluster(folder) as (environment, options):
+        (folder / "engines.yaml").write_text(json.dumps({engine: options} if options else {}))
+        command = [sys.executable, "-m", "paribus", "run", study, "--engine", engine, "--home", folder / "home"]
+        command += ["--engine-options", folder / "engines.yaml"] if options else []
+        began = time.monotonic()
+        subprocess.run(command, cwd=folder, env={**os.environ, **environment}, check=True, stdout=sys.stderr)
+        print(f"{engine}: {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
+    (report,) = folder.glob("reports/*/report.json")
+    tables = {t["key"]: t for t in json.loads(report.read_text())["tables"] if t["key"] not in CLOCK}
+    return evaluations(folder / "home"), tables
+
+
+def evaluations(home: Path) -> Mapping[str, Any]:
+    """Return step, right answers by problem and tokens of each evaluation, by run."""
+    found: dict[str, Any] = {}
+    for folder in home.glob("runs/*/a*"):
+        found[folder.parent.name] = [(e.step, e.correct, e.tokens) for e in RunFolder(folder).read_evaluations()]
+    return found
+
+
+def main(study: Path) -> None:
+    """Train on all engines, and say what differs."""
+    with tempfile.TemporaryDirectory(prefix="same-tables-") as name:
+        folder = Path(name)
+        engines = {"local": local, "ray": ray, "slurm": slurm}
+        found = {engine: trained(study, engine, cluster, folder / engine) for engine, cluster in engines.items()}
+    runs, tables = found["local"]
+    for engine in ("ray", "slurm"):
+        other_runs, other_tables = found[engine]
+        different = sorted(r for r in runs.keys() | other_runs.keys() if runs.get(r) != other_runs.get(r))
+        wrong = sorted(k for k in tables.keys() | other_tables.keys() if tables.get(k) != other_tables.get(k))
+        if different or wrong:
+            sys.exit(f"{engine} differs from local in {len(different)} of {len(runs)} runs, and in the tables: {wrong}")
+        print(f"{engine}: {len(runs)} runs and {len(tables)} tables are those of local: {', '.join(sorted(tables))}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
