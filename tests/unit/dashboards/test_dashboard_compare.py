@@ -169,8 +169,9 @@ def test_an_address_is_a_choice():
             choose(plan, wrong, [])
 
 
-def test_the_page_and_all_that_it_asks_for(client):
+def test_the_page_and_all_that_it_asks_for(client, home):
     """Charts together and apart, the polled table with links to health, the forest; reload gives the same."""
+    home.report(home.study("made-up"), wait_s=None)
     for query in ("", "?split=yes&show=difference&x=gpu_hours"):
         page = client.get(PAGE + query)
         assert page.text == client.get(PAGE + query).text

@@ -56,7 +56,7 @@ def test_what_has_ended_is_let_go(case):
 
     def kept():
         gc.collect()
-        return [tail for tail in gc.get_objects() if isinstance(tail, Tail) and tail.path == folder.metrics]
+        return [tail for tail in gc.get_objects() if type(tail) is Tail and tail.path == folder.metrics]
 
     news = News(store, study, lambda line: None)
     news.view(0.0)
