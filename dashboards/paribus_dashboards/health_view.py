@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from paribus.health.battery import BATTERY
-from paribus.health.diagnose import Diagnosis
+from paribus.health.diagnose import Diagnosis, when
 from paribus.health.finding import RAISED, Finding, Lamp, Remedy
 from paribus.health.profile import Profile
 from paribus.health.view import window
@@ -136,18 +136,16 @@ def verdict_view(judged: Judged, profile: Profile, recipe: Recipe, drawn: Collec
 def headline(diagnosis: Diagnosis, recipe: Recipe) -> str:
     """Return what is wrong in one sentence, e.g. ``Critical: entropy collapse since step 212; suspect `clip.high``...
 
-    The suspected cause is the finding with the earliest onset; what is suspected of the recipe, and the ablation, are
-    the patch of its best supported remedy that has one, as ``--as-study`` takes it.
+    What is suspected of the recipe, and the ablation, are the patch of the best supported remedy that has one, as
+    ``--as-study`` takes it: that of the finding with the earliest onset.
     """
-    if not diagnosis.raised:
+    if diagnosis.first is None:
         return diagnosis.sentence
-    first = diagnosis.raised[0]
+    first = diagnosis.first
     state = "Critical" if diagnosis.lamp == "critical" else "Warning"
-    since = "" if first.step_onset is None else f" since step {first.step_onset}"
-    until = "" if first.step_cleared is None else f" until step {first.step_cleared}"
-    text = f"{state}: {words(first.detector)}{since}{until}"
-    later = [words(f.detector) for f in diagnosis.raised[1:] if f.state == diagnosis.lamp]
-    text += f", then {', '.join(later)}" if later and first.state != diagnosis.lamp else ""
+    text = f"{state}: {words(first.detector)}{when(first)}"
+    before = [words(f.detector) for f in diagnosis.raised[: diagnosis.raised.index(first)]]
+    text += f", after {', '.join(before)}" if before else ""
     patch = next((r.patch for f in diagnosis.raised for r in f.remedies if r.patch), None)
     if patch is None:
         return f"{text}."

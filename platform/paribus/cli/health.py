@@ -242,7 +242,7 @@ def _show_table(found: Sequence[tuple[dict[str, Any], Diagnosis]]) -> None:
     shown = table("arm", "seed", "state", "step", "health", "since", "findings")
     for about, diagnosis in found:
         names = ", ".join(f.detector if f.state == "warn" else f.detector.upper() for f in diagnosis.raised)
-        since = str(diagnosis.raised[0].step_onset) if diagnosis.raised else ""
+        since = str(diagnosis.first.step_onset) if diagnosis.first else ""
         state = about["state"].lower().replace("_", " ")
         shown.add_row(about["arm"], str(about["seed"]), state, str(about["steps"]), diagnosis.lamp, since, names)
     console().print(shown)

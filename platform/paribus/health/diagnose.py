@@ -1,4 +1,4 @@
-"""From findings to a diagnosis: the first onset is the suspected cause, and known courses of events get their name."""
+"""From findings to a diagnosis: what comes first is the suspected cause, and known courses of events get their name."""
 
 from __future__ import annotations
 
@@ -62,6 +62,11 @@ class Diagnosis:
     raised: tuple[Finding, ...]
     findings: tuple[Finding, ...]
 
+    @property
+    def first(self) -> Finding | None:
+        """The first finding that is as bad as the run; what was raised before it may be its cause."""
+        return next((f for f in self.raised if f.state == self.lamp), None)
+
 
 def diagnose(findings: Sequence[Finding]) -> Diagnosis:
     """Return the diagnosis of a run from the findings of all detectors."""
@@ -81,17 +86,21 @@ def _when(finding: Finding) -> tuple[int, int]:
 
 
 def _sentence(raised: Sequence[Finding]) -> str:
-    first = raised[0]
-    state = "Critical" if any(f.state == "critical" for f in raised) else "Warning"
-    since = "" if first.step_onset is None else f" since step {first.step_onset}"
-    until = "" if first.step_cleared is None else f" until step {first.step_cleared}"
-    how = f" ({first.state})" if len(raised) > 1 else ""
-    text = f"{state}: {first.detector}{how}{since}{until}: {first.evidence}"
-    if len(raised) > 1:
-        later = ", ".join(f"{f.detector} ({f.state}, step {f.step_onset})" for f in raised[1:])
-        text += f"; then {later}"
+    """Return the verdict: the first critical finding, else the first warning, with what came before and after it."""
+    first = next((f for f in raised if f.state == "critical"), raised[0])
+    place = raised.index(first)
+    text = f"{'Critical' if first.state == 'critical' else 'Warning'}: {first.detector}{when(first)}: {first.evidence}"
+    for word, others in (("before it", raised[:place]), ("then", raised[place + 1 :])):
+        if others:
+            text += f"; {word} " + ", ".join(f"{f.detector} ({f.state}, step {f.step_onset})" for f in others)
     names = [c.name for c in COURSES if _happened(c, raised)]
     return f"{text}. This is the course of: {'; '.join(names)}." if names else f"{text}."
+
+
+def when(finding: Finding) -> str:
+    """Return `` since step 5 until step 9``, or what is known of it."""
+    since = "" if finding.step_onset is None else f" since step {finding.step_onset}"
+    return since + ("" if finding.step_cleared is None else f" until step {finding.step_cleared}")
 
 
 def _happened(course: Course, raised: Sequence[Finding]) -> bool:

@@ -76,12 +76,12 @@ def entropy_panel(values, found, **limits):
 
 
 def test_the_headline_says_what_since_when_and_what_to_try():
-    """The first onset is the suspected cause; the patch is the one that --as-study takes first."""
+    """The first finding that is as bad as the run, what came before it, and the patch that --as-study takes first."""
     assert headline(diagnosis(COLLAPSE), Recipe()) == (
         "Critical: entropy collapse since step 212; suspect `clip.high` (0.2); suggested ablation: `clip.high: 0.28`."
     )
     both = headline(diagnosis(COLLAPSE, MISMATCH), Recipe())
-    assert both.startswith("Critical: mismatch since step 90 until step 120, then entropy collapse; suspect")
+    assert both.startswith("Critical: entropy collapse since step 212, after mismatch; suspect")
     bare = replace(COLLAPSE, remedies=())
     assert headline(diagnosis(bare), Recipe()) == "Critical: entropy collapse since step 212."
     healthy = diagnosis()

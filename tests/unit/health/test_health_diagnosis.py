@@ -25,14 +25,18 @@ def found(detector, state, onset):
     )
 
 
-def test_the_first_onset_is_told_as_the_cause():
-    """Order of onset decides, not severity; a known course gets its name only in its order."""
+def test_the_first_critical_finding_is_told_with_what_came_before():
+    """What began before may be the cause, however mild; a known course gets its name only in its order."""
     said = diagnose(
         [found("grad_spike", "critical", 90), found("mismatch", "warn", 40), found("reward_noise", "warn", 120)]
     )
     assert said.lamp == "critical"
     assert [f.detector for f in said.raised] == ["mismatch", "grad_spike", "reward_noise"]
-    assert said.sentence.startswith("Critical: mismatch (warn) since step 40")
+    assert said.first == said.raised[1]
+    assert said.sentence.startswith(
+        "Critical: grad_spike since step 90: grad_spike says so; before it mismatch (warn, step 40); "
+        "then reward_noise (warn, step 120)."
+    )
     assert "sampler and learner disagree" in said.sentence
     reverse = diagnose([found("grad_spike", "critical", 30), found("mismatch", "warn", 40)])
     assert reverse.sentence.startswith("Critical: grad_spike")
