@@ -101,7 +101,7 @@ def one_of_all(reader: Reader, home: Path, number: int) -> RunFolder | None:
     folders = [RunFolder.of(home, a.fingerprint, a.token) for a in attempts]
     if len(folders) < ARMS or not all(f.metrics.exists() for f in folders):
         return None
-    return min(folders, key=lambda f: len(f.read_metrics()))
+    return min(folders, key=lambda f: len(list(f.read_metrics())))
 
 
 def taken_back(reader: Reader, number: int) -> bool:

@@ -247,6 +247,8 @@ class Attempts(Reader):
             row = self._move(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
             if row is not None and signature:
                 pause_same_failures(connection, run_id, signature, reason)
+        if row is None:  # somebody asked between the two
+            row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)
         return row
 
     def _state_after(

@@ -19,6 +19,7 @@ def cancel_study(connection: sa.Connection, now: Now, name: str, arm: str | None
     wanted = t.run.c.id.in_(sa.select(t.study_run.c.run_id).where(t.study_run.c.withdrawn.is_(False)))
     ended = _count(connection, sa.and_(asked, t.run.c.state.in_(TERMINAL)))
     shared = _count(connection, sa.and_(asked, wanted, t.run.c.state.not_in(TERMINAL)))
+    _hold(connection, sa.and_(asked, ~wanted, t.run.c.state.not_in(TERMINAL)))
     queued = move_runs(connection, now, Move.WITHDRAW, sa.and_(asked, ~wanted), reason="cancelled")
     live = sa.update(t.run).where(asked, ~wanted, t.run.c.state.in_(LIVE)).values(cancel_requested=True)
     running = connection.execute(live.returning(t.run.c.id)).all()
@@ -32,6 +33,7 @@ def revive_study(connection: sa.Connection, now: Now, study: StudyRecord, arm: s
     connection.execute(sa.update(t.study_run).where(*mine).values(withdrawn=False))
     only = [] if arm is None else [t.study_run.c.arm == arm]
     asked = t.run.c.id.in_(sa.select(t.study_run.c.run_id).where(t.study_run.c.study_id == study.id, *only))
+    _hold(connection, sa.and_(asked, t.run.c.cancel_requested.is_(True)))
     queued = move_runs(connection, now, Move.RERUN, asked, reason=reason)
     kept = _keep_going(connection, asked)
     paused = sa.update(t.study).where(t.study.c.id == study.id, t.study.c.paused != "").values(paused="")
@@ -45,8 +47,18 @@ def want_again(connection: sa.Connection, now: Now, study_id: int, reason: str) 
         t.study_run.c.study_id == study_id, t.study_run.c.withdrawn.is_(False)
     )
     asked = t.run.c.id.in_(links)
+    _hold(connection, sa.and_(asked, t.run.c.cancel_requested.is_(True)))
     move_runs(connection, now, Move.RERUN, sa.and_(asked, t.run.c.state == RunState.CANCELLED), reason=reason)
     _keep_going(connection, asked)
+
+
+def _hold(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+    """Let no attempt move these runs until the transaction is over.
+
+    On a server each statement sees what was committed before it: a run that leaves one state and enters another between
+    two statements, which ask for these states in the other order, would be seen by neither.
+    """
+    connection.execute(sa.select(t.run.c.id).where(which).order_by(t.run.c.id).with_for_update()).all()
 
 
 def _keep_going(connection: sa.Connection, asked: sa.ColumnElement[bool]) -> int:
