@@ -3,7 +3,7 @@
     python tests/clusters/same_tables.py STUDY.yaml
 
 The clusters are made of several nodes on this machine, with fake GPUs that nothing uses. Compared are all evaluations
-of all runs, and all tables of the report but the one of what it cost.
+of all runs, and all tables of the report but for the columns of the time that runs took.
 """
 
 import json
@@ -21,8 +21,8 @@ from typing import Any
 from paribus.track.folder import RunFolder
 
 HERE = Path(__file__).parent
-CLOCK = ("cost",)
-"""Tables that tell what a run cost, which no two runs have in common."""
+TIMES = ("seconds", "time")
+"""Columns of what no two trainings have in common."""
 
 
 @contextmanager
@@ -72,8 +72,15 @@ def trained(study: Path, engine: str, cluster: Any, folder: Path) -> tuple[Any, 
         subprocess.run(command, cwd=folder, env={**os.environ, **environment}, check=True, stdout=sys.stderr)
         print(f"{engine}: {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     (report,) = folder.glob("reports/*/report.json")
-    tables = {t["key"]: t for t in json.loads(report.read_text())["tables"] if t["key"] not in CLOCK}
-    return evaluations(folder / "home"), tables
+    tables = json.loads(report.read_text())["tables"]
+    return evaluations(folder / "home"), {t["key"]: timeless(t) for t in tables}
+
+
+def timeless(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table without the columns of time."""
+    kept = [i for i, column in enumerate(table["columns"]) if column["key"] not in TIMES]
+    rows = [{**row, "cells": [row["cells"][i] for i in kept]} for row in table["rows"]]
+    return {**table, "columns": [table["columns"][i] for i in kept], "rows": rows}
 
 
 def evaluations(home: Path) -> Mapping[str, Any]:
