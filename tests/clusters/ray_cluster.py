@@ -20,9 +20,10 @@ if __name__ == "__main__":
     from ray.cluster_utils import Cluster
 
     assert os.environ["RAY_AUTH_MODE"] == "token", "the tests are to show that the token is carried"
-    head = {"num_cpus": 1, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": 0}
+    free = {"dashboard_agent_listen_port": 0}  # Ray's own choice is one port for all nodes of a machine
+    head = {"num_cpus": 1, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": 0, **free}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    nodes = [cluster.add_node(num_cpus=2, num_gpus=2) for _ in range(2)]
+    nodes = [cluster.add_node(num_cpus=2, num_gpus=2, **free) for _ in range(2)]
     cluster.wait_for_nodes()
     file = Path(sys.argv[1])
     file.with_suffix(".new").write_text(cluster.address)
@@ -32,7 +33,7 @@ if __name__ == "__main__":
             victim = nodes.pop(0)
             victim.kill_raylet()
             cluster.remove_node(victim, allow_graceful=False)
-            nodes.append(cluster.add_node(num_cpus=2, num_gpus=2))
+            nodes.append(cluster.add_node(num_cpus=2, num_gpus=2, **free))
         else:
             cluster.head_node.kill_gcs_server()
         print("done", flush=True)
