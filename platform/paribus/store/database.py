@@ -7,6 +7,7 @@ clock is read.
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ STATEMENT_S, LOCK_S, IDLE_S = 60, 30, 60
 TRIES = 5
 """How often a transaction is tried that a server broke off; with pauses of 0.1, 0.2, 0.4, ... seconds between."""
 
+_AGAIN_S = 0.02
 _SECRET = ("password", "passfile", "sslpassword", "options")
 _WRITES = "paribus_writes"
 _P = ParamSpec("_P")
@@ -267,8 +269,26 @@ _BOOTED = time.time() - since_boot()
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # the driver must not open transactions on its own
     connection.create_function("paribus_now", 0, lambda: _BOOTED + since_boot())
-    for pragma in (f"busy_timeout = {LOCK_S}000", "journal_mode = WAL", "foreign_keys = ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    connection.execute(f"PRAGMA busy_timeout = {LOCK_S}000")
+    _write_ahead(connection)
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _write_ahead(connection: Any) -> None:
+    """Turn the log on, which only the first connection to a new file really does.
+
+    The busy timeout does not hold here: SQLite refuses at once where two that turn it on could wait for each other.
+    """
+    until = time.monotonic() + LOCK_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(_AGAIN_S)
+        else:
+            return
 
 
 def _begin_sqlite(connection: sa.Connection, flushing: str | None) -> None:

@@ -1,5 +1,6 @@
 """Databases: where they are, what people see of them, how long a transaction waits, and servers that break off."""
 
+import sqlite3
 import threading
 import time
 
@@ -161,3 +162,26 @@ def test_a_file_has_a_clock_that_nobody_sets(tmp_path, monkeypatch):
     with database.read() as connection:
         assert connection.execute(sa.select(database.now())).scalar_one() > before + 3599
     database.close()
+
+
+def test_a_log_that_others_turn_on_as_well_is_waited_for():
+    """SQLite refuses at once, whatever the busy timeout, where two new connections could wait for each other."""
+
+    class Refused:
+        """A connection that is refused the log twice."""
+
+        def __init__(self):
+            self.said = []
+
+        def create_function(self, *_):
+            pass
+
+        def execute(self, text):
+            self.said.append(text)
+            if "journal_mode" in text and self.said.count(text) < 3:
+                raise sqlite3.OperationalError("database is locked")
+
+    connection = Refused()
+    databases._prepare_sqlite(connection, None)
+    assert connection.said.count("PRAGMA journal_mode = WAL") == 3
+    assert connection.said[-1] == "PRAGMA foreign_keys = ON"
