@@ -42,7 +42,7 @@ class Jobs:
             self._client = JobSubmissionClient(f"http://{address}")
         except (RuntimeError, OSError) as error:
             raise EngineError(
-                f"the head of the Ray cluster takes no Ray Jobs at `{address}`: {_first_line(error)}. `launch: job` "
+                f"the head of the Ray cluster takes no Ray Jobs at `{address}`: {_in_a_line(error)}. `launch: job` "
                 "needs its dashboard: `ray[default]` on the head, started without `--include-dashboard false`."
             ) from error
 
@@ -58,7 +58,7 @@ class Jobs:
             self._client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=cpus)
         except (RuntimeError, OSError) as error:
             if not self.find(job):
-                raise EngineError(f"Ray did not take the job {job}: {_first_line(error)}") from error
+                raise EngineError(f"Ray did not take the job {job}: {_in_a_line(error)}") from error
 
     def find(self, job: str) -> bool:
         """Return whether Ray knows the submission id.
@@ -69,7 +69,7 @@ class Jobs:
         try:
             self._look()
         except (RuntimeError, OSError) as error:
-            raise EngineError(f"Ray cannot be asked for its jobs: {_first_line(error)}") from error
+            raise EngineError(f"Ray cannot be asked for its jobs: {_in_a_line(error)}") from error
         return job in self._known
 
     def began(self, job: str) -> bool:
@@ -110,5 +110,5 @@ class Jobs:
         return self._folder / f"{job}.order"
 
 
-def _first_line(error: Exception) -> str:
+def _in_a_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]

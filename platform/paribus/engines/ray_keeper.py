@@ -77,14 +77,14 @@ def keep(order: Order, environment: Mapping[str, str], started: Callable[[int], 
             started(process.pid)
             code = process.wait()
             signal_group(process.pid, 9)
-    write_note(Path(order.note), code)
+    write_number(Path(order.note), code)
 
 
-def write_note(note: Path, code: int) -> None:
-    """Write an exit status, whole or not at all."""
-    temporary = note.with_name(f".{note.name}.{os.getpid()}")
-    temporary.write_text(f"{code}\n")
-    temporary.replace(note)
+def write_number(file: Path, number: int) -> None:
+    """Write an exit status or a signal, whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_text(f"{number}\n")
+    temporary.replace(file)
 
 
 class Keeper:

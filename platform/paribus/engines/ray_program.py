@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from paribus.engines.process import signal_group
-from paribus.engines.ray_keeper import Order, keep, write_note
+from paribus.engines.ray_keeper import Order, keep, write_number
 
 _TICK_S = 0.1
 
@@ -31,10 +31,7 @@ def write_order(file: Path, order: Order) -> None:
 
 def write_signal(order: Path, number: int) -> None:
     """Let the signal reach the program, which may not have begun."""
-    file = _signal_of(order)
-    new = file.with_name(f".{file.name}.{os.getpid()}")
-    new.write_text(str(number))
-    new.replace(file)
+    write_number(_signal_of(order), number)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     file.unlink()
     order = Order(**{**values, "arguments": tuple(values["arguments"])})
     if _signal_of(file).exists():  # taken back before it began
-        write_note(Path(order.note), -signal.SIGTERM)
+        write_number(Path(order.note), -signal.SIGTERM)
         return 0
     joins = {k: v for k, v in os.environ.items() if k.startswith("RAY_")}
     keep(order, {**joins, "CUDA_VISIBLE_DEVICES": ""}, lambda pid: _listen(file, pid))
