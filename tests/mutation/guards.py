@@ -9,6 +9,7 @@ All tests are run until one fails, those of the changed file first.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -38,6 +39,10 @@ OWN_TESTS = {
 AT_ONCE = 2
 
 
+class Misfit(Exception):
+    """The code has changed: a mutant must be changed, too."""
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A fault: what is lost, and the changes that lose it, each of a text that occurs as often as ``times`` says."""
@@ -45,6 +50,20 @@ class Mutant:
     name: str
     changes: tuple[tuple[str, str, str], ...]
     times: int = 1
+
+    def applied(self) -> dict[str, str]:
+        """Return the changed files, each under its path in the package.
+
+        Raises:
+            Misfit: a text does not occur as often as it should.
+        """
+        texts: dict[str, str] = {}
+        for file, old, new in self.changes:
+            text = texts.get(file) or (ROOT / "platform/paribus" / file).read_text()
+            if text.count(old) != self.times:
+                raise Misfit(f"{self.name}: {old!r} occurs {text.count(old)} times in {file}")
+            texts[file] = text.replace(old, new)
+        return texts
 
 
 def without(name: str, file: str, old: str, new: str = "", times: int = 1) -> Mutant:
@@ -83,7 +102,8 @@ MUTANTS = (
     without("a lapse: only if cancellation was asked for", STATES, "c.LEASE_OVER, c.CANCEL_ASKED", "c.LEASE_OVER"),
     without("a cancellation: only if it was asked for", STATES, "m.CANCEL, s.CANCELLED, c.CANCEL_ASKED, ", "m.CANCEL, s.CANCELLED, "),
     Mutant("an ended attempt: its request to cancel is kept", (
-        (ATTEMPTS, "row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)", "row = None"),
+        (ATTEMPTS, "_move(connection, Move.CANCEL, run_id, token, reason, signature=signature)\n        if row is None:\n", "_move(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)\n        if row is None:\n"),
+        (ATTEMPTS, "row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)\n        return row", "pass\n        return row"),
         (MOVES, "lambda now: t.run.c.cancel_requested.is_(False)", "lambda now: sa.true()"),
     )),
     without("a lost lease: its request to cancel is kept", ATTEMPTS, "(Move.LAPSE, Move.ABANDON", "(Move.ABANDON"),
@@ -129,14 +149,16 @@ def plant(mutant: Mutant, place: Path) -> None:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target)
-    for file, old, new in mutant.changes:
-        path = place / "platform/paribus" / file
-        text = path.read_text()
-        if text.count(old) != mutant.times:
-            sys.exit(
-                f"{mutant.name}: {old!r} occurs {text.count(old)} times in {file}: the code has changed, change this"
-            )
-        path.write_text(text.replace(old, new))
+    for file, text in mutant.applied().items():
+        (place / "platform/paribus" / file).write_text(text)
+
+
+def _misfit(mutant: Mutant) -> str:
+    try:
+        mutant.applied()
+    except Misfit as misfit:
+        return str(misfit)
+    return ""
 
 
 def survives(mutant: Mutant) -> bool:
@@ -156,7 +178,14 @@ def survives(mutant: Mutant) -> bool:
 
 
 def main() -> int:
-    """Print one line a mutant; return 1 if any survives, or if the tests fail without a fault."""
+    """Print one line a mutant; return 1 if any survives or has no place, or if the tests fail without a fault."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only check that the mutants fit the code")
+    only_check = parser.parse_args().check
+    misfits = [misfit for mutant in MUTANTS if (misfit := _misfit(mutant))]
+    if misfits or only_check:
+        print("\n".join(misfits) or f"{len(MUTANTS)} mutants have their place")
+        return int(bool(misfits))
     begun, alive = time.monotonic(), 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
         whole = pool.submit(survives, Mutant("none", ()))

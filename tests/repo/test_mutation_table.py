@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_mistake_has_its_place():
-    """Each text that a mistake replaces occurs exactly once: who changes a formula changes its mistakes."""
-    command = [sys.executable, str(ROOT / "tests/mutation/objective.py"), "--check"]
+@pytest.mark.parametrize("table", ["guards", "objective"])
+def test_every_mistake_has_its_place(table: str):
+    """Each text that a mistake replaces occurs as often as it should: who changes the code changes its mistakes."""
+    command = [sys.executable, str(ROOT / f"tests/mutation/{table}.py"), "--check"]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stdout + shown.stderr
