@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,13 @@ class Policy:
     def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each response, without its end mark."""
         bare = [ids[:-1] if ids and ids[-1] in self.ends else ids for ids in responses]
+        texts: list[str] = self.tokenizer.batch_decode(bare, clean_up_tokenization_spaces=False)
+        return texts
+
+    def decode_prompts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each prompt, without what :meth:`encode` filled it with; its special tokens are shown."""
+        blank = self.tokenizer.pad_token_id if self.width else None
+        bare = [list(dropwhile(lambda token: token == blank, ids)) for ids in prompts]
         texts: list[str] = self.tokenizer.batch_decode(bare, clean_up_tokenization_spaces=False)
         return texts
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from paribus.study.job import Job
 from paribus.track.folder import MetricLine, RunFolder, write_json
-from paribus_runners.native import checkpoint, metrics
+from paribus_runners.native import checkpoint, metrics, samples
 from paribus_runners.native.batch import minibatches
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.evaluate import evaluate
@@ -107,6 +108,8 @@ class Trainer:
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
         done = updates(recipe, learner, experience, self._job.seed, step)
         learner.sync(recipe, step)
+        updated = time.perf_counter()
+        self._keep(samples.of_step(recipe, learner.policy, experience, step))
         end = time.perf_counter()
         spent = progress.spent.after(recipe, experience, done)
         values = (
@@ -118,7 +121,7 @@ class Trainer:
             "optim/lr": rate,
             "perf/time_gen_s": rollouts.seconds_sampling,
             "perf/time_reward_s": rollouts.seconds_reward,
-            "perf/time_update_s": end - sampled,
+            "perf/time_update_s": updated - sampled,
             "perf/time_step_s": end - start,
             "perf/gen_tokens_per_s": float(rollouts.responses.length[rollouts.fresh].sum()) / rollouts.seconds_sampling,
         }
@@ -145,11 +148,14 @@ class Trainer:
         start = time.perf_counter()
         outcome = evaluate(self._job, self._learner.policy, self._task, step)
         self._folder.write_evaluation(outcome.evaluation)
-        with self._folder.samples.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(record) + "\n" for record in outcome.samples)
+        self._keep(outcome.samples)
         seconds = time.perf_counter() - start
         times = {"perf/time_eval_s": seconds, "perf/time_step_s": values.get("perf/time_step_s", 0.0) + seconds}
         return values | outcome.values | times
+
+    def _keep(self, records: Iterable[dict[str, Any]]) -> None:
+        with self._folder.samples.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         self._folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))

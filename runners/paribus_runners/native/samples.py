@@ -1,0 +1,68 @@
+"""Groups that a step trained on, as text for reading: records of ``samples.jsonl``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from paribus.recipe import factors as f
+from paribus.recipe.recipe import Recipe
+from paribus.track.folder import TRAIN
+from paribus_runners.native.experience import Experience
+from paribus_runners.native.objective import length, reward
+from paribus_runners.native.objective.advantage import Scored, per_token, shaped_reward
+from paribus_runners.native.policy import Policy
+
+GROUPS = 2
+"""Groups of each step that are kept."""
+
+
+def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -> list[dict[str, Any]]:
+    """Return the responses of the first groups of a step, those that the filter threw away among them.
+
+    A response that takes no part in the baseline has no advantage; nor has one whose tokens have advantages of their
+    own. Without a correction nothing says what learner and sampler differ by.
+    """
+    rollouts = experience.rollouts
+    shown = range(min(GROUPS, len(rollouts.prompts)))
+    rows = (rollouts.scored.group < len(shown)).nonzero().squeeze(1)
+    responses = rollouts.responses.select(rows)
+    prompts = policy.decode_prompts([rollouts.prompts[i] for i in shown])
+    texts, size = policy.decode(responses.tokens()), len(rows) // max(1, len(shown))
+    rewards, parts = shaped_reward(recipe, rollouts.scored), _parts(recipe, rollouts.scored)
+    apart = ((experience.old - rollouts.responses.logp).abs() * rollouts.responses.mask).sum(1) / rollouts.scored.length
+    found = []
+    for place, (row, text) in enumerate(zip(rows.tolist(), texts, strict=True)):
+        record: dict[str, Any] = {
+            "step": step,
+            "set": TRAIN,
+            "prompt": prompts[place // size],
+            "sample": place % size,
+            "response": text,
+            "finished": not bool(responses.truncated[place]),
+            "correct": bool(rollouts.scored.correct[row]),
+            "reward": float(rewards[row]),
+            "tokens": int(responses.length[place]),
+        }
+        if len(parts) > 1:
+            record["reward_parts"] = {name: float(values[row]) for name, values in parts.items()}
+        if bool(rollouts.kept[row]) and not per_token(recipe):
+            record["advantage"] = float(experience.advantage[row, 0])
+        if recipe.correction.kind != "off":
+            record["logp_abs_diff_mean"] = float(apart[row])
+        found.append(record)
+    return found
+
+
+def _parts(recipe: Recipe, scored: Scored) -> dict[str, Tensor]:
+    """Return what the reward of a response is the sum of, each [N]."""
+    level = recipe.reward
+    names = [name for name in ("correct", "format") if getattr(level.weights, name)]
+    rewards = reward.parts(level, scored.score, scored.correct, scored.formatted)
+    parts = {name: weight * r for name, (weight, r) in zip(names, rewards, strict=True)}
+    if isinstance(recipe.length.rule, f.SoftOverlong):
+        parts["length"] = length.punishment(recipe.length, scored.length, scored.score.dtype)
+    if isinstance(recipe.kl, f.KlInReward):
+        parts["kl"] = -scored.kl
+    return parts
