@@ -131,10 +131,12 @@
     if (window.PARIBUS_DATA) history.replaceState(null, "", location.hash.split("?")[0] + (text ? `?${text}` : ""));
     else history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
     clearTimeout(waiting);
-    waiting = setTimeout(async () => {
-      await fetchAndShow(element); // the one that is looked at comes first
-      for (const e of document.querySelectorAll(".chart[data-zoom][data-drawn]")) if (e !== element) fetchAndShow(e);
-    }, 60);
+    const mine = (waiting = setTimeout(async () => {
+      const others = [...document.querySelectorAll(".chart[data-zoom][data-drawn]")].filter((e) => e !== element);
+      for (const e of others) e.dataset.stale = "yes";
+      await fetchAndShow(element); // the one that is looked at comes first, then one after the other what is in view
+      for (const e of others) if (waiting === mine && e.dataset.stale && e.dataset.inView) await fetchAndShow(e);
+    }, 60));
   };
 
   const source = (element) => {
@@ -156,6 +158,7 @@
 
   const fetchAndShow = async (element) => {
     const at = source(element);
+    delete element.dataset.stale;
     const state = drawn.get(element) || { off: new Set() };
     drawn.set(element, state);
     const asked = (state.asked = (state.asked || 0) + 1);
@@ -179,7 +182,7 @@
     for (const entry of entries) {
       const element = entry.target;
       element.dataset.inView = entry.isIntersecting ? "yes" : "";
-      if (entry.isIntersecting && !element.dataset.drawn) fetchAndShow(element);
+      if (entry.isIntersecting && (!element.dataset.drawn || element.dataset.stale)) fetchAndShow(element);
     }
   }, { rootMargin: "300px" });
 
