@@ -262,3 +262,39 @@ def test_a_wrong_token_is_told(ray, tmp_path, fake_runner):
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert "cannot join the Ray cluster" in said.stdout
     assert "the token" in said.stdout
+
+
+@pytest.mark.parametrize("error", [RuntimeError("No available agent to submit job"), ConnectionError("refused")])
+def test_a_ray_job_is_asked_for_again_until_the_head_takes_it(make, tmp_path, error):
+    """A head that has just started, or does not answer, takes no Ray Jobs yet: they wait, and can be taken back."""
+    engine = make(launch="job")
+    client = engine._launcher._client
+    submit, refusals = client.submit_job, [error, error]
+
+    def at_first_refused(**order):
+        if refusals:
+            raise refusals.pop()
+        return submit(**order)
+
+    client.submit_job = at_first_refused
+    engine.submit(job("exit", 3), "mine")
+    status = engine.poll(["mine"])["mine"]
+    assert (status.state, bool(status.reason)) == (JobState.PENDING, True)
+    assert ended(engine, "mine").exit_code == 3
+    assert not refusals
+    refusals += [error]
+    engine.submit(job("touch", tmp_path / "file"), "other")
+    engine.cancel("other", 30.0)
+    assert ended(engine, "other").exit_code is None
+    assert not (tmp_path / "file").exists()
+
+
+def test_what_has_ended_is_not_kept(make):
+    """Of an ended job only its status is known: a study may have a hundred thousand."""
+    engine = make(slots=2)
+    for i in range(3):
+        engine.submit(job("exit", i), f"job{i}")
+        assert ended(engine, f"job{i}").exit_code == i
+    assert not engine._jobs
+    assert not engine._launcher._kept
+    assert [s.exit_code for s in engine.poll(["job0", "job1", "job2"]).values()] == [0, 1, 2]

@@ -28,13 +28,18 @@ from paribus.study.resources import Resources
 _CONNECT_S = 5.0
 _MARGIN_S = 5.0
 _CLOSE_S = 5.0
+_RETRY_S = 2.0
 
 
 class Launcher(Protocol):
     """How jobs come to the nodes: as :class:`Actors` or as :class:`Jobs`; the name of a job is Ray's."""
 
-    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> None:
-        """Ask for a job that holds so much."""
+    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
+        """Ask for a job that holds so much; return why Ray does not take it yet, empty if it does.
+
+        Raises:
+            EngineError: Ray refuses the job.
+        """
 
     def find(self, job: str) -> bool:
         """Return whether Ray knows the job."""
@@ -57,7 +62,11 @@ class Launcher(Protocol):
 
 @dataclass(kw_only=True)
 class _Job:
+    """A job that has not ended: ``unsent`` until Ray has taken it."""
+
     status: Status
+    unsent: tuple[Order, Mapping[str, float]] | None = None
+    retry_at: float = 0.0
     kill_at: float | None = None
 
 
@@ -78,6 +87,7 @@ class RayEngine:
         # two home folders may hold the same runs
         self._suffix = hashlib.sha256(str(self._folder).encode()).hexdigest()[:8]
         self._jobs: dict[str, _Job] = {}
+        self._ended: dict[str, Status] = {}
         self._places: dict[Need, int] = {}
         self._ray, dashboard = _connect(self._options.address)
         self._launcher: Launcher = Jobs(dashboard, self._folder) if self._options.launch == "job" else Actors(self._ray)
@@ -125,17 +135,17 @@ class RayEngine:
                 log=log,
                 note=note,
             )
-            self._launcher.start(job, order, self._options.bundle(spec.need))
-            self._jobs[name] = _Job(status=Status(state=JobState.PENDING))
+            unsent = order, self._options.bundle(spec.need)
+            self._send(name, _Job(status=Status(state=JobState.PENDING), unsent=unsent))
         return job
 
     def find(self, name: str) -> str | None:
         """Return what Ray calls the job, if it knows it or the job has left its exit status."""
         job = self._job(name)
-        if name not in self._jobs:
+        if name not in self._jobs and name not in self._ended:
             code = self._noted(name)
             if code is not None:
-                self._jobs[name] = _Job(status=Status(state=JobState.ENDED, exit_code=code))
+                self._ended[name] = Status(state=JobState.ENDED, exit_code=code)
             elif self._launcher.find(job):
                 self._jobs[name] = _Job(status=Status(state=JobState.PENDING))
             else:
@@ -145,7 +155,7 @@ class RayEngine:
     def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
         """Return the status of each named job."""
         self._pump()
-        return {n: self._jobs[n].status if n in self._jobs else Status(state=JobState.UNKNOWN) for n in names}
+        return {name: self._status(name) for name in names}
 
     def cancel(self, name: str, grace: float) -> None:
         """Take a waiting job back; send SIGTERM to a running one, and SIGKILL at a later :meth:`poll`.
@@ -153,12 +163,11 @@ class RayEngine:
         A grace above zero is at least that of the options, so that large checkpoints can be written.
         """
         self._pump()
-        job = self._live().get(name)
+        job = self._jobs.get(name)
         if job is None:
             return
         if job.status.state is JobState.PENDING:
-            self._launcher.drop(self._job(name))
-            job.status = Status(state=JobState.ENDED)
+            self._end(name, Status(state=JobState.ENDED))
             return
         grace = max(grace, self._options.grace + _MARGIN_S) if grace > 0 else 0.0
         job.kill_at = time.monotonic() + grace
@@ -172,17 +181,17 @@ class RayEngine:
         """Return how many more jobs may be asked for."""
         self._pump()
         most = self._slots if need is None else self._most or self._places_for(need)
-        return max(0, most - len(self._live()))
+        return max(0, most - len(self._jobs))
 
     def close(self) -> None:
         """End all jobs by force, and leave the cluster."""
-        for name in self._live():
+        for name in [*self._jobs]:
             self.cancel(name, 0.0)
         until = time.monotonic() + _CLOSE_S
-        while self._live() and time.monotonic() < until:
+        while self._jobs and time.monotonic() < until:
             time.sleep(0.05)
             self._pump()
-        for name in self._live():
+        for name in self._jobs:
             self._launcher.drop(self._job(name))
         self._ray.shutdown()
 
@@ -191,8 +200,23 @@ class RayEngine:
     def _job(self, name: str) -> str:
         return f"{name}.{self._suffix}"
 
-    def _live(self) -> dict[str, _Job]:
-        return {name: job for name, job in self._jobs.items() if job.status.state is not JobState.ENDED}
+    def _status(self, name: str) -> Status:
+        job = self._jobs.get(name)
+        return job.status if job else self._ended.get(name, Status(state=JobState.UNKNOWN))
+
+    def _send(self, name: str, job: _Job) -> None:
+        assert job.unsent is not None
+        why = self._launcher.start(self._job(name), *job.unsent)
+        self._jobs[name] = job
+        job.unsent = job.unsent if why else None
+        job.retry_at = time.monotonic() + _RETRY_S
+        job.status = Status(state=JobState.PENDING, reason=why)
+
+    def _end(self, name: str, status: Status) -> None:
+        """Keep no more of a job than what may be asked for: a study may have a hundred thousand."""
+        self._launcher.drop(self._job(name))
+        del self._jobs[name]
+        self._ended[name] = status
 
     def _noted(self, name: str) -> int | None:
         with suppress(OSError, ValueError):
@@ -209,13 +233,15 @@ class RayEngine:
 
     def _pump(self) -> None:
         """Take in what has happened since the last call, and end what had its grace."""
-        for name, job in self._live().items():
+        for name, job in [*self._jobs.items()]:
             known = self._job(name)
-            if self._launcher.ended(known):
+            if job.unsent is not None:
+                if time.monotonic() >= job.retry_at:
+                    self._send(name, job)
+            elif self._launcher.ended(known):
                 code = self._noted(name)
                 reason = self._launcher.reason(known) if code is None else ""
-                job.status = Status(state=JobState.ENDED, exit_code=code, reason=reason)
-                self._launcher.drop(known)
+                self._end(name, Status(state=JobState.ENDED, exit_code=code, reason=reason))
             elif job.status.state is JobState.PENDING and self._launcher.began(known):
                 job.status = Status(state=JobState.RUNNING)
             elif job.kill_at is not None and time.monotonic() >= job.kill_at:

@@ -28,7 +28,7 @@ class Actors:
         self._ray = ray
         self._kept: dict[str, _Kept] = {}
 
-    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> None:
+    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
         """Ask for the actor; it waits until its placement group has its resources."""
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -48,6 +48,7 @@ class Actors:
             "scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0),
         }
         self._follow(job, self._ray.remote(Keeper).options(**options).remote(order))
+        return ""
 
     def find(self, job: str) -> bool:
         """Return whether Ray knows the actor."""

@@ -16,6 +16,7 @@ from paribus.errors import EngineError
 
 _LOOK_S = 0.3
 _DRIVER_CPUS = 1.0
+_NO_AGENT = "No available agent"
 
 
 class Jobs:
@@ -46,8 +47,12 @@ class Jobs:
                 "needs its dashboard: `ray[default]` on the head, started without `--include-dashboard false`."
             ) from error
 
-    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> None:
-        """Submit a Ray Job, unless one with this submission id is there."""
+    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
+        """Submit a Ray Job, unless one with this submission id is there; return why the head does not take it yet.
+
+        Raises:
+            EngineError: Ray refuses the job.
+        """
         file = self._order(job)
         write_order(file, order)
         # Ray hands the entrypoint to a shell
@@ -56,9 +61,14 @@ class Jobs:
         self._looked = float("-inf")
         try:
             self._client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=cpus)
-        except (RuntimeError, OSError) as error:
+        except OSError as error:
+            return f"the head of the Ray cluster does not answer: {_in_a_line(error)}"
+        except RuntimeError as error:
+            if _NO_AGENT in str(error):
+                return "the Ray cluster has no node yet that starts jobs"
             if not self.find(job):
                 raise EngineError(f"Ray did not take the job {job}: {_in_a_line(error)}") from error
+        return ""
 
     def find(self, job: str) -> bool:
         """Return whether Ray knows the submission id.

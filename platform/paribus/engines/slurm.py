@@ -28,7 +28,10 @@ _MARGIN_S = 5.0
 
 @dataclass(kw_only=True)
 class _Job:
-    """A job: ``script`` until it is taken; ``since`` when that was, so that an older list says nothing of it."""
+    """A job that has not ended.
+
+    ``script`` until it is taken; ``since`` when that was, so that an older list says nothing of it.
+    """
 
     status: Status
     script: Path | None = None
@@ -57,6 +60,7 @@ class SlurmEngine:
         self._suffix = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
         self._slots = settings.slots or self._options.jobs
         self._jobs: dict[str, _Job] = {}
+        self._ended: dict[str, Status] = {}
         self._listed: Mapping[str, Listed] | None = None
         self._next_look = 0.0
         self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
@@ -105,27 +109,27 @@ class SlurmEngine:
         Raises:
             EngineError: Slurm does not answer, so that nobody can tell.
         """
-        if name not in self._jobs:
+        if self._is_new(name):
             self._look_now()
         return self._job(name) if self._knows(name) else None
 
     def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
         """Return the status of each named job, as Slurm told it last."""
         self._pump()
-        return {n: self._jobs[n].status if n in self._jobs else Status(state=JobState.UNKNOWN) for n in names}
+        return {name: self._known(name) for name in names}
 
     def cancel(self, name: str, grace: float) -> None:
         """Take a waiting job out of the queue; send SIGTERM to a running one, and SIGKILL at a later :meth:`poll`.
 
         A grace above zero is at least that of the options, so that large checkpoints can be written.
         """
-        job = self._live().get(name)
+        job = self._jobs.get(name)
         if job is None:
             return
         job.script = None  # not sent again
         grace = max(grace, self._options.grace + _MARGIN_S) if grace > 0 else 0.0
         job.kill_at = time.monotonic() + grace
-        self._end(name, "TERM" if grace else "KILL")
+        self._signal(name, "TERM" if grace else "KILL")
 
     def slots(self) -> int:
         """Return how many jobs may be in the queue."""
@@ -134,13 +138,13 @@ class SlurmEngine:
     def capacity(self, need: Need | None = None) -> int:
         """Return how many more jobs the queue may take; none while Slurm does not take one."""
         self._pump()
-        waiting = any(job.script is not None for job in self._live().values())
-        return 0 if waiting else max(0, self._slots - len(self._live()))
+        waiting = any(job.script is not None for job in self._jobs.values())
+        return 0 if waiting else max(0, self._slots - len(self._jobs))
 
     def close(self) -> None:
         """Cancel all jobs by force."""
-        for name in self._live():
-            self._end(name, "KILL")
+        for name in self._jobs:
+            self._signal(name, "KILL")
 
     # ---- jobs ------------------------------------------------------------------------------------
 
@@ -148,12 +152,24 @@ class SlurmEngine:
         return f"{name}.{self._suffix}"
 
     def _knows(self, name: str) -> bool:
-        if name not in self._jobs and (status := self._status(name)).state is not JobState.UNKNOWN:
+        if self._is_new(name) and (status := self._status(name)).state is not JobState.UNKNOWN:
             self._jobs[name] = _Job(status=status)
-        return name in self._jobs
+            self._take(name, status)
+        return not self._is_new(name)
 
-    def _live(self) -> dict[str, _Job]:
-        return {name: job for name, job in self._jobs.items() if job.status.state is not JobState.ENDED}
+    def _is_new(self, name: str) -> bool:
+        return name not in self._jobs and name not in self._ended
+
+    def _known(self, name: str) -> Status:
+        job = self._jobs.get(name)
+        return job.status if job else self._ended.get(name, Status(state=JobState.UNKNOWN))
+
+    def _take(self, name: str, status: Status) -> None:
+        """Note what Slurm says; keep no more of an ended job, of which a study may have a hundred thousand."""
+        self._jobs[name].status = status
+        if status.state is JobState.ENDED:
+            del self._jobs[name]
+            self._ended[name] = status
 
     def _send(self, name: str) -> None:
         job = self._jobs[name]
@@ -189,9 +205,9 @@ class SlurmEngine:
 
     def _crowded(self, error: Refused) -> bool:
         """Whether a job is refused only because the user has as many as allowed."""
-        return "limit" in str(error).lower() and any(j.script is None for j in self._live().values())
+        return "limit" in str(error).lower() and any(j.script is None for j in self._jobs.values())
 
-    def _end(self, name: str, number: str) -> None:
+    def _signal(self, name: str, number: str) -> None:
         # first the queue: a job that starts in between is then met by the signal
         with suppress(Away):
             self._slurm.cancel_waiting(self._job(name))
@@ -204,19 +220,18 @@ class SlurmEngine:
     def _pump(self) -> None:
         """Take in what has happened since the last call, send what could not be sent, end what had its grace."""
         now = time.monotonic()
-        live = self._live()
-        if live and now >= self._next_look:
+        if self._jobs and now >= self._next_look:
             self._next_look = now + self._options.poll
             with suppress(Away):  # what was known last counts
                 self._look()
-        for name, job in live.items():
-            if job.status.state is JobState.ENDED:
+        for name, job in [*self._jobs.items()]:
+            if name not in self._jobs:  # ended meanwhile
                 continue
             if job.script is not None and now >= job.retry_at:
                 self._send_again(name)
             elif job.kill_at is not None and now >= job.kill_at:
                 job.kill_at = now + _RETRY_S
-                self._end(name, "KILL")
+                self._signal(name, "KILL")
 
     def _look_now(self) -> None:
         try:
@@ -227,16 +242,17 @@ class SlurmEngine:
     def _look(self) -> None:
         began = time.monotonic()
         self._listed = self._slurm.jobs()
-        for name, job in self._live().items():
+        for name, job in [*self._jobs.items()]:
             if began <= job.since:
                 continue
             status = self._status(name)
             if status.state is not JobState.UNKNOWN:
-                job.script, job.status = None, status  # an sbatch without an answer may have been heard
+                job.script = None  # an sbatch without an answer may have been heard
+                self._take(name, status)
             elif job.kill_at is not None:
-                job.status = Status(state=JobState.ENDED)
+                self._take(name, Status(state=JobState.ENDED))
             elif job.script is None:
-                job.status = status
+                self._take(name, status)
 
     def _status(self, name: str) -> Status:
         job = self._job(name)
