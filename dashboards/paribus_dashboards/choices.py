@@ -13,8 +13,9 @@ from paribus.store.records import RunRecord
 from paribus.track.folder import SHORT
 from paribus_dashboards.groups import Group
 from paribus_dashboards.heat import spread_out
-from paribus_dashboards.home import Home, StudyNow
+from paribus_dashboards.home import Home
 from paribus_dashboards.reading import RunReading
+from paribus_dashboards.study_now import StudyNow
 
 MOST_OFFERED = 200
 """Earlier steps that one can compare with."""

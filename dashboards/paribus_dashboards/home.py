@@ -18,12 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from paribus.errors import RunFolderError
-from paribus.health.finding import Lamp
 from paribus.schedule.holder import Holder, holder_of
 from paribus.store.budget import UNITS
 from paribus.store.database import FILE, database_url
@@ -39,12 +37,14 @@ from paribus.store.records import (
 )
 from paribus.store.states import RunState
 from paribus.study.plan import Plan
-from paribus.track.folder import SHORT, Evaluation, MetricLine, RunFolder, parse_metric_line, read_json
+from paribus.track.folder import SHORT, Evaluation, RunFolder
 from paribus.track.rollup import RunSeries
-from paribus.track.series import Series
 from paribus_dashboards.cache import Kept
 from paribus_dashboards.reading import Reading, RunReading
 from paribus_dashboards.reports import WAIT_S, Built, Report, Reports, build_apart
+from paribus_dashboards.run_now import RunNow, read_now
+from paribus_dashboards.series import SharedSeries
+from paribus_dashboards.study_now import StudyNow
 from paribus_dashboards.verdicts import Judged, Verdicts
 
 FRESH_S = 1.0
@@ -54,7 +54,6 @@ PLAN_S = 30.0
 """Seconds for which a plan is not read again: only its budget and its words can change."""
 
 _SERIES, _RUNS = 256, 4096  # open series; newest states of runs
-_LAST_BYTES = 1 << 16  # where the newest line is looked for
 
 
 Points: TypeAlias = tuple[tuple[int, float], ...]
@@ -63,70 +62,6 @@ Points: TypeAlias = tuple[tuple[int, float], ...]
 
 class NotThere(LookupError):
     """There is no such study, run or page; the message names what there is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyNow:
-    """A study at one moment.
-
-    Attributes:
-        record: the study with its plan: ``record.plan`` has arms, rows, runs, ``evaluate``.
-        runs: its runs in queue order, as this study sees them.
-        attempts: fingerprint to the attempts at it, oldest first.
-        at: seconds since 1970, on the database's clock.
-    """
-
-    record: StudyRecord
-    runs: tuple[RunRecord, ...]
-    attempts: Mapping[str, tuple[AttemptRecord, ...]]
-    at: float
-
-    @property
-    def counts(self) -> Mapping[RunState, int]:
-        """Runs in each state that occurs."""
-        found: dict[RunState, int] = {}
-        for run in self.runs:
-            found[run.state] = found.get(run.state, 0) + 1
-        return found
-
-    @property
-    def ended(self) -> Hashable:
-        """What a report depends on: which runs have come to their end, and how."""
-        return self.record.id, tuple((r.fingerprint, r.state) for r in self.runs if r.terminal)
-
-    def seconds(self, run: RunRecord) -> float:
-        """Return the device seconds that a run has cost so far, in all its attempts; GPUs count each."""
-        found = self.attempts.get(run.fingerprint, ())
-        return sum(a.charged if a.charged is not None else self._live(a) for a in found)
-
-    def _live(self, attempt: AttemptRecord) -> float:
-        return 0.0 if attempt.started_at is None else max(0.0, self.at - attempt.started_at) * (attempt.gpus or 1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunNow:
-    """What a run says of itself at this moment.
-
-    Attributes:
-        step: the newest recorded one; 0 without any.
-        time_ms: when it was written, milliseconds since 1970; 0 without any.
-        values: the newest line: metric to value.
-        lamp: its verdict so far; ``unknown`` while it was not judged.
-        detector: the worst finding; empty if there is none.
-        sentence: the verdict in words; empty while it was not judged.
-        judged: step of the verdict.
-        findings: what is raised, worst first, as ``health.json`` has them
-            (:func:`paribus.health.finding.plain`).
-    """
-
-    step: int = 0
-    time_ms: int = 0
-    values: Mapping[str, float]
-    lamp: Lamp = "unknown"
-    detector: str = ""
-    sentence: str = ""
-    judged: int = 0
-    findings: tuple[Mapping[str, Any], ...] = ()
 
 
 class Home:
@@ -288,7 +223,7 @@ class Home:
         """Return what a run says of itself."""
         folder = self.run_folder(run)
         stamp = _stamp(folder.metrics), _stamp(folder.health)
-        return self._now.get((run.fingerprint, run.token), stamp, lambda: _read_now(folder))
+        return self._now.get((run.fingerprint, run.token), stamp, lambda: read_now(folder))
 
     def verdict(self, plan: Plan, run: RunRecord) -> Judged:
         """Return what is wrong with a run: as it was told while it trained, else judged here."""
@@ -360,50 +295,6 @@ class Home:
         return [RunFolder.of(self.folder, run.fingerprint, n) for n in range(1, run.token + 1)]
 
 
-class SharedSeries:
-    """The series of a run, asked for by many threads; a :class:`paribus.track.series.Recorded`."""
-
-    def __init__(self, series: RunSeries) -> None:
-        self._series = series
-        self._stamp: Hashable = ()
-        self._lock = threading.Lock()
-
-    def follow(self, stamp: Hashable) -> None:
-        """Take in what was recorded since, unless the file is as it was.
-
-        Raises:
-            RunFolderError: a metric line cannot be read.
-        """
-        with self._lock:
-            if stamp != self._stamp:
-                self._series.refresh()
-                self._stamp = stamp
-
-    @property
-    def span(self) -> tuple[int, int] | None:
-        """First and last step with a metric line; ``None`` without any."""
-        with self._lock:
-            return self._series.span
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Metrics that occur."""
-        with self._lock:
-            return self._series.names
-
-    def folder_at(self, step: int) -> RunFolder | None:
-        """Return the folder of the attempt that counts at a step; ``None`` where none has lines."""
-        with self._lock:
-            return self._series.folder_at(step)
-
-    def series(
-        self, metric: str, *, first: int | None = None, last: int | None = None, least: int | None = None
-    ) -> Series:
-        """Return a metric as :class:`paribus.track.series.Recorded` says."""
-        with self._lock:
-            return self._series.series(metric, first=first, last=last, least=least)
-
-
 def _stamp(path: Path) -> Hashable:
     """Return what changes when a file does; ``None`` where it is not."""
     try:
@@ -411,35 +302,3 @@ def _stamp(path: Path) -> Hashable:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _read_now(folder: RunFolder) -> RunNow:
-    line = last_line(folder.metrics)
-    known: Mapping[str, Any] = {}
-    with suppress(RunFolderError):
-        known = read_json(folder.health)
-    try:
-        verdict = {
-            "lamp": known["lamp"],
-            "detector": str(known["detector"]),
-            "sentence": str(known["sentence"]),
-            "judged": int(known["step"]),
-            "findings": tuple(known["findings"]),
-        }
-    except (KeyError, TypeError, ValueError):
-        verdict = {}
-    if line is None:
-        return RunNow(values={}, **verdict)
-    return RunNow(step=line.step, time_ms=line.time_ms, values=line.values, **verdict)
-
-
-def last_line(path: Path) -> MetricLine | None:
-    """Return the newest complete metric line of a file; ``None`` if there is none, or it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _LAST_BYTES))
-            data = file.read()
-        return parse_metric_line(data[: data.rindex(b"\n")].rpartition(b"\n")[2], str(path))
-    except (OSError, ValueError, RunFolderError):
-        return None

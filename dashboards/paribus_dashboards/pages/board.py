@@ -20,9 +20,11 @@ from paribus.track.folder import SHORT
 from paribus.track.metrics import find_metric
 from paribus_dashboards.figures.score import ArmCurves, score_figure
 from paribus_dashboards.figures.style import Style, arm_styles
-from paribus_dashboards.home import Home, Points, RunNow, StudyNow
+from paribus_dashboards.home import Home, Points
 from paribus_dashboards.precision import precision
 from paribus_dashboards.reports import Report
+from paribus_dashboards.run_now import RunNow
+from paribus_dashboards.study_now import StudyNow
 from paribus_dashboards.web import LAMPS, Page, answer, home_of, render
 from paribus_dashboards.words import hours
 

@@ -31,8 +31,9 @@ from paribus_dashboards.comparison import LEAST, Wish, compared, effect_forest, 
 from paribus_dashboards.figures.compare import alone, compare_figure
 from paribus_dashboards.figures.style import arm_styles
 from paribus_dashboards.health_view import words
-from paribus_dashboards.home import Home, StudyNow
+from paribus_dashboards.home import Home
 from paribus_dashboards.reports import Report
+from paribus_dashboards.study_now import StudyNow
 from paribus_dashboards.web import Page, answer, home_of, render
 
 if TYPE_CHECKING:

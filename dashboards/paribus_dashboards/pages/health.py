@@ -28,7 +28,7 @@ from paribus.track.series import Columns, Recorded
 from paribus_dashboards.cache import Kept
 from paribus_dashboards.figures.health import panel_figure
 from paribus_dashboards.health_view import HealthView, RunView, verdict_view, view
-from paribus_dashboards.home import Home, NotThere, StudyNow
+from paribus_dashboards.home import Home, NotThere
 from paribus_dashboards.panels import (
     BY_KEY,
     KINDS,
@@ -41,6 +41,7 @@ from paribus_dashboards.panels import (
     metrics_of,
     onsets_of,
 )
+from paribus_dashboards.study_now import StudyNow
 from paribus_dashboards.web import Page, answer, home_of, render
 
 EXPORTED = 12

@@ -16,7 +16,8 @@ from paribus.store.records import AttemptRecord, BudgetRecord, DeviceRecord, Lea
 from paribus.store.states import RunState
 from paribus.track.folder import SHORT
 from paribus_dashboards.figures.budget import Spending, course, spending_figure
-from paribus_dashboards.home import Home, NotThere, StudyNow
+from paribus_dashboards.home import Home, NotThere
+from paribus_dashboards.study_now import StudyNow
 from paribus_dashboards.web import Page, answer, home_of, render
 
 NEXT, LEDGER = 30, 60

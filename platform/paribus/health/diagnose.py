@@ -65,7 +65,7 @@ class Diagnosis:
     @property
     def first(self) -> Finding | None:
         """The first finding that is as bad as the run; what was raised before it may be its cause."""
-        return next((f for f in self.raised if f.state == self.lamp), None)
+        return _leading(self.raised) if self.raised else None
 
 
 def diagnose(findings: Sequence[Finding]) -> Diagnosis:
@@ -85,9 +85,13 @@ def _when(finding: Finding) -> tuple[int, int]:
     return (0 if onset is None else onset, _ORDER.get(finding.detector, len(_ORDER)))
 
 
+def _leading(raised: Sequence[Finding]) -> Finding:
+    return next((f for f in raised if f.state == "critical"), raised[0])
+
+
 def _sentence(raised: Sequence[Finding]) -> str:
     """Return the verdict: the first critical finding, else the first warning, with what came before and after it."""
-    first = next((f for f in raised if f.state == "critical"), raised[0])
+    first = _leading(raised)
     place = raised.index(first)
     text = f"{'Critical' if first.state == 'critical' else 'Warning'}: {first.detector}{when(first)}: {first.evidence}"
     for word, others in (("before it", raised[:place]), ("then", raised[place + 1 :])):
