@@ -11,6 +11,8 @@ from importlib.resources import files
 from paribus.report.figures import plotly_script
 
 PLOTLY = "plotly.js"
+TABLES = "tables.css"
+"""The report's own file: a table looks the same on a page and in a report."""
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
@@ -34,7 +36,7 @@ class Asset:
 def asset_names() -> tuple[str, ...]:
     """Return the files that there are; no other name is ever looked for."""
     own = (f.name for f in files("paribus_dashboards").joinpath("static").iterdir() if f.is_file())
-    return (*sorted(own), PLOTLY)
+    return (*sorted(own), TABLES, PLOTLY)
 
 
 @cache
@@ -47,7 +49,7 @@ def asset(name: str) -> Asset:
     """
     if name not in asset_names():
         raise KeyError(name)
-    text = plotly_script() if name == PLOTLY else files("paribus_dashboards").joinpath("static", name).read_text()
+    text = _text(name)
     data = text.encode()
     return Asset(
         kind=KINDS[name[name.rindex(".") :]],
@@ -55,3 +57,11 @@ def asset(name: str) -> Asset:
         packed=gzip.compress(data, compresslevel=9 if name != PLOTLY else 6, mtime=0),
         tag=hashlib.blake2b(data, digest_size=6).hexdigest(),
     )
+
+
+def _text(name: str) -> str:
+    if name == PLOTLY:
+        return plotly_script()
+    if name == TABLES:
+        return files("paribus.report").joinpath("templates", name).read_text()
+    return files("paribus_dashboards").joinpath("static", name).read_text()

@@ -92,7 +92,7 @@ async def _whole(home: Home) -> str:
             as_of=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             data=_packed(json.dumps(_short(data), separators=(",", ":"))),
             plotly=_packed(asset(PLOTLY).text),
-            style=Markup("\n".join(asset(n).text for n in ("style.css", "samples.css"))),  # noqa: S704 - our own files
+            style=Markup("\n".join(asset(n).text for n in ("tables.css", "style.css", "samples.css"))),  # noqa: S704 - our own files
             scripts=[Markup(asset(n).text) for n in ("offline.js", "charts.js", "filter.js", "heatmap.js", "keys.js")],  # noqa: S704
         )
     )
