@@ -127,7 +127,7 @@ engines: $(STAMP) ## the engines on real clusters made on this machine; installs
 	$(BIN)/python -m pytest tests/clusters -rs
 
 same-tables: $(STAMP) ## the quickstart on this machine, on Ray and on Slurm (as `make engines` installs them): one table; 15 minutes
-	PATH="$$PATH:/usr/sbin" $(BIN)/python tests/clusters/same_tables.py ablations/studies/quickstart.yaml
+	PATH="$$PATH:/usr/sbin" PYTHONPATH=tests $(BIN)/python tests/clusters/same_tables.py ablations/studies/quickstart.yaml
 
 # the browser is Debian's: Playwright's own comes from a server that is no package registry
 BROWSER := $(VENV)/.browser

@@ -2,35 +2,28 @@
 
 import json
 import os
-import secrets
 import sqlite3
 import subprocess
 import sys
 import textwrap
-import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
+from clusters import started
 from paribus.testing.fake_runner import install
 from paribus.testing.site import STEPS, Site, until
 from paribus.track.folder import RunFolder
-
-CLUSTER = Path(__file__).with_name("slurm_cluster.py")
-RAY_CLUSTER = Path(__file__).with_name("ray_cluster.py")
 
 
 @pytest.fixture(scope="session")
 def slurm_cluster(tmp_path_factory):
     """Start the cluster for all tests; return the path of its configuration."""
-    folder = tmp_path_factory.mktemp("slurm") / "cluster"
-    started = subprocess.run([sys.executable, CLUSTER, "up", folder], capture_output=True, text=True, check=False)
-    if started.returncode == 3:
-        pytest.skip(f"{started.stdout.strip()} (`make engines` installs it)")
-    assert started.returncode == 0, started.stderr
-    yield folder / "slurm.conf"
-    subprocess.run([sys.executable, CLUSTER, "down", folder], check=True)
+    try:
+        with started.slurm_cluster(tmp_path_factory.mktemp("slurm") / "cluster") as configuration:
+            yield configuration
+    except started.NotInstalled as error:
+        pytest.skip(str(error))
 
 
 class ClusterSite(Site):
@@ -112,37 +105,21 @@ def site(request):
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(tmp_path_factory):
-    """Start the cluster for all tests; return its address and the environment that lets somebody join it."""
-    file = tmp_path_factory.mktemp("ray") / "address"
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    # a process that leaves its group and session would otherwise outlive the actor that holds its GPU
-    switches = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
-    with (file.parent / "log").open("w") as log:
-        cluster = subprocess.Popen(
-            [sys.executable, RAY_CLUSTER, file],
-            env={**os.environ, **token, **switches},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        while not file.exists() and cluster.poll() is None:
-            time.sleep(0.1)
-        if cluster.poll() == 3:
-            pytest.skip(f"{cluster.communicate()[0].strip()} (`make engines` installs it)")
-        assert file.exists(), (file.parent / "log").read_text()
-        yield file.read_text(), token
-        cluster.communicate(timeout=60)
+def ray_cluster():
+    """Start the cluster for all tests."""
+    try:
+        with started.RayCluster() as cluster:
+            yield cluster
+    except started.NotInstalled as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture
 def ray(ray_cluster, fake_runner, monkeypatch):
     """Let this test and its children join the cluster; return its address."""
-    address, token = ray_cluster
-    for name, value in token.items():
+    for name, value in ray_cluster.environment.items():
         monkeypatch.setenv(name, value)
-    return address
+    return ray_cluster.address
 
 
 @pytest.fixture

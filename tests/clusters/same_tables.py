@@ -1,6 +1,6 @@
 """A study gives the same tables on this machine, on a Ray cluster and on a Slurm cluster: ``make same-tables``.
 
-    python tests/clusters/same_tables.py STUDY.yaml
+    PYTHONPATH=tests python tests/clusters/same_tables.py STUDY.yaml
 
 The clusters are made of several nodes on this machine, with fake GPUs that nothing uses. Compared are all evaluations
 of all runs, and all tables of the report but for the columns of the time that runs took.
@@ -8,7 +8,6 @@ of all runs, and all tables of the report but for the columns of the time that r
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -18,45 +17,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from clusters.started import NotInstalled, RayCluster, slurm_cluster
 from paribus.track.folder import RunFolder
 
-HERE = Path(__file__).parent
 TIMES = ("seconds", "time")
 """Columns of what no two trainings have in common."""
 
 
 @contextmanager
-def ray(folder: Path) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+def ray(_folder: Path) -> Iterator[tuple[Mapping[str, str], dict[str, Any]]]:
     """Yield the environment and the options of a Ray cluster."""
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    file = folder / "address"
-    command = [sys.executable, HERE / "ray_cluster.py", file]
-    with (folder / "log").open("w") as log, subprocess.Popen(
-        command, env={**os.environ, **token}, stdin=subprocess.PIPE, stdout=log, stderr=log
-    ) as cluster:  # fmt: skip
-        while not file.exists():
-            if cluster.poll() is not None:
-                sys.exit((folder / "log").read_text())
-            time.sleep(0.1)
-        yield token, {"address": file.read_text(), "jobs": 2}
-        cluster.communicate()
+    with RayCluster() as cluster:
+        yield cluster.environment, {"address": cluster.address, "jobs": 2}
 
 
 @contextmanager
-def slurm(folder: Path) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+def slurm(folder: Path) -> Iterator[tuple[Mapping[str, str], dict[str, Any]]]:
     """Yield the environment and the options of a Slurm cluster."""
-    script, where = HERE / "slurm_cluster.py", folder / "cluster"
-    started = subprocess.run([sys.executable, script, "up", where], capture_output=True, text=True, check=False)
-    if started.returncode:
-        sys.exit(started.stdout + started.stderr)
-    try:
-        yield {"SLURM_CONF": str(where / "slurm.conf")}, {"memory": "1900M", "jobs": 2}
-    finally:
-        subprocess.run([sys.executable, script, "down", where], check=True)
+    with slurm_cluster(folder / "cluster") as configuration:
+        yield {"SLURM_CONF": str(configuration)}, {"memory": "1900M", "jobs": 2}
 
 
 @contextmanager
-def local(_folder: Path) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+def local(_folder: Path) -> Iterator[tuple[Mapping[str, str], dict[str, Any]]]:
     """Yield nothing: this machine needs none."""
     yield {}, {}
 
@@ -108,4 +91,7 @@ def main(study: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    try:
+        main(Path(sys.argv[1]).resolve())
+    except NotInstalled as error:
+        sys.exit(str(error))

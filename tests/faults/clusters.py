@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -19,6 +16,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+from clusters import started
 from faults import judge
 from faults.judge import Verdict
 from faults.orphans import parent_of
@@ -36,8 +34,6 @@ from paribus.study.plan import Plan
 from paribus.testing.plans import small_plan
 from paribus.track.folder import RunFolder, read_json
 
-SCRIPTS = Path(__file__).parents[1] / "clusters"
-MISSING = 3
 NODES = ("n1", "n2")
 Inject = Callable[[], bool]
 """Injects a fault if there is something that it can happen to; returns whether it did."""
@@ -132,16 +128,13 @@ def slurm_cluster() -> Iterator[Path]:
     os.environ["PATH"] += os.pathsep + "/usr/sbin"
     place = Path(tempfile.mkdtemp(prefix="paribus-slurm-"))
     place.chmod(0o755)
-    script, folder = str(SCRIPTS / "slurm_cluster.py"), place / "cluster"
-    up = subprocess.run([sys.executable, script, "up", str(folder)], capture_output=True, text=True, check=False)
-    if up.returncode == MISSING:
-        raise Skipped(f"{up.stdout.strip()} (`make engines` installs it)")
-    assert up.returncode == 0, up.stderr
-    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     try:
-        yield folder
+        with started.slurm_cluster(place / "cluster") as configuration:
+            os.environ["SLURM_CONF"] = str(configuration)
+            yield configuration.parent
+    except started.NotInstalled as error:
+        raise Skipped(str(error)) from None
     finally:
-        subprocess.run([sys.executable, script, "down", str(folder)], check=True)
         shutil.rmtree(place, ignore_errors=True)
 
 
@@ -206,7 +199,6 @@ def ray(world: World) -> Verdict:
     """Workers, nodes and the head die; a run that fits nowhere is refused at once, and counted against nobody."""
     world.home.mkdir()
     cluster = RayCluster(world.home / "engines.yaml")
-    cluster.start()
     try:
         kinds = {
             "worker": lambda: kill_parent(world),
@@ -224,75 +216,44 @@ def ray(world: World) -> Verdict:
 
 
 class RayCluster:
-    """A Ray cluster of three nodes, which this process and its children use.
+    """A Ray cluster of three nodes, which this process and its children use; another one once its head has died.
 
     Args:
         options: file for the options of engines.
     """
 
     def __init__(self, options: Path) -> None:
+        os.environ |= {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # a minute otherwise; here and in the cluster
         self._options = options
-        self._process: subprocess.Popen[str] | None = None
+        self._start()
 
-    def start(self, gpus: int = 1) -> None:
-        """Start it with another token."""
-        os.environ |= {
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1",
-            "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # a minute otherwise
-        }
-        address = Path(tempfile.mkdtemp(prefix="paribus-ray-")) / "address"
-        with address.with_name("log").open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(SCRIPTS / "ray_cluster.py"), str(address)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
-        started = self._process
-        until(lambda: address.exists() or started.poll() is not None, 0.1)
-        if started.poll() == MISSING:
-            raise Skipped(f"{started.communicate()[0].strip()} (`make engines` installs it)")
-        assert address.exists(), address.with_name("log").read_text()
-        self.address = address.read_text()
-        self.options(gpus)
-        shutil.rmtree(address.parent)
+    def _start(self) -> None:
+        try:
+            self._now = started.RayCluster()
+        except started.NotInstalled as error:
+            raise Skipped(str(error)) from None
+        os.environ |= self._now.environment
+        self.options(gpus=1)
 
     def options(self, gpus: int) -> None:
         """Write the options: GPUs of a run."""
-        values = {"address": self.address, "gpus": gpus, "grace": 5, "host": "127.0.0.1"}
+        values = {"address": self._now.address, "gpus": gpus, "grace": 5, "host": "127.0.0.1"}
         self._options.write_text(json.dumps({"ray": values}))
 
     def does(self, order: str) -> bool:
         """Let the cluster do something to itself."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{order}\n")
-        self._process.stdin.flush()
-        return bool(self._process.stdout.readline().strip() == "done")
+        return self._now.does(order)
 
     def head(self) -> bool:
         """Kill the head, and when all that it knew has gone with it, start another cluster."""
         self.does("head")
         self.stop()
-        self.start()
+        self._start()
         return True
 
     def stop(self) -> None:
         """End all of it."""
-        if self._process is None:
-            return
-        with suppress(subprocess.TimeoutExpired):
-            self._process.communicate(timeout=30)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._process = None
+        self._now.stop()
 
 
 def not_fitting(world: World, cluster: RayCluster) -> list[str]:
