@@ -16,7 +16,7 @@ from paribus.health.logs import Log
 from paribus.health.profile import Profile
 from paribus.health.signals import with_signals
 from paribus.recipe.recipe import Recipe
-from paribus.track.folder import Evaluation, MetricLine, RunFolder
+from paribus.track.folder import TRAIN, Evaluation, MetricLine, RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +92,22 @@ def read_attempts(folders: Iterable[RunFolder]) -> Records:
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """Return the records of ``samples.jsonl`` that are whole; a damaged line costs a sample, not the verdict."""
-    return parse_samples(path.read_bytes()) if path.is_file() else []
+    """Return what ``samples.jsonl`` keeps of evaluations; a damaged line costs a sample, not the verdict."""
+    try:
+        with path.open("rb") as file:
+            return parse_samples(file)
+    except FileNotFoundError:
+        return []
 
 
-def parse_samples(data: bytes) -> list[dict[str, Any]]:
-    """Return the records among lines of ``samples.jsonl``."""
+def parse_samples(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Return the records of evaluations among lines of ``samples.jsonl``; no detector looks at groups of training."""
     found = []
-    for line in data.decode(errors="replace").splitlines():
+    for line in lines:
         try:
-            record = json.loads(line)
+            record = json.loads(line.decode(errors="replace"))
         except ValueError:
             continue
-        if isinstance(record, dict):
+        if isinstance(record, dict) and record.get("set") != TRAIN:
             found.append(record)
     return found

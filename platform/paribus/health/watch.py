@@ -79,7 +79,7 @@ class Watch:
         evaluations = tuple(map(read_evaluation, files))
         if not steps:
             return Records(lines=tuple(lines), evaluations=evaluations, samples=(), trouble="")
-        known = [*self._ahead, *parse_samples(self._new_samples())]
+        known = [*self._ahead, *parse_samples(self._new_samples().split(b"\n"))]
         samples = tuple(s for s in known if s.get("step") in steps)
         self._ahead = [s for s in known if isinstance(s.get("step"), int) and s["step"] > steps[-1]]
         return Records(lines=tuple(lines), evaluations=evaluations, samples=samples, trouble="")

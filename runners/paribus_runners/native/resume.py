@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from paribus.errors import ParibusError
 from paribus.study.job import Job
 from paribus.track.folder import MetricLine, RunFolder
+from paribus.track.samples import parse_sample
 from paribus_runners.native import checkpoint
 from paribus_runners.native.checkpoint import Progress
 
@@ -44,9 +45,11 @@ def take_over(folder: RunFolder, attempt: RunFolder, progress: Progress) -> None
     for evaluation in attempt.read_evaluations():
         if evaluation.step <= progress.step:
             folder.write_evaluation(evaluation)
-    samples = attempt.samples.read_text(encoding="utf-8").splitlines() if attempt.samples.exists() else []
-    kept = [line for line in samples if json.loads(line)["step"] <= progress.step]
-    folder.samples.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    with folder.samples.open("wb") as kept, suppress(FileNotFoundError), attempt.samples.open("rb") as lines:
+        for record in lines:
+            sample = parse_sample(record)  # none where the attempt was killed while it wrote
+            if sample is not None and sample.step <= progress.step:
+                kept.write(record)
 
 
 def _earlier(path: Path, token: int) -> list[int]:

@@ -175,6 +175,18 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
     assert (second / "samples.jsonl").read_text() == (whole / "samples.jsonl").read_text()
 
 
+def test_a_sample_that_was_half_written_costs_nothing(recipe: Recipe, job_folder: JobFolder) -> None:
+    """A run that was killed while it wrote samples goes on, and has all of them in the end."""
+    whole = job_folder(recipe, name="whole")
+    runner.run(whole)
+    first, second = job_folder(recipe, name="cut"), job_folder(recipe, name="cut", token=2)
+    shutil.copytree(whole, first, dirs_exist_ok=True)
+    with (first / "samples.jsonl").open("ab") as samples:
+        samples.write(b'{"step": 3, "response": "a')
+    runner.run(second)
+    assert (second / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
+
+
 @pytest.mark.parametrize("damage", ["weights", "manifest", "gone", "metrics"])
 def test_a_damaged_checkpoint_is_left_alone(
     recipe: Recipe, job_folder: JobFolder, caplog: pytest.LogCaptureFixture, damage: str
