@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -22,10 +23,12 @@ _ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
+_NETWORK = "CONNRESET CONNABORTED CONNREFUSED PIPE HOSTUNREACH HOSTDOWN NETUNREACH NETDOWN NETRESET INTR"
+# what a controller that dies leaves in a command's message: its own words, or the system's for a lost connection
 _PASSING = (
+    *(os.strerror(getattr(errno, f"E{name}")).lower() for name in _NETWORK.split()),
     "unable to contact",
     "timed out",
-    "connection refused",
     "temporarily",
     "zero bytes",
     "socket",
