@@ -9,6 +9,7 @@ from paribus.recipe.recipe import Recipe
 
 LOW, HIGH = "clip/low_frac", "clip/high_frac"
 _ENTROPY = "policy/entropy"
+_BOUNDS = {LOW: "low", HIGH: "high"}
 SEQUENCE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
 
 
@@ -20,6 +21,10 @@ def _saturation(metric: str, side: str) -> Rule:
         whole = v.recipe is not None and v.recipe.ratio.kind in SEQUENCE
         warn, critical = (v.p["sequence_warn"], 1.0) if whole else (v.p["warn"], v.p["critical"])
         says = f"{now:.1%} of the trained tokens are clipped {side}"
+        bound = getattr(v.recipe.clip, _BOUNDS[metric], None) if v.recipe is not None and not whole else None
+        if bound is not None and bound < v.p["tight"]:
+            warn = v.p["tight_warn"]
+            says += f" by a bound of {bound:g}, where {v.p['tight']:g} and more are usual"
         other = v.middle(LOW if metric == HIGH else HIGH)
         entropy, before = v.middle(_ENTROPY), v.began(_ENTROPY)
         eats = metric == HIGH and other is not None and now > 3 * other

@@ -121,8 +121,8 @@ NEAR = {
     "dead_update": {G: at(1.0, 0.0), Z: 1.0},
     "zero_variance": {Z: at(0.3, 0.48)},
     "effective_batch": {"correction__effective_frac": at(0.9, 0.3)},
-    "clip_saturation_high": {"clip__high_frac": at(0.01, 0.045)},
-    "clip_saturation_low": {"clip__low_frac": at(0.01, 0.045)},
+    "clip_saturation_high": {"clip__high_frac": at(0.01, 0.07)},
+    "clip_saturation_low": {"clip__low_frac": at(0.01, 0.07)},
     "clip_zero": {"clip__low_frac": 0.0, "clip__high_frac": lambda s: 0.0 if s % 50 else 1e-4},
     "entropy_collapse": {E: at(0.7, 0.19)},
     "entropy_explosion": {E: at(0.5, 0.95)},
@@ -329,6 +329,20 @@ def test_a_lamp_is_cleared_after_a_calm_window_and_the_run_remembers():
     found = verdict(detector, setting(), state)
     assert (found.state, found.step_cleared) == ("warn", told[1].step_detected)
     assert 120 + W <= told[1].step_detected <= 120 + 3 * W
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("low", 0.02, 0.2), ("high", 0.2, 0.02)])
+def test_a_tight_bound_is_told_at_a_share_that_a_usual_one_has(name, low, high):
+    """Of 6% clipped tokens a bound of 0.02 on that side is told, with the bound; of a usual one nothing is."""
+    detector = BY_NAME[f"clip_saturation_{name}"]
+    lines = run(**{f"clip__{name}_frac": 0.06})
+    updates = {"schedule.minibatches": 4}
+    tight = setting(grpo(**updates, **{"clip.low": low, "clip.high": high}))
+    found = verdict(detector, tight, update(detector, tight, begin(), lines)[0])
+    assert found.state == "warn"
+    assert "by a bound of 0.02" in found.evidence
+    usual = setting(grpo(**updates, **{"clip.low": high, "clip.high": low}))
+    assert verdict(detector, usual, update(detector, usual, begin(), lines)[0]).state == "ok"
 
 
 @pytest.mark.parametrize(("often", "lamp"), [(3, "ok"), (1, "critical")])
