@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from paribus.report import sentences
 from paribus.report.alt import described
@@ -40,6 +41,9 @@ def build_report(data: StudyData) -> ReportModel:
     )
     status += f"; {stage_text(data.plan)}" if screening else ""
     status += f"; beside them {len(data.screened)} of the screen" if data.screened else ""
+    tables = tuple(with_looks(analysis, t) for t in _tables(analysis))
+    figures = (described(f) for f in _figures(analysis))
+    there = {table.key for table in tables}
     return ReportModel(
         study=data.plan.study,
         title=f"Ablation `{data.plan.study}`",
@@ -49,8 +53,8 @@ def build_report(data: StudyData) -> ReportModel:
         summary=tuple(sentences.summary(analysis)),
         words=tuple(sentences.words(analysis)),
         warnings=tuple(sentences.warnings(analysis)),
-        tables=tuple(with_looks(analysis, t) for t in _tables(analysis)),
-        figures=tuple(described(f) for f in _figures(analysis)),
+        tables=tables,
+        figures=tuple(f if f.table in there else replace(f, table="") for f in figures),  # none before the first end
         provenance=provenance(analysis),
     )
 

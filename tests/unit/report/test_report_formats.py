@@ -286,3 +286,16 @@ def test_report_modules_are_light() -> None:
     code = f"import sys, {modules}; print([m for m in ('plotly', 'scipy', 'numpy', 'sqlalchemy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("outcome", ["pending", "failed", "cancelled"])
+def test_a_study_without_a_score_has_a_report_in_every_format(outcome: str) -> None:
+    """Before the first run has ended, and where all have failed, figures refer to no table that is not there."""
+    arms = ("base", "clip_higher")
+    ends = tuple((arm, seed, outcome) for arm in arms for seed in (0, 1))
+    model = build_report(made_up_study(Shape(seeds=2, steps=8, designs=("add_one",), tricks=arms[1:], outcomes=ends)))
+    assert any(figure.panels for figure in model.figures) or outcome != "pending"
+    assert {figure.table for figure in model.figures} <= {"", *(table.key for table in model.tables)}
+    for rendered in (to_html(model, "x"), to_markdown(model), to_latex(model), to_csv(model), model.to_json()):
+        assert rendered
+    to_terminal(model)
