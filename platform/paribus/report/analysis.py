@@ -25,7 +25,7 @@ from paribus.report.measures import (
 )
 from paribus.stats.compare import ALPHA, CORRECTIONS, Correction, holm
 from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval, mean_interval, welch_interval
-from paribus.stats.power import detectable_effect, seeds_needed
+from paribus.stats.power import detectable_effect, seeds_needed, spread_bound
 from paribus.stats.sequential import adjusted, at_look, shares
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ class Effect:
 
     @property
     def detectable(self) -> float | None:
-        """Smallest true difference that this study could show at the observed spread."""
+        """Smallest true difference that this study could show, at the upper 80% bound of the observed spread."""
         e = self.estimate
         if not self.supported or not e.sd:
             return None
-        return detectable_effect(e.n, e.sd, paired=self.paired, alpha=ALPHA * (1 - e.level) / (1 - LEVEL))
+        spread = spread_bound(e.sd, e.n - 1 if self.paired else 2 * (e.n - 1))
+        return detectable_effect(e.n, spread, paired=self.paired, alpha=ALPHA * (1 - e.level) / (1 - LEVEL))
 
 
 def contrast(arms: Sequence[tuple[float, Values]], *, paired: bool, noise: Noise | None = None) -> Effect | None:
@@ -184,6 +185,12 @@ class Analysis:
     def _problems(self) -> tuple[str, ...]:
         found = (counts_of(run, self.score, self.evaluate) for run in self.data.runs)
         return next((c.problems for c in found if c is not None), ())
+
+    @cached_property
+    def held(self) -> str:
+        """Label of the score if all its intervals are held to the noise of the evaluations, which counts tell."""
+        arms = [a.key for a in self.plan.arms if len(self.values(a.key, self.score)) > 1]
+        return self.score.label if arms and all(self.answers(arm, self.score) for arm in arms) else ""
 
     def tables(
         self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool

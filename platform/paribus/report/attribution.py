@@ -73,7 +73,7 @@ def contribution_table(analysis: Analysis) -> Table | None:
         first="Trick",
         columns=tuple(columns),
         rows=(*body, *sums),
-        notes=(pairs, *interval_notes(body, score=score.label), *_notes(keys, sums)),
+        notes=(pairs, *interval_notes(body, score=analysis.held), *_notes(keys, sums)),
         main=True,
     )
 

@@ -48,7 +48,7 @@ def comparison_table(analysis: Analysis) -> Table | None:
         first="Configuration",
         columns=columns,
         rows=rows,
-        notes=(*interval_notes(rows, score=analysis.score.label), *_notes(analysis, spread, keys)),
+        notes=(*interval_notes(rows, score=analysis.held), *_notes(analysis, spread, keys)),
     )
 
 
@@ -75,7 +75,7 @@ def _columns(analysis: Analysis, spread: Pooled | None) -> tuple[Column, ...]:
         found.append(Column(key="problems", label="other problems", unit=unit, note=note))
     if not analysis.plan.paired and any(testable(*counts) for counts in _counts(analysis)):
         found.append(Column(key="exact_p", label="exact p", note=UNPAIRED))
-    note = "smallest true difference that this study shows with 80% power, by the spread seen"
+    note = "smallest true difference that this study shows with 80% power, by the upper 80% bound of the spread"
     found.append(Column(key="detectable", label="detectable", unit=unit, note=note))
     if analysis.plan.margin is not None:
         note = f"two one-sided tests against ±{analysis.plan.margin:g}, p by Holm over the rows"

@@ -223,7 +223,7 @@ def pairs_table(analysis: Analysis) -> Table | None:
         first="Configuration",
         columns=tuple(columns),
         rows=tuple(rows),
-        notes=(*interval_notes(rows, score=analysis.score.label), *sign_flip_note(len(seeds))),
+        notes=(*interval_notes(rows, score=analysis.held), *sign_flip_note(len(seeds))),
     )
 
 
@@ -276,7 +276,7 @@ def sensitivity_table(analysis: Analysis) -> Table | None:
         rows=tuple(rows),
         notes=(
             WORST,
-            *interval_notes(rows, score=analysis.score.label),
+            *interval_notes(rows, score=analysis.held),
         ),
     )
 

@@ -36,6 +36,7 @@ def provenance(analysis: Analysis) -> dict[str, str]:
             "Numbers are not printed without what they depend on; look into environment.json of its run folders."
         )
     plan, evaluate = analysis.plan, analysis.evaluate
+    floor = "; of scores never below the noise of the evaluations" if analysis.held else ""
     outcomes = [r.outcome for r in analysis.data.runs]
     counts = ", ".join(f"{outcomes.count(o)} {o.replace('_', ' ')}" for o in dict.fromkeys(outcomes))
     limits = sorted({a.recipe.schedule.max_new_tokens for a in plan.arms})
@@ -59,10 +60,10 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         **_growth(plan),
         "runs": f"{len(outcomes)} planned: {counts}",
         "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
-        "intervals": f"{LEVEL:.0%} Student t over training seeds; of scores never below the noise of the evaluations",
+        "intervals": f"{LEVEL:.0%} Student t over training seeds{floor}",
         "tests": f"{'paired t by seed' if plan.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
         "correction": _correction(analysis),
-        "power": f"{POWER:.0%} by the noncentral t, at the spread seen",
+        "power": f"{POWER:.0%} by the noncentral t, at the upper 80% bound of the spread seen",
         "equivalence": _equivalence(plan.margin),
         "late in training": f"last {LATE:.0%} of the steps",
     }

@@ -9,7 +9,7 @@ from paribus.report.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.design_effects import TestedDesign, tested_designs
 from paribus.report.details import Single, effect_measures, effects, singles, stars
 from paribus.report.looks import where
-from paribus.report.measures import Measure, start_measure
+from paribus.report.measures import Measure, score_steps, start_measure
 from paribus.report.text import decimals_for, interval_text, needed_text, number, p_text, precision
 from paribus.stats.compare import ALPHA
 from paribus.study.contrasts import Contrast
@@ -60,7 +60,29 @@ def warnings(analysis: Analysis) -> list[str]:
     fragile = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if analysis.fragile(arm)]
     if fragile:
         found.append(f"Fragile, the verdict against the base depends on how lost runs are counted: {_list(fragile)}.")
+    found += _checkpoints(analysis)
     found += [note.message for note in analysis.plan.notes if note.code != "cost"]  # costs are measured by now
+    return found
+
+
+def _checkpoints(analysis: Analysis) -> list[str]:
+    """Return which runs have a score that is not made by the declared rule."""
+    found, runs, evaluate = [], analysis.data.runs, analysis.evaluate
+    ends = [(r, score_steps(r, evaluate)) for r in runs if r.outcome in ("finished", "stopped_early")]
+    few = [len(used) for r, used in ends if r.outcome == "finished" and 0 < len(used) < 3]
+    if few and evaluate.checkpoint == "mean_of_last_3":
+        most = max(few)
+        found.append(
+            f"{len(few)} of {len(runs)} runs have fewer than 3 evaluations after step 0: their score is a mean of "
+            f"{'one' if most == 1 else f'at most {most}'}."
+        )
+    untrained = [r for r, used in ends if r.outcome == "stopped_early" and used and used[-1][0] == 0]
+    if untrained:
+        names = _list(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in untrained))
+        found.append(
+            f"{len(untrained)} of {len(runs)} runs were stopped before an evaluation: they count with the score before "
+            f"training, which says nothing of them: {names}."
+        )
     return found
 
 

@@ -63,7 +63,7 @@ def learning_table(analysis: Analysis) -> Table:
         first="Configuration",
         columns=columns,
         rows=(TableRow(label=analysis.label(base), cells=cells),),
-        notes=tuple(interval_notes([TableRow(label="", cells=cells)], score=score.label)),
+        notes=tuple(interval_notes([TableRow(label="", cells=cells)], score=analysis.held)),
         main=True,
     )
 
@@ -100,7 +100,7 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
         columns=columns,
         rows=tuple(body),
         notes=(
-            *interval_notes(body, score=score.label),
+            *interval_notes(body, score=analysis.held),
             *_bold_note(analysis, rows, leaders),
             *_few(analysis, (r.arm for r in rows)),
             *([UNTESTED] if published else []),

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus.track.folder import TRAIN
+from paribus.track.folder import TRAIN, to_json_number
 from paribus_runners.native.experience import Experience
 from paribus_runners.native.objective import length, reward
 from paribus_runners.native.objective.advantage import Scored, per_token, shaped_reward
 from paribus_runners.native.policy import Policy
 
 GROUPS = 2
-"""Groups of each step that are kept."""
+"""Groups of a step that are kept."""
+
+STEPS = 200
+"""Steps of a run at most whose groups are kept, evenly over it: texts of a long run would fill a disk."""
 
 
 def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -> list[dict[str, Any]]:
     """Return the responses of the first groups of a step, those that the filter threw away among them.
 
-    A response that takes no part in the baseline has no advantage; nor has one whose tokens have advantages of their
-    own. Without a correction nothing says what learner and sampler differ by.
+    Most steps of a run of more than :data:`STEPS` have none. A response that takes no part in the baseline has no
+    advantage; nor has one whose tokens have advantages of their own. Without a correction nothing says what learner and
+    sampler differ by.
     """
+    if step % math.ceil(recipe.schedule.steps / STEPS):
+        return []
     rollouts = experience.rollouts
     shown = range(min(GROUPS, len(rollouts.prompts)))
     rows = (rollouts.scored.group < len(shown)).nonzero().squeeze(1)
@@ -42,17 +49,21 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
             "response": text,
             "finished": not bool(responses.truncated[place]),
             "correct": bool(rollouts.scored.correct[row]),
-            "reward": float(rewards[row]),
+            "reward": _number(rewards[row]),
             "tokens": int(responses.length[place]),
         }
         if len(parts) > 1:
-            record["reward_parts"] = {name: float(values[row]) for name, values in parts.items()}
+            record["reward_parts"] = {name: _number(values[row]) for name, values in parts.items()}
         if bool(rollouts.kept[row]) and not per_token(recipe):
-            record["advantage"] = float(experience.advantage[row, 0])
+            record["advantage"] = _number(experience.advantage[row, 0])
         if recipe.correction.kind != "off":
-            record["logp_abs_diff_mean"] = float(apart[row])
+            record["logp_abs_diff_mean"] = _number(apart[row])
         found.append(record)
     return found
+
+
+def _number(value: Tensor) -> float | str:
+    return to_json_number(float(value))
 
 
 def _parts(recipe: Recipe, scored: Scored) -> dict[str, Tensor]:

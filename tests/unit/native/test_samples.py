@@ -116,6 +116,17 @@ def test_learner_and_sampler_are_compared_where_both_are_known(recipe: Recipe, p
     assert [record["logp_abs_diff_mean"] for record in found] == pytest.approx([0.25] * 8)
 
 
+def test_a_long_run_keeps_groups_of_some_steps(recipe: Recipe, policy: Policy, made: Made) -> None:
+    """Two hundred steps at most, evenly over the run; numbers that are not finite are texts, as in metric lines."""
+    schedule = recipe.schedule.model_copy(update={"steps": 3 * samples.STEPS})
+    long = _changed(recipe, schedule=schedule)
+    experience = weigh(long, made(long, RIGHT))
+    kept = [step for step in range(1, 10) if samples.of_step(long, policy, experience, step)]
+    assert kept == [3, 6, 9]
+    experience.advantage[0, 0] = float("nan")
+    assert samples.of_step(long, policy, experience, 3)[0]["advantage"] == "nan"
+
+
 def test_a_prompt_is_shown_without_its_filling(policy: Policy) -> None:
     """What a model of fixed prompt width is given on the left is no part of the prompt."""
     assert policy.width

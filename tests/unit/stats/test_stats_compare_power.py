@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from paribus.stats.compare import CORRECTIONS, benjamini_hochberg, holm
-from paribus.stats.power import CAP, POWER, detectable_effect, power, seeds_for_width, seeds_needed
+from paribus.stats.power import CAP, POWER, detectable_effect, power, seeds_for_width, seeds_needed, spread_bound
 
 
 def test_holm_hand_value() -> None:
@@ -124,3 +124,13 @@ def test_seeds_for_a_width_are_the_fewest(half: float, paired: bool) -> None:
         return
     assert reach(n) <= half + 1e-9
     assert n == 2 or reach(n - 1) > half
+
+
+@pytest.mark.parametrize("df", [2, 4, 18])
+def test_the_true_spread_is_below_its_bound_as_often_as_it_says(df: int) -> None:
+    """The bound is that of scipy's chi-square, and for three pairs twice what was seen."""
+    assert stats.chi2.cdf(df / spread_bound(1.0, df) ** 2, df) == pytest.approx(0.2)
+    assert spread_bound(1.0, 2) == pytest.approx(2.117, abs=0.001)
+    assert spread_bound(3.0, df) == pytest.approx(3 * spread_bound(1.0, df))
+    with pytest.raises(ValueError, match="degrees of freedom"):
+        spread_bound(1.0, 0)
