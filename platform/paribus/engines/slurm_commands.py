@@ -23,7 +23,10 @@ _ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
-_NETWORK = "CONNRESET CONNABORTED CONNREFUSED PIPE HOSTUNREACH HOSTDOWN NETUNREACH NETDOWN NETRESET INTR"
+_NETWORK = (
+    "CONNRESET CONNABORTED CONNREFUSED NOTCONN SHUTDOWN PIPE HOSTUNREACH HOSTDOWN NETUNREACH NETDOWN NETRESET "
+    "ADDRNOTAVAIL NOBUFS INTR"
+)
 # what a controller that dies leaves in a command's message: its own words, or the system's for a lost connection
 _PASSING = (
     *(os.strerror(getattr(errno, f"E{name}")).lower() for name in _NETWORK.split()),
