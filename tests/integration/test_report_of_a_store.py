@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from click.testing import CliRunner
 
 from paribus.cli.report import command
 from paribus.errors import StoreError
+from paribus.health.diagnose import diagnose
+from paribus.health.finding import Finding
+from paribus.health.verdict import to_json
 from paribus.report.data import RunData, StudyData
 from paribus.report.measures import score_steps, series
 from paribus.report.read import read_study
@@ -134,6 +138,36 @@ def test_five_files_and_a_table(home: Path, tmp_path: Path) -> None:
     assert "+ soft_overlong" in written.text
     assert "incomplete" in written.text.lower()
     assert max(map(len, written.text.splitlines())) <= 120
+
+
+def test_verdicts_are_an_outcome_in_every_format(tmp_path: Path) -> None:
+    """What the supervisors left in ``health.json`` is a table and a sentence; a damaged verdict is none, no error."""
+    data = made_up_study(Shape(seeds=3, steps=4, tricks=("soft_overlong",), designs=("cumulative",)))
+    fill(tmp_path, data)
+    folders = {(r.arm == data.plan.base, r.seed): RunFolder.of(tmp_path, r.fingerprint, 1) for r in data.runs}
+    collapsed = Finding(detector="entropy_collapse", state="critical", step_onset=2)
+    cut_off = Finding(detector="truncation", state="warn", step_onset=1)
+    fine = Finding(detector="nan", state="ok")
+    left = {(True, 0): [fine], (True, 1): [fine, cut_off], (False, 0): [fine, cut_off, collapsed], (False, 1): [fine]}
+    for key, findings in left.items():
+        line = data.runs[0].lines[-1]
+        write_json(folders[key].health, to_json(diagnose(findings), line, "default 1 (abc)"))
+    folders[False, 2].health.write_text('{"lamp": "crit')
+    with Reader.look(tmp_path) as reader:
+        written = write_report(reader, "made-up", tmp_path / "out")
+    text = {p.suffix: p.read_text() for p in written.paths}
+    rows = {t["key"]: t["rows"] for t in json.loads(text[".json"])["tables"]}["health"]
+    assert [[c["text"] for c in r["cells"]] for r in rows] == [
+        ["3/3", "0", "1", "1", "1", "warning: truncation in 1 since step 1"],
+        ["3/3", "1", "0", "1", "1", "critical: entropy_collapse in 1 since step 2"],
+    ]
+    assert "health,+ soft_overlong,critical,runs,1,,1.0,,,2,,,,\n" in text[".csv"]
+    assert "| base | 3/3 | 0 | 1 | 1 | 1 | warning: truncation in 1 since step 1 |" in text[".md"]
+    assert r"critical: entropy\_collapse in 1 since step 2" in text[".tex"]
+    assert 'id="health"' in text[".html"]
+    assert "critical: entropy_collapse in 1 since step 2<small>warning: truncation in 1" in text[".html"]
+    told = "1 of 3 runs of `+ soft_overlong` (2 judged) had a critical finding: entropy_collapse since step 2."
+    assert told in text[".md"]
 
 
 def test_report_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

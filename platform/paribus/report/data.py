@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from paribus.health.judged import Judged
 from paribus.study.plan import Plan
 from paribus.study.published import Published
 from paribus.track.folder import Evaluation, MetricLine
@@ -34,6 +35,7 @@ class RunData:
         lines: metric lines in memory: of a run that was made up, or what can be read of a damaged one.
         stored: series in files, instead of lines.
         evaluations: those with counts per problem that make the score, and the one before training.
+        health: the verdict while it trained; ``None`` if it was not judged.
     """
 
     fingerprint: str
@@ -47,6 +49,7 @@ class RunData:
     lines: tuple[MetricLine, ...] = ()
     stored: Recorded | None = None
     evaluations: tuple[Evaluation, ...] = ()
+    health: Judged | None = None
 
     @cached_property
     def recorded(self) -> Recorded:

@@ -9,6 +9,7 @@ from paribus.report.analysis import Analysis, Effect, corrected
 from paribus.report.comparisons import comparison_table
 from paribus.report.efficiency import efficiency_table
 from paribus.report.exact import FROM, PAIRED, sign_flip_cell, sign_flip_note
+from paribus.report.health import health_table
 from paribus.report.measures import LATE_RULE, Measure, gain_measure, series, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow
 from paribus.report.pass_rates import pass_table
@@ -329,6 +330,7 @@ def all_details(analysis: Analysis) -> Iterable[Table]:
         pass_table(analysis),
         cost_table(analysis),
         efficiency_table(analysis),
+        health_table(analysis),
         pairs_table(analysis),
         training_table(analysis),
         seeds_table(analysis),

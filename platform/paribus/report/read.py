@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from paribus.errors import ParibusError, RunFolderError
+from paribus.health.judged import read_judged
 from paribus.recipe.recipe import flatten
 from paribus.report.data import Outcome, RunData, StudyData
 from paribus.report.measures import score_steps
@@ -64,6 +65,7 @@ def _run(
     reader: Reader, plan: Plan, record: RunRecord, result: ResultRecord | None, attempts: Sequence[AttemptRecord]
 ) -> RunData:
     reason = record.reason or (str(result.payload.get("reason", "")) if result else "")
+    token = result.token if result else record.token
     run = RunData(
         fingerprint=record.fingerprint,
         arm=record.arm,
@@ -73,9 +75,9 @@ def _run(
         reason=reason,
         attempts=len(attempts),
         gpus=attempts[-1].gpus if attempts else 0.0,
+        health=read_judged(RunFolder.of(reader.home, record.fingerprint, token)),
     )
     ended = run.outcome in ("finished", "stopped_early")
-    token = result.token if result else record.token
     try:
         stored = RunSeries(reader.home, record.fingerprint, token)
         run = replace(run, stored=stored)

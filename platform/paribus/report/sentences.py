@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 
 from paribus.report.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.design_effects import TestedDesign, tested_designs
 from paribus.report.details import Single, effect_measures, effects, singles, stars
+from paribus.report.health import health_words
 from paribus.report.looks import where
 from paribus.report.measures import Measure, score_steps, start_measure
-from paribus.report.text import decimals_for, interval_text, needed_text, number, p_text, precision
+from paribus.report.text import decimals_for, interval_text, listed, needed_text, number, p_text, precision
 from paribus.stats.compare import ALPHA
 from paribus.study.contrasts import Contrast
 from paribus.study.plan import Row
@@ -36,12 +36,13 @@ def summary(analysis: Analysis) -> list[str]:
 
 
 def words(analysis: Analysis) -> list[str]:
-    """Return one item for each single change, with the symptoms that it moved, and for each effect of several rows."""
+    """Return one item for each single change, each effect of several rows, and each arm with critical runs."""
     found = effects(analysis)
     changes = [_one_change(analysis, single, found) for single in singles(analysis)]
     if any("*" in text for text in changes):
         changes.append(f"Marked {stars(analysis, found)}")
-    return [*changes, *(text for design in tested_designs(analysis) for text in _design_words(analysis, design))]
+    designs = (text for design in tested_designs(analysis) for text in _design_words(analysis, design))
+    return [*changes, *designs, *health_words(analysis)]
 
 
 def warnings(analysis: Analysis) -> list[str]:
@@ -55,11 +56,11 @@ def warnings(analysis: Analysis) -> list[str]:
     ):
         lost = [r for r in analysis.data.runs if r.outcome == outcome]
         if lost:
-            names = _list(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in lost))
+            names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in lost))
             found.append(f"{len(lost)} of {len(analysis.data.runs)} runs {text}: {names}.")
     fragile = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if analysis.fragile(arm)]
     if fragile:
-        found.append(f"Fragile, the verdict against the base depends on how lost runs are counted: {_list(fragile)}.")
+        found.append(f"Fragile, the verdict against the base depends on how lost runs are counted: {listed(fragile)}.")
     found += _checkpoints(analysis)
     found += [note.message for note in analysis.plan.notes if note.code != "cost"]  # costs are measured by now
     return found
@@ -78,7 +79,7 @@ def _checkpoints(analysis: Analysis) -> list[str]:
         )
     untrained = [r for r, used in ends if r.outcome == "stopped_early" and used and used[-1][0] == 0]
     if untrained:
-        names = _list(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in untrained))
+        names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in untrained))
         found.append(
             f"{len(untrained)} of {len(runs)} runs were stopped before an evaluation: they count with the score before "
             f"training, which says nothing of them: {names}."
@@ -95,7 +96,7 @@ def _learning(analysis: Analysis) -> str:
         return f"{who} has no finished run yet, so nothing can be said about learning."
     ends = analysis.estimate(base, start_measure(analysis.evaluate)), analysis.estimate(base, analysis.score)
     if len(seeds) < MIN_SEEDS:
-        pairs = _list(f"{number(before[s], 3)} to {number(after[s], 3)}" for s in seeds)
+        pairs = listed(f"{number(before[s], 3)} to {number(after[s], 3)}" for s in seeds)
         few = "single run; training variance unknown" if len(seeds) == 1 else "2 runs, too few for an interval"
         return f"{who} went from {pairs} in {label} ({few})."
     gain = analysis.gain(base)
@@ -121,7 +122,7 @@ def _ladder(analysis: Analysis, name: str, rows: list[Row]) -> str:
     testable = "" if len(tested) == len(steps) else f" that can be tested, of {len(steps)}"
     text = f"Ladder `{name}`: of its {len(tested)} steps{testable}, {count} separated from seed noise in "
     text += f"{analysis.score.label}, each given the rows above and uncorrected"
-    text += f": {_list(moved)}." if moved else "."
+    text += f": {listed(moved)}." if moved else "."
     last = analysis.to_base.get(rows[-1].arm)
     if last is None or not last.supported:
         return text
@@ -144,9 +145,9 @@ def _design(analysis: Analysis, design: TestedDesign) -> str:
         moved = [f"`{c.name}` {interval_text(e.estimate, signed=True)}" for c, e in group if e.separated]
         if group:
             parts.append(f"{kind} separated from 0: {len(moved) or 'none'} of {len(group)}")
-            parts[-1] += f", {_list(moved)}" if moved else ""
+            parts[-1] += f", {listed(moved)}" if moved else ""
     kept = [f"`{c.name}`" for c, e in tested if e.confirmed]
-    after = f"after Holm's correction over {design.family} effects: {_list(kept) if kept else 'none'}"
+    after = f"after Holm's correction over {design.family} effects: {listed(kept) if kept else 'none'}"
     return f"{name}: {'; '.join(parts)}; {after}."
 
 
@@ -160,7 +161,7 @@ def _design_words(analysis: Analysis, design: TestedDesign) -> list[str]:
     found = [_effect_sentence(label, design, c, e) for c, e in tested if (c, e) not in quiet]
     reach = [number(e.detectable, decimals_for(e.estimate.se, e.detectable)) for _, e in quiet if e.detectable]
     ends = " to ".join(dict.fromkeys((min(reach, key=float), max(reach, key=float))))
-    pairs = _list(f"`{c.name}`" for c, _ in quiet)
+    pairs = listed(f"`{c.name}`" for c, _ in quiet)
     limit = f"this study could detect {ends} or more, depending on the pair"
     hidden = " Interactions that are measured together can hide each other." if any(c.aliases for c, _ in quiet) else ""
     return [*found, f"No interaction in {label} detected in `{design.name}` for {pairs}; {limit}.{hidden}"]
@@ -188,7 +189,7 @@ def _aliases(contrast: Contrast) -> str:
     if not contrast.aliases:
         return ""
     signs = {"+": "", "-": "minus "}
-    names = _list(f"{signs[alias[0]]}`{alias[2:]}`" for alias in contrast.aliases)
+    names = listed(f"{signs[alias[0]]}`{alias[2:]}`" for alias in contrast.aliases)
     share = SHARES.get(contrast.aliases[0].count(" x "), "a part") if len(contrast.tricks) == 1 else ""
     part = f", of which {share} would be in it" if share else ""
     return f" Its cells cannot tell it from {names}{part}."
@@ -204,8 +205,8 @@ def _singles(analysis: Analysis) -> str:
     head = f"Single changes separated from the base in {analysis.score.label}: {len(moved) or 'none'} of {len(tested)}"
     if not moved:
         return f"{head}."
-    after = f"after Holm's correction over {analysis.family} comparisons: {_list(kept) if kept else 'none'}"
-    return f"{head}, {_list(moved)}; {after}."
+    after = f"after Holm's correction over {analysis.family} comparisons: {listed(kept) if kept else 'none'}"
+    return f"{head}, {listed(moved)}; {after}."
 
 
 def _seeds_rule(analysis: Analysis) -> str:
@@ -231,7 +232,7 @@ def _one_change(analysis: Analysis, single: Single, found: dict[tuple[str, str],
         n = score.estimate.n
         few = "single run; training variance unknown" if n == 1 else f"{n} runs, too few for a test"
         each = [d for _, d in score.by_seed] or [score.estimate.value]
-        seen = _list(number(d, 3, signed=True) for d in each)
+        seen = listed(number(d, 3, signed=True) for d in each)
         return f"{name}: {analysis.score.label} {seen} against the base ({few})."
     known = [(m, e) for m in effect_measures(analysis) if (e := found[single.arm, m.key]) is not None]
     quiet = [NAMES[m.key] for m, e in known if e.supported and e.estimate.sd and not e.separated]
@@ -239,8 +240,8 @@ def _one_change(analysis: Analysis, single: Single, found: dict[tuple[str, str],
     parts += _equivalent(analysis, single.arm)
     for verb, sign in (("lowered", -1), ("raised", 1)):
         moved = [_moved(m, e) for m, e in known if e.separated and sign * e.estimate.value > 0]
-        parts += [f"It {verb} {_list(moved)}."] if moved else []
-    parts += [f"Not separated from seed noise: {_list(quiet)}."] if quiet else []
+        parts += [f"It {verb} {listed(moved)}."] if moved else []
+    parts += [f"Not separated from seed noise: {listed(quiet)}."] if quiet else []
     return " ".join(parts)
 
 
@@ -299,8 +300,3 @@ def _size(effect: Effect) -> str:
     decimals = precision(e)
     ends = sorted(abs(x) for x in (e.low, e.high) if x is not None)
     return f"{number(abs(e.value), decimals)} [{', '.join(number(x, decimals) for x in ends)}]"
-
-
-def _list(items: Iterable[str]) -> str:
-    found = list(items)
-    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + f" and {found[-1]}" if found else "nothing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from paribus.report.analysis import MIN_SEEDS, Effect
 from paribus.report.model import Cell, Verdict, stored
@@ -157,6 +157,12 @@ def needed_text(effect: Effect) -> str:
     """Return ``about 11 seeds an arm would be needed``, or ``more than 100 ...``."""
     count = f"more than {CAP}" if effect.needed is None else f"about {effect.needed}"
     return f"{count} seeds an arm would be needed"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return ``a``, ``a and b`` or ``a, b and c``."""
+    found = list(items)
+    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + f" and {found[-1]}" if found else "nothing"
 
 
 def by_seed(values: Mapping[int, float]) -> tuple[tuple[int, float], ...]:

@@ -1,0 +1,166 @@
+"""The table of verdicts and its sentences: counted over the judged runs, never more than was written down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paribus.health.finding import Finding, Lamp, worst
+from paribus.health.judged import Judged, read_judged
+from paribus.report.build import build_report
+from paribus.report.data import StudyData
+from paribus.report.model import ReportModel, Table
+from paribus.testing.studies import Shape, made_up_study
+from paribus.track.folder import RunFolder, write_json
+
+ARM = "+ soft_overlong"
+SHAPE = Shape(steps=4, tricks=("soft_overlong",), designs=("cumulative",))
+
+
+def found(*raised: tuple[str, Lamp, int | None]) -> Judged:
+    """A verdict with these findings: detector, state, onset."""
+    findings = tuple(Finding(detector=d, state=s, step_onset=o) for d, s, o in raised)
+    lamp: Any = worst(findings) if findings else "ok"
+    return Judged(lamp=lamp, profile="default 1 (abc)", raised=findings)
+
+
+def with_verdicts(data: StudyData, verdicts: dict[int, Judged | None]) -> StudyData:
+    """The study with verdicts on the runs of one arm, by seed; those of the base are all ok."""
+    base = data.plan.base
+    runs = (replace(r, health=found() if r.arm == base else verdicts.get(r.seed)) for r in data.runs)
+    return replace(data, runs=tuple(runs))
+
+
+def health_of(model: ReportModel) -> Table:
+    """The table of verdicts."""
+    return next(t for t in model.tables if t.key == "health")
+
+
+def cells(table: Table, arm: str) -> dict[str, str]:
+    """Column to text in the row of an arm."""
+    (row,) = (r for r in table.rows if r.label == arm)
+    return {c.key: cell.text for c, cell in zip(table.columns, row.cells, strict=True)}
+
+
+def critical_words(model: ReportModel) -> list[str]:
+    """The sentences about critical runs."""
+    return [w for w in model.words if "critical" in w]
+
+
+def test_without_verdicts_there_is_no_table(model: ReportModel) -> None:
+    """A study of which no run was judged has neither the table nor a sentence."""
+    assert "health" not in [t.key for t in model.tables]
+    assert critical_words(model) == []
+
+
+def test_runs_are_counted_by_their_lamp() -> None:
+    """Lamps add up to the judged runs; findings stand the worst first, with the median onset of each state."""
+    verdicts: dict[int, Judged | None] = {
+        0: found(("truncation", "warn", 5), ("entropy_collapse", "critical", 12)),
+        1: found(("truncation", "warn", 8)),
+        2: found(("truncation", "critical", 20), ("nan", "critical", None)),
+    }
+    model = build_report(with_verdicts(made_up_study(SHAPE), verdicts))
+    table = health_of(model)
+    assert [r.label for r in table.rows] == ["base", ARM]
+    base = {"seeds": "3/3", "critical": "0", "warn": "0", "ok": "3", "findings": "none"}
+    assert cells(table, "base") == base
+    row = next(r for r in table.rows if r.label == ARM)
+    assert [c.text for c in row.cells[:4]] == ["3/3", "2", "1", "0"]
+    assert row.cells[4].text == (
+        "critical: nan in 1; entropy_collapse in 1 since step 12; truncation in 1 since step 20"
+    )
+    assert row.cells[4].note == "warning: truncation in 2 since step 6.5"
+    assert critical_words(model) == [
+        f"2 of 3 runs of `{ARM}` had critical findings: nan in 1, entropy_collapse in 1 since step 12 and truncation "
+        "in 1 since step 20."
+    ]
+    notes = " ".join(table.notes)
+    assert "`default 1 (abc)`" in notes
+    assert "no proof" in notes
+    assert "no statistical test" in notes
+    assert "not judged" not in notes
+
+
+def test_unjudged_runs_are_no_healthy_ones() -> None:
+    """A run without a verdict is in no lamp, has a column of its own, and the sentence says how many were judged."""
+    model = build_report(with_verdicts(made_up_study(SHAPE), {1: found(("entropy_collapse", "critical", 12))}))
+    table = health_of(model)
+    got = cells(table, ARM)
+    assert (got["critical"], got["warn"], got["ok"], got["not_judged"]) == ("1", "0", "0", "2")
+    assert any(n.startswith("not judged: ") for n in table.notes)
+    assert critical_words(model) == [
+        f"1 of 3 runs of `{ARM}` (1 judged) had a critical finding: entropy_collapse since step 12."
+    ]
+    unjudged = cells(health_of(build_report(with_verdicts(made_up_study(SHAPE), {}))), ARM)
+    assert [unjudged[k] for k in ("critical", "warn", "ok", "not_judged", "findings")] == ["n/a"] * 3 + ["3", "n/a"]
+
+
+def test_stopped_and_unfinished_runs_are_told_once() -> None:
+    """A run that a finding stopped is one critical run, marked as everywhere; a verdict so far is said to be one."""
+    shape = replace(SHAPE, outcomes=((ARM, 0, "stopped_early"), (ARM, 1, "pending")))
+    data = made_up_study(shape)
+    verdicts: dict[int, Judged | None] = {
+        0: found(("nan", "critical", 2)),
+        1: found(),
+        2: found(("nan", "critical", 3), ("kl_blowup", "critical", 1)),
+    }
+    table = health_of(build_report(with_verdicts(data, verdicts)))
+    got = cells(table, ARM)
+    assert (got["seeds"], got["critical"], got["ok"]) == ("1/3†…", "2", "1")
+    assert got["findings"] == "critical: nan in 2 since step 2.5; kl_blowup in 1 since step 1"
+    assert any(n.startswith("†") for n in table.notes)
+    assert any(n.startswith("…") for n in table.notes)
+
+
+def test_no_more_findings_than_a_cell_holds() -> None:
+    """The worst three are named, and how many follow."""
+    verdict = found(*((f"d{i}", "warn", i) for i in range(5)))
+    table = health_of(build_report(with_verdicts(made_up_study(SHAPE), dict.fromkeys(range(3), verdict))))
+    assert cells(table, ARM)["findings"] == (
+        "warning: d0 in 3 since step 0; d1 in 3 since step 1; d2 in 3 since step 2; 2 more"
+    )
+
+
+SOUND = {
+    "lamp": "warn",
+    "profile": "default 1 (abc)",
+    "findings": [{"detector": "made_later", "state": "warn", "step_onset": 3, "remedies": [{"new": 1}]}],
+    "others": [],
+}
+
+
+def test_verdict_of_other_detectors_is_read(tmp_path: Path) -> None:
+    """A verdict that was written with other detectors than today's is read as it stands."""
+    folder = RunFolder(tmp_path)
+    write_json(folder.health, SOUND)
+    assert read_judged(folder) == replace(found(("made_later", "warn", 3)), profile="default 1 (abc)")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        '{"lamp": "ok"',
+        "[]",
+        "7",
+        '{"lamp": "ok", "findings": []}',
+        '{"lamp": "unknown", "findings": [], "profile": "p"}',
+        '{"lamp": "green", "findings": [], "profile": "p"}',
+        '{"lamp": "critical", "findings": [], "profile": "p"}',
+        '{"lamp": "warn", "findings": {"a": 1}, "profile": "p"}',
+        '{"lamp": "warn", "findings": [{"detector": "a", "state": "warn"}], "profile": "p"}',
+        '{"lamp": "warn", "findings": [{"detector": "a", "state": "warn", "step_onset": "x"}], "profile": "p"}',
+        '{"lamp": "warn", "findings": [{"detector": "a", "state": ["warn"], "step_onset": 1}], "profile": "p"}',
+    ],
+)
+def test_damaged_verdict_is_none(tmp_path: Path, content: str | None) -> None:
+    """A verdict that is missing, cut off, of another shape, or contradicts itself is no verdict, and no error."""
+    folder = RunFolder(tmp_path)
+    if content is not None:
+        folder.health.write_text(content)
+    assert read_judged(folder) is None
