@@ -27,6 +27,7 @@ from paribus.stats.compare import ALPHA, CORRECTIONS, Correction, holm
 from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval, mean_interval, welch_interval
 from paribus.stats.power import detectable_effect, seeds_needed, spread_bound
 from paribus.stats.sequential import adjusted, at_look, shares
+from paribus.stats.shift import detectable_shift
 
 if TYPE_CHECKING:
     from paribus.stats.problems import Array, TableOfScores
@@ -50,12 +51,14 @@ class Effect:
         paired: whether seeds are paired.
         p_adjusted: p after the correction over the family of the table, Holm's unless that says otherwise; ``None``
             without a test.
+        runs: runs behind it, if it is from a fit to unbalanced cells.
     """
 
     estimate: Estimate
     by_seed: tuple[tuple[int, float], ...]
     paired: bool
     p_adjusted: float | None = None
+    runs: int | None = None
 
     @property
     def supported(self) -> bool:
@@ -83,8 +86,11 @@ class Effect:
         e = self.estimate
         if not self.supported or not e.sd:
             return None
+        alpha = ALPHA * (1 - e.level) / (1 - LEVEL)
+        if self.runs is not None:
+            return max(spread_bound(se, df) * detectable_shift(df, alpha) for se, df in e.errors)
         spread = spread_bound(e.sd, e.n - 1 if self.paired else 2 * (e.n - 1))
-        return detectable_effect(e.n, spread, paired=self.paired, alpha=ALPHA * (1 - e.level) / (1 - LEVEL))
+        return detectable_effect(e.n, spread, paired=self.paired, alpha=alpha)
 
 
 def contrast(arms: Sequence[tuple[float, Values]], *, paired: bool, noise: Noise | None = None) -> Effect | None:

@@ -9,6 +9,7 @@ from paribus.report.analysis import Analysis, Effect, corrected
 from paribus.report.model import Cell, Column, Table, TableRow
 from paribus.report.tables import interval_notes, pairing
 from paribus.report.text import MISSING, NOT_APPLICABLE, effect_cell, p_text
+from paribus.report.unbalanced import CellEffects
 from paribus.stats.attribution import Weights, both_ends_weights, shapley_weights
 from paribus.study.plan import Row
 
@@ -40,13 +41,27 @@ class Contribution:
 def contributions(analysis: Analysis) -> tuple[Contribution, ...]:
     """Return the effects by trick; empty if no design adds tricks to the base or removes them from a full recipe."""
     rows, cells = analysis.plan.rows, _cells(analysis)
+    plain, crossed = CellEffects(analysis, {}), crossed_cells(analysis)
     added = [r.tricks[0] for r in rows if r.kind in ("add_one", "factorial") and len(r.tricks) == 1]
     full = full_recipe(rows)
     tricks = list(dict.fromkeys([*added, *full]))
     weights = _weights(tricks, added, full)
-    found = {key: [_effect(analysis, cells, w.get(t)) for t in tricks] for key, w in weights.items()}
+    found = {
+        key: [_effect(crossed if key == "shapley" else plain, cells, w.get(t)) for t in tricks]
+        for key, w in weights.items()
+    }
     found |= {key: corrected(found[key]) for key in ("alone", "in_full")}
     return tuple(Contribution(trick=t, **{key: e[i] for key, e in found.items()}) for i, t in enumerate(tricks))
+
+
+def crossed_cells(analysis: Analysis) -> CellEffects:
+    """Return the cells of a Shapley value: all combinations of the tricks of the full recipe, those that are there."""
+    full, found = frozenset(full_recipe(analysis.plan.rows)), dict[str, list[frozenset[str]]]()
+    for tricks, arm in _cells(analysis).items():
+        if tricks <= full:
+            found.setdefault(arm, []).append(tricks)
+    complete = len(full) > 1 and sum(map(len, found.values())) == 2 ** len(full)
+    return CellEffects(analysis, found if complete else {})
 
 
 def full_recipe(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -61,7 +76,11 @@ def contribution_table(analysis: Analysis) -> Table | None:
     if len(keys) < 2:
         return None
     score = analysis.score
-    columns = [Column(key=k, label=SHOWN[k][0], unit=score.unit, note=SHOWN[k][1]) for k in keys]
+    crossed = crossed_cells(analysis)
+    meant = {k: note for k, (_, note) in SHOWN.items()}
+    if crossed.fit is not None:
+        meant["shapley"] = "mean gain from adding the trick over all orders, as the fit of the note predicts it"
+    columns = [Column(key=k, label=SHOWN[k][0], unit=score.unit, note=meant[k]) for k in keys]
     planned = len(analysis.plan.seeds)
     body = [TableRow(label=c.trick, cells=tuple(_cell(getattr(c, k), planned, k) for k in keys)) for c in found]
     sums = _sums(analysis, keys)
@@ -73,7 +92,7 @@ def contribution_table(analysis: Analysis) -> Table | None:
         first="Trick",
         columns=tuple(columns),
         rows=(*body, *sums),
-        notes=(pairs, *interval_notes(body, score=analysis.held), *_notes(keys, sums)),
+        notes=(pairs, *interval_notes(body, score=analysis.held), *_notes(keys, sums, crossed)),
         main=True,
     )
 
@@ -96,14 +115,14 @@ def _weights(tricks: Sequence[str], added: Sequence[str], full: Sequence[str]) -
     }
 
 
-def _effect(analysis: Analysis, cells: Cells, weights: Weights | None) -> Effect | None:
+def _effect(effects: CellEffects, cells: Cells, weights: Weights | None) -> Effect | None:
     """Return a contrast of cells; ``None`` where one of them is not in the study."""
     if weights is None or not all(cell in cells for cell in weights):
         return None
     by_arm: dict[str, float] = {}
     for cell, weight in weights.items():
         by_arm[cells[cell]] = by_arm.get(cells[cell], 0.0) + weight
-    return analysis.contrast(by_arm, analysis.score)
+    return effects.effect(by_arm)
 
 
 def gaps(analysis: Analysis) -> dict[str, Effect | None]:
@@ -116,7 +135,7 @@ def gaps(analysis: Analysis) -> dict[str, Effect | None]:
             for cell, weight in contribution.items():
                 gap[cell] = gap.get(cell, 0.0) - weight
         if left := {cell: weight for cell, weight in gap.items() if abs(weight) > 1e-9}:
-            found[key] = _effect(analysis, cells, left)
+            found[key] = _effect(CellEffects(analysis, {}), cells, left)
     return found
 
 
@@ -129,7 +148,7 @@ def _sums(analysis: Analysis, keys: Sequence[str]) -> list[TableRow]:
     full = full_recipe(analysis.plan.rows)
     if not full:
         return []
-    whole, found = _effect(analysis, _cells(analysis), _whole(full)), gaps(analysis)
+    whole, found = _effect(CellEffects(analysis, {}), _cells(analysis), _whole(full)), gaps(analysis)
     missed = [_closing(analysis, found[key]) if key in found else NOT_APPLICABLE for key in keys]
     return [
         TableRow(label="full recipe - base", cells=(_closing(analysis, whole),) * len(keys)),
@@ -149,11 +168,15 @@ def _cell(effect: Effect | None, planned: int, key: str) -> Cell:
     return Cell(**{**vars(cell), "note": note.replace("= <", "< ")})
 
 
-def _notes(keys: Sequence[str], sums: Sequence[TableRow]) -> list[str]:
-    """Return the caveat of the order-free estimate with its lack-of-fit check."""
+def _notes(keys: Sequence[str], sums: Sequence[TableRow], crossed: CellEffects) -> list[str]:
+    """Return what Shapley values are from, and the caveat of the order-free estimate with its lack-of-fit check."""
     notes = []
     if "shapley" in keys:
-        notes.append("The Shapley values add up to the whole difference by construction.")
+        notes += crossed.notes("Shapley values")
+        why = "by construction" if crossed.fit is None else "that the fit predicts"
+        notes.append(f"The Shapley values add up to the whole difference {why}.")
+    elif crossed.unbalanced:
+        notes.append("The Shapley values are not estimable from the runs that there are.")
     if "mean" not in keys:
         return notes
     notes.append(

@@ -9,6 +9,7 @@ from paribus.report.analysis import MIN_SEEDS, Analysis, Effect, corrected
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables import interval_notes
 from paribus.report.text import NOT_APPLICABLE, effect_cell, p_text
+from paribus.report.unbalanced import CellEffects
 from paribus.study.contrasts import (
     FACTORIALS,
     Contrast,
@@ -59,7 +60,8 @@ def tested_designs(analysis: Analysis) -> Iterator[TestedDesign]:
         kind = rows[0].kind
         if kind in (*FACTORIALS, "pairs"):
             found = (*(main_effects(rows) if kind in FACTORIALS else ()), *interactions(rows))
-            effects = corrected(analysis.contrast(c.weights, analysis.score) for c in found)
+            cells = CellEffects.of_rows(analysis, rows)
+            effects = corrected(cells.effect(c.weights) for c in found)
             yield TestedDesign(name=name, kind=kind, effects=tuple(zip(found, effects, strict=True)))
 
 
@@ -80,13 +82,14 @@ def order_tables(analysis: Analysis) -> Iterator[Table]:
 
 def _factorial(analysis: Analysis, design: str, rows: Sequence[Row]) -> Table:
     contrasts = (*main_effects(rows), *interactions(rows))
-    fraction = rows[0].kind == "fractional"
+    fraction, cells = rows[0].kind == "fractional", CellEffects.of_rows(analysis, rows)
     extra = [[_words(c.aliases)] if fraction else [] for c in contrasts]
-    body = _rows(analysis, contrasts, extra)
+    body = _rows(cells, contrasts, extra)
     resolution = resolution_of(rows)
     notes = [
         "Main effect: mean of the cells with the trick, less mean of those without it, over all others on and off.",
         INTERACTION,
+        *cells.notes(),
         *([_FEW_WORDS[min(resolution, 5)]] if fraction and resolution else []),
     ]
     together = Column(
@@ -97,7 +100,7 @@ def _factorial(analysis: Analysis, design: str, rows: Sequence[Row]) -> Table:
         title=f"Effects of the tricks in `{design}`: {analysis.score.label}",
         answers="What does each trick do on average over the others, and which tricks interact?",
         first="Trick",
-        columns=(*_columns(analysis, "effect"), *([together] if fraction else [])),
+        columns=(*_columns(cells, "effect"), *([together] if fraction else [])),
         rows=body,
         notes=(*notes, *_how(analysis, body)),
         main=True,
@@ -112,10 +115,11 @@ def _pairs(analysis: Analysis, design: str, rows: Sequence[Row]) -> Table:
         parts = ((contrast.tricks[0],), (contrast.tricks[1],), contrast.tricks)
         effects = [analysis.effect(arms[p], base, analysis.score) for p in parts]
         extra.append([effect_cell(e, planned) for e in effects])
-    body = _rows(analysis, contrasts, extra)
+    cells = CellEffects.of_rows(analysis, rows)
+    body = _rows(cells, contrasts, extra)
     unit = analysis.score.unit
     columns = (
-        *_columns(analysis, "interaction"),
+        *_columns(cells, "interaction"),
         Column(key="first", label="first alone", unit=unit, note="difference to the base"),
         Column(key="second", label="second alone", unit=unit),
         Column(key="both", label="both", unit=unit),
@@ -136,7 +140,8 @@ def _orders(analysis: Analysis, orders: Sequence[Sequence[Row]]) -> Table:
     contrasts, planned = order_means(orders), len(analysis.plan.seeds)
     steps = [{t: analysis.contrast(w, analysis.score) for t, w in _steps(rows)} for rows in orders]
     extra = [[effect_cell(found[c.tricks[0]], planned) for found in steps] for c in contrasts]
-    body = _rows(analysis, contrasts, extra)
+    cells = CellEffects(analysis, {})
+    body = _rows(cells, contrasts, extra)
     unit = analysis.score.unit
     ladders = [
         Column(key=rows[0].design, label=f"in `{rows[0].design}`", unit=unit, note=" + ".join(rows[-1].tricks))
@@ -147,7 +152,7 @@ def _orders(analysis: Analysis, orders: Sequence[Sequence[Row]]) -> Table:
         title=f"What each trick adds, by order: {analysis.score.label}",
         answers="Does what a trick adds depend on the tricks that are there already?",
         first="Trick",
-        columns=(*_columns(analysis, "mean of orders"), *ladders),
+        columns=(*_columns(cells, "mean of orders"), *ladders),
         rows=body,
         notes=(
             f"In a ladder: what the trick adds to the rows above it. The mean over {len(orders)} orders is an "
@@ -166,18 +171,22 @@ def _steps(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, float]]]:
         yield row.tricks[-1], {} if row.arm == before else {row.arm: 1.0, before: -1.0}
 
 
-def _columns(analysis: Analysis, label: str) -> tuple[Column, Column]:
+def _columns(cells: CellEffects, label: str) -> tuple[Column, Column]:
+    analysis = cells.analysis
     how = "paired by seed, t over seeds" if analysis.plan.paired else "seeds not paired, Welch's and Satterthwaite's t"
+    if cells.fit is not None:
+        blocks = ", with a term for each seed" if analysis.plan.paired else ""
+        how = f"least squares over {cells.fit.runs} runs{blocks}; t with {cells.fit.df} degrees of freedom"
     return (
         Column(key="effect", label=label, unit=analysis.score.unit, note=how),
         Column(key="p", label="p (Holm)", note="over the rows of this table"),
     )
 
 
-def _rows(analysis: Analysis, contrasts: Sequence[Contrast], extra: Sequence[Sequence[Cell]]) -> tuple[TableRow, ...]:
+def _rows(cells: CellEffects, contrasts: Sequence[Contrast], extra: Sequence[Sequence[Cell]]) -> tuple[TableRow, ...]:
     """Return a row a contrast: the effect, its p after Holm's correction over the rows, and further cells."""
-    effects = corrected(analysis.contrast(c.weights, analysis.score) for c in contrasts)
-    planned = len(analysis.plan.seeds)
+    effects = corrected(cells.effect(c.weights) for c in contrasts)
+    planned = len(cells.analysis.plan.seeds)
     body = []
     for contrast, effect, more in zip(contrasts, effects, extra, strict=True):
         p = effect.p_adjusted if effect else None

@@ -9,6 +9,7 @@ from paribus.report.attribution import SHOWN, contributions
 from paribus.report.curves import interval_of
 from paribus.report.model import Cell, Figure, Forest, Matrix
 from paribus.report.text import MISSING, effect_cell
+from paribus.report.unbalanced import CellEffects
 from paribus.study.contrasts import FACTORIALS, interactions, main_effects, tricks_of
 from paribus.study.plan import Row
 
@@ -54,8 +55,9 @@ def matrix_figures(analysis: Analysis) -> Iterator[Figure]:
 def _figure(analysis: Analysis, design: str, rows: Sequence[Row]) -> Figure:
     pairs, fraction = rows[0].kind == "pairs", rows[0].kind == "fractional"
     names = tricks_of(rows)
-    effects = {frozenset([t]): e for t, e in (_alone(analysis, rows) if pairs else _main(analysis, rows))}
-    effects |= {frozenset(c.tricks): analysis.contrast(c.weights, analysis.score) for c in interactions(rows)}
+    cells = CellEffects.of_rows(analysis, rows)
+    effects = {frozenset([t]): e for t, e in (_alone(analysis, rows) if pairs else _main(cells, rows))}
+    effects |= {frozenset(c.tricks): cells.effect(c.weights) for c in interactions(rows)}
     sizes = [abs(e.estimate.value) for e in effects.values() if e is not None]
     largest = max(sizes, default=0.0) or 1.0
     planned = len(analysis.plan.seeds)
@@ -79,8 +81,8 @@ def _figure(analysis: Analysis, design: str, rows: Sequence[Row]) -> Figure:
     )
 
 
-def _main(analysis: Analysis, rows: Sequence[Row]) -> Iterator[tuple[str, Effect | None]]:
-    return ((c.tricks[0], analysis.contrast(c.weights, analysis.score)) for c in main_effects(rows))
+def _main(cells: CellEffects, rows: Sequence[Row]) -> Iterator[tuple[str, Effect | None]]:
+    return ((c.tricks[0], cells.effect(c.weights)) for c in main_effects(rows))
 
 
 def _alone(analysis: Analysis, rows: Sequence[Row]) -> Iterator[tuple[str, Effect | None]]:

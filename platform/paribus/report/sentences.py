@@ -291,6 +291,8 @@ def _verdict(effect: Effect, family: int) -> str:
 
 
 def _count(effect: Effect) -> str:
+    if effect.runs is not None:
+        return f"fit to {effect.runs} runs"
     return f"{effect.estimate.n} {'seed pairs' if effect.paired else 'seeds an arm'}"
 
 

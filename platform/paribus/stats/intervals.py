@@ -27,7 +27,7 @@ class Estimate:
 
     Attributes:
         value: the mean or the contrast.
-        n: seeds behind it; of an unpaired contrast the smallest number.
+        n: seeds behind it; of an unpaired contrast the smallest number, of a fit see there.
         sd: standard deviation of one observation: of a score, or of a difference (unpaired: such that
             ``se = sd sqrt(2 / n)``, for two arms the sd of one score). ``None`` below two seeds.
         se: standard error of ``value``; ``None`` below two seeds.
@@ -78,7 +78,7 @@ def mean_interval(values: Sequence[float], level: float = LEVEL, noise: Noise | 
     Args:
         values: one a seed.
         level: confidence level.
-        noise: what the evaluation alone gives, see :func:`_with_interval`.
+        noise: what the evaluation alone gives, see :func:`with_interval`.
 
     Raises:
         ValueError: no values, or one that is not finite.
@@ -92,7 +92,7 @@ def difference_interval(differences: Sequence[float], level: float = LEVEL, nois
     Args:
         differences: one a seed, or contrasts of more arms than two.
         level: confidence level.
-        noise: what the evaluation alone gives, see :func:`_with_interval`.
+        noise: what the evaluation alone gives, see :func:`with_interval`.
 
     Raises:
         ValueError: no values, or one that is not finite.
@@ -101,7 +101,7 @@ def difference_interval(differences: Sequence[float], level: float = LEVEL, nois
     n = len(differences)
     if sd is None:
         return Estimate(value=mean, n=1, level=level)
-    return _with_interval(mean, n, 1 / n, (sd / math.sqrt(n), n - 1), noise, level)
+    return with_interval(mean, n, 1 / n, (sd / math.sqrt(n), n - 1), noise, level)
 
 
 def band(rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float], list[float]]:
@@ -132,7 +132,7 @@ def welch_interval(
     Args:
         arms: weight and scores of each arm; weights 1 and -1 for a difference.
         level: confidence level.
-        noise: what the evaluation alone gives, see :func:`_with_interval`.
+        noise: what the evaluation alone gives, see :func:`with_interval`.
 
     Raises:
         ValueError: an arm without values, or a value that is not finite.
@@ -145,7 +145,7 @@ def welch_interval(
         return Estimate(value=value, n=n, level=level)
     spread = math.fsum(v for v, _ in found)
     df = spread**2 / math.fsum(v**2 / free for v, free in found) if spread else 1.0
-    return _with_interval(value, n, 2 / n, (math.sqrt(spread), df), noise, level)
+    return with_interval(value, n, 2 / n, (math.sqrt(spread), df), noise, level)
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
@@ -232,11 +232,19 @@ def _moments(values: Sequence[float]) -> tuple[float, float | None]:
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def _with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise | None, level: float) -> Estimate:
+def with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise | None, level: float) -> Estimate:
     """Return the estimate, with an interval and a p that hold for the spread over seeds and for the evaluation.
 
     Three seeds can agree by luck, better than the sampling of their evaluations allows. The half-width is therefore the
     larger of both, each with its own t quantile, and p the larger of both.
+
+    Args:
+        value: mean or contrast.
+        n: seeds behind it.
+        share: square of the standard error over that of one observation.
+        seeds: standard error over seeds, and its degrees of freedom.
+        noise: the same of the evaluation alone; ``None`` if it is not known.
+        level: confidence level.
     """
     from scipy import special  # heavy, and not needed where a report is only planned
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,18 +36,35 @@ evaluate: {every: 1, problems: 200}
 """
 
 
+Lost = Callable[[tuple[str, ...], int], bool]
+"""Whether the run with these tricks and the k-th seed of its arm failed."""
+
+
 @pytest.fixture
 def report(tmp_path: Path) -> Callable[..., ReportModel]:
     """A function from a design to the report of made-up results: a adds 0.1, b 0.05, both together 0.1 more."""
 
     def build(
-        design: str, *, seeds: int = 4, paired: bool = True, spread: float = 0.01, c: str = "none"
+        design: str,
+        *,
+        seeds: int = 4,
+        paired: bool = True,
+        spread: float = 0.01,
+        c: str = "none",
+        lost: Lost = lambda tricks, k: False,
     ) -> ReportModel:
         path = tmp_path / "s.yaml"
         text = STUDY.replace("DESIGN", design).replace("SEEDS", str(seeds)).replace("PAIRED", str(paired).lower())
         path.write_text(text.replace("scale: none}\n  d", f"scale: {c}}}\n  d"))
         plan = make_plan(load_study(path), FakeRunner())
-        return build_report(made_up_results(plan, lambda arm, seed: score(plan, arm, seed, spread)))
+        data = made_up_results(plan, lambda arm, seed: score(plan, arm, seed, spread))
+        kth = dict[str, int]()
+        runs = []
+        for run in data.runs:
+            kth[run.arm] = kth.get(run.arm, -1) + 1
+            tricks = next(row.tricks for row in plan.rows if row.arm == run.arm)
+            runs.append(replace(run, outcome="failed") if lost(tricks, kth[run.arm]) else run)
+        return build_report(replace(data, runs=tuple(runs)))
 
     return build
 
@@ -147,6 +165,57 @@ def test_a_trick_that_changes_nothing_has_no_effect_to_show(report: Callable[...
     found = table(report("{all: {kind: factorial, tricks: [a, b, c]}}", c="group_std"), "all.effects")
     assert values(found)["c"] is None
     assert values(found)["a"] is not None
+
+
+LOST: dict[str, Lost] = {
+    "a run": lambda tricks, k: tricks == ("a", "b") and k == 1,
+    "an arm": lambda tricks, k: tricks == ("a", "b"),
+}
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("what", LOST)
+def test_a_lost_run_or_arm_of_a_factorial_leaves_the_tests(
+    report: Callable[..., ReportModel], paired: bool, what: str
+) -> None:
+    """Effects are fitted to the runs that there are; table, column, sentences and Shapley values say so."""
+    found = report("{all: {kind: factorial}}", seeds=3, paired=paired, lost=LOST[what])
+    effects = table(found, "all.effects")
+    assert all(row.cells[0].low is not None and row.cells[1].value is not None for row in effects.rows)
+    assert all(row.cells[0].n == 3 for row in effects.rows)
+    assert effects.rows[0].cells[0].low < 0.15 < effects.rows[0].cells[0].high  # type: ignore[operator]
+    some = "1 of 48 runs is missing" if what == "a run" else "3 of 48 runs are missing"
+    assert f"{some}: effects are from a fit with main effects and pairs, with one spread for all runs" in str(effects)
+    left = 47 if what == "a run" else 45
+    assert effects.columns[0].note.startswith(f"least squares over {left} runs")
+    assert any(f"fit to {left} runs" in words for words in found.words)
+    shares = table(found, "contributions")
+    assert f"{some}: Shapley values are from a fit" in str(shares.notes)
+    assert all(v is not None for v in [*values(shares, "shapley").values()][:4])
+    assert "no assumption" not in shares.columns[-1].note
+    matrix = next(f for f in found.figures if f.key == "all.matrix.figure").matrices[0]
+    assert matrix.cells[0][0].text == effects.rows[0].cells[0].text
+
+
+def test_a_fit_refuses_what_the_runs_do_not_determine(report: Callable[..., ReportModel]) -> None:
+    """A half fraction of three tricks has as many cells as terms: without one of them nothing is left to say."""
+    design = "{half: {kind: fractional, resolution: 3, tricks: [a, b, c]}}"
+    found = table(report(design, seeds=3, lost=lambda tricks, k: tricks == ("a", "b")), "half.effects")
+    assert [row.cells[0].text for row in found.rows] == ["n/a"] * 3
+    crossed = "{all: {kind: factorial, tricks: [a, b]}}"
+    shares = table(report(crossed, seeds=3, lost=lambda tricks, k: tricks == ("a",)), "contributions")
+    assert "The Shapley values are not estimable from the runs that there are." in shares.notes
+    assert "from a fit" not in str(shares.notes)
+    alone = report("{all: {kind: factorial, tricks: [a]}}", seeds=4, lost=lambda tricks, k: tricks == ("a",) and k == 1)
+    assert "Shapley values" not in str(table(alone, "contributions").notes)
+
+
+def test_complete_factorials_are_contrasts(report: Callable[..., ReportModel]) -> None:
+    """Whether no run is missing or a whole block: nothing is fitted where all cells have the same seeds."""
+    for lost in (lambda tricks, k: False, lambda tricks, k: k == 3):
+        found = table(report("{all: {kind: factorial, tricks: [a, b, c]}}", lost=lost), "all.effects")
+        assert "missing" not in str(found)
+        assert len(found.rows[0].cells[0].seeds) == (3 if lost((), 3) else 4)
 
 
 def test_a_contrast_of_two_arms_is_their_difference() -> None:
