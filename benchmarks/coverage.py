@@ -28,7 +28,7 @@ from scipy import special
 from paribus.stats.attribution import both_ends_weights
 from paribus.stats.compare import holm
 from paribus.stats.intervals import difference_interval, mean_interval, permutation_p, sign_flip_p, welch_interval
-from paribus.stats.many import dunnett_p, dunnett_quantile, pooled, ratio_p
+from paribus.stats.many import dunnett_p, dunnett_quantile, paired_ratio_p, pooled, ratio_p
 from paribus.stats.problems import Array, Part, Parts, over_problems, parts
 from paribus.stats.robust import iqm_interval
 from paribus.stats.sequential import at_look, level_at
@@ -140,16 +140,17 @@ def spreads(data: Studies, *, paired: bool) -> tuple[Array, int, Array]:
     by_arm = (left**2).sum(2)
     seeds = table.shape[2]
     df = (ARMS - 1) * (seeds - 1) if paired else ARMS * (seeds - 1)
-    grid, chance = ratio_table(seeds - 1)
+    grid, chance = ratio_table(seeds - 1, paired=paired)
     ratio = 0.5 * np.log(by_arm.max(1) / np.maximum(by_arm.min(1), 1e-30))
     return np.sqrt((left**2).sum((1, 2)) / df), df, np.interp(ratio, grid, chance)
 
 
 @cache
-def ratio_table(df: int) -> tuple[Array, Array]:
+def ratio_table(df: int, *, paired: bool) -> tuple[Array, Array]:
     """Log of ratios of spreads, and the chance of each."""
     grid = np.concatenate([np.linspace(0, 3, 120), np.linspace(3.1, 12, 30)])
-    return grid, np.array([ratio_p(math.exp(g), arms=ARMS, df=df) for g in grid])
+    by_chance = paired_ratio_p if paired else ratio_p
+    return grid, np.array([by_chance(math.exp(g), arms=ARMS, df=df) for g in grid])
 
 
 def at_once(data: Studies, *, paired: bool) -> Array:

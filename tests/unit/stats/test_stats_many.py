@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paribus.stats.many import dunnett_p, dunnett_quantile, pooled, ratio_p
+from paribus.stats.many import UNEQUAL, dunnett_p, dunnett_quantile, pooled, ratio_p
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,15 @@ def test_check_of_equal_spreads() -> None:
 def test_ratio_is_hartleys_table(arms: int, df: int, point: float) -> None:
     """Upper 5% points of the ratio of variances as published in Pearson and Hartley, Biometrika Tables, table 31."""
     assert ratio_p(math.sqrt(point), arms=arms, df=df) == pytest.approx(0.05, abs=1e-3)
+
+
+@pytest.mark.parametrize(("arms", "seeds"), [(3, 3), (4, 3)])
+def test_equal_spreads_of_paired_arms_are_refused_at_the_level(arms: int, seeds: int) -> None:
+    """A quarter of studies with equal spreads, within three standard errors."""
+    studies = np.random.default_rng(6).normal(0, 1, (4000, arms, seeds))
+    spreads = [pooled(study, paired=True) for study in studies.tolist()]
+    refused = [not spread.equal for spread in spreads if spread]
+    assert np.mean(refused) == pytest.approx(UNEQUAL, abs=3 * math.sqrt(UNEQUAL * (1 - UNEQUAL) / len(refused)))
 
 
 def test_ratio_of_two_is_f() -> None:
