@@ -127,7 +127,7 @@ def _counts(analysis: Analysis) -> set[tuple[int, int]]:
 
 def _at_once(analysis: Analysis, effect: Effect, spread: Pooled) -> Cell:
     e, comparisons = effect.estimate, len(analysis.plan.arms) - 1
-    errors = [(spread.sd * math.sqrt(2 / e.n), spread.df), *e.errors[1:]]  # the second is that of the evaluations
+    errors = [(spread.sd * math.sqrt(2 / e.n), spread.df), *([e.noise] if e.noise else [])]
     half = max(dunnett_quantile(comparisons=comparisons, df=round(df), level=e.level) * se for se, df in errors)
     p = max(dunnett_p(e.value / se, comparisons=comparisons, df=round(df)) for se, df in errors)
     p = adjusted(p, analysis.share)

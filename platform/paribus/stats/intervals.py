@@ -37,6 +37,7 @@ class Estimate:
             over seeds and hence no noise to compare with.
         level: confidence level of the interval.
         errors: standard errors with their degrees of freedom; intervals and tests hold for each of them.
+        noise: that of ``errors`` which the evaluation alone gives; ``None`` if it is not known.
     """
 
     value: float
@@ -48,6 +49,7 @@ class Estimate:
     p: float | None = None
     level: float = LEVEL
     errors: tuple[Noise, ...] = ()
+    noise: Noise | None = None
 
     @property
     def half_width(self) -> float | None:
@@ -262,4 +264,5 @@ def with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise
         p=p,
         level=level,
         errors=tuple(e for e in errors if e[0] > 0),
+        noise=noise,
     )

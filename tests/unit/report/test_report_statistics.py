@@ -251,6 +251,20 @@ def test_verdicts_that_hang_on_lost_runs_are_fragile() -> None:
     assert any(w.startswith("Fragile") for w in model.warnings)
 
 
+def test_all_at_once_is_held_to_the_evaluation_where_pairs_agree() -> None:
+    """An arm with the scores of the base has no spread of differences, but evaluations that could have differed."""
+    data = made_up_study(Shape(seeds=3, noise=0.1))
+    base, arm = data.plan.arms[:2]
+    lines = {r.seed: r.lines for r in data.runs if r.arm == base.key}
+    runs = tuple(replace(r, lines=lines[r.seed]) if r.arm == arm.key else r for r in data.runs)
+    model = build_report(replace(data, runs=runs))
+    single, among = (cell(model, "comparisons", arm.label, c) for c in ("difference", "at_once"))
+    assert single.value == 0
+    assert single.high is not None
+    assert among.high is not None
+    assert among.high > single.high > 0
+
+
 def _shifted(lines: tuple[MetricLine, ...], by: float) -> tuple[MetricLine, ...]:
     """The lines with a better score after training."""
     name = "eval/heldout/avg_at_1"
