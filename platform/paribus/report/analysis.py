@@ -319,24 +319,36 @@ class Analysis:
         return len({_verdict(e) for e in self.sensitivity(arm).values() if e is not None and e.supported}) > 1
 
     def sensitivity(self, arm: str) -> dict[str, Effect | None]:
-        """Return the difference to the base as planned, with lost seeds at the worst score, and without them.
+        """Return the difference to the base as planned, with lost seeds counted against and for it, and without them.
 
-        The worst score is the lowest of any run of the study, the evaluation before training included. Runs that may
-        still finish are not lost.
+        Against the arm: its lost seeds at the worst score and those of the base at the best; for it the other way
+        round. Worst and best are of any run of the study, the evaluation before training included. Runs that may still
+        finish are not lost.
         """
         both = (arm, self.plan.base)
         planned = {a: dict(self.values(a, self.score)) for a in both}
         lost = {a: {r.seed for r in self.runs(a) if r.outcome in ("failed", "stopped_early")} for a in both}
-        worst = {a: {**planned[a], **dict.fromkeys(lost[a], self._worst)} for a in both}
+        worst, best = self._extremes
+        against, favour = (
+            {a: {**planned[a], **dict.fromkeys(lost[a], end)} for a, end in zip(both, ends, strict=True)}
+            for ends in ((worst, best), (best, worst))
+        )
         without = {a: {s: v for s, v in planned[a].items() if s not in lost[a]} for a in both}
-        cases = {"as planned": planned, "lost seeds at the worst score": worst, "lost seeds excluded": without}
+        cases = {
+            "as planned": planned,
+            "lost seeds count against it": against,
+            "lost seeds count for it": favour,
+            "lost seeds excluded": without,
+        }
         terms = [(1.0, arm, self.score), (-1.0, self.plan.base, self.score)]
         return {n: self._from_values(terms, [c[a] for a in both], paired=self.plan.paired) for n, c in cases.items()}
 
     @cached_property
-    def _worst(self) -> float:
+    def _extremes(self) -> tuple[float, float]:
+        """The worst and the best score of any run."""
         scores = [v for run in self.data.runs for _, v in series(run, self.score.metric)]
-        return (max if self.score.better == "lower" else min)(scores, default=0.0)
+        ends = min(scores, default=0.0), max(scores, default=0.0)
+        return (ends[1], ends[0]) if self.score.better == "lower" else ends
 
 
 def _told_apart(effect: Effect) -> bool:

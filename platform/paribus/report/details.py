@@ -38,7 +38,10 @@ STARS: Mapping[Correction, str] = {
 }
 """What a star in the table of effects says, and in the sentences that it gives."""
 
-WORST = "Worst score: the worst of any run of the study, the evaluation before training included."
+EXTREMES = (
+    "Against a row: its lost seeds count with the worst score, those of the base with the best; for it the other way "
+    "round. Worst and best: of any run of the study, the evaluation before training included."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +279,7 @@ def sensitivity_table(analysis: Analysis) -> Table | None:
         columns=(*columns, Column(key="verdict", label="verdict", note="fragile: separation or sign changes")),
         rows=tuple(rows),
         notes=(
-            WORST,
+            EXTREMES,
             *interval_notes(rows, score=analysis.held),
         ),
     )

@@ -238,7 +238,7 @@ def test_lost_runs_never_vanish(model: ReportModel) -> None:
 
 
 def test_verdicts_that_hang_on_lost_runs_are_fragile() -> None:
-    """If counting a failed seed as worst changes the verdict, the row says fragile; untouched rows do not."""
+    """If another count of a failed seed changes the verdict, the row says fragile; untouched rows do not."""
     data = made_up_study(Shape(seeds=4, outcomes=(("+ clip_higher", 0, "failed"), ("+ soft_overlong", 0, "failed"))))
     moved = [
         replace(r, lines=_shifted(r.lines, 0.1)) if r.arm == data.plan.arms[1].key else r for r in data.runs
