@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from paribus.engines.base import GRACE, Device, EngineSettings, JobState, Need, Reach, Spec, Status
 from paribus.engines.options import read_options
 from paribus.engines.ray_actors import NAMESPACE, Actors
-from paribus.engines.ray_jobs import Jobs
+from paribus.engines.ray_jobs import Away, Jobs
 from paribus.engines.ray_keeper import Order
 from paribus.engines.ray_options import GIB, RayOptions
 from paribus.errors import EngineError, MissingExtra, TooLarge
@@ -122,9 +122,15 @@ class RayEngine:
         return ()
 
     def submit(self, spec: Spec, name: str) -> str:
-        """Ask for a job; it is pending until Ray has given it what it holds."""
-        job = self._job(name)
-        if self.find(name) is None:
+        """Ask for a job; it is pending until Ray has given it what it holds.
+
+        Raises:
+            EngineError: Ray refuses the job.
+        """
+        job, found = self._job(name), None
+        with suppress(Away):  # it is asked again before anything is sent
+            found = self.find(name)
+        if found is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             log, note = (str(self._folder / f"{job}.{kind}") for kind in ("log", "exit"))
             order = Order(
@@ -140,7 +146,11 @@ class RayEngine:
         return job
 
     def find(self, name: str) -> str | None:
-        """Return what Ray calls the job, if it knows it or the job has left its exit status."""
+        """Return what Ray calls the job, if it knows it or the job has left its exit status.
+
+        Raises:
+            EngineError: the head does not answer, so that nobody can tell.
+        """
         job = self._job(name)
         if name not in self._jobs and name not in self._ended:
             code = self._noted(name)
@@ -212,6 +222,12 @@ class RayEngine:
         job.retry_at = time.monotonic() + _RETRY_S
         job.status = Status(state=JobState.PENDING, reason=why)
 
+    def _send_again(self, name: str, job: _Job) -> None:
+        try:
+            self._send(name, job)
+        except EngineError as error:  # only this job's: the next attempt is refused when it is submitted
+            self._end(name, Status(state=JobState.ENDED, reason=str(error)))
+
     def _end(self, name: str, status: Status) -> None:
         """Keep no more of a job than what may be asked for: a study may have a hundred thousand."""
         self._launcher.drop(self._job(name))
@@ -237,7 +253,7 @@ class RayEngine:
             known = self._job(name)
             if job.unsent is not None:
                 if time.monotonic() >= job.retry_at:
-                    self._send(name, job)
+                    self._send_again(name, job)
             elif self._launcher.ended(known):
                 code = self._noted(name)
                 reason = self._launcher.reason(known) if code is None else ""

@@ -19,6 +19,10 @@ _DRIVER_CPUS = 1.0
 _NO_AGENT = "No available agent"
 
 
+class Away(EngineError):
+    """The head does not answer now; it may later."""
+
+
 class Jobs:
     """Starts Ray programs as Ray Jobs and finds them by submission id.
 
@@ -53,16 +57,22 @@ class Jobs:
         Raises:
             EngineError: Ray refuses the job.
         """
-        file = self._order(job)
-        write_order(file, order)
+        try:
+            if not self.find(job):  # one without an answer may have been taken, and its order used up
+                write_order(self._order(job), order)
+                return self._submit(job, min(_DRIVER_CPUS, bundle["CPU"]))
+        except Away as error:
+            return str(error)
+        return ""
+
+    def _submit(self, job: str, cpus: float) -> str:
         # Ray hands the entrypoint to a shell
-        entrypoint = shlex.join([sys.executable, "-m", "paribus.engines.ray_program", str(file)])
-        cpus = min(_DRIVER_CPUS, bundle["CPU"])
+        entrypoint = shlex.join([sys.executable, "-m", "paribus.engines.ray_program", str(self._order(job))])
         self._looked = float("-inf")
         try:
             self._client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=cpus)
         except OSError as error:
-            return f"the head of the Ray cluster does not answer: {_in_a_line(error)}"
+            raise Away(f"the head of the Ray cluster does not answer: {_in_a_line(error)}") from error
         except RuntimeError as error:
             if _NO_AGENT in str(error):
                 return "the Ray cluster has no node yet that starts jobs"
@@ -74,12 +84,12 @@ class Jobs:
         """Return whether Ray knows the submission id.
 
         Raises:
-            EngineError: the head cannot be asked.
+            Away: the head cannot be asked.
         """
         try:
             self._look()
         except (RuntimeError, OSError) as error:
-            raise EngineError(f"Ray cannot be asked for its jobs: {_in_a_line(error)}") from error
+            raise Away(f"Ray cannot be asked for its jobs: {_in_a_line(error)}") from error
         return job in self._known
 
     def began(self, job: str) -> bool:
@@ -88,7 +98,9 @@ class Jobs:
 
     def ended(self, job: str) -> bool:
         """Return whether the Ray Job has ended, or is not known any more to a head that lost what it knew."""
-        return self._status(job) in ("SUCCEEDED", "FAILED", "STOPPED", "")
+        status = self._status(job)
+        looked = self._looked > float("-inf")  # since the last submission, which an older list says nothing of
+        return status in ("SUCCEEDED", "FAILED", "STOPPED") or (status == "" and looked)
 
     def reason(self, job: str) -> str:
         """Return Ray's word for the end of a job that left no exit status."""
@@ -101,18 +113,21 @@ class Jobs:
 
     def drop(self, job: str) -> None:
         """End the Ray Job by force; its workers end with its driver."""
-        if job in self._known and not self.ended(job):
+        if not self.ended(job):
             write_signal(self._order(job), 9)
             with suppress(RuntimeError, OSError):
                 self._client.stop_job(job)
+        self._order(job).unlink(missing_ok=True)  # it holds the environment
 
     def _status(self, job: str) -> str:
-        if time.monotonic() - self._looked > _LOOK_S:
-            with suppress(RuntimeError, OSError):  # the head is away: what was known last
-                self._look()
+        with suppress(RuntimeError, OSError):  # the head is away: what was known last
+            self._look()
         return str(self._known[job].status.value) if job in self._known else ""
 
     def _look(self) -> None:
+        """Ask for all jobs, unless that was done just now."""
+        if time.monotonic() - self._looked <= _LOOK_S:
+            return
         self._known = {j.submission_id: j for j in self._client.list_jobs() if j.submission_id}
         self._looked = time.monotonic()
 
