@@ -10,7 +10,7 @@ import hashlib
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +30,15 @@ _MARGIN_S = 5.0
 class _Job:
     """A job that has not ended.
 
-    ``script`` until it is taken; ``since`` when that was, so that an older list says nothing of it.
+    ``script`` until it is taken; ``since`` when that was, so that an older list says nothing of it; ``crowded`` while
+    there are too many to take it; ``number`` the signal that is still to be sent.
     """
 
     status: Status
+    need: Need | None = None
     script: Path | None = None
+    crowded: bool = False
+    number: str = ""
     since: float = 0.0
     retry_at: float = 0.0
     kill_at: float | None = None
@@ -62,7 +66,8 @@ class SlurmEngine:
         self._jobs: dict[str, _Job] = {}
         self._ended: dict[str, Status] = {}
         self._listed: Mapping[str, Listed] | None = None
-        self._next_look = 0.0
+        self._next_look = self._away_until = 0.0
+        self._away = ""
         self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
         self.about = f"Slurm: {self._options.about()}"
 
@@ -94,13 +99,14 @@ class SlurmEngine:
             EngineError: Slurm refuses the job; the message is Slurm's own.
         """
         if self._listed is None:
-            self._look_now()
+            self._patiently(self._look)  # without an answer it is asked again before the job is sent
         if not self._knows(name):
             self._place.folder.mkdir(parents=True, exist_ok=True)
             script = self._place.folder / f"{self._job(name)}.sh"
             script.write_text(batch_script(spec, self._job(name), self._options, self._place))
-            self._jobs[name] = _Job(status=Status(state=JobState.PENDING), script=script)
-            self._send(name)
+            waits = Status(state=JobState.PENDING, reason=self._away)
+            self._jobs[name] = _Job(status=waits, need=spec.need, script=script)
+            self._patiently(lambda: self._send(name))
         return self._job(name)
 
     def find(self, name: str) -> str | None:
@@ -128,23 +134,27 @@ class SlurmEngine:
             return
         job.script = None  # not sent again
         grace = max(grace, self._options.grace + _MARGIN_S) if grace > 0 else 0.0
-        job.kill_at = time.monotonic() + grace
-        self._signal(name, "TERM" if grace else "KILL")
+        job.kill_at, job.number = time.monotonic() + grace, "TERM" if grace else "KILL"
+        self._patiently(lambda: self._signal(name))
 
     def slots(self) -> int:
         """Return how many jobs may be in the queue."""
         return self._slots
 
     def capacity(self, need: Need | None = None) -> int:
-        """Return how many more jobs the queue may take; none while Slurm does not take one."""
+        """Return how many more jobs the queue may take; none while Slurm does not answer, or takes no such job."""
         self._pump()
-        waiting = any(job.script is not None for job in self._jobs.values())
-        return 0 if waiting else max(0, self._slots - len(self._jobs))
+        away = time.monotonic() < self._away_until
+        waiting = [job for job in self._jobs.values() if job.script is not None]
+        shut = any(need is None or job.need == need or not job.crowded for job in waiting)
+        return 0 if away or shut else max(0, self._slots - len(self._jobs))
 
     def close(self) -> None:
-        """Cancel all jobs by force."""
-        for name in self._jobs:
-            self._signal(name, "KILL")
+        """Cancel all jobs by force, as long as Slurm answers."""
+        with suppress(Away):
+            for name, job in self._jobs.items():
+                job.number = "KILL"
+                self._signal(name)
 
     # ---- jobs ------------------------------------------------------------------------------------
 
@@ -171,67 +181,85 @@ class SlurmEngine:
             del self._jobs[name]
             self._ended[name] = status
 
+    def _patiently(self, ask: Callable[[], None]) -> None:
+        """Ask Slurm, unless it has just left a question without an answer: each may take as long as a command may."""
+        if time.monotonic() < self._away_until:
+            return
+        try:
+            ask()
+        except Away as error:
+            self._away_until = time.monotonic() + _RETRY_S
+            self._away = f"Slurm does not answer: {error}"
+            for job in self._jobs.values():
+                if job.script is not None:
+                    self._put_off(job, self._away)
+
     def _send(self, name: str) -> None:
+        """Submit a job's script.
+
+        Raises:
+            Away: nobody can tell whether it was taken.
+            EngineError: it was refused.
+        """
         job = self._jobs[name]
         assert job.script is not None
         try:
             self._slurm.submit(job.script)
-        except Away as error:
-            self._put_off(job, f"Slurm does not answer: {error}")
-            return
         except Refused as error:
-            if self._crowded(error):
-                self._put_off(job, str(error))
+            if error.crowded and any(j.script is None for j in self._jobs.values()):
+                self._put_off(job, str(error), crowded=True)
                 return
             del self._jobs[name]
             where = f"`slurm` in {self._file}" if self._file else "the options of the engine (docs/howto/slurm.md)"
             raise EngineError(f"Slurm refuses a job of this study: {error}. Change {where}.") from error
         job.script, job.since = None, time.monotonic()
+        job.status = Status(state=JobState.PENDING)
 
     def _send_again(self, name: str) -> None:
-        """Send a job that may have been taken without an answer."""
-        job = self._jobs[name]
+        """Submit the script of a job that Slurm does not list."""
         try:
-            self._look()
-        except Away as error:
-            self._put_off(job, f"Slurm does not answer: {error}")
-            return
-        if job.script is not None:
             self._send(name)
+        except EngineError as error:  # only this job's: the next attempt is refused when it is submitted
+            self._ended[name] = Status(state=JobState.ENDED, reason=str(error))
 
-    def _put_off(self, job: _Job, reason: str) -> None:
-        job.retry_at = time.monotonic() + _RETRY_S
+    def _put_off(self, job: _Job, reason: str, *, crowded: bool = False) -> None:
+        job.retry_at, job.crowded = time.monotonic() + _RETRY_S, crowded
         job.status = Status(state=JobState.PENDING, reason=reason)
 
-    def _crowded(self, error: Refused) -> bool:
-        """Whether a job is refused only because the user has as many as allowed."""
-        return "limit" in str(error).lower() and any(j.script is None for j in self._jobs.values())
+    def _signal(self, name: str) -> None:
+        """Send the signal that is due for a job.
 
-    def _signal(self, name: str, number: str) -> None:
+        Raises:
+            Away: Slurm does not answer.
+        """
+        job = self._jobs[name]
         # first the queue: a job that starts in between is then met by the signal
-        with suppress(Away):
-            self._slurm.cancel_waiting(self._job(name))
-        with suppress(Away):
-            self._slurm.signal(self._job(name), number)
-            if number == "KILL":
-                self._slurm.cancel(self._job(name))
+        self._slurm.cancel_waiting(self._job(name))
+        # never twice: a second SIGTERM leaves no time for a checkpoint
+        number, job.number = job.number, ""
+        self._slurm.signal(self._job(name), number)
+        if number == "KILL":
+            self._slurm.cancel(self._job(name))
         self._next_look = 0.0
 
     def _pump(self) -> None:
         """Take in what has happened since the last call, send what could not be sent, end what had its grace."""
+        if self._jobs:
+            self._patiently(self._turn)
+
+    def _turn(self) -> None:
         now = time.monotonic()
-        if self._jobs and now >= self._next_look:
+        due = {name for name, job in self._jobs.items() if job.script is not None and now >= job.retry_at}
+        if due or now >= self._next_look:
             self._next_look = now + self._options.poll
-            with suppress(Away):  # what was known last counts
-                self._look()
+            self._look()
         for name, job in [*self._jobs.items()]:
-            if name not in self._jobs:  # ended meanwhile
-                continue
-            if job.script is not None and now >= job.retry_at:
+            if job.script is not None and name in due:
                 self._send_again(name)
             elif job.kill_at is not None and now >= job.kill_at:
-                job.kill_at = now + _RETRY_S
-                self._signal(name, "KILL")
+                job.kill_at, job.number = now + _RETRY_S, "KILL"
+            if job.number:
+                self._signal(name)
 
     def _look_now(self) -> None:
         try:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from paribus.engines.base import JobState, Status
 from paribus.errors import EngineError
 
 _COMMANDS = ("sbatch", "squeue", "scancel")
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 30.0  # jobs that wait hold leases of twice as long
 _COLUMNS = {"JobID": 24, "State": 24, "exit_code": 16, "Reason": 64, "Name": 160}
 _GRES = re.compile(r"(?:^|,)gpu:(?:([^:,()]+):)?(\d+)")
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
@@ -23,6 +24,7 @@ _ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
+_LIMIT = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
 _NETWORK = (
     "CONNRESET CONNABORTED CONNREFUSED NOTCONN SHUTDOWN PIPE HOSTUNREACH HOSTDOWN NETUNREACH NETDOWN NETRESET "
     "ADDRNOTAVAIL NOBUFS INTR"
@@ -48,6 +50,13 @@ class Away(Exception):
 
 class Refused(Exception):
     """Slurm does not take the request; the message is its own."""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there may only be too many jobs: newer versions name the limit, and all say the same of any limit."""
+        said = str(self)
+        limit = _LIMIT.search(said)
+        return "SubmitJob" in limit[0] if limit else "limit" in said.lower() and "invalid" not in said.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +108,7 @@ class Slurm:
         except Refused as error:  # there is nothing in this question that could be refused
             raise Away(str(error)) from error
         found: dict[str, Listed] = {}
-        for line in lines.splitlines():
-            name, listed = _listed(line)
+        for name, listed in filter(None, map(_listed, lines.splitlines())):
             other = found.get(name)
             if other is None or _rank(listed) > _rank(other):
                 found[name] = listed
@@ -111,7 +119,7 @@ class Slurm:
         chosen = () if partition is None else (f"--partition={partition}",)
         try:
             lines = _call("sinfo", "--noheader", "--Node", "--format=%c|%G", *chosen)
-        except (Away, Refused, OSError):  # only a help: Slurm itself refuses what no node has
+        except (Away, Refused):  # only a help: Slurm itself refuses what no node has
             return ()
         found = (line.partition("|") for line in lines.splitlines())
         return tuple(Node(cpus=int(cpus), gpus=_gpus(gres, gpu_type)) for cpus, _, gres in found if cpus.isdecimal())
@@ -132,10 +140,8 @@ class Slurm:
         self._cancel(job, f"--signal={number}", *(() if number == "KILL" else ("--batch",)))
 
     def _cancel(self, job: str, *arguments: str) -> None:
-        try:
+        with suppress(Refused):  # it ended meanwhile, or the controller is busy: who needs it asks again
             _call("scancel", "--quiet", f"--user={self._user}", f"--name={job}", *arguments)
-        except Refused as error:  # it ended meanwhile, or the controller is busy: who needs it asks again
-            raise Away(str(error)) from error
 
 
 def _call(*command: str) -> str:
@@ -155,6 +161,8 @@ def _call(*command: str) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise Away(f"{command[0]} did not end within {_TIMEOUT_S:.0f} s") from error
+    except OSError as error:  # a file system that is away for a moment, or a machine that is full
+        raise Away(f"{command[0]} could not be started: {error}") from error
     if result.returncode == 0:
         return result.stdout
     prefix = f"{command[0]}: error: "
@@ -164,11 +172,13 @@ def _call(*command: str) -> str:
     raise Away(said) if passing else Refused(said)
 
 
-def _listed(line: str) -> tuple[str, Listed]:
+def _listed(line: str) -> tuple[str, Listed] | None:
     fields, start = {}, 0
     for name, width in _COLUMNS.items():
         fields[name] = line[start : start + width].strip()
         start += width
+    if not fields["JobID"].isdecimal():  # no job: an empty line, or words of a site's own
+        return None
     state, code = fields["State"], _exit_code(fields["exit_code"])
     if state in _WAITING:
         status = Status(state=JobState.PENDING, reason=fields["Reason"])
