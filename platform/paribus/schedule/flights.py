@@ -224,6 +224,12 @@ class Flights:
         for name in self._flights:
             self._engine.cancel(name, grace)
 
+    def leave(self) -> None:
+        """Let go of all attempts: the next scheduler finds those that go on by name."""
+        if self._flights:
+            self._say(f"{len(self._flights)} runs have not ended, as the engine says: the next start looks for them")
+        self._flights.clear()
+
     def cap(self, name: str) -> None:
         """Ask an attempt to write a checkpoint and end, because the budget of its study is used up."""
         self._flights[name].capped = True

@@ -103,7 +103,10 @@ class Scheduler:
         return self._interrupts > 0
 
     def interrupt(self) -> None:
-        """Stop: no new attempts, and those that run write a checkpoint and end. Called again: end them by force."""
+        """Stop: no new attempts, and those that run write a checkpoint and end.
+
+        Called again: end them by force. Called a third time: leave those that the engine cannot end.
+        """
         self._interrupts += 1
 
     def reconcile(self) -> None:
@@ -204,6 +207,8 @@ class Scheduler:
     def _stop(self) -> None:
         self._obeyed = self._interrupts
         self._flights.stop(GRACE_S if self._interrupts == 1 else 0.0)
+        if self._interrupts > 2:
+            self._flights.leave()
         for served in self._served.values():
             if served.preparation is not None:
                 served.preparation.cancel()

@@ -182,7 +182,7 @@ def _train_plan(
 def workplace(store: Store, engine: Engine, display: Display, *, pause: bool = False) -> Iterator[Scheduler]:
     """Yield a scheduler with its office, which has cleared up after the one before; close the engine at the end.
 
-    Ctrl-C and SIGTERM stop it with grace, a second one by force.
+    Ctrl-C and SIGTERM stop it with grace, a second one by force, a third one at once.
 
     Args:
         store: the store, open for writing.
@@ -240,12 +240,13 @@ def disk(home: Path) -> Iterator[None]:
 
 @contextmanager
 def _interrupts(scheduler: Scheduler, display: Display) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM stop the scheduler with grace, and a second one by force."""
+    """Let Ctrl-C and SIGTERM stop the scheduler with grace, a second one by force, and a third one at once."""
 
     def interrupt(number: int, frame: Any) -> None:
         again = scheduler.interrupted
         scheduler.interrupt()
-        display.say("ending the runs by force" if again else "stopping: the runs write a checkpoint; again: by force")
+        by_force = "ending the runs by force; again: leave those that do not end"
+        display.say(by_force if again else "stopping: the runs write a checkpoint; again: by force")
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     previous = [signal.signal(number, interrupt) for number in numbers]

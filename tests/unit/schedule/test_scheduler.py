@@ -443,6 +443,25 @@ def test_an_interrupt_stops_with_grace_and_a_second_one_by_force(case):
     assert set(one.states()) == {"QUEUED"}
 
 
+def test_a_third_interrupt_leaves_what_the_engine_cannot_end(case):
+    """A cluster that does not answer must not keep its user: the next scheduler finds the jobs."""
+    one = case()
+    one.scheduler.turn()
+    one.engine.cancel = lambda name, grace: None
+    for _ in range(2):
+        one.scheduler.interrupt()
+        assert one.turn() is None
+    one.scheduler.interrupt()
+    assert one.turn() is Ending.INTERRUPTED
+    assert one.scheduler.idle
+    assert one.said[-1].startswith("2 runs have not ended")
+    second = one.another(one.engine)
+    second.reconcile()
+    second.turn()
+    assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
+    assert len(one.engine.specs) == 2
+
+
 def test_a_paused_study_comes_to_its_end_when_nothing_runs_any_more(case):
     """What runs may finish; nothing more is claimed; the end is told as paused."""
     one = case(engine=FakeEngine(slots=4), arms=5, seeds=1)
