@@ -158,6 +158,8 @@ class Flights:
             if name in live and statuses[name].state is JobState.UNKNOWN:
                 continue
             flight = self._flights[name]
+            if statuses[name].state is JobState.UNKNOWN:
+                self._engine.cancel(name, 0.0)  # or the engine would keep a place for it
             if name in live:
                 told = f" ({statuses[name].reason})" if statuses[name].reason else ""
                 asked = stopping or flight.capped

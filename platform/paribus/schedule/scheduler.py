@@ -163,7 +163,8 @@ class Scheduler:
     def run(self, wait: Callable[[], None], enough: Callable[[Mapping[int, Ending]], bool]) -> None:
         """Take turns until it is enough.
 
-        While the database cannot be reached the runs go on as long as their leases allow.
+        While the database cannot be reached the runs go on as long as their leases allow. Where studies are paused for
+        what is wrong with them, an engine that cannot be asked is asked again, too: no study is to blame.
 
         Args:
             wait: called between two turns; sleeps, shows progress, takes up studies.
@@ -171,6 +172,7 @@ class Scheduler:
 
         Raises:
             Unreachable: the database cannot be reached, and somebody asked to stop.
+            EngineError: the same of the engine; or, where studies are not paused, it refuses one.
         """
         gone = False
         while True:
@@ -178,8 +180,8 @@ class Scheduler:
                 if enough(self.turn()):
                     return
                 gone = False
-            except Unreachable as error:
-                if self.interrupted:
+            except (Unreachable, EngineError) as error:
+                if self.interrupted or not (self._pause or isinstance(error, Unreachable)):
                     raise
                 if not gone:
                     self._say(f"{error} Trying again; Ctrl-C stops.")

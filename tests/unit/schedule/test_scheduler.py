@@ -300,6 +300,42 @@ def test_a_job_that_the_engine_does_not_know_holds_its_run_until_the_lease_is_ov
     assert [n.split("-")[2] for n in one.engine.specs] == ["a1", "a2"]
 
 
+def test_a_job_that_the_engine_has_lost_gives_its_place_back(case):
+    """Its attempt has ended: what may be left of it is ended, too, instead of counted for ever."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    name = next(iter(one.engine.specs))
+    one.start(name)
+    tell(one, JobState.UNKNOWN)
+    assert one.turn() is None
+    assert one.engine.cancelled == []
+    run, token, _ = one.supervisor(name)
+    one.store.finish(run, token, {"status": "succeeded"})
+    one.scheduler.turn()
+    assert one.engine.cancelled == [(name, 0.0)]
+
+
+def test_an_engine_that_cannot_be_asked_does_not_end_a_service(case):
+    """Which study is to blame is not known: all go on when it answers; somebody who asks to stop is not kept."""
+    one = case(arms=1, seeds=1)
+    scheduler = Scheduler(one.store, one.engine, one.store.home / "office", say=one.said.append, pause=True)
+    scheduler.take_up(one.study)
+    poll, troubles = one.engine.poll, [EngineError("who knows"), EngineError("who knows")]
+
+    def at_first_not(names):
+        if troubles:
+            raise troubles.pop()
+        return poll(names)
+
+    one.engine.poll = at_first_not
+    scheduler.run(lambda: None, lambda _: len(one.engine.specs) == 1)
+    assert [line for line in one.said if "who knows" in line] == ["who knows Trying again; Ctrl-C stops."]
+    troubles.append(EngineError("who knows"))
+    scheduler.interrupt()
+    with pytest.raises(EngineError, match="who knows"):
+        scheduler.run(lambda: None, lambda _: False)
+
+
 def test_jobs_that_outlived_their_scheduler_go_on(case, monkeypatch):
     """The next scheduler finds them by name and submits nothing twice, even when their leases are over."""
     one = case()
