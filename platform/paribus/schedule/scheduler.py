@@ -325,9 +325,11 @@ class Scheduler:
             folder.job.write_text(job.model_dump_json(indent=1))
         except FileExistsError:
             self._store.release(claim.run_id, claim.token, "its folder exists already")
+            jobs = claim.submit_name.removesuffix(f"a{claim.token}")  # an old exit status would end the new job
             raise StoreError(
                 f"the folder {folder.path} exists already, but the store knows nothing of it. It belongs to a store "
-                f"that is gone: move {folder.path.parent} away, and type the same command again."
+                f"that is gone: move {folder.path.parent} away, and, if they are there, the files {jobs}* in the "
+                f"folders of {self._store.home / 'engine'}; then type the same command again."
             ) from None
         except OSError as error:
             trouble = storage_failure(f"OSError: {error}", folder.path)
