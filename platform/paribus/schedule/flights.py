@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from paribus.engines.base import Engine, JobState, Status
 from paribus.engines.process import Identity, kill_group
 from paribus.errors import LostLease, RunFolderError
-from paribus.schedule.desk import answer_to
+from paribus.schedule.desk import answer_or_fail
 from paribus.store.records import AttemptRecord
 from paribus.store.store import Store
 from paribus.track.folder import RunFolder, read_json
@@ -235,12 +235,20 @@ class Flights:
         if not _kill_processes(folder):
             return  # still dying: its lease will run out
         with suppress(LostLease):
-            if folder.outcome.exists() and answer_to(self._store, read_json(folder.outcome)).get("ok"):
+            if self._reported(folder, attempt):
                 return
             if fault:
                 self._store.fail(attempt.run_id, attempt.token, "infrastructure", reason)
             else:
                 self._store.release(attempt.run_id, attempt.token, reason)
+
+    def _reported(self, folder: RunFolder, attempt: AttemptRecord) -> bool:
+        """Record the outcome that a supervisor left, if it is whole; return whether that has ended its attempt."""
+        try:
+            report = {**read_json(folder.outcome), "run": attempt.run_id, "token": attempt.token}
+            return bool(answer_or_fail(self._store, report)["ok"])
+        except (RunFolderError, TypeError, KeyError):
+            return False
 
 
 def _kill_processes(folder: RunFolder) -> bool:

@@ -12,6 +12,7 @@ from paribus.engines.base import Engine, JobState, Need, Status
 from paribus.errors import RunnerError
 from paribus.recipe.recipe import Recipe
 from paribus.schedule import prepare
+from paribus.schedule.signature import storable
 
 LOST_S = 60.0
 """Seconds after which a job that the engine does not know is taken for lost."""
@@ -90,7 +91,7 @@ class Preparation:
         return now - self._seen[name] > LOST_S
 
     def _unprepared(self, log: Path, status: Status) -> RunnerError:
-        tail = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+        tail = storable(log.read_text(errors="replace")[-2000:]) if log.exists() else ""
         if not tail:
             tail = f"its job ended before its first word{f' ({status.reason})' if status.reason else ''}."
             if self._engine.reach is not None:

@@ -213,6 +213,51 @@ def test_an_outcome_that_could_not_be_delivered_is_found_in_the_folder(case):
     assert one.states() == ["SUCCEEDED"]
 
 
+UNUSABLE = (
+    {"do": "fail", "kind": "program", "reason": "\ud83d", "signature": ""},
+    {"do": "finish", "stopped_early": False, "payload": {"loss": float("nan")}},
+    {"do": "finish", "stopped_early": False, "payload": None},
+    {"do": "release", "reason": "", "wait_s": 0.0, "step": 10**30},
+)
+
+
+def ended_with(case, texts):
+    """Return a case in which attempts have ended with these reports, and another scheduler has cleared up."""
+    one = case(engine=FakeEngine(slots=len(texts)), arms=1, seeds=len(texts))
+    one.scheduler.turn()
+    for name, text in zip(one.engine.specs, texts, strict=True):
+        one.start(name)
+        RunFolder(one.path(name)).outcome.write_text(text)
+    one.another(FakeEngine()).reconcile()
+    return one
+
+
+def test_a_report_that_cannot_be_recorded_fails_its_attempt(case):
+    """The scheduler begins all the same; the program is to blame, and what is wrong with its report is told."""
+    one = ended_with(case, list(map(json.dumps, UNUSABLE)))
+    runs = one.store.runs_of(one.study.id)
+    assert {(r.state, r.program_failures, r.infrastructure_failures) for r in runs} == {(RunState.QUEUED, 1, 0)}
+    assert all(a.reason.startswith("its report cannot be used: ") for a in one.store.attempts_of(one.study.id))
+
+
+def test_what_lies_in_place_of_a_report_counts_as_none(case):
+    """A damaged disk says nothing about the program: the next scheduler queues the run."""
+    one = ended_with(case, ["", "[]", "{}", '{"do": "release"}', '{"run": "x"', '"text"'])
+    assert {(r.state, r.program_failures) for r in one.store.runs_of(one.study.id)} == {(RunState.QUEUED, 0)}
+
+
+def test_a_result_with_half_a_character_is_recorded(case):
+    """A text that was cut within a pair of surrogates costs no training."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    run, token, _ = one.supervisor(next(iter(one.engine.specs)))
+    one.store.start(run, token)
+    for _ in range(2):
+        one.store.finish(run, token, {"status": "succeeded", "note": "\ud83d"})
+    assert [r.payload["note"] for r in one.store.results([one.study.plan.runs[0].fingerprint]).values()] == ["?"]
+    assert audit(snapshot(one.store, folders=False)) == ()
+
+
 def test_a_scheduler_that_comes_after_a_killed_one_queues_its_attempts(case):
     """At once, not after the lease; nothing is counted against the runs; attempts of other hosts are left alone."""
     one = case()

@@ -16,6 +16,7 @@ from paribus.engines.process import Identity
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe
 from paribus.schedule.child import Forked
+from paribus.schedule.signature import failure_in
 from paribus.schedule.supervisor import EXIT_LOST, Pace, Supervisor
 from paribus.study.job import Evaluate, Job
 from paribus.track.folder import RunFolder, read_json
@@ -130,6 +131,15 @@ def test_a_crash_is_a_failure_of_the_program_with_a_signature(folder, office, fa
     assert (office.last["do"], office.last["kind"]) == ("fail", "program")
     assert office.last["reason"].startswith("ValueError: made to fail in process ")
     assert office.last["signature"] == "ValueError: made to fail in process # (fake_training.py:_misbehave)"
+
+
+def test_what_no_database_takes_is_left_out_of_a_failure(tmp_path):
+    """A program may print anything: NUL is no text of PostgreSQL, and what is no UTF-8 is none at all."""
+    log = tmp_path / "stdout.log"
+    log.write_bytes(b'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: \x00\xff\n')
+    failure = failure_in(log, 1)
+    assert failure.reason == "ValueError: \ufffd\ufffd"
+    assert "\0" not in failure.signature
 
 
 @pytest.mark.parametrize("do", ["eio", "erofs"])
