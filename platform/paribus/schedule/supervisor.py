@@ -37,6 +37,7 @@ from paribus.track.spool import Tail
 EXIT_LOST = 79
 """Exit status of a supervisor that lost its run to another attempt."""
 
+_STATUSES = ("succeeded", "stopped_early")
 _UNASKED_WAIT_S = 5.0
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -268,10 +269,12 @@ class Supervisor:
     def _finished(self) -> dict[str, Any]:
         try:
             payload = read_json(self._folder.result)
-            early = payload["status"] == "stopped_early"
-        except (RunFolderError, TypeError, KeyError) as error:
+            if (status := payload["status"]) not in _STATUSES:
+                raise ValueError(f"its status is {status!r}, not {' or '.join(_STATUSES)}")
+            json.dumps(payload, allow_nan=False)
+        except (RunFolderError, TypeError, KeyError, ValueError, RecursionError) as error:
             return _failed("program", f"result.json cannot be used: {error}", "result.json cannot be used")
-        return {"do": "finish", "payload": payload, "stopped_early": early}
+        return {"do": "finish", "payload": payload, "stopped_early": status == "stopped_early"}
 
     def _report(self, outcome: dict[str, Any]) -> int:
         """Send the outcome until it is taken; else the scheduler finds it in the folder."""

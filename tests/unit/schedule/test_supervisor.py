@@ -159,6 +159,39 @@ def test_exit_0_without_a_result_is_a_failure(folder, office, fake):
     assert "result.json" in office.last["reason"]
 
 
+class Written:
+    """A runner that has written its result and ended well."""
+
+    identity = Identity.of(os.getpid())
+
+    def __init__(self, folder, result):
+        folder.result.write_text(result)
+
+    def run(self, tick, interval):
+        """End at once."""
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        ('{"status": "succeeded", "loss": NaN}', "not JSON compliant"),
+        ('{"status": "failed", "error": "CUDA error"}', "its status is 'failed', not succeeded or stopped_early"),
+        ('{"status": null}', "its status is None"),
+        ('{"status": ["succeeded"]}', "its status is ['succeeded']"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_a_result_that_breaks_the_contract_is_a_failure_of_the_program(folder, office, result, told):
+    """It is told, once, and never taken for a success; nothing of it is silently left out."""
+    supervisor = Supervisor(folder, 7, office, pace=QUICK)
+    assert supervisor.supervise(lambda *_: Written(folder, result)) == 0
+    assert (office.last["do"], office.last["kind"]) == ("fail", "program")
+    assert office.last["reason"].startswith("result.json cannot be used: ")
+    assert told in office.last["reason"]
+    assert read_json(folder.outcome) == office.last
+
+
 def test_a_runner_that_is_killed_is_a_failure_of_the_infrastructure(folder, office, fake):
     """SIGKILL comes from outside: a person, or the kernel that is out of memory."""
     fake("kill")
