@@ -21,6 +21,7 @@ from paribus.schedule.reports import Reports
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.session import Settings, disk, drain, start_shipper, workplace
 from paribus.schedule.shipping import ShipperProcess
+from paribus.schedule.signature import storable
 from paribus.store.database import Unreachable
 from paribus.store.records import StudyRecord
 from paribus.store.states import RECORDED, RunState
@@ -236,6 +237,8 @@ class _Service:
             data, model = runner.data_fingerprint(arm.recipe), runner.model_fingerprint(arm.recipe)
         except ParibusError as error:
             return str(error)
+        except Exception as error:  # a runner's code is not ours
+            return storable(f"the runner `{plan.runner}` cannot be used: {type(error).__name__}: {error}")
         if self._code.setdefault(plan.runner, code) != code:
             return f"the code of the runner `{plan.runner}` has changed since this scheduler has loaded it: restart it."
         stops = stops_of(plan.stop_on, plan.profile)
