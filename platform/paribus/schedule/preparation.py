@@ -54,7 +54,7 @@ class Preparation:
         self._seen: dict[str, float] = {}
 
     def turn(self) -> Mapping[str, Status]:
-        """Start what there is room for, and look at what was started.
+        """Start what there is room for, and look at what was started. What has failed fails again at the next turn.
 
         Returns:
             The jobs that wait or run; empty: everything is prepared.
@@ -64,17 +64,18 @@ class Preparation:
             EngineError: the engine will not take a job as it is.
         """
         while self._waiting and self._engine.capacity(self._need) > 0:
-            name, recipe = self._waiting.popitem()
+            name, recipe = next(reversed(self._waiting.items()))
             spec = prepare.specification(self._runner, recipe, self._home / "cache", self._logs[name])
             self._say(f"preparing {recipe.model.name} for {recipe.task.kind}")
             self._engine.submit(replace(spec, need=self._need), name)
+            del self._waiting[name]
             self._seen[name] = time.monotonic()
         statuses = self._engine.poll(tuple(self._seen))
         for name, status in statuses.items():
             if status.state is JobState.ENDED or self._lost(name, status):
-                del self._seen[name]
                 if status.exit_code != 0:
                     raise self._unprepared(self._logs[name], status)
+                del self._seen[name]
         waiting = dict.fromkeys(self._waiting, Status(state=JobState.PENDING))
         return {**waiting, **{name: statuses[name] for name in self._seen}}
 

@@ -230,9 +230,12 @@ class Scheduler:
             try:
                 left = served.preparation.turn()
             except (RunnerError, EngineError) as error:
+                if self._pause:
+                    self._trouble(served, error)  # first: where the database is away, the next turn fails again
                 served.preparation.cancel()
                 served.preparation = None
-                self._trouble(served, error)
+                if not self._pause:
+                    raise
                 continue
             self._flights.tell_waiting(left)
             if not left:

@@ -10,6 +10,7 @@ from paribus.errors import EngineError, RunnerError, StoreError, TooLarge
 from paribus.schedule import flights, preparation, scheduler
 from paribus.schedule.scheduler import Ending, Scheduler
 from paribus.store.audit import audit
+from paribus.store.database import Unreachable
 from paribus.store.moves import LEASE_S
 from paribus.store.snapshot import snapshot
 from paribus.store.states import RunState
@@ -393,6 +394,36 @@ def test_a_preparation_that_is_lost_or_dumb_ends_the_session(case, monkeypatch):
     later(one, monkeypatch, preparation.LOST_S + 1)
     with pytest.raises(RunnerError, match=r"ended before its first word.*Do the nodes see"):
         one.turn()
+    assert one.engine.specs == {}
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_study_that_could_not_be_prepared_begins_nothing_while_the_database_is_away(case, monkeypatch, refused):
+    """What is wrong with it is not forgotten before it is written down: in the end it is paused, and no run began."""
+    one = case()
+    service = Scheduler(one.store, one.engine, one.store.home / "office", worker="here", pause=True)
+    service.take_up(one.study)
+    one.engine.prepared = Status(state=JobState.ENDED, exit_code=1)
+    submit = one.engine.submit
+
+    def refuse(spec, name):
+        if spec.module == "paribus.schedule.prepare":
+            raise EngineError("no such partition")
+        return submit(spec, name)
+
+    if refused:
+        one.engine.submit = refuse
+
+    def away(*_):
+        raise Unreachable("the database is away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(one.store, "pause", away)
+        for _ in range(3):
+            with pytest.raises(Unreachable):
+                service.turn()
+    assert service.turn() == {one.study.id: Ending.PAUSED}
+    assert ("no such partition" if refused else "could not prepare") in one.store.paused(one.study.id)
     assert one.engine.specs == {}
 
 
