@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from paribus.engines.base import Engine, JobState, Status
-from paribus.engines.process import Identity, kill_group
+from paribus.engines.process import Identity, kill_group, since_boot
 from paribus.errors import LostLease, RunFolderError
 from paribus.schedule.desk import answer_or_fail
 from paribus.store.records import AttemptRecord
@@ -177,9 +177,8 @@ class Flights:
             flight = self._flights[name]
             if status.state is JobState.RUNNING and flight.began is None:
                 flight.began = now
-        if now < self._next_hold:
+        if (due := since_boot()) < self._next_hold:  # leases run out while the machine sleeps, too
             return
-        self._next_hold = now + HOLD_S
         live = self._store.live_attempts()
         self._end_leftovers(statuses, {a.submit_name for a in live})
         for attempt in live:
@@ -195,6 +194,7 @@ class Flights:
                 if self._store.renew(attempt.run_id, attempt.token).cancel:
                     self._engine.cancel(name, 0.0)
                     self._store.cancelled(attempt.run_id, attempt.token)
+        self._next_hold = due + HOLD_S  # where the database was away meanwhile all are held before any is taken back
 
     def _end_leftovers(self, statuses: Mapping[str, Status], live: Collection[str]) -> None:
         """End jobs that are said to run long after their attempt: Slurm does not hear of a process that it has lost."""

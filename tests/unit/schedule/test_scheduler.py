@@ -281,9 +281,10 @@ def tell(one, state, **more):
 
 def later(one, monkeypatch, seconds):
     """Let time go by, for the store and for the scheduler."""
-    before = scheduler.time.monotonic()
+    before, booted = scheduler.time.monotonic(), flights.since_boot()
     one.now += seconds
     monkeypatch.setattr(scheduler.time, "monotonic", lambda: before + seconds)
+    monkeypatch.setattr(flights, "since_boot", lambda: booted + seconds)
 
 
 def test_attempts_that_wait_in_the_queue_of_the_engine_keep_their_runs(case, monkeypatch):
@@ -297,6 +298,40 @@ def test_attempts_that_wait_in_the_queue_of_the_engine_keep_their_runs(case, mon
     assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
     assert {r.infrastructure_failures for r in one.store.runs_of(one.study.id)} == {0}
     assert [line for line in one.said if "Priority" in line] == ["jobs wait in the queue of fake: Priority"]
+
+
+def test_an_outage_longer_than_a_lease_takes_nothing_from_those_that_wait(case, monkeypatch):
+    """They are held again before anything is taken back, however soon after the end of the outage."""
+    one = case()
+    one.scheduler.turn()
+    tell(one, JobState.PENDING)
+
+    def away():
+        raise Unreachable("the database is away")
+
+    later(one, monkeypatch, flights.HOLD_S + 1)
+    with monkeypatch.context() as outage:
+        outage.setattr(one.store, "live_attempts", away)
+        with pytest.raises(Unreachable):
+            one.scheduler.turn()
+    one.now += LEASE_S + 10
+    one.scheduler.turn()
+    assert one.engine.cancelled == []
+    assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
+
+
+def test_a_machine_that_slept_takes_nothing_from_those_that_wait(case, monkeypatch):
+    """The clock of the leases goes on meanwhile, and so does the one by which they are renewed."""
+    one = case()
+    one.scheduler.turn()
+    tell(one, JobState.PENDING)
+    one.scheduler.turn()
+    slept = flights.since_boot() + 3600
+    one.now += 3600
+    monkeypatch.setattr(flights, "since_boot", lambda: slept)
+    one.scheduler.turn()
+    assert one.engine.cancelled == []
+    assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
 
 
 def test_a_job_may_be_slow_to_start_but_not_forever(case, monkeypatch):
