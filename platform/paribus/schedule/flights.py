@@ -12,7 +12,7 @@ from paribus.engines.base import Engine, JobState, Status
 from paribus.engines.process import Identity, kill_group, since_boot
 from paribus.errors import LostLease, RunFolderError
 from paribus.schedule.desk import answer_or_fail
-from paribus.store.records import AttemptRecord
+from paribus.store.records import AttemptRecord, Unit, unit_of
 from paribus.store.store import Store
 from paribus.track.folder import RunFolder, read_json
 
@@ -36,6 +36,7 @@ class _Flight:
     Attributes:
         study: name of the study that it was claimed for.
         slots: GPUs that it holds, or one CPU slot.
+        unit: what it is charged in.
         entered: when it was claimed.
         began: when its job was first seen to run; ``None`` before.
         whole: names of the GPUs that it has for itself.
@@ -44,6 +45,7 @@ class _Flight:
 
     study: str
     slots: float
+    unit: Unit
     entered: float
     began: float | None = None
     whole: tuple[str, ...] = ()
@@ -78,13 +80,18 @@ class Flights:
         """Return the names of the attempts that were claimed for any plan of a name."""
         return tuple(name for name, flight in self._flights.items() if flight.study == study)
 
-    def fresh(self, study: str) -> tuple[str, ...]:
-        """Return those of them that were not asked to end for the sake of the budget."""
-        return tuple(name for name in self.of(study) if not self._flights[name].capped)
+    @property
+    def budgets(self) -> tuple[tuple[str, Unit], ...]:
+        """Study and unit of each budget that attempts are charged to, also those of plans that were replaced."""
+        return tuple(dict.fromkeys((flight.study, flight.unit) for flight in self._flights.values()))
 
-    def slots(self, study: str) -> float:
-        """Return how many GPUs, or CPU slots, they hold."""
-        return sum(self._flights[name].slots for name in self.of(study))
+    def fresh(self, study: str, unit: Unit) -> tuple[str, ...]:
+        """Return those charged to a budget that were not asked to end for its sake."""
+        return tuple(n for n, f in self._flights.items() if (f.study, f.unit, f.capped) == (study, unit, False))
+
+    def slots(self, study: str, unit: Unit) -> float:
+        """Return how many GPUs, or CPU slots, those charged to a budget hold."""
+        return sum(f.slots for f in self._flights.values() if (f.study, f.unit) == (study, unit))
 
     @property
     def busy(self) -> frozenset[str]:
@@ -94,7 +101,8 @@ class Flights:
     def enter(self, name: str, study: str, gpus: float, devices: tuple[str, ...] = ()) -> None:
         """Note an attempt that is about to be submitted, and which GPUs it was given."""
         whole = devices if gpus >= 1 else ()
-        self._flights[name] = _Flight(study=study, slots=gpus or 1.0, entered=time.monotonic(), whole=whole)
+        held, now = gpus or 1.0, time.monotonic()
+        self._flights[name] = _Flight(study=study, slots=held, unit=unit_of(gpus), entered=now, whole=whole)
 
     def forget(self, name: str) -> None:
         """Forget an attempt that the engine refused."""

@@ -114,6 +114,7 @@ class _Service:
         self._code: dict[str, str] = {}
         self._news: dict[int, News] = {}
         self._over: dict[int, Ending] = {}
+        self._replaced: set[str] = set()
         self._next_look = self._next_show = 0.0
         self._pause = threading.Event()
         self._notes = store.home / NOTES
@@ -152,7 +153,7 @@ class _Service:
             return self._scheduler.idle
         if self._until_idle and self._scheduler.idle:
             self._look()
-            if not self._scheduler.idle or self._reports.turn() > 0:
+            if not self._scheduler.idle or self._over or self._reports.turn() > 0:
                 return False
             self._note()
             return True
@@ -191,11 +192,18 @@ class _Service:
                 self._display.say(f"{study.name}: replaced by what was submitted later")
                 self._scheduler.drop(number)
                 del self._news[number]
+                self._replaced.add(study.name)
         for entry in newest.values():
             served = self._scheduler.studies.get(entry.id)
             if served is None:
-                if entry.open and not entry.paused and self._scheduler.affords(entry.name):
+                if not entry.open or entry.paused:
+                    continue
+                if self._scheduler.affords(entry.name):
+                    self._replaced.discard(entry.name)
                     self._take_up(self._store.numbered(entry.id))
+                elif entry.name in self._replaced and not self._scheduler.flies(entry.name):
+                    self._replaced.discard(entry.name)
+                    self._over[entry.id] = Ending.BUDGET
             elif served.submitted_at != entry.submitted_at and not entry.paused:
                 self._go_on(served, self._store.numbered(entry.id))
 

@@ -536,6 +536,20 @@ def test_the_cap_ends_what_is_in_flight_and_the_overrun_is_within_what_was_print
     assert audit(snapshot(one.store, folders=False)) == ()
 
 
+def test_what_is_in_flight_for_a_plan_that_was_replaced_keeps_to_the_lower_budget_of_the_new_one(case, monkeypatch):
+    """The new plan is not served, as it cannot be afforded; the runs of the old one end with grace all the same."""
+    one = case(cpu_hours=48.0)
+    one.scheduler.turn()
+    for name in one.engine.specs:
+        one.start(name)
+    one.scheduler.drop(one.study.id)
+    one.store.add_study(small_plan(steps=8, cpu_hours=0.01))
+    later(one, monkeypatch, LEASE_S / 2)
+    one.scheduler.turn()
+    assert one.engine.cancelled == [(name, flights.GRACE_S) for name in one.engine.specs]
+    assert "the budget is used up (0.0167 of 0.01 CPU-slot-hours used)" in one.said[-1]
+
+
 def test_an_interrupt_stops_with_grace_and_a_second_one_by_force(case):
     """No attempt is claimed any more; the end is told as interrupted."""
     one = case()

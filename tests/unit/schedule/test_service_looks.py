@@ -7,6 +7,7 @@ import pytest
 from paribus.errors import TooLarge
 from paribus.schedule import service
 from paribus.schedule.growth import ungrown
+from paribus.schedule.scheduler import Ending
 from paribus.schedule.service import _Service
 from paribus.store.store import Store
 from paribus.study.resources import Resources
@@ -23,10 +24,19 @@ class FakeScheduler:
     def __init__(self, study):
         self.studies = {study.id: study}
         self.asked = []
+        self.broke = self.flying = False
 
     def affords(self, name):
-        """Allow whatever is asked for."""
-        return True
+        """Allow whatever is asked for, unless a test says otherwise."""
+        return not self.broke
+
+    def flies(self, name):
+        """Tell whether attempts are in flight, as a test says."""
+        return self.flying
+
+    def drop(self, study_id):
+        """Serve it no more."""
+        del self.studies[study_id]
 
     def need(self, study):
         """Ask for nothing."""
@@ -103,3 +113,21 @@ def test_a_runner_whose_code_is_broken_pauses_its_study_alone(site, monkeypatch,
     assert store.paused(study.id).startswith(f"the runner `fake` cannot be used: {type(error).__name__}: ")
     assert [s.name for s in scheduler.studies.values()] == ["small"]
     assert said[0].startswith("broken: paused: ")
+
+
+def test_a_plan_that_replaces_another_and_cannot_be_afforded_is_told_once_nothing_is_in_flight(site):
+    """Else nobody would ever hear why it is not trained; what is in flight may leave enough of the budget."""
+    store, submit, scheduler, look, said = site
+    made = look.__self__
+    made._news[store.study("small").id] = None
+    submit(small_plan(steps=9))
+    scheduler.broke = scheduler.flying = True
+    look()
+    made.enough({})
+    assert said == ["small: replaced by what was submitted later"]
+    scheduler.flying = False
+    for _ in range(2):
+        look()
+        made.enough({})
+    assert said[1:] == ["small: budget: 4 queued", "small: raise its budget in the study file, and submit it again"]
+    assert [(e.study, e.ending) for e in made.ended] == [("small", Ending.BUDGET)]
