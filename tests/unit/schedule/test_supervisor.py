@@ -15,6 +15,8 @@ import pytest
 from paribus.engines.process import Identity
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe
+from paribus.schedule import ask as ask_module
+from paribus.schedule.ask import PATIENCE_S
 from paribus.schedule.child import Forked
 from paribus.schedule.signature import failure_in
 from paribus.schedule.supervisor import EXIT_LOST, Pace, Supervisor
@@ -267,6 +269,68 @@ def test_a_lease_that_cannot_be_renewed_kills_the_runner_before_it_is_over(folde
     assert (outcome["do"], outcome["reason"]) == ("release", "the lease could not be renewed in time")
     # where the end of the processes takes longer than the rest of the lease, the scheduler finds it in the folder
     assert status == 1 or office.last == outcome
+
+
+class Ticking:
+    """A runner that hears nothing, on a clock that its ticks and the waits for an office move."""
+
+    identity = Identity.of(os.getpid())
+
+    def __init__(self, now):
+        self.now, self.killed = now, None
+
+    def kill(self):
+        """Note when."""
+        self.killed = self.now[0]
+
+    def run(self, tick, interval):
+        """Tick until it is killed."""
+        while self.killed is None:
+            tick()
+            self.now[0] += interval
+        return -9
+
+
+@pytest.mark.parametrize("silent_from", [9.0, 10.1, 44.9, 47.0, 54.9])
+def test_an_office_that_does_not_answer_any_more_delays_no_end_beyond_the_lease(folder, silent_from):
+    """Each heartbeat waits as long as one may, the last one begins just before the margin; an answer may come late."""
+    now, sent = [0.0], []
+
+    def send(request):
+        sent.append(now[0])
+        if request["do"] != "start" and now[0] >= silent_from:
+            now[0] += PATIENCE_S
+            raise TimeoutError
+        granted.append(now[0])
+        now[0] += PATIENCE_S - 0.1
+        return {"ok": True, "lease_s": 60.0, "cancel": False}
+
+    granted, child = [], Ticking(now)
+    Supervisor(folder, 7, send, clock=lambda: now[0]).supervise(lambda *_: child)
+    assert child.killed < granted[-1] + 60.0
+
+
+def test_a_connection_that_falls_silent_costs_the_patience_once(tmp_path, monkeypatch):
+    """However many words are waited for: after each of them the rest of the time is left, not all of it again."""
+    monkeypatch.setattr(ask_module, "PATIENCE_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"host": "127.0.0.1", "port": server.getsockname()[1], "key": "00"}
+        (tmp_path / "office.json").write_text(json.dumps(place))
+
+        def greet_late():
+            connection, _ = server.accept()
+            with connection:
+                time.sleep(0.9)
+                connection.sendall(b"nonce\n")
+                time.sleep(2.0)
+
+        thread = threading.Thread(target=greet_late)
+        thread.start()
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            ask_module.ask(tmp_path / "office.json", {})
+        assert time.monotonic() - begun < 0.9 + ask_module.PATIENCE_S
+        thread.join()
 
 
 def test_a_run_that_was_lost_before_the_start_starts_no_runner(folder, office, fake):
