@@ -114,6 +114,7 @@ MUTANTS = (
     without("a claim: only within the budget", STORE, "found[: budget.allows(len(found))]", "found"),
     without("claims at once: each within the budget", RECORDS, "reserved=budget.reserved + budget.estimate", "reserved=budget.reserved"),
     without("a budget: not beyond what is reserved", RECORDS, "taken = self.spent + self.reserved", "taken = self.spent"),
+    without("a budget: not beyond what is in flight", RECORDS, "self.reserved + self.beyond", "self.reserved"),
     without("a budget: not beyond what another attempt may need", RECORDS, "taken + self.estimate <= self.cap", "taken <= self.cap"),
     without("a reservation: ends with its attempt", BUDGET, 'b.reserved - sa.bindparam("back", type_=sa.Float)', 'b.reserved - 0 * sa.bindparam("back", type_=sa.Float)'),
     without("a charge: not beyond the lease", BUDGET, "sa.case((now < lease_until, now), else_=lease_until)", "sa.case((now < lease_until, now), else_=now)"),

@@ -6,12 +6,15 @@ import hmac
 import json
 import os
 import socket
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 5.0
 """Seconds to wait for an answer: well below the margin in which a lease may be over."""
+
+_LEAST_S = 0.1
 
 MAX_BYTES = 1 << 24
 """Longest line that is read."""
@@ -38,12 +41,13 @@ def ask(address: Path, request: dict[str, Any]) -> dict[str, Any]:
             with connection.makefile("rb") as lines:
                 return _object(lines.readline(MAX_BYTES))
     place = json.loads(address.read_bytes())
-    key = bytes.fromhex(place["key"])
+    key, until = bytes.fromhex(place["key"]), time.monotonic() + PATIENCE_S
     with (
         closing(socket.create_connection((place["host"], place["port"]), timeout=PATIENCE_S)) as connection,
         connection.makefile("rb") as lines,
     ):
         nonce = lines.readline(MAX_BYTES).strip()
+        connection.settimeout(max(until - time.monotonic(), _LEAST_S))  # a lease does not wait for each word anew
         connection.sendall(line + b"\n" + seal(key, b"ask", nonce, line) + b"\n")
         answered, mark = lines.readline(MAX_BYTES).strip(), lines.readline(MAX_BYTES).strip()
     if not hmac.compare_digest(mark, seal(key, b"answer", nonce, line, answered)):

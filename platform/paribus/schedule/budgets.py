@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from paribus.schedule.flights import Flights
 from paribus.schedule.served import Served
@@ -48,19 +48,18 @@ class Budgets:
             )
         return not budget.allows_another
 
-    def keep(self, studies: Iterable[Served]) -> None:
+    def keep(self) -> None:
         """End the attempts in flight with grace, when they have used their budget up; their checkpoints stay."""
         now = time.monotonic()
         if now < self._next_check:
             return
         self._next_check = now + CHECK_S
-        for served in studies:
-            name = served.study.name
-            fresh = self._flights.fresh(name)
-            budget = self._of(served) if fresh else None
+        for name, unit in self._flights.budgets:
+            fresh = self._flights.fresh(name, unit)
+            budget = self._store.budget(name, unit) if fresh else None
             if budget is None or not budget.used_up:
                 continue
-            most = self._flights.slots(name) * OVERRUN_S / 3600
+            most = self._flights.slots(name, unit) * OVERRUN_S / 3600
             self._say(
                 f"{name}: the budget is used up ({shown_use(budget)}): the runs write a checkpoint and end; "
                 f"{most:.3g} more at most"

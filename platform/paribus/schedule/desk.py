@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from paribus.errors import LostLease, StoreError
+from paribus.schedule.signature import storable
 from paribus.store.database import again
 from paribus.store.store import Store
+
+_REPORTS = ("finish", "fail", "release", "cancelled")
+_UNUSABLE = "its report cannot be used"
+_LONGEST = 300
 
 
 @dataclass(eq=False)
@@ -88,7 +93,7 @@ class Desk:
     def _answer_each(self, asked: Sequence[_Asked]) -> None:
         for each in asked:
             try:
-                each.answer = answer_to(self._store, each.request)
+                each.answer = answer_or_fail(self._store, each.request)
             except Exception as error:
                 each.error = error
 
@@ -97,7 +102,7 @@ def answer_to(store: Store, request: dict[str, Any]) -> dict[str, Any]:
     """Do what a request asks for."""
     run, token = int(request["run"]), int(request["token"])
     try:
-        match request["do"]:
+        match request.get("do"):
             case "start" | "renew" as do:
                 renewal = store.start(run, token) if do == "start" else store.renew(run, token)
                 return {"ok": True, "lease_s": renewal.lease_s, "cancel": renewal.cancel}
@@ -114,3 +119,25 @@ def answer_to(store: Store, request: dict[str, Any]) -> dict[str, Any]:
     except LostLease as error:
         return {"ok": False, "lost": True, "error": str(error)}
     return {"ok": True}
+
+
+def answer_or_fail(store: Store, request: dict[str, Any]) -> dict[str, Any]:
+    """Do what a request asks for; a report that cannot be recorded is a failure of the program that is told in it.
+
+    It would be no better the next time: nobody may ask for ever, and the run is not to be tried for ever.
+
+    Raises:
+        StoreError: the database cannot be used.
+        KeyError: the request is not whole: no supervisor has written it.
+    """
+    try:
+        return answer_to(store, request)
+    except (StoreError, KeyError):
+        raise
+    except Exception as error:
+        if request.get("do") not in _REPORTS:
+            raise
+        told = str(error).partition("\n")[0]
+        reason = storable(f"{_UNUSABLE}: {type(error).__name__}: {told}")[:_LONGEST]
+        failed = {"do": "fail", "kind": "program", "reason": reason, "signature": _UNUSABLE}
+        return answer_to(store, {"run": request["run"], "token": request["token"], **failed})

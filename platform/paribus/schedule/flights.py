@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from paribus.engines.base import Engine, JobState, Status
-from paribus.engines.process import Identity, kill_group
+from paribus.engines.process import Identity, kill_group, since_boot
 from paribus.errors import LostLease, RunFolderError
-from paribus.schedule.desk import answer_to
-from paribus.store.records import AttemptRecord
+from paribus.schedule.desk import answer_or_fail
+from paribus.store.records import AttemptRecord, Unit, unit_of
 from paribus.store.store import Store
 from paribus.track.folder import RunFolder, read_json
 
@@ -36,6 +36,7 @@ class _Flight:
     Attributes:
         study: name of the study that it was claimed for.
         slots: GPUs that it holds, or one CPU slot.
+        unit: what it is charged in.
         entered: when it was claimed.
         began: when its job was first seen to run; ``None`` before.
         whole: names of the GPUs that it has for itself.
@@ -44,6 +45,7 @@ class _Flight:
 
     study: str
     slots: float
+    unit: Unit
     entered: float
     began: float | None = None
     whole: tuple[str, ...] = ()
@@ -78,13 +80,18 @@ class Flights:
         """Return the names of the attempts that were claimed for any plan of a name."""
         return tuple(name for name, flight in self._flights.items() if flight.study == study)
 
-    def fresh(self, study: str) -> tuple[str, ...]:
-        """Return those of them that were not asked to end for the sake of the budget."""
-        return tuple(name for name in self.of(study) if not self._flights[name].capped)
+    @property
+    def budgets(self) -> tuple[tuple[str, Unit], ...]:
+        """Study and unit of each budget that attempts are charged to, also those of plans that were replaced."""
+        return tuple(dict.fromkeys((flight.study, flight.unit) for flight in self._flights.values()))
 
-    def slots(self, study: str) -> float:
-        """Return how many GPUs, or CPU slots, they hold."""
-        return sum(self._flights[name].slots for name in self.of(study))
+    def fresh(self, study: str, unit: Unit) -> tuple[str, ...]:
+        """Return those charged to a budget that were not asked to end for its sake."""
+        return tuple(n for n, f in self._flights.items() if (f.study, f.unit, f.capped) == (study, unit, False))
+
+    def slots(self, study: str, unit: Unit) -> float:
+        """Return how many GPUs, or CPU slots, those charged to a budget hold."""
+        return sum(f.slots for f in self._flights.values() if (f.study, f.unit) == (study, unit))
 
     @property
     def busy(self) -> frozenset[str]:
@@ -94,7 +101,8 @@ class Flights:
     def enter(self, name: str, study: str, gpus: float, devices: tuple[str, ...] = ()) -> None:
         """Note an attempt that is about to be submitted, and which GPUs it was given."""
         whole = devices if gpus >= 1 else ()
-        self._flights[name] = _Flight(study=study, slots=gpus or 1.0, entered=time.monotonic(), whole=whole)
+        held, now = gpus or 1.0, time.monotonic()
+        self._flights[name] = _Flight(study=study, slots=held, unit=unit_of(gpus), entered=now, whole=whole)
 
     def forget(self, name: str) -> None:
         """Forget an attempt that the engine refused."""
@@ -179,9 +187,8 @@ class Flights:
             flight = self._flights[name]
             if status.state is JobState.RUNNING and flight.began is None:
                 flight.began = now
-        if now < self._next_hold:
+        if (due := since_boot()) < self._next_hold:  # leases run out while the machine sleeps, too
             return
-        self._next_hold = now + HOLD_S
         live = self._store.live_attempts()
         self._end_leftovers(statuses, {a.submit_name for a in live})
         for attempt in live:
@@ -197,6 +204,7 @@ class Flights:
                 if self._store.renew(attempt.run_id, attempt.token).cancel:
                     self._engine.cancel(name, 0.0)
                     self._store.cancelled(attempt.run_id, attempt.token)
+        self._next_hold = due + HOLD_S  # where the database was away meanwhile all are held before any is taken back
 
     def _end_leftovers(self, statuses: Mapping[str, Status], live: Collection[str]) -> None:
         """End jobs that are said to run long after their attempt: Slurm does not hear of a process that it has lost."""
@@ -243,12 +251,20 @@ class Flights:
         if not _kill_processes(folder):
             return  # still dying: its lease will run out
         with suppress(LostLease):
-            if folder.outcome.exists() and answer_to(self._store, read_json(folder.outcome)).get("ok"):
+            if self._reported(folder, attempt):
                 return
             if fault:
                 self._store.fail(attempt.run_id, attempt.token, "infrastructure", reason)
             else:
                 self._store.release(attempt.run_id, attempt.token, reason)
+
+    def _reported(self, folder: RunFolder, attempt: AttemptRecord) -> bool:
+        """Record the outcome that a supervisor left, if it is whole; return whether that has ended its attempt."""
+        try:
+            report = {**read_json(folder.outcome), "run": attempt.run_id, "token": attempt.token}
+            return bool(answer_or_fail(self._store, report)["ok"])
+        except (RunFolderError, TypeError, KeyError):
+            return False
 
 
 def _kill_processes(folder: RunFolder) -> bool:

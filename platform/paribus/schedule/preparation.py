@@ -12,6 +12,7 @@ from paribus.engines.base import Engine, JobState, Need, Status
 from paribus.errors import RunnerError
 from paribus.recipe.recipe import Recipe
 from paribus.schedule import prepare
+from paribus.schedule.signature import storable
 
 LOST_S = 60.0
 """Seconds after which a job that the engine does not know is taken for lost."""
@@ -53,7 +54,7 @@ class Preparation:
         self._seen: dict[str, float] = {}
 
     def turn(self) -> Mapping[str, Status]:
-        """Start what there is room for, and look at what was started.
+        """Start what there is room for, and look at what was started. What has failed fails again at the next turn.
 
         Returns:
             The jobs that wait or run; empty: everything is prepared.
@@ -63,17 +64,18 @@ class Preparation:
             EngineError: the engine will not take a job as it is.
         """
         while self._waiting and self._engine.capacity(self._need) > 0:
-            name, recipe = self._waiting.popitem()
+            name, recipe = next(reversed(self._waiting.items()))
             spec = prepare.specification(self._runner, recipe, self._home / "cache", self._logs[name])
             self._say(f"preparing {recipe.model.name} for {recipe.task.kind}")
             self._engine.submit(replace(spec, need=self._need), name)
+            del self._waiting[name]
             self._seen[name] = time.monotonic()
         statuses = self._engine.poll(tuple(self._seen))
         for name, status in statuses.items():
             if status.state is JobState.ENDED or self._lost(name, status):
-                del self._seen[name]
                 if status.exit_code != 0:
                     raise self._unprepared(self._logs[name], status)
+                del self._seen[name]
         waiting = dict.fromkeys(self._waiting, Status(state=JobState.PENDING))
         return {**waiting, **{name: statuses[name] for name in self._seen}}
 
@@ -90,7 +92,7 @@ class Preparation:
         return now - self._seen[name] > LOST_S
 
     def _unprepared(self, log: Path, status: Status) -> RunnerError:
-        tail = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+        tail = storable(log.read_text(errors="replace")[-2000:]) if log.exists() else ""
         if not tail:
             tail = f"its job ended before its first word{f' ({status.reason})' if status.reason else ''}."
             if self._engine.reach is not None:

@@ -158,6 +158,10 @@ class Scheduler:
         unit = self._units.get(study)
         return self._store.affords(study) if unit is None else self._store.budget(study, unit).allows_another
 
+    def flies(self, study: str) -> bool:
+        """Return whether attempts of any plan of a name are in flight."""
+        return bool(self._flights.of(study))
+
     # ---- the loop --------------------------------------------------------------------------------
 
     def run(self, wait: Callable[[], None], enough: Callable[[Mapping[int, Ending]], bool]) -> None:
@@ -198,7 +202,7 @@ class Scheduler:
         if self._interrupts > self._obeyed:
             self._stop()
         elif not self.interrupted:
-            self._budgets.keep(self._served.values())
+            self._budgets.keep()
             self._prepare()
             self._claim()
         endings = self._endings()
@@ -237,9 +241,12 @@ class Scheduler:
             try:
                 left = served.preparation.turn()
             except (RunnerError, EngineError) as error:
+                if self._pause:
+                    self._trouble(served, error)  # first: where the database is away, the next turn fails again
                 served.preparation.cancel()
                 served.preparation = None
-                self._trouble(served, error)
+                if not self._pause:
+                    raise
                 continue
             self._flights.tell_waiting(left)
             if not left:

@@ -21,6 +21,7 @@ from paribus.schedule.reports import Reports
 from paribus.schedule.scheduler import PERIOD_S, Ending, Scheduler
 from paribus.schedule.session import Settings, disk, drain, start_shipper, workplace
 from paribus.schedule.shipping import ShipperProcess
+from paribus.schedule.signature import storable
 from paribus.store.database import Unreachable
 from paribus.store.records import StudyRecord
 from paribus.store.states import RECORDED, RunState
@@ -113,6 +114,7 @@ class _Service:
         self._code: dict[str, str] = {}
         self._news: dict[int, News] = {}
         self._over: dict[int, Ending] = {}
+        self._replaced: set[str] = set()
         self._next_look = self._next_show = 0.0
         self._pause = threading.Event()
         self._notes = store.home / NOTES
@@ -151,7 +153,7 @@ class _Service:
             return self._scheduler.idle
         if self._until_idle and self._scheduler.idle:
             self._look()
-            if not self._scheduler.idle or self._reports.turn() > 0:
+            if not self._scheduler.idle or self._over or self._reports.turn() > 0:
                 return False
             self._note()
             return True
@@ -190,11 +192,18 @@ class _Service:
                 self._display.say(f"{study.name}: replaced by what was submitted later")
                 self._scheduler.drop(number)
                 del self._news[number]
+                self._replaced.add(study.name)
         for entry in newest.values():
             served = self._scheduler.studies.get(entry.id)
             if served is None:
-                if entry.open and not entry.paused and self._scheduler.affords(entry.name):
+                if not entry.open or entry.paused:
+                    continue
+                if self._scheduler.affords(entry.name):
+                    self._replaced.discard(entry.name)
                     self._take_up(self._store.numbered(entry.id))
+                elif entry.name in self._replaced and not self._scheduler.flies(entry.name):
+                    self._replaced.discard(entry.name)
+                    self._over[entry.id] = Ending.BUDGET
             elif served.submitted_at != entry.submitted_at and not entry.paused:
                 self._go_on(served, self._store.numbered(entry.id))
 
@@ -236,6 +245,8 @@ class _Service:
             data, model = runner.data_fingerprint(arm.recipe), runner.model_fingerprint(arm.recipe)
         except ParibusError as error:
             return str(error)
+        except Exception as error:  # a runner's code is not ours
+            return storable(f"the runner `{plan.runner}` cannot be used: {type(error).__name__}: {error}")
         if self._code.setdefault(plan.runner, code) != code:
             return f"the code of the runner `{plan.runner}` has changed since this scheduler has loaded it: restart it."
         stops = stops_of(plan.stop_on, plan.profile)

@@ -48,7 +48,7 @@ def failure_in(log: Path, exit_code: int) -> Failure:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL))
-            text = file.read().decode(errors="replace")
+            text = storable(file.read().decode(errors="replace"))
     except OSError:
         text = ""
     lines = text[text.rfind(_START) :].splitlines() if _START in text else []
@@ -64,6 +64,11 @@ def failure_in(log: Path, exit_code: int) -> Failure:
     place = f"{Path(frames[-1]['file']).name}:{frames[-1]['function']}"
     stable = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "#", message)
     return Failure(reason=message[:_LONGEST], signature=f"{stable[:_LONGEST]} ({place})")
+
+
+def storable(text: str) -> str:
+    """Return a text without what a database does not take: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def disk_trouble(folder: Path) -> Failure | None:

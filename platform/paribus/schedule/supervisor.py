@@ -37,6 +37,7 @@ from paribus.track.spool import Tail
 EXIT_LOST = 79
 """Exit status of a supervisor that lost its run to another attempt."""
 
+_STATUSES = ("succeeded", "stopped_early")
 _UNASKED_WAIT_S = 5.0
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -121,7 +122,6 @@ class Supervisor:
             return 1
         if not begun["ok"]:
             return EXIT_LOST
-        self._renew(begun)
         child = self._child = start(self._job.runner, self._folder)
         here = {"supervisor": Identity.of(os.getpid()).to_json(), "runner": child.identity.to_json()}
         try:
@@ -158,13 +158,18 @@ class Supervisor:
         """Tell the office that the supervisor is there; if nobody opens, leave the reason in the folder."""
         until = self._clock() + self._pace.patience_s
         while True:
+            now = self._clock()
             try:
-                return self._send({**self._request, "do": "start"})
+                answer = self._send({**self._request, "do": "start"})
             except (OSError, ValueError) as error:
                 if self._asked or self._clock() >= until:
                     reason = f"{socket.gethostname()} could not reach the scheduler: {error}"
                     write_json(self._folder.outcome, {**self._request, **_failed("infrastructure", reason, "")})
                     return None
+            else:
+                if answer["ok"]:
+                    self._renew(answer, now)
+                return answer
             threading.Event().wait(self._pace.retry_s)
 
     # ---- while the runner runs -------------------------------------------------------------------
@@ -173,10 +178,10 @@ class Supervisor:
         now = self._clock()
         if self._asked:
             self._halt(Stop(why="interrupted", reason="asked to stop"), grace=self._asked == 1)
-        if now >= self._next_beat:
-            self._beat(now)
-        if now - self._renewed > self._lease_s * (1 - self._pace.margin_share):
+        if now - self._renewed > self._lease_s * (1 - self._pace.margin_share):  # else a heartbeat has time to wait
             self._halt(Stop(why="unreachable", reason="the lease could not be renewed in time"), grace=False)
+        elif now >= self._next_beat:
+            self._beat(now)
         self._look_at_metrics()
         if self._kill_at is not None and now >= self._kill_at and self._child is not None:
             self._child.kill()
@@ -190,13 +195,14 @@ class Supervisor:
         if not answer["ok"]:
             self._halt(Stop(why="lost", reason=answer["error"]), grace=False)
             return
-        self._renew(answer)
+        self._renew(answer, now)
         if answer["cancel"]:
             self._halt(Stop(why="cancelled", reason="cancelled"), grace=True)
 
-    def _renew(self, answer: dict[str, Any]) -> None:
+    def _renew(self, answer: dict[str, Any], asked: float) -> None:
+        """Note a lease, from the time on when it was asked for: the answer may have been on its way for a while."""
         self._lease_s = answer["lease_s"]
-        self._renewed = self._clock()
+        self._renewed = asked
         self._next_beat = self._renewed + self._lease_s * self._pace.heartbeat_share
 
     def _look_at_metrics(self, *, ended: bool = False) -> None:
@@ -225,6 +231,8 @@ class Supervisor:
             return
         if grace and first:
             self._child.ask_to_stop()
+        if not grace:
+            self._child.kill()
         until = self._clock() + (self._pace.grace_s if grace else 0.0)
         self._kill_at = until if self._kill_at is None else min(self._kill_at, until)
 
@@ -268,10 +276,12 @@ class Supervisor:
     def _finished(self) -> dict[str, Any]:
         try:
             payload = read_json(self._folder.result)
-            early = payload["status"] == "stopped_early"
-        except (RunFolderError, TypeError, KeyError) as error:
+            if (status := payload["status"]) not in _STATUSES:
+                raise ValueError(f"its status is {status!r}, not {' or '.join(_STATUSES)}")
+            json.dumps(payload, allow_nan=False)
+        except (RunFolderError, TypeError, KeyError, ValueError, RecursionError) as error:
             return _failed("program", f"result.json cannot be used: {error}", "result.json cannot be used")
-        return {"do": "finish", "payload": payload, "stopped_early": early}
+        return {"do": "finish", "payload": payload, "stopped_early": status == "stopped_early"}
 
     def _report(self, outcome: dict[str, Any]) -> int:
         """Send the outcome until it is taken; else the scheduler finds it in the folder."""

@@ -97,7 +97,7 @@ class Attempts(Reader):
         Raises:
             LostLease: another attempt holds the run, or it has a different result already.
         """
-        text = canonical_json(dict(payload))
+        text = canonical_json(dict(payload)).encode(errors="replace").decode()  # halves of pairs are no text
         digest = payload_hash(text)
         move = Move.STOP_EARLY if stopped_early else Move.SUCCEED
         with self.database.write() as connection:

@@ -41,9 +41,13 @@ def open_budgets(connection: sa.Connection, plan: Plan) -> None:
             connection.execute(sa.insert(t.budget).values(study=plan.study, unit=unit, **terms, **new))
 
 
-def locked(connection: sa.Connection, study: str, unit: Unit) -> BudgetRecord:
-    """Return the budget of a study, which nobody else changes before the end of this transaction."""
-    return budget_record(connection.execute(_LOCKED, {"whose": study, "measure": unit}).one())
+def locked(connection: sa.Connection, now: sa.ColumnElement[float], study: str, unit: Unit) -> BudgetRecord:
+    """Return the budget of a study, which nobody else changes before the end of this transaction.
+
+    What is in flight is counted only where there is a cap.
+    """
+    row = connection.execute(_LOCKED, {"whose": study, "measure": unit}).one()
+    return budget_record(row, None if row.cap is None else connection.execute(live_use(study, unit, now)).one())
 
 
 def reserve(connection: sa.Connection, budget: BudgetRecord, count: int) -> Mapping[str, Any]:
@@ -79,11 +83,14 @@ def settle(connection: sa.Connection, entry: sa.Row[Any], *, done: bool) -> None
     connection.execute(_SETTLED, {"charged_study": entry.study_id, "measure": unit_of(entry.gpus), **sums})
 
 
-def live_use(study: str, unit: Unit, now: sa.ColumnElement[float]) -> sa.Select[float]:
-    """Return the query for what the attempts in flight have used so far and have not been charged."""
-    began, gpus = t.attempt.c.started_at, t.attempt.c.gpus
+def live_use(study: str, unit: Unit, now: sa.ColumnElement[float]) -> sa.Select[Any]:
+    """Return the query for what the attempts in flight have used and were not charged, and what of it is unreserved."""
+    gpus = t.attempt.c.gpus
+    used = (now - t.attempt.c.started_at) * _HELD
+    more = used - t.attempt.c.reserved
+    parts = {"live": used, "beyond": sa.case((more > 0, more), else_=0.0)}
     return (
-        sa.select(sa.func.coalesce(sa.func.sum((now - began) * _HELD), 0.0))
+        sa.select(*(sa.func.coalesce(sa.func.sum(part), 0.0).label(name) for name, part in parts.items()))
         .join(t.run, sa.and_(t.run.c.id == t.attempt.c.run_id, t.run.c.token == t.attempt.c.token))
         .join(t.study, t.study.c.id == t.attempt.c.study_id)
         .where(t.run.c.state == RunState.RUNNING, t.study.c.name == study)
@@ -98,9 +105,9 @@ def shown_use(budget: BudgetRecord) -> str:
     return f"{budget.used / 3600:.3g}{of} {UNITS[budget.unit]} used{kept}"
 
 
-def budget_record(row: sa.Row[Any], live: float = 0.0) -> BudgetRecord:
-    """Return a row of the table of budgets."""
-    return BudgetRecord(**row._mapping, live=live)
+def budget_record(row: sa.Row[Any], flying: sa.Row[Any] | None = None) -> BudgetRecord:
+    """Return a row of the table of budgets, with what :func:`live_use` has found, if it was asked."""
+    return BudgetRecord(**row._mapping, **({"live": 0.0, "beyond": 0.0} if flying is None else flying._mapping))
 
 
 def _row(

@@ -297,8 +297,8 @@ class Reader:
         """Return what all plans of a name may spend and have spent."""
         query = sa.select(t.budget).where(t.budget.c.study == study, t.budget.c.unit == unit)
         with self.database.read() as connection:
-            live = connection.execute(live_use(study, unit, self.database.now())).scalar_one()
-            return budget_record(connection.execute(query).one(), live)
+            flying = connection.execute(live_use(study, unit, self.database.now())).one()
+            return budget_record(connection.execute(query).one(), flying)
 
     def affords(self, study: str) -> bool:
         """Return whether every budget of a study that something was spent of allows another attempt."""

@@ -209,6 +209,7 @@ class BudgetRecord:
         wasted: the part of it that left neither a result nor a checkpoint.
         longest: the most that an attempt was charged that left one of them.
         live: used by the attempts in flight, not charged yet.
+        beyond: the part of it that is more than was reserved for them.
         results: results that these attempts have brought.
     """
 
@@ -221,6 +222,7 @@ class BudgetRecord:
     wasted: float
     longest: float
     live: float
+    beyond: float
     results: int
 
     @property
@@ -236,7 +238,7 @@ class BudgetRecord:
     @property
     def allows_another(self) -> bool:
         """Whether one more attempt may be claimed."""
-        taken = self.spent + self.reserved
+        taken = self.spent + self.reserved + self.beyond
         return self.cap is None or (taken < self.cap and taken + self.estimate <= self.cap + TINY_S)
 
     def allows(self, count: int) -> int:

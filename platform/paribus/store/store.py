@@ -134,7 +134,7 @@ class Store(Attempts):
             found = connection.execute(statements.ready(now), {"asking": study_id, "most": count}).all()
             if not found:
                 return ()
-            budget = locked(connection, found[0].name, unit_of(gpus))
+            budget = locked(connection, now, found[0].name, unit_of(gpus))
             allowed = found[: budget.allows(len(found))]
             held: Sequence[Held] = [Held(gpus=gpus)] * len(allowed)
             if pool is not None and allowed:

@@ -121,3 +121,14 @@ def test_a_closed_desk_refuses(case):
     with pytest.raises(StoreError, match="come to its end"):
         case.desk.answer(case.requests()[0])
     assert case.store.counts(case.study.id) == {RunState.LEASED: RUNS}
+
+
+def test_a_report_that_cannot_be_recorded_is_answered_and_spoils_no_other(case):
+    """Its supervisor need not ask until its lease is over; those that share its transaction are recorded."""
+    with case.asking(case.requests()):
+        pass
+    bad, *good = case.requests("finish", payload={"score": 1}, stopped_early=False)
+    with case.asking([bad | {"payload": None}, *good]) as answers:
+        pass
+    assert all(a.result() == {"ok": True} for a in answers)
+    assert case.store.counts(case.study.id) == {RunState.QUEUED: 1, RunState.SUCCEEDED: RUNS - 1}

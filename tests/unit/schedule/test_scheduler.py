@@ -10,6 +10,7 @@ from paribus.errors import EngineError, RunnerError, StoreError, TooLarge
 from paribus.schedule import flights, preparation, scheduler
 from paribus.schedule.scheduler import Ending, Scheduler
 from paribus.store.audit import audit
+from paribus.store.database import Unreachable
 from paribus.store.moves import LEASE_S
 from paribus.store.snapshot import snapshot
 from paribus.store.states import RunState
@@ -213,6 +214,51 @@ def test_an_outcome_that_could_not_be_delivered_is_found_in_the_folder(case):
     assert one.states() == ["SUCCEEDED"]
 
 
+UNUSABLE = (
+    {"do": "fail", "kind": "program", "reason": "\ud83d", "signature": ""},
+    {"do": "finish", "stopped_early": False, "payload": {"loss": float("nan")}},
+    {"do": "finish", "stopped_early": False, "payload": None},
+    {"do": "release", "reason": "", "wait_s": 0.0, "step": 10**30},
+)
+
+
+def ended_with(case, texts):
+    """Return a case in which attempts have ended with these reports, and another scheduler has cleared up."""
+    one = case(engine=FakeEngine(slots=len(texts)), arms=1, seeds=len(texts))
+    one.scheduler.turn()
+    for name, text in zip(one.engine.specs, texts, strict=True):
+        one.start(name)
+        RunFolder(one.path(name)).outcome.write_text(text)
+    one.another(FakeEngine()).reconcile()
+    return one
+
+
+def test_a_report_that_cannot_be_recorded_fails_its_attempt(case):
+    """The scheduler begins all the same; the program is to blame, and what is wrong with its report is told."""
+    one = ended_with(case, list(map(json.dumps, UNUSABLE)))
+    runs = one.store.runs_of(one.study.id)
+    assert {(r.state, r.program_failures, r.infrastructure_failures) for r in runs} == {(RunState.QUEUED, 1, 0)}
+    assert all(a.reason.startswith("its report cannot be used: ") for a in one.store.attempts_of(one.study.id))
+
+
+def test_what_lies_in_place_of_a_report_counts_as_none(case):
+    """A damaged disk says nothing about the program: the next scheduler queues the run."""
+    one = ended_with(case, ["", "[]", "{}", '{"do": "release"}', '{"run": "x"', '"text"'])
+    assert {(r.state, r.program_failures) for r in one.store.runs_of(one.study.id)} == {(RunState.QUEUED, 0)}
+
+
+def test_a_result_with_half_a_character_is_recorded(case):
+    """A text that was cut within a pair of surrogates costs no training."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    run, token, _ = one.supervisor(next(iter(one.engine.specs)))
+    one.store.start(run, token)
+    for _ in range(2):
+        one.store.finish(run, token, {"status": "succeeded", "note": "\ud83d"})
+    assert [r.payload["note"] for r in one.store.results([one.study.plan.runs[0].fingerprint]).values()] == ["?"]
+    assert audit(snapshot(one.store, folders=False)) == ()
+
+
 def test_a_scheduler_that_comes_after_a_killed_one_queues_its_attempts(case):
     """At once, not after the lease; nothing is counted against the runs; attempts of other hosts are left alone."""
     one = case()
@@ -235,9 +281,10 @@ def tell(one, state, **more):
 
 def later(one, monkeypatch, seconds):
     """Let time go by, for the store and for the scheduler."""
-    before = scheduler.time.monotonic()
+    before, booted = scheduler.time.monotonic(), flights.since_boot()
     one.now += seconds
     monkeypatch.setattr(scheduler.time, "monotonic", lambda: before + seconds)
+    monkeypatch.setattr(flights, "since_boot", lambda: booted + seconds)
 
 
 def test_attempts_that_wait_in_the_queue_of_the_engine_keep_their_runs(case, monkeypatch):
@@ -251,6 +298,40 @@ def test_attempts_that_wait_in_the_queue_of_the_engine_keep_their_runs(case, mon
     assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
     assert {r.infrastructure_failures for r in one.store.runs_of(one.study.id)} == {0}
     assert [line for line in one.said if "Priority" in line] == ["jobs wait in the queue of fake: Priority"]
+
+
+def test_an_outage_longer_than_a_lease_takes_nothing_from_those_that_wait(case, monkeypatch):
+    """They are held again before anything is taken back, however soon after the end of the outage."""
+    one = case()
+    one.scheduler.turn()
+    tell(one, JobState.PENDING)
+
+    def away():
+        raise Unreachable("the database is away")
+
+    later(one, monkeypatch, flights.HOLD_S + 1)
+    with monkeypatch.context() as outage:
+        outage.setattr(one.store, "live_attempts", away)
+        with pytest.raises(Unreachable):
+            one.scheduler.turn()
+    one.now += LEASE_S + 10
+    one.scheduler.turn()
+    assert one.engine.cancelled == []
+    assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
+
+
+def test_a_machine_that_slept_takes_nothing_from_those_that_wait(case, monkeypatch):
+    """The clock of the leases goes on meanwhile, and so does the one by which they are renewed."""
+    one = case()
+    one.scheduler.turn()
+    tell(one, JobState.PENDING)
+    one.scheduler.turn()
+    slept = flights.since_boot() + 3600
+    one.now += 3600
+    monkeypatch.setattr(flights, "since_boot", lambda: slept)
+    one.scheduler.turn()
+    assert one.engine.cancelled == []
+    assert one.states() == ["LEASED", "LEASED", "QUEUED", "QUEUED"]
 
 
 def test_a_job_may_be_slow_to_start_but_not_forever(case, monkeypatch):
@@ -387,6 +468,36 @@ def test_a_preparation_that_is_lost_or_dumb_ends_the_session(case, monkeypatch):
     assert one.engine.specs == {}
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_study_that_could_not_be_prepared_begins_nothing_while_the_database_is_away(case, monkeypatch, refused):
+    """What is wrong with it is not forgotten before it is written down: in the end it is paused, and no run began."""
+    one = case()
+    service = Scheduler(one.store, one.engine, one.store.home / "office", worker="here", pause=True)
+    service.take_up(one.study)
+    one.engine.prepared = Status(state=JobState.ENDED, exit_code=1)
+    submit = one.engine.submit
+
+    def refuse(spec, name):
+        if spec.module == "paribus.schedule.prepare":
+            raise EngineError("no such partition")
+        return submit(spec, name)
+
+    if refused:
+        one.engine.submit = refuse
+
+    def away(*_):
+        raise Unreachable("the database is away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(one.store, "pause", away)
+        for _ in range(3):
+            with pytest.raises(Unreachable):
+                service.turn()
+    assert service.turn() == {one.study.id: Ending.PAUSED}
+    assert ("no such partition" if refused else "could not prepare") in one.store.paused(one.study.id)
+    assert one.engine.specs == {}
+
+
 def test_an_attempt_without_heartbeats_is_killed_and_its_run_queued(case):
     """When the lease is over the engine is told to end what is left."""
     one = case(arms=1, seeds=1)
@@ -459,6 +570,20 @@ def test_the_cap_ends_what_is_in_flight_and_the_overrun_is_within_what_was_print
     printed = next(float(line.split()[-4]) for line in one.said if "used up" in line)
     assert budget.cap < budget.spent <= budget.cap + printed * 3600
     assert audit(snapshot(one.store, folders=False)) == ()
+
+
+def test_what_is_in_flight_for_a_plan_that_was_replaced_keeps_to_the_lower_budget_of_the_new_one(case, monkeypatch):
+    """The new plan is not served, as it cannot be afforded; the runs of the old one end with grace all the same."""
+    one = case(cpu_hours=48.0)
+    one.scheduler.turn()
+    for name in one.engine.specs:
+        one.start(name)
+    one.scheduler.drop(one.study.id)
+    one.store.add_study(small_plan(steps=8, cpu_hours=0.01))
+    later(one, monkeypatch, LEASE_S / 2)
+    one.scheduler.turn()
+    assert one.engine.cancelled == [(name, flights.GRACE_S) for name in one.engine.specs]
+    assert "the budget is used up (0.0167 of 0.01 CPU-slot-hours used)" in one.said[-1]
 
 
 def test_an_interrupt_stops_with_grace_and_a_second_one_by_force(case):

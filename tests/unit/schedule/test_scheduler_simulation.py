@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from paribus.engines.base import Device, JobState, Need, Status
 from paribus.errors import LostLease
-from paribus.schedule import scheduler
+from paribus.schedule import flights, scheduler
 from paribus.schedule.scheduler import Ending, Scheduler
 from paribus.store import tables as t
 from paribus.store.audit import audit
@@ -299,6 +299,7 @@ def live(tmp_path, monkeypatch):
     def make(seed, **keywords):
         world = World(tmp_path / f"home{next(count)}", seed, **keywords)
         monkeypatch.setattr(scheduler.time, "monotonic", lambda: world.now)
+        monkeypatch.setattr(flights, "since_boot", lambda: world.now)
         return world.history()
 
     return make

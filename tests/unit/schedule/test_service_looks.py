@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from paribus.errors import TooLarge
+from paribus.schedule import service
 from paribus.schedule.growth import ungrown
+from paribus.schedule.scheduler import Ending
 from paribus.schedule.service import _Service
 from paribus.store.store import Store
 from paribus.study.resources import Resources
@@ -17,10 +19,27 @@ class FakeScheduler:
     """Serves one study; what asks for more than two cores is too large."""
 
     interrupted = False
+    idle = False
 
     def __init__(self, study):
         self.studies = {study.id: study}
         self.asked = []
+        self.broke = self.flying = False
+
+    def affords(self, name):
+        """Allow whatever is asked for, unless a test says otherwise."""
+        return not self.broke
+
+    def flies(self, name):
+        """Tell whether attempts are in flight, as a test says."""
+        return self.flying
+
+    def drop(self, study_id):
+        """Serve it no more."""
+        del self.studies[study_id]
+
+    def need(self, study):
+        """Ask for nothing."""
 
     def take_up(self, study):
         """Take over what is new, or refuse it."""
@@ -47,8 +66,8 @@ def site(tmp_path):
             return store.add_study(plan, **terms)
 
         scheduler, lines = FakeScheduler(submit(small_plan())), Lines()
-        service = _Service(store, scheduler, None, lines, NoReports(), ungrown, until_idle=False)
-        yield store, submit, scheduler, service._look, lines.said
+        made = _Service(store, scheduler, None, lines, NoReports(), ungrown, until_idle=False)
+        yield store, submit, scheduler, made._look, lines.said
 
 
 def test_what_was_edited_counts_at_the_next_look(site):
@@ -78,3 +97,37 @@ def test_what_never_fits_pauses_the_study_once(site):
     store.retry("small", author="me", reason="mended")
     look()
     assert scheduler.studies[study.id].plan.resources == Resources(cpus=2)
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("No module named 'trainer'"), AttributeError("\0")])
+def test_a_runner_whose_code_is_broken_pauses_its_study_alone(site, monkeypatch, error):
+    """The code of a runner is anybody's: whatever it raises is told, and the others are served."""
+    store, submit, scheduler, look, said = site
+
+    def broken(name):
+        raise error
+
+    study = submit(small_plan("broken"))
+    monkeypatch.setattr(service, "load_runner", broken)
+    look()
+    assert store.paused(study.id).startswith(f"the runner `fake` cannot be used: {type(error).__name__}: ")
+    assert [s.name for s in scheduler.studies.values()] == ["small"]
+    assert said[0].startswith("broken: paused: ")
+
+
+def test_a_plan_that_replaces_another_and_cannot_be_afforded_is_told_once_nothing_is_in_flight(site):
+    """Else nobody would ever hear why it is not trained; what is in flight may leave enough of the budget."""
+    store, submit, scheduler, look, said = site
+    made = look.__self__
+    made._news[store.study("small").id] = None
+    submit(small_plan(steps=9))
+    scheduler.broke = scheduler.flying = True
+    look()
+    made.enough({})
+    assert said == ["small: replaced by what was submitted later"]
+    scheduler.flying = False
+    for _ in range(2):
+        look()
+        made.enough({})
+    assert said[1:] == ["small: budget: 4 queued", "small: raise its budget in the study file, and submit it again"]
+    assert [(e.study, e.ending) for e in made.ended] == [("small", Ending.BUDGET)]

@@ -15,7 +15,10 @@ import pytest
 from paribus.engines.process import Identity
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe
+from paribus.schedule import ask as ask_module
+from paribus.schedule.ask import PATIENCE_S
 from paribus.schedule.child import Forked
+from paribus.schedule.signature import failure_in
 from paribus.schedule.supervisor import EXIT_LOST, Pace, Supervisor
 from paribus.study.job import Evaluate, Job
 from paribus.track.folder import RunFolder, read_json
@@ -132,6 +135,15 @@ def test_a_crash_is_a_failure_of_the_program_with_a_signature(folder, office, fa
     assert office.last["signature"] == "ValueError: made to fail in process # (fake_training.py:_misbehave)"
 
 
+def test_what_no_database_takes_is_left_out_of_a_failure(tmp_path):
+    """A program may print anything: NUL is no text of PostgreSQL, and what is no UTF-8 is none at all."""
+    log = tmp_path / "stdout.log"
+    log.write_bytes(b'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: \x00\xff\n')
+    failure = failure_in(log, 1)
+    assert failure.reason == "ValueError: \ufffd\ufffd"
+    assert "\0" not in failure.signature
+
+
 @pytest.mark.parametrize("do", ["eio", "erofs"])
 def test_a_disk_that_fails_is_no_failure_of_the_program(folder, office, fake, do):
     """The reason names the disk's own words and what to do."""
@@ -147,6 +159,39 @@ def test_exit_0_without_a_result_is_a_failure(folder, office, fake):
     supervise(folder, office)
     assert (office.last["do"], office.last["kind"]) == ("fail", "program")
     assert "result.json" in office.last["reason"]
+
+
+class Written:
+    """A runner that has written its result and ended well."""
+
+    identity = Identity.of(os.getpid())
+
+    def __init__(self, folder, result):
+        folder.result.write_text(result)
+
+    def run(self, tick, interval):
+        """End at once."""
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        ('{"status": "succeeded", "loss": NaN}', "not JSON compliant"),
+        ('{"status": "failed", "error": "CUDA error"}', "its status is 'failed', not succeeded or stopped_early"),
+        ('{"status": null}', "its status is None"),
+        ('{"status": ["succeeded"]}', "its status is ['succeeded']"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_a_result_that_breaks_the_contract_is_a_failure_of_the_program(folder, office, result, told):
+    """It is told, once, and never taken for a success; nothing of it is silently left out."""
+    supervisor = Supervisor(folder, 7, office, pace=QUICK)
+    assert supervisor.supervise(lambda *_: Written(folder, result)) == 0
+    assert (office.last["do"], office.last["kind"]) == ("fail", "program")
+    assert office.last["reason"].startswith("result.json cannot be used: ")
+    assert told in office.last["reason"]
+    assert read_json(folder.outcome) == office.last
 
 
 def test_a_runner_that_is_killed_is_a_failure_of_the_infrastructure(folder, office, fake):
@@ -224,6 +269,68 @@ def test_a_lease_that_cannot_be_renewed_kills_the_runner_before_it_is_over(folde
     assert (outcome["do"], outcome["reason"]) == ("release", "the lease could not be renewed in time")
     # where the end of the processes takes longer than the rest of the lease, the scheduler finds it in the folder
     assert status == 1 or office.last == outcome
+
+
+class Ticking:
+    """A runner that hears nothing, on a clock that its ticks and the waits for an office move."""
+
+    identity = Identity.of(os.getpid())
+
+    def __init__(self, now):
+        self.now, self.killed = now, None
+
+    def kill(self):
+        """Note when."""
+        self.killed = self.now[0]
+
+    def run(self, tick, interval):
+        """Tick until it is killed."""
+        while self.killed is None:
+            tick()
+            self.now[0] += interval
+        return -9
+
+
+@pytest.mark.parametrize("silent_from", [9.0, 10.1, 44.9, 47.0, 54.9])
+def test_an_office_that_does_not_answer_any_more_delays_no_end_beyond_the_lease(folder, silent_from):
+    """Each heartbeat waits as long as one may, the last one begins just before the margin; an answer may come late."""
+    now, sent = [0.0], []
+
+    def send(request):
+        sent.append(now[0])
+        if request["do"] != "start" and now[0] >= silent_from:
+            now[0] += PATIENCE_S
+            raise TimeoutError
+        granted.append(now[0])
+        now[0] += PATIENCE_S - 0.1
+        return {"ok": True, "lease_s": 60.0, "cancel": False}
+
+    granted, child = [], Ticking(now)
+    Supervisor(folder, 7, send, clock=lambda: now[0]).supervise(lambda *_: child)
+    assert child.killed < granted[-1] + 60.0
+
+
+def test_a_connection_that_falls_silent_costs_the_patience_once(tmp_path, monkeypatch):
+    """However many words are waited for: after each of them the rest of the time is left, not all of it again."""
+    monkeypatch.setattr(ask_module, "PATIENCE_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"host": "127.0.0.1", "port": server.getsockname()[1], "key": "00"}
+        (tmp_path / "office.json").write_text(json.dumps(place))
+
+        def greet_late():
+            connection, _ = server.accept()
+            with connection:
+                time.sleep(0.9)
+                connection.sendall(b"nonce\n")
+                time.sleep(2.0)
+
+        thread = threading.Thread(target=greet_late)
+        thread.start()
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            ask_module.ask(tmp_path / "office.json", {})
+        assert time.monotonic() - begun < 0.9 + ask_module.PATIENCE_S
+        thread.join()
 
 
 def test_a_run_that_was_lost_before_the_start_starts_no_runner(folder, office, fake):

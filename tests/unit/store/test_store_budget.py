@@ -137,6 +137,22 @@ def test_what_is_in_flight_counts_as_used(store, clock):
     assert store.budget("small", "gpu").used_up
 
 
+def test_nothing_is_claimed_beyond_what_is_in_flight(store, clock):
+    """What was reserved for an attempt counts as long as it uses less, and what it uses as soon as that is more."""
+    study = store.add_study(small_plan(arms=4, seeds=4, gpu_hours=0.1, run_hours=0.02))
+    claim(store, study), claim(store, study)
+    clock.now += 100
+    assert store.budget("small", "gpu").beyond == 56.0
+    assert len(store.claim_many(study.id, 8, engine="test", worker="here", gpus=1.0)) == 2  # 160 of 360 s are free
+    unknown = store.add_study(small_plan("unknown", steps=9, gpu_hours=0.01))
+    first, _ = claim(store, unknown), claim(store, unknown)
+    clock.now += 18
+    assert claim(store, unknown) is None
+    store.release(first.run_id, first.token, "its checkpoint is written")
+    assert claim(store, unknown) is None
+    assert kept(store)
+
+
 def test_the_forecast_is_the_mean_cost_of_a_result_with_its_waste(store, clock):
     """Before the first result it is what was stated, without that nothing."""
     study = store.add_study(small_plan(seeds=2, run_hours=0.1))
