@@ -47,6 +47,14 @@ def test_a_zoom_is_in_the_address(look, watch, server, path):
     page.wait_for_function("() => !location.search.includes('first=')")
 
 
+def test_a_chart_that_cannot_be_drawn_says_why(look):
+    """A zoom that is none leaves no blank: the server's sentence stands where the chart would be."""
+    look.expected += ["404"]
+    page = look.open(f"{BOARD}/compare?first=nan&last=5")
+    expect(page.locator(".not-drawn").first).to_have_text(re.compile("Not drawn: first is .* NaN is none"))
+    assert page.locator(".chart").first.bounding_box()["height"] == 0
+
+
 def test_a_filter_is_in_the_address(look):
     """A filter hides tiles at once, survives reload and deep link, stays while tiles are polled, and Back undoes it."""
     page = look.open(BOARD)

@@ -148,11 +148,28 @@
 
   // ---- fetching ----
 
+  // why there is no figure: the sentence of the error's page, or all that was answered
+  const said = async (answer) => {
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    return (page.querySelector("main p") || page.body).textContent.trim().slice(0, 300) || `the answer was ${answer.status}`;
+  };
+
+  const note = (element, text) => {
+    let shown = element.nextElementSibling;
+    if (!shown?.classList.contains("not-drawn")) {
+      if (!text) return;
+      shown = document.createElement("p");
+      shown.className = "not-drawn care";
+      element.after(shown);
+    }
+    text ? (shown.textContent = text) : shown.remove();
+  };
+
   const read = async (at, tag) => {
     if (window.PARIBUS_DATA) return { figure: await window.PARIBUS_DATA(at) };
     const answer = await fetch(at, { headers: tag ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
     if (answer.status === 304) return {};
-    if (!answer.ok) throw new Error(`${at}: ${answer.status}`);
+    if (!answer.ok) throw Object.assign(new Error(`${at}: ${answer.status}`), { said: await said(answer) });
     return { figure: await answer.json(), tag: answer.headers.get("ETag") };
   };
 
@@ -167,11 +184,14 @@
       await loaded();
       if (asked !== state.asked || !element.isConnected) return; // a newer question is under way
       if (found.figure) Object.assign(state, { figure: found.figure, tag: found.tag, at });
-      else if (state.at === at && element.dataset.drawn) return;
-      show(element);
+      if (found.figure || !element.dataset.drawn) show(element);
       element.classList.remove("failed");
+      note(element, "");
     } catch (error) {
-      element.classList.add("failed"); // live.js tells when the server is away
+      if (asked !== state.asked) return;
+      element.classList.add("failed");
+      // live.js tells when the server is away: a chart that was drawn says nothing of it
+      note(element, error.said ? `Not drawn: ${error.said}` : element.dataset.drawn ? "" : "The chart could not be loaded.");
       console.debug(error);
     }
   };
