@@ -27,7 +27,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paribus.errors import DashboardError
 
-COOKIE = "paribus_dashboard"
 SHORTEST = 16
 """Characters that a token has at least."""
 
@@ -77,6 +76,11 @@ class Access:
         except ValueError:
             return False
         return address.is_loopback or bool(self.token)
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie: one a token, since all ports of a machine share their cookies."""
+        return f"paribus_dashboard_{hashlib.sha256(f'paribus dashboard cookie {self.token}'.encode()).hexdigest()[:8]}"
 
     @property
     def proof(self) -> str:
@@ -171,7 +175,7 @@ class Guard:
         shown = request.query_params.get("token")
         if shown is not None and self._access.admits(shown):
             return self._let_in(request)
-        if self._access.remembers(request.cookies.get(COOKIE, "")):
+        if self._access.remembers(request.cookies.get(self._access.cookie, "")):
             return None
         return PlainTextResponse("A token is needed: open the address with ?token=... at its end.\n", 401)
 
@@ -186,5 +190,5 @@ class Guard:
         shown = html.escape(target, quote=True)
         page = f'<!doctype html><meta http-equiv="refresh" content="0;url={shown}"><a href="{shown}">Go on</a>'
         answer = HTMLResponse(page, headers={"cache-control": "no-store"})
-        answer.set_cookie(COOKIE, self._access.proof, httponly=True, samesite="strict", path="/")
+        answer.set_cookie(self._access.cookie, self._access.proof, httponly=True, samesite="strict", path="/")
         return answer
