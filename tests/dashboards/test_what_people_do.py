@@ -70,8 +70,11 @@ def test_a_filter_is_in_the_address(look):
     expect(shown).to_have_count(well)
     page.reload()
     expect(shown).to_have_count(well)
-    page.fill("input[name=arm]", "token")
+    page.locator("input[name=arm]").press_sequentially("token")
     expect(shown).to_have_count(both)
+    page.go_back()  # over the word, not over its last letter
+    expect(shown).to_have_count(well)
+    expect(page.locator("input[name=arm]")).to_have_value("")
     look.open(f"{BOARD}?lamp=ok")
     expect(shown).to_have_count(well)
     page.select_option("select[name=lamp]", "")
