@@ -142,7 +142,7 @@ def access_for(host: str, variable: str | None, file: Path | None) -> Access:
 
 
 class Guard:
-    """Asks :class:`Access` before each request, and adds :data:`HEADERS` to each answer."""
+    """Asks :class:`Access` before each request, adds :data:`HEADERS` to each answer; HEAD is GET without the body."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -155,7 +155,11 @@ class Guard:
                 await self._app(scope, receive, send)
             return
 
+        headless = scope["method"] == "HEAD"
+
         async def sending(message: Message) -> None:
+            if headless and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             if message["type"] == "http.response.start":
                 known = {name for name, _ in message["headers"]}
                 more = {name.encode(): value.encode() for name, value in HEADERS.items()}
@@ -163,7 +167,7 @@ class Guard:
             await send(message)
 
         refused = self._refuse(Request(scope))
-        await (refused or self._app)(scope, receive, sending)
+        await (refused or self._app)({**scope, "method": "GET"}, receive, sending)
 
     def _refuse(self, request: Request) -> Response | None:
         if request.method not in ("GET", "HEAD"):

@@ -105,11 +105,18 @@ def chosen_set(reading: RunReading, query: QueryParams) -> str:
     return query["set"] if query.get("set") in sets else next(iter(sets), "")
 
 
-def chosen_step(steps: Sequence[int], query: QueryParams) -> int:
-    """Return the step that is asked for, else the newest; the nearest before it where there is none."""
+def chosen_step(steps: Sequence[int], query: QueryParams) -> tuple[int, str]:
+    """Return the step that is asked for, else the newest, and what is said where it is another one."""
     asked = query.get("step", "")
-    wanted = int(asked) if re.fullmatch(r"[0-9]{1,15}", asked) else steps[-1]
-    return max((s for s in steps if s <= wanted), default=steps[0])
+    if not asked:
+        return steps[-1], ""
+    if not re.fullmatch(r"[0-9]{1,15}", asked):
+        return steps[-1], f"{asked[:SHORT]} is no step: this is the newest"
+    wanted = int(asked)
+    if wanted < steps[0]:
+        return steps[0], f"step {wanted} has none: this is the first that has"
+    found = max(s for s in steps if s <= wanted)
+    return found, "" if found == wanted else f"step {wanted} has none: this is the nearest before it"
 
 
 @dataclass(frozen=True, kw_only=True)

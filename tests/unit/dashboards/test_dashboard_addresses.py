@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import pytest
 
 RUN, ARMS = (
@@ -37,3 +39,23 @@ def test_a_part_that_goes_too_far_is_the_whole(client, chart, part):
     answer = client.get(f"{chart}&{part}")
     assert answer.status_code == 200
     assert answer.json()["data"] == client.get(chart).json()["data"] != []
+
+
+@pytest.mark.parametrize(
+    "address", ["/", "/study/made-up", "/static/live.js", "/data/study/made-up/score.json", "/nope"]
+)
+def test_head_is_get_without_the_body(client, address):
+    """A monitor or a proxy that asks with HEAD learns what GET would answer."""
+    whole, head = client.get(address), client.head(address)
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    assert dict(head.headers) == dict(whole.headers)
+
+
+@pytest.mark.parametrize("address", ["/nope", "/study/made-up/nope", "/data/nope.json", "/<b>"])
+def test_an_address_that_is_none_is_told_on_a_page(client, address):
+    """With a way back, as an unknown study is."""
+    answer = client.get(address)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert f"there is no page <code>{escape(address)}</code>" in answer.text
+    assert '<a href="/">All studies</a>' in answer.text
