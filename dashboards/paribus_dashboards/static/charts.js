@@ -164,6 +164,8 @@
     const [from, to] = ends.map((e, i) => (e === "" ? element?.layout.xaxis.range[i] ?? NaN : Number(e)));
     form.querySelector("[role=status]").textContent = from >= to ? "The end comes before the beginning." : "";
     if (from < to) zoomTo([from, to]);
+    // who goes to the other end to type finds a number there now: what is typed takes its place
+    if (ends.includes("")) setTimeout(() => { if (form.contains(document.activeElement)) document.activeElement.select?.(); });
   };
 
   document.addEventListener("change", (event) => { if (event.target.closest("form[data-span]")) applySpan(event.target.form); });
