@@ -27,7 +27,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paribus.errors import DashboardError
 
-COOKIE = "paribus_dashboard"
 SHORTEST = 16
 """Characters that a token has at least."""
 
@@ -77,6 +76,11 @@ class Access:
         except ValueError:
             return False
         return address.is_loopback or bool(self.token)
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie: one a token, since all ports of a machine share their cookies."""
+        return f"paribus_dashboard_{hashlib.sha256(f'paribus dashboard cookie {self.token}'.encode()).hexdigest()[:8]}"
 
     @property
     def proof(self) -> str:
@@ -138,7 +142,7 @@ def access_for(host: str, variable: str | None, file: Path | None) -> Access:
 
 
 class Guard:
-    """Asks :class:`Access` before each request, and adds :data:`HEADERS` to each answer."""
+    """Asks :class:`Access` before each request, adds :data:`HEADERS` to each answer; HEAD is GET without the body."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -151,7 +155,11 @@ class Guard:
                 await self._app(scope, receive, send)
             return
 
+        headless = scope["method"] == "HEAD"
+
         async def sending(message: Message) -> None:
+            if headless and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             if message["type"] == "http.response.start":
                 known = {name for name, _ in message["headers"]}
                 more = {name.encode(): value.encode() for name, value in HEADERS.items()}
@@ -159,7 +167,7 @@ class Guard:
             await send(message)
 
         refused = self._refuse(Request(scope))
-        await (refused or self._app)(scope, receive, sending)
+        await (refused or self._app)({**scope, "method": "GET"}, receive, sending)
 
     def _refuse(self, request: Request) -> Response | None:
         if request.method not in ("GET", "HEAD"):
@@ -171,7 +179,7 @@ class Guard:
         shown = request.query_params.get("token")
         if shown is not None and self._access.admits(shown):
             return self._let_in(request)
-        if self._access.remembers(request.cookies.get(COOKIE, "")):
+        if self._access.remembers(request.cookies.get(self._access.cookie, "")):
             return None
         return PlainTextResponse("A token is needed: open the address with ?token=... at its end.\n", 401)
 
@@ -186,5 +194,5 @@ class Guard:
         shown = html.escape(target, quote=True)
         page = f'<!doctype html><meta http-equiv="refresh" content="0;url={shown}"><a href="{shown}">Go on</a>'
         answer = HTMLResponse(page, headers={"cache-control": "no-store"})
-        answer.set_cookie(COOKIE, self._access.proof, httponly=True, samesite="strict", path="/")
+        answer.set_cookie(self._access.cookie, self._access.proof, httponly=True, samesite="strict", path="/")
         return answer

@@ -17,6 +17,9 @@ from paribus_dashboards.mirror import address_of
 from paribus_dashboards.shared import KEEP_S, Shared
 from paribus_dashboards.web import home_of, pages, render
 
+LONGEST = 100
+"""Characters of an unknown address that are said again."""
+
 
 def make_app(home: Home, *, access: Access, keep_s: float = KEEP_S) -> FastAPI:
     """Return the application that shows a home folder to those whom ``access`` admits.
@@ -37,6 +40,7 @@ def make_app(home: Home, *, access: Access, keep_s: float = KEEP_S) -> FastAPI:
     app.add_middleware(Shared, keep_s=keep_s)
     app.add_middleware(Guard, access=access)  # added last, asked first
     app.add_exception_handler(NotThere, _not_there)
+    app.add_exception_handler(404, _no_page)
     app.add_exception_handler(ParibusError, _trouble)
     app.get("/")(_start)
     app.get("/alive")(_alive)
@@ -80,6 +84,10 @@ def _static(request: Request, name: str) -> Response:
 
 def _not_there(request: Request, error: Exception) -> Response:
     return _told(request, "Not here", str(error), 404)
+
+
+def _no_page(request: Request, _: Exception) -> Response:
+    return _told(request, "Not here", f"there is no page `{request.url.path[:LONGEST]}`", 404)
 
 
 def _trouble(request: Request, error: Exception) -> Response:

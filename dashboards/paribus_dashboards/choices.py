@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
@@ -13,12 +15,18 @@ from paribus.store.records import RunRecord
 from paribus.track.folder import SHORT
 from paribus_dashboards.groups import Group
 from paribus_dashboards.heat import spread_out
-from paribus_dashboards.home import Home
+from paribus_dashboards.home import Home, NotThere
 from paribus_dashboards.reading import RunReading
 from paribus_dashboards.study_now import StudyNow
 
 MOST_OFFERED = 200
 """Earlier steps that one can compare with."""
+
+FAR = 2.0**53
+"""No x axis goes further, and no step beside it is lost to rounding."""
+
+Span: TypeAlias = tuple[float | None, float | None]
+"""First and last place of an x axis that are shown; ``None``: no bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +51,31 @@ def at(page: str, query: QueryParams, **changes: str) -> str:
     """Return the address of a page with its query and changes to it; what becomes empty is left out."""
     rest = urlencode({k: v for k, v in (dict(query) | changes).items() if v})
     return f"{page}?{rest}" if rest else page
+
+
+def chosen_span(query: QueryParams) -> Span:
+    """Return the part of the x axis that is asked for.
+
+    Raises:
+        NotThere: an end is no number, or the last lies before the first.
+    """
+    first, last = _end(query, "first"), _end(query, "last")
+    if first is not None and last is not None and last < first:
+        raise NotThere(f"the part from {first:g} to {last:g} is none: its end lies before its beginning")
+    return first, last
+
+
+def _end(query: QueryParams, name: str) -> float | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise NotThere(f"`{name}` is a place on the x axis, a number; `{text[:SHORT]}` is none")
+    return max(-FAR, min(FAR, value))
 
 
 def chosen_run(home: Home, study: StudyNow, query: QueryParams) -> RunRecord | None:
@@ -72,11 +105,18 @@ def chosen_set(reading: RunReading, query: QueryParams) -> str:
     return query["set"] if query.get("set") in sets else next(iter(sets), "")
 
 
-def chosen_step(steps: Sequence[int], query: QueryParams) -> int:
-    """Return the step that is asked for, else the newest; the nearest before it where there is none."""
+def chosen_step(steps: Sequence[int], query: QueryParams) -> tuple[int, str]:
+    """Return the step that is asked for, else the newest, and what is said where it is another one."""
     asked = query.get("step", "")
-    wanted = int(asked) if re.fullmatch(r"[0-9]{1,15}", asked) else steps[-1]
-    return max((s for s in steps if s <= wanted), default=steps[0])
+    if not asked:
+        return steps[-1], ""
+    if not re.fullmatch(r"[0-9]{1,15}", asked):
+        return steps[-1], f"{asked[:SHORT]} is no step: this is the newest"
+    wanted = int(asked)
+    if wanted < steps[0]:
+        return steps[0], f"step {wanted} has none: this is the first that has"
+    found = max(s for s in steps if s <= wanted)
+    return found, "" if found == wanted else f"step {wanted} has none: this is the nearest before it"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from paribus.errors import MissingExtra
+from paribus.errors import MissingExtra, StoreError
+
+if TYPE_CHECKING:
+    from paribus_dashboards.home import Home
 
 PORT = 8765
 NEEDS = ("fastapi", "uvicorn", "plotly")
@@ -52,9 +57,11 @@ def command(
     if file is not None:
         from paribus_dashboards.export import export
 
+        replaced = ", in place of the file that was there" if file.exists() else ""
         size = export(shown, file)
-        click.echo(f"{file}  ({size / 1e6:.1f} MB)")
+        click.echo(f"{file}  ({size / 1e6:.1f} MB{replaced})")
         return
+    refuse_unknown(shown)
     access = access_for(host, token_env, token_file)
     from paribus_dashboards.serve import listen, serve
 
@@ -63,3 +70,14 @@ def command(
     address = f"http://{name}:{socket.getsockname()[1]}/"
     click.echo(f"{address}{'?token=...' if access.token else ''}  (Ctrl-C ends it)")
     serve(shown, access, socket)
+
+
+def refuse_unknown(shown: Home) -> None:
+    """Refuse names of studies that are not there; before the first study any name may come to be one.
+
+    Raises:
+        DashboardError: there is no such study.
+    """
+    with suppress(StoreError):  # the pages tell of it, and go on when it is over
+        if shown.reader().entries():
+            shown.require()

@@ -73,10 +73,8 @@ def export(home: Home, file: Path) -> int:
 
 
 async def _whole(home: Home) -> str:
+    home.require()
     studies = [e.name for e in home.studies()]
-    if unknown := sorted(home.only - set(studies)):
-        there = ", ".join(dict.fromkeys(e.name for e in home.reader().entries()))
-        raise DashboardError(f"there is no study `{unknown[0]}` in {home.folder}; studies: {there or 'none'}")
     for study in studies:
         home.report(home.study(study), wait_s=None)
     app = make_app(home, access=Access(), keep_s=0)

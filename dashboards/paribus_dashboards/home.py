@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from paribus.errors import RunFolderError
+from paribus.errors import DashboardError, RunFolderError
 from paribus.schedule.holder import Holder, holder_of
 from paribus.store.budget import UNITS
 from paribus.store.database import FILE, database_url
@@ -145,6 +145,19 @@ class Home:
         found = self._entries.get("", self._second(), lambda: self.reader().entries())
         newest = {e.name: e for e in found if not self.only or e.name in self.only}
         return tuple(sorted(newest.values(), key=found.index))
+
+    def require(self) -> None:
+        """Make sure that every study that is asked for is there.
+
+        Raises:
+            DashboardError: one is not.
+            StoreError: the store cannot be read.
+        """
+        there = dict.fromkeys(e.name for e in self.reader().entries())
+        if unknown := sorted(self.only - there.keys()):
+            raise DashboardError(
+                f"there is no study `{unknown[0]}` in {self.folder}; studies: {', '.join(there) or 'none'}"
+            )
 
     def study(self, name: str) -> StudyNow:
         """Return a study, the newest plan of this name, with its runs and attempts.

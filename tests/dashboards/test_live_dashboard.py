@@ -77,3 +77,17 @@ def test_a_board_follows_a_study_and_survives_its_server(training, serve, watch)
     page.locator(".chart").first.scroll_into_view_if_needed()
     page.wait_for_function("last => document.querySelector('.chart').data?.some(t => t.x.includes(last))", arg=STEPS)
     assert page.evaluate("window.never") == "reloaded"
+
+
+def test_a_page_that_is_no_longer_answered_says_so(look):
+    """A part that is refused is told until it is answered again, whatever becomes of the other parts."""
+    look.expected += ["401"]
+    page = look.open("/study/made-up")
+    page.route("**/tiles", lambda route: route.fulfill(status=401, body="A token is needed"))
+    expect(page.locator(".away")).to_contain_text("asks for its token")
+    with page.expect_response(re.compile("/ladder")):
+        pass
+    page.wait_for_timeout(100)
+    expect(page.locator(".away")).to_be_visible()
+    page.unroute("**/tiles")
+    expect(page.locator(".away")).to_be_hidden()

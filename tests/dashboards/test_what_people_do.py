@@ -47,6 +47,50 @@ def test_a_zoom_is_in_the_address(look, watch, server, path):
     page.wait_for_function("() => !location.search.includes('first=')")
 
 
+@pytest.mark.parametrize("path", [f"{BOARD}/compare", "run"])
+def test_a_zoom_needs_no_mouse(look, path):
+    """Two fields do what a drag does, follow it, and a button leads back; what a drag has zoomed, too."""
+    page = look.open(BOARD)
+    look.open(page.locator("a.tile").first.get_attribute("href") if path == "run" else path)
+    page.locator(CHART).first.scroll_into_view_if_needed()
+    page.wait_for_selector(f"{CHART}[data-drawn]")
+    first, last = (page.locator(f"form[data-span] input[name={name}]") for name in ("first", "last"))
+    whole, complaint = page.locator("form[data-span] button"), page.locator("form[data-span] [role=status]")
+    every = page.evaluate(RANGE)
+    expect(whole).to_be_hidden()
+    first.focus()
+    page.keyboard.type("20")
+    last.click()  # it is that of the chart now, and what is typed takes its place
+    page.wait_for_function("() => location.search.includes('first=20&last=')")
+    page.keyboard.type("10")
+    page.keyboard.press("Enter")
+    expect(complaint).to_contain_text("before the beginning")
+    last.fill("40")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => location.search.endsWith('first=20&last=40')")
+    page.wait_for_function(f"() => String(({RANGE})()) === '20,40'")
+    expect(complaint).to_be_empty()
+    page.reload()
+    look.drawn()
+    assert (first.input_value(), last.input_value(), page.evaluate(RANGE)) == ("20", "40", [20, 40])
+    dragged = zoom(look)
+    assert (float(first.input_value()), float(last.input_value())) == dragged
+    page.wait_for_timeout(300)
+    whole.press("Enter")
+    expect(first).to_be_focused()
+    expect(whole).to_be_hidden()
+    assert "first=" not in look.query()
+    page.wait_for_function(f"whole => String(({RANGE})()) === String(whole)", arg=every)
+
+
+def test_a_chart_that_cannot_be_drawn_says_why(look):
+    """A zoom that is none leaves no blank: the server's sentence stands where the chart would be."""
+    look.expected += ["404"]
+    page = look.open(f"{BOARD}/compare?first=nan&last=5")
+    expect(page.locator(".not-drawn").first).to_have_text(re.compile("Not drawn: first is .* NaN is none"))
+    assert page.locator(".chart").first.bounding_box()["height"] == 0
+
+
 def test_a_filter_is_in_the_address(look):
     """A filter hides tiles at once, survives reload and deep link, stays while tiles are polled, and Back undoes it."""
     page = look.open(BOARD)
@@ -62,8 +106,11 @@ def test_a_filter_is_in_the_address(look):
     expect(shown).to_have_count(well)
     page.reload()
     expect(shown).to_have_count(well)
-    page.fill("input[name=arm]", "token")
+    page.locator("input[name=arm]").press_sequentially("token")
     expect(shown).to_have_count(both)
+    page.go_back()  # over the word, not over its last letter
+    expect(shown).to_have_count(well)
+    expect(page.locator("input[name=arm]")).to_have_value("")
     look.open(f"{BOARD}?lamp=ok")
     expect(shown).to_have_count(well)
     page.select_option("select[name=lamp]", "")
@@ -175,3 +222,26 @@ def test_everything_is_reached_by_keys(look):
     page.wait_for_url("**/compare")
     page.keyboard.press("Tab")
     expect(page.locator("a.skip")).to_be_focused()
+
+
+def test_single_keys_can_be_switched_off(look):
+    """In the list of keys, for this and every other page, and on again."""
+    page = look.open(BOARD)
+    switch = page.get_by_label("Single keys do this")
+    page.keyboard.press("?")
+    switch.press("Space")
+    page.keyboard.press("Escape")
+    for again in (False, True):
+        if again:
+            look.open(BOARD)
+        for key in "3j/?":
+            page.keyboard.press(key)
+        page.wait_for_timeout(200)
+        assert page.evaluate("location.pathname + document.activeElement.tagName") == f"{BOARD}BODY"
+        expect(page.locator("dialog.help")).to_be_hidden()
+    page.locator(".help-button").click()
+    expect(switch).not_to_be_checked()
+    switch.press("Space")
+    page.keyboard.press("Escape")
+    page.keyboard.press("3")
+    page.wait_for_url("**/compare")

@@ -26,6 +26,7 @@ from paribus.store.records import RunRecord
 from paribus.track.folder import SHORT
 from paribus.track.metrics import STEP_METRICS, find_metric
 from paribus_dashboards.cache import Kept
+from paribus_dashboards.choices import chosen_span
 from paribus_dashboards.compare_view import Choice, EffectsView, Seed, choose, effects_view, score_label, view
 from paribus_dashboards.comparison import LEAST, Wish, compared, effect_forest, ranked, scored
 from paribus_dashboards.figures.compare import alone, compare_figure
@@ -144,13 +145,13 @@ def _address(study: StudyNow) -> str:
 
 
 @router.get("/data/study/{study}/compare/curve.json")
-def curve(request: Request, study: str, metric: str, first: float | None = None, last: float | None = None) -> Response:
+def curve(request: Request, study: str, metric: str) -> Response:
     """Answer with the chart of a metric, or of one arm in it."""
     home = home_of(request)
     now = home.study(study)
     plan, query = now.record.plan, _query(request)
     choice = choose(plan, query, [metric])
-    panel = panel_of(home, now, part(_wish(choice, metric), first, last))
+    panel = panel_of(home, now, part(_wish(choice, metric), *chosen_span(request.query_params)))
     by_key = arm_styles(plan)
     styles = {a.label: by_key[a.key] for a in plan.arms}
     differs = choice.show == "difference"

@@ -26,6 +26,7 @@ from paribus.study.plan import Arm, Plan
 from paribus.track.folder import SHORT
 from paribus.track.series import Columns, Recorded
 from paribus_dashboards.cache import Kept
+from paribus_dashboards.choices import chosen_span
 from paribus_dashboards.figures.health import panel_figure
 from paribus_dashboards.health_view import HealthView, RunView, verdict_view, view
 from paribus_dashboards.home import Home, NotThere
@@ -95,7 +96,7 @@ def panel_of(home: Home, study: StudyNow, run: RunRecord, kind: Kind, shown: Win
     """
     plan, recorded = study.record.plan, recorded_of(home, run)
     recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
-    first, last = shown
+    first, last = within(shown, recorded.span)
     w = window(recipe.schedule.steps) if kind.smooth and not brief else 0
     errors = score_errors(home, run, primary) if kind.key == SCORE and not brief else None
     least = BRIEF if brief else LEAST
@@ -111,6 +112,13 @@ def panel_of(home: Home, study: StudyNow, run: RunRecord, kind: Kind, shown: Win
         onsets=onsets_of(kind, found) if found else (),
         last=recorded.span[1] if recorded.span else 0,
     )
+
+
+def within(shown: Window, span: tuple[int, int] | None) -> Window:
+    """Return the window without what lies beyond the recorded steps, which would only make buckets wider."""
+    first, last = shown
+    low, high = span or (0, 0)
+    return None if first is None else max(first, low), None if last is None else min(last, high)
 
 
 def arm_panel(
@@ -179,13 +187,14 @@ def verdicts(request: Request, study: str) -> Response:
 
 
 @router.get("/data/study/{study}/health/{panel}.json")
-def data(request: Request, study: str, panel: str, first: float | None = None, last: float | None = None) -> Response:
+def data(request: Request, study: str, panel: str) -> Response:
     """Answer with a panel."""
     home = home_of(request)
     if panel not in BY_KEY:
         raise NotThere(f"there is no panel `{panel[:SHORT]}`; panels: {', '.join(BY_KEY)}")
     now = home.study(study)
     chosen = _chosen(request, home, now)
+    first, last = chosen_span(request.query_params)
     shown = None if first is None else math.floor(first), None if last is None else math.ceil(last)
     return answer(request, panel_figure(_panel(home, now, chosen, BY_KEY[panel], shown)))
 

@@ -299,7 +299,7 @@ def show(request: Request, study: str) -> Response:
     common = {"run": run, "runs": run_options(now, run), "sets": reading.sets, "set": name, "reading": reading}
     if not steps:
         return render(request, "samples.html", page, study, **common, steps=())
-    step = chosen_step(steps, query)
+    step, missed = chosen_step(steps, query)
     groups, total = reading.groups(name, step)
     first = in_order(groups, order_of(query.get("order", "")))[:1]
     key = query.get("problem", "")
@@ -314,6 +314,7 @@ def show(request: Request, study: str) -> Response:
         **common,
         steps=sorted({*spread_out(steps, MOST_STEPS), step}),
         step=step,
+        missed=missed,
         count=len(steps),
         newest=at(address, query, step="") if step != steps[-1] else "",
         before=at(address, query, step=str(steps[number - 1])) if number else "",

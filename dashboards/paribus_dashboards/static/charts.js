@@ -49,7 +49,7 @@
     const data = dyed(figure.data).map((t) => ({ ...t, visible: off.has(t.name) ? false : t.visible ?? true }));
     const layout = themed(dyed(figure.layout));
     const range = zoomOf(element);
-    if (range) layout.xaxis = { ...layout.xaxis, range, autorange: false };
+    if (range?.every(Number.isFinite)) layout.xaxis = { ...layout.xaxis, range, autorange: false };
     Plotly.react(element, data, layout, { displayModeBar: false, responsive: true });
     if (element.dataset.legend) legend(element, figure, off);
     if (!element.dataset.drawn) {
@@ -109,19 +109,24 @@
     if (!element.dataset.zoom) return null;
     const query = new URLSearchParams(pageQuery());
     const [first, last] = [query.get("first"), query.get("last")];
-    return first !== null && last !== null && first !== "" && last !== "" ? [Number(first), Number(last)] : null;
+    return first && last ? [Number(first), Number(last)] : null;
   };
 
   const pageQuery = () => (window.PARIBUS_DATA ? location.hash.split("?")[1] || "" : location.search);
 
-  let waiting = 0;
   const zoomed = (element, change) => {
     const from = change["xaxis.range[0]"] ?? change["xaxis.range"]?.[0];
     const to = change["xaxis.range[1]"] ?? change["xaxis.range"]?.[1];
-    if (from === undefined && !change["xaxis.autorange"]) return;
+    if (from !== undefined) zoomTo([from, to], element);
+    else if (change["xaxis.autorange"]) zoomTo(null, element);
+  };
+
+  let waiting = 0;
+  const zoomTo = (range, element = null) => {
     const query = new URLSearchParams(pageQuery());
-    if (from === undefined) { query.delete("first"); query.delete("last"); }
+    if (!range) { query.delete("first"); query.delete("last"); }
     else {
+      const [from, to] = range;
       const grain = Math.min(1, 10 ** Math.floor(Math.log10((to - from) / 100))); // hours have decimals, steps need none
       const even = (value, round) => Number((round(value / grain) * grain).toPrecision(6));
       query.set("first", Math.max(0, even(from, Math.floor)));
@@ -130,14 +135,47 @@
     const text = query.toString();
     if (window.PARIBUS_DATA) history.replaceState(null, "", location.hash.split("?")[0] + (text ? `?${text}` : ""));
     else history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+    fillSpans();
     clearTimeout(waiting);
     const mine = (waiting = setTimeout(async () => {
-      const others = [...document.querySelectorAll(".chart[data-zoom][data-drawn]")].filter((e) => e !== element);
+      const others = [...drawn.keys()].filter((e) => e.dataset.zoom && e !== element);
       for (const e of others) e.dataset.stale = "yes";
-      await fetchAndShow(element); // the one that is looked at comes first, then one after the other what is in view
+      if (element) await fetchAndShow(element); // the one that is looked at comes first, then one after the other what is in view
       for (const e of others) if (waiting === mine && e.dataset.stale && e.dataset.inView) await fetchAndShow(e);
     }, 60));
   };
+
+  // ---- the same by keys: <form data-span> holds the range as numbers ----
+
+  const fillSpans = () => {
+    const query = new URLSearchParams(pageQuery());
+    for (const form of document.querySelectorAll("form[data-span]")) {
+      for (const name of ["first", "last"]) form.elements[name].value = Number.isFinite(Number(query.get(name))) ? query.get(name) ?? "" : "";
+      form.querySelector("button").hidden = !query.has("first") && !query.has("last");
+      form.querySelector("[role=status]").textContent = "";
+    }
+  };
+
+  // an end that is left empty is that of what is shown
+  const applySpan = (form) => {
+    const ends = ["first", "last"].map((name) => form.elements[name].value);
+    if (ends.every((e) => e === "")) return zoomTo(null);
+    const element = [...drawn.keys()].find((e) => e.dataset.zoom && e.dataset.drawn && e.offsetParent);
+    const [from, to] = ends.map((e, i) => (e === "" ? element?.layout.xaxis.range[i] ?? NaN : Number(e)));
+    form.querySelector("[role=status]").textContent = from >= to ? "The end comes before the beginning." : "";
+    if (from < to) zoomTo([from, to]);
+    // who goes to the other end to type finds a number there now: what is typed takes its place
+    if (ends.includes("")) setTimeout(() => { if (form.contains(document.activeElement)) document.activeElement.select?.(); });
+  };
+
+  document.addEventListener("change", (event) => { if (event.target.closest("form[data-span]")) applySpan(event.target.form); });
+  document.addEventListener("submit", (event) => { if (event.target.closest("form[data-span]")) event.preventDefault(); });
+  document.addEventListener("click", (event) => {
+    const form = event.target.closest("form[data-span] button")?.form;
+    if (!form) return;
+    form.elements.first.focus(); // the button goes
+    zoomTo(null);
+  });
 
   const source = (element) => {
     const at = element.dataset.src;
@@ -148,11 +186,28 @@
 
   // ---- fetching ----
 
+  // why there is no figure: the sentence of the error's page, or all that was answered
+  const said = async (answer) => {
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    return (page.querySelector("main p") || page.body).textContent.trim().slice(0, 300) || `the answer was ${answer.status}`;
+  };
+
+  const note = (element, text) => {
+    let shown = element.nextElementSibling;
+    if (!shown?.classList.contains("not-drawn")) {
+      if (!text) return;
+      shown = document.createElement("p");
+      shown.className = "not-drawn care";
+      element.after(shown);
+    }
+    text ? (shown.textContent = text) : shown.remove();
+  };
+
   const read = async (at, tag) => {
     if (window.PARIBUS_DATA) return { figure: await window.PARIBUS_DATA(at) };
     const answer = await fetch(at, { headers: tag ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
     if (answer.status === 304) return {};
-    if (!answer.ok) throw new Error(`${at}: ${answer.status}`);
+    if (!answer.ok) throw Object.assign(new Error(`${at}: ${answer.status}`), { said: await said(answer) });
     return { figure: await answer.json(), tag: answer.headers.get("ETag") };
   };
 
@@ -167,11 +222,14 @@
       await loaded();
       if (asked !== state.asked || !element.isConnected) return; // a newer question is under way
       if (found.figure) Object.assign(state, { figure: found.figure, tag: found.tag, at });
-      else if (state.at === at && element.dataset.drawn) return;
-      show(element);
+      if (found.figure || !element.dataset.drawn) show(element);
       element.classList.remove("failed");
+      note(element, "");
     } catch (error) {
-      element.classList.add("failed"); // live.js tells when the server is away
+      if (asked !== state.asked) return;
+      element.classList.add("failed");
+      // live.js tells when the server is away: a chart that was drawn says nothing of it
+      note(element, error.said ? `Not drawn: ${error.said}` : element.dataset.drawn ? "" : "The chart could not be loaded.");
       console.debug(error);
     }
   };
@@ -193,6 +251,7 @@
 
   const redraw = () => [...drawn.keys()].filter((e) => e.dataset.drawn).forEach(show);
   dark.addEventListener("change", redraw);
+  for (const change of ["popstate", "hashchange", "pageshow"]) addEventListener(change, fillSpans);
   addEventListener("popstate", () => [...drawn.keys()].filter((e) => e.dataset.zoom).forEach(fetchAndShow));
   addEventListener("beforeprint", () => { root.classList.add("printed"); redraw(); });
   addEventListener("afterprint", () => { root.classList.remove("printed"); redraw(); });

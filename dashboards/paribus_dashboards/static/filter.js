@@ -31,23 +31,27 @@
     apply(form);
   };
 
-  const toAddress = (form) => {
+  let typing = null; // the field whose letters go into one entry of the history, until it is left or Back is taken
+  const toAddress = (form, field) => {
     const found = query();
     for (const [name, value] of new FormData(form)) value ? found.set(name, value) : found.delete(name);
     const text = found.toString() ? `?${found}` : "";
     const at = (offline ? location.hash.split("?")[0] : location.pathname) + text;
-    if (at !== location.pathname + location.search) history.pushState(null, "", at);
+    if (at === (offline ? location.hash : location.pathname + location.search)) return;
+    history[typing === field ? "replaceState" : "pushState"](null, "", at);
+    typing = field.type === "search" ? field : null;
   };
 
   const forms = () => document.querySelectorAll("form[data-filter]");
   document.addEventListener("input", (event) => {
     const form = event.target.closest("form[data-filter]");
     if (!form) return;
-    toAddress(form);
+    toAddress(form, event.target);
     apply(form);
   });
+  document.addEventListener("change", () => { typing = null; });
   document.addEventListener("submit", (event) => { if (event.target.closest("form[data-filter]")) event.preventDefault(); });
   document.addEventListener("paribus:swapped", () => forms().forEach(apply));
-  for (const change of ["popstate", "hashchange"]) addEventListener(change, () => forms().forEach(fromAddress));
+  for (const change of ["popstate", "hashchange"]) addEventListener(change, () => { typing = null; forms().forEach(fromAddress); });
   forms().forEach(fromAddress);
 })();

@@ -1,6 +1,8 @@
 // Keys: j and k walk through what has the class "entry", / goes to the filter, digits to the pages, ? lists them.
 (() => {
   const help = document.querySelector("dialog.help");
+  const single = help.querySelector(".single-keys"); // who speaks to the browser, or slips, can switch them off
+  const STORED = "paribus-single-keys";
   const visible = (e) => e.offsetParent !== null;
   const find = (what) => [...document.querySelectorAll(what)].find(visible);
   const entries = () => [...document.querySelectorAll("main .entry")].filter(visible);
@@ -14,6 +16,12 @@
     all[to].scrollIntoView({ block: "nearest", inline: "nearest" });
   };
 
+  const remembered = () => { try { return localStorage.getItem(STORED) !== "off"; } catch { return true; } };
+  const remember = (on) => { try { on ? localStorage.removeItem(STORED) : localStorage.setItem(STORED, "off"); } catch { /* for this page only */ } };
+  single.checked = remembered();
+  single.addEventListener("change", () => remember(single.checked));
+  addEventListener("storage", (event) => { if (event.key === STORED) single.checked = remembered(); });
+
   const actions = {
     j: () => walk(1),
     k: () => walk(-1),
@@ -23,7 +31,7 @@
 
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, select, textarea, [contenteditable]");
-    if (typing || event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+    if (typing || !single.checked || event.ctrlKey || event.metaKey || event.altKey || help.open) return;
     const links = [...document.querySelectorAll("header nav a")].filter(visible);
     const action = actions[event.key] || (/^[1-9]$/.test(event.key) && links[event.key - 1] && (() => links[event.key - 1].click()));
     if (!action) return;

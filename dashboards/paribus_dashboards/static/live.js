@@ -6,9 +6,19 @@
   const gone = away.textContent;
   const states = new WeakMap();
 
-  const tell = (text) => {
+  // what is wrong with any part: one that is answered does not silence another that is not
+  const tell = () => {
+    const parts = [...document.querySelectorAll("[data-poll]")];
+    const text = parts.map((e) => states.get(e)?.trouble).find(Boolean);
     away.hidden = !text;
     if (text && away.textContent !== text) away.textContent = text;
+  };
+
+  const refused = (status) => {
+    if (status === 200 || status === 304) return "";
+    if (status >= 500) return "This part cannot be shown now; the page asks again.";
+    if (status === 401) return "This page stands still: the server asks for its token. Open the address with ?token=... again.";
+    return `This page stands still: what it shows is no longer answered (${status}). Load it again.`;
   };
 
   const due = (element) => {
@@ -54,10 +64,11 @@
         state.tag = answer.headers.get("ETag");
         if (element.isConnected) swap(element, html);
       }
-      tell(answer.status >= 500 ? "This part cannot be shown now; the page asks again." : "");
+      state.trouble = refused(answer.status);
     } catch {
-      tell(gone);
+      state.trouble = gone;
     }
+    tell();
     state.busy = false;
     state.next = Date.now() + due(element);
   };

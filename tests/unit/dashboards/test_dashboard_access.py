@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from paribus.errors import DashboardError
-from paribus_dashboards.access import COOKIE, Access, access_for
+from paribus_dashboards.access import Access, access_for
 from paribus_dashboards.app import make_app
 
 TOKEN = "a-token-that-is-long-enough"
@@ -52,8 +52,21 @@ def test_a_token_is_asked_for_once_and_not_kept_in_the_address(guarded):
     assert '<meta http-equiv="refresh" content="0;url=/study/made-up?x=%22%3E">' in first.text
     assert guarded.get("/study/made-up").status_code == 200
     guarded.cookies.clear()
-    guarded.cookies.set(COOKIE, TOKEN)
+    guarded.cookies.set(Access(token=TOKEN).cookie, TOKEN)
     assert guarded.get("/").status_code == 401
+
+
+def test_two_dashboards_of_one_machine_do_not_forget_each_other(home):
+    """All ports share their cookies: who has shown the token of another dashboard is still let in here."""
+    jar = TestClient(make_app(home, access=Access()), base_url="http://localhost").cookies
+    for token in (TOKEN, f"{TOKEN}-too", TOKEN):
+        app = make_app(home, access=Access(token=token), keep_s=0)
+        browser = TestClient(app, base_url="http://localhost", cookies=jar)
+        before = set(jar)
+        shown = f"?token={token}" if len(before) < 2 else ""
+        assert browser.get(f"/alive{shown}", follow_redirects=False).status_code == (200 if shown else 204)
+        jar.update(browser.cookies)
+        assert set(jar) > before or not shown
 
 
 def test_the_way_back_never_leads_to_another_machine(guarded):

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from paribus.cli import paribus as group
 from paribus.errors import DashboardError, MissingExtra
+from paribus.store.store import Store
 from paribus_dashboards.command import command
 from paribus_dashboards.figures.score import ArmCurves, score_figure
 from paribus_dashboards.figures.style import Style, arm_styles
@@ -119,6 +120,32 @@ def test_the_command_refuses_what_is_unsafe(arguments, tmp_path):
     done = CliRunner().invoke(command, ["--home", str(tmp_path), *arguments])
     assert done.exit_code != 0
     assert isinstance(done.exception, DashboardError | SystemExit)
+
+
+def test_a_study_that_is_not_there_is_refused(folder, tmp_path, monkeypatch):
+    """A wrong name is no empty page, unless no study is there yet: then it may come to be."""
+    served = []
+
+    def serve(shown, _, listening):
+        listening.close()
+        served.append(shown.folder)
+
+    monkeypatch.setattr("paribus_dashboards.serve.serve", serve)
+    with Store.open(tmp_path / "empty"):
+        pass
+    for home in (folder, tmp_path / "none", tmp_path / "empty"):
+        done = CliRunner().invoke(command, ["--home", str(home), "--study", "nope", "--port", "0"])
+        assert (home == folder) == isinstance(done.exception, DashboardError)
+        assert done.exception is None or "no study `nope`" in str(done.exception)
+    assert served == [tmp_path / "none", tmp_path / "empty"]
+
+
+def test_an_export_says_what_it_replaced(tmp_path, monkeypatch):
+    """It is made anew as a report is, but a file that was there is not lost without a word."""
+    file = tmp_path / "all.html"
+    monkeypatch.setattr("paribus_dashboards.export.export", lambda _, at: at.write_text("pages"))
+    said = [CliRunner().invoke(command, ["--home", str(tmp_path), "--export", str(file)]).output for _ in range(2)]
+    assert said == [f"{file}  (0.0 MB)\n", f"{file}  (0.0 MB, in place of the file that was there)\n"]
 
 
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch):

@@ -110,9 +110,14 @@ def test_group_is_compared_with_a_step_and_an_arm(
 
 
 def test_step_without_samples_leads_to_the_one_before(browser: TestClient) -> None:
-    """A step that has no samples shows the nearest before it, and says so."""
+    """A step that has no samples shows the nearest before it, and says so; as it does where none is before."""
     text = _text(browser.get(f"{PAGE}?set=train&step=3").text)
     assert "step 3 has none: this is the nearest before it" in text
+    assert "step 1 has none: this is the first that has" in _text(browser.get(f"{PAGE}?set=train&step=1").text)
+    assert "has none" not in _text(browser.get(f"{PAGE}?set=train&step=004").text)
+    for none in ("-3", "two", "9" * 20):
+        text = _text(browser.get(f"{PAGE}?set=train&step={none}").text)
+        assert f"{none[:12]} is no step: this is the newest" in text
     text = _text(browser.get(f"{PAGE}?set=train&step=2&problem={key_of('q'):016x}").text)
     assert "No response to the chosen prompt was kept at step 2. Kept nearest at step 4 ." in text
 
