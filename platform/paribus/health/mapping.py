@@ -100,8 +100,14 @@ def _mapped(trainer: str, names: list[str]) -> Mapped:
         canonical = [n for n in names if find_metric(n) is not None or n in SIGNALS]
         return Mapped(trainer=trainer, keys={n: (n, Source(keys=(n,))) for n in canonical})
     found: dict[str, tuple[str, Source]] = {}
+    known = {**{_as_in_trackers(n): n for n in names}, **{n: n for n in names}}  # a name as it stands goes first
     for metric, source in sources()[trainer].items():
-        hits = [n for pattern in source.keys for n in names if fnmatchcase(n, pattern)]
+        hits = [known[k] for pattern in source.keys for k in sorted(known) if fnmatchcase(k, pattern)]
         if hits:
             found[hits[0]] = (metric, source)
     return Mapped(trainer=trainer, keys=found)
+
+
+def _as_in_trackers(name: str) -> str:
+    """Return a name before the writers of transformers changed it for W&B and TensorBoard: `train/` and `eval/`."""
+    return f"eval_{name[5:]}" if name.startswith("eval/") else name.removeprefix("train/")

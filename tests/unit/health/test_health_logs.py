@@ -66,6 +66,38 @@ def test_csv_with_holes(tmp_path):
     assert [line.values for line in log.lines] == [{"policy/entropy": 0.5}, {"kl/ref_k3": 0.1}]
 
 
+def test_what_the_writers_of_transformers_rename_is_the_same_run(tmp_path):
+    """W&B and TensorBoard get `train/x` for `x` and `eval/x` for `eval_x`: all three logs hold the same metrics."""
+    rows = [
+        {"step": 1, "reward": 0.5, "completions/mean_length": 9.0},
+        {"step": 2, "reward": 1.0, "eval_reward": 0.75, "eval_rewards/accuracy_reward/mean": 0.25},
+    ]
+    wanted = read_log(write(tmp_path / "trainer_state.json", {"log_history": rows}))
+    assert wanted.lines[1].values == {"reward/mean": 1.0, "eval/heldout/avg_at_1": 0.25}
+    renamed = [
+        {k if k == "step" else "eval/" + k[5:] if k.startswith("eval_") else "train/" + k: v for k, v in row.items()}
+        for row in rows
+    ]
+    tracked = read_log(write(tmp_path / "wandb.jsonl", "".join(json.dumps(row) + "\n" for row in renamed)))
+    assert (tracked.lines, tracked.mapped.trainer) == (wanted.lines, "trl")
+    pytest.importorskip("tensorboard")
+    assert read_tensorboard(written_events(tmp_path / "tb", renamed)).lines == wanted.lines
+
+
+def written_events(folder, rows):
+    """Write an event file of TensorBoard and return its folder."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    for row in rows:
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in row.items() if k != "step"]
+        writer.add_event(Event(step=row["step"], wall_time=0.0, summary=Summary(value=values)))
+    writer.close()
+    return folder
+
+
 def test_every_name_in_the_table_is_canonical_and_each_source_is_used_once():
     """A typing error in the table would otherwise read nothing in silence."""
     for table in sources().values():
