@@ -36,12 +36,15 @@ def _saturation(metric: str, side: str) -> Rule:
 
 
 def _zero(v: View) -> Verdict | None:
+    """Judge where the ratio can be other than 1, which a log without its recipe shows by a clip alone (TRL #3120)."""
+    v.memory["clipped"] = v.memory.get("clipped", False) or v.line.values[LOW] > 0 or v.line.values[HIGH] > 0
     low, high = v.tail(LOW, v.W), v.tail(HIGH, v.W)
-    if low is None or high is None:
+    if low is None or high is None or (v.recipe is None and not v.memory["clipped"]):
         return None
     if max(low) > 0 or max(high) > 0:
         return FINE
-    says = f"no token was clipped in {v.W} points, though a batch is trained on more than once"
+    known = "some were before" if v.recipe is None else "a batch is trained on more than once"
+    says = f"no token was clipped in {v.W} points, though {known}"
     return Verdict(state="warn", says=says, numbers={"clipped": 0.0}, onset=v.step_ago(LOW, v.W - 1))
 
 

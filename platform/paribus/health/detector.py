@@ -234,7 +234,7 @@ def verdict(detector: Detector, setting: Setting, state: State) -> Finding:
         if not state["seen"]:
             absent = ", ".join(missing) or f"one of {', '.join(detector.any_of)}"
             return Finding(detector=detector.name, state="unknown", evidence=f"not recorded: {absent}")
-        return Finding(detector=detector.name, state="unknown", evidence="too few points to judge")
+        return Finding(detector=detector.name, state="unknown", evidence="too little is recorded to judge")
     return Finding(detector=detector.name, state="ok", profile=setting.profile.identity)
 
 

@@ -241,6 +241,13 @@ def lamp_of(name, curves, recipe=None):
     return state["worst"]["state"] if state["worst"] else state["lamp"]
 
 
+def test_a_log_in_which_nothing_was_ever_clipped_tells_nothing():
+    """With one update a batch the ratio is 1, so without a recipe it is grey; with one of several updates a warning."""
+    never = {"clip__low_frac": 0.0, "clip__high_frac": 0.0}
+    assert lamp_of("clip_zero", never) == "unknown"
+    assert lamp_of("clip_zero", never, grpo(**{"schedule.minibatches": 2})) == "warn"
+
+
 def test_many_groups_that_differ_a_little_are_not_mixed():
     """With enough groups, prompts of nearly one difficulty still differ from chance, and no alarm is raised."""
     nearly = {C: 0.5, C_RIGHT: 0.007, C_WRONG: 0.007}
