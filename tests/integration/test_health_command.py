@@ -77,13 +77,15 @@ def test_a_run_is_found_by_its_first_digits(study: tuple[Path, StudyData]) -> No
 
 def test_a_log_of_trl_is_judged(tmp_path: Path) -> None:
     """The sentence, the trainer, what is only near; a profile of one's own moves the verdict."""
-    rows = [{"step": s, "completions/clipped_ratio": 0.15, "kl": 0.001, "reward": 0.01 * s} for s in range(1, 61)]
+    rows = [{"step": s, "completions/clipped_ratio": 0.15, "kl": 0.001, "reward": 0.01 * s, "rewards/math/mean": 0}
+            for s in range(1, 61)]  # fmt: skip
     log = tmp_path / "trainer_state.json"
     log.write_text(json.dumps({"log_history": rows}))
     done = health(log, "--all")
     assert "60 steps, names of trl" in done.output
     assert "Warning: truncation since step" in done.output
     assert "kl/ref_k3" in done.output
+    assert "Not read: rewards/math/mean" in done.output
     assert "not recorded: optim/grad_norm" in done.output
     health(log, "--fail-on", "critical")
     health(log, "--fail-on", "warn", fails=True)

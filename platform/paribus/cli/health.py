@@ -24,6 +24,8 @@ FAILED = 3
 
 _MLFLOW = "mlflow:"
 _LOGS = (".json", ".jsonl", ".csv")
+_NAMES = 8
+"""Names of a log that are listed as not read; some logs have hundreds."""
 
 
 @click.command()
@@ -117,8 +119,9 @@ def _log(
             f"{target}: neither a run folder, nor a folder or file of TensorBoard's, nor one that ends in "
             f"{', '.join(_LOGS)}, nor a study file: see `paribus health --help`"
         )
-    about = {"run": target, "trainer": log.mapped.trainer, "steps": len(log.lines), "proxies": log.mapped.proxies}
-    return about, judge_log(profile, log)
+    mapped = log.mapped
+    about = {"run": target, "trainer": mapped.trainer, "steps": len(log.lines), "proxies": mapped.proxies}
+    return {**about, "unread": mapped.unread}, judge_log(profile, log)
 
 
 def _stored(target: str, profile: Profile, folder: Path | None) -> list[tuple[dict[str, Any], Diagnosis]]:
@@ -208,6 +211,9 @@ def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> Non
         _show_finding(finding)
     if about.get("proxies"):
         click.echo(f"\nOnly near what their names say in this log: {', '.join(about['proxies'])}")
+    if unread := about.get("unread"):
+        more = f" and {len(unread) - _NAMES} more (--json)" if len(unread) > _NAMES else ""
+        click.echo(f"\nNot read: {', '.join(unread[:_NAMES])}{more}")
     if show_all:
         from paribus.cli.console import console, table
 

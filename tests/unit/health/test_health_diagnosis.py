@@ -50,10 +50,14 @@ def test_at_the_same_step_causes_come_before_effects():
 
 
 def test_nothing_known_is_not_healthy():
-    """Green needs a detector that could judge."""
+    """Green needs a detector that could judge, and one that looks for more than numbers that cannot be."""
     grey = [Finding(detector=d.name, state="unknown") for d in BATTERY]
-    assert diagnose(grey).sentence.startswith("Nothing is known")
-    assert diagnose([*grey[1:], Finding(detector="nan", state="ok")]).sentence.startswith("Healthy")
+    assert diagnose(grey).sentence.startswith("Nothing is known: 0 of 29")
+    always = [Finding(detector=name, state="ok") for name in ("nan", "data_bug")]
+    least = diagnose([*always, *grey[2:]])
+    assert (least.lamp, least.sentence.split(",")[0]) == ("unknown", "Nothing is known: 2 of 29 detectors judged")
+    some = diagnose([*always, *grey[2:-1], Finding(detector="eval_regression", state="ok")])
+    assert (some.lamp, some.sentence.split(",")[0]) == ("ok", "Healthy: 3 of 29 detectors judged")
 
 
 def test_every_detector_has_thresholds_with_a_source_and_remedies_with_evidence():

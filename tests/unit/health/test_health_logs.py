@@ -36,6 +36,7 @@ def test_trainer_state_of_trl(tmp_path):
     }  # fmt: skip
     assert log.lines[1].values["eval/heldout/avg_at_1"] == 0.7
     assert log.mapped.proxies == ("eval/heldout/avg_at_1",)
+    assert log.mapped.unread == ("epoch",)
 
 
 @pytest.mark.parametrize(
