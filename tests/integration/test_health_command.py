@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paribus.cli.health import FAILED, command
+from paribus.cli.health import FAILED, UNJUDGED, command
 from paribus.errors import LogFileError, ParibusError, RunFolderError, StoreError, StudyFileError
 from paribus.report.data import StudyData
 from paribus.store.store import Store
@@ -56,6 +56,35 @@ def test_a_study_is_a_table_of_its_runs(study: tuple[Path, StudyData]) -> None:
     assert done.output.count("ENTROPY_COLLAPSE") == 1
     assert "4 runs: 1 critical, 3 ok" in done.output
     health(data.plan.study, "--home", home, "--fail-on", "critical", fails=True)
+
+
+def test_what_is_damaged_or_lost_is_not_healthy(study: tuple[Path, StudyData]) -> None:
+    """Lines that cannot be read, and a file that is gone, are told in the table and keep a gate shut."""
+    home, data = study
+    runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
+    fine = next(r for r in runs if r["lamp"] == "ok")
+    [metrics] = home.glob(f"runs/**/{fine['run']}*/a1/metrics.jsonl")
+    lines = metrics.read_text().splitlines(keepends=True)
+    for kept in (5, 0):
+        metrics.write_text("".join(lines[:kept]) + "garbage\n")
+        assert "Not known, as not all of its records can be read: " in health(fine["run"], "--home", home).output
+    table = health(data.plan.study, "--home", home).output
+    assert "metrics.jsonl:1: not a metric line" in table
+    assert "4 runs: 1 critical, 2 ok, 1 unknown" in table
+    for _ in ("damaged", "lost"):
+        gate = CliRunner().invoke(command, [fine["run"], "--home", str(home), "--fail-on", "critical"])
+        assert gate.exit_code == UNJUDGED
+        metrics.unlink(missing_ok=True)
+    health(data.plan.study, "--home", home, "--fail-on", "critical", fails=True)
+
+
+def test_a_run_that_waits_keeps_no_gate_shut(tmp_path: Path) -> None:
+    """Nothing is known of it, and there is nothing to judge."""
+    with Store.open(tmp_path) as store:
+        plan = made_up_study(Shape(seeds=1, tricks=(), designs=("add_one",))).plan
+        store.add_study(plan)
+    done = health(plan.study, "--home", tmp_path, "--fail-on", "warn")
+    assert "Nothing is known" in done.output
 
 
 def test_a_run_is_found_by_its_first_digits(study: tuple[Path, StudyData]) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FAILED = 3
 """Exit status if a finding is as bad as ``--fail-on`` says."""
+UNJUDGED = 4
+"""Exit status with ``--fail-on`` if none is, but a run that was begun cannot be judged, or not all of its records."""
 
 _MLFLOW = "mlflow:"
 _LOGS = (".json", ".jsonl", ".csv")
@@ -32,7 +34,11 @@ _NAMES = 8
 @click.argument("target", metavar="RUN|STUDY|FILE")
 @click.option("--profile", "profile_name", default="default", show_default=True, help="Thresholds: a name or a file.")
 @click.option("--trainer", help="Whose metric names a log has. [default: whoever knows most of them]")
-@click.option("--fail-on", type=click.Choice(["critical", "warn"]), help=f"End with status {FAILED} if one is as bad.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["critical", "warn"]),
+    help=f"End with status {FAILED} if one is as bad, {UNJUDGED} if a run cannot be judged.",
+)
 @click.option(
     "--as-study",
     "as_study",
@@ -78,9 +84,16 @@ def command(
         from paribus.cli.remedy_study import write_study
 
         write_study(target, found[0][1] if log is None and len(found) == 1 else None, as_study, folder)
-    bad = {"critical": ("critical",), "warn": ("critical", "warn"), None: ()}[fail_on]
+    if fail_on is not None:
+        sys.exit(_status(found, ("critical", "warn") if fail_on == "warn" else ("critical",)))
+
+
+def _status(found: Sequence[tuple[dict[str, Any], Diagnosis]], bad: tuple[str, ...]) -> int:
+    """Return the exit status; a run that waits for its first attempt has nothing to judge."""
     if any(diagnosis.lamp in bad for _, diagnosis in found):
-        sys.exit(FAILED)
+        return FAILED
+    begun = [(about, diagnosis) for about, diagnosis in found if about.get("attempts") != 0]
+    return UNJUDGED if any(about.get("trouble") or d.lamp == "unknown" for about, d in begun) else 0
 
 
 def _check_trainer(trainer: str | None) -> None:
@@ -167,7 +180,7 @@ def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile) -> 
     diagnosis = judge_run(profile, records, recipe=recipe, primary=primary)
     about = {"run": run.fingerprint[:SHORT], "arm": run.label, "seed": run.seed, "state": str(run.state)}
     steps = records.lines[-1].step if records.lines else 0
-    return {**about, "steps": steps, "trouble": records.trouble}, diagnosis
+    return {**about, "attempts": run.token, "steps": steps, "trouble": records.trouble}, diagnosis
 
 
 def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]:
@@ -205,7 +218,7 @@ def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> Non
     trainer = f", names of {about['trainer']}" if "trainer" in about else ""
     click.echo(f"{name}: {about['steps']} steps{trainer}")
     if about.get("trouble"):
-        click.echo(f"its records cannot be read: {about['trouble']}")
+        click.echo(f"not all of its records can be read: {about['trouble']}")
     click.echo(diagnosis.sentence)
     for finding in diagnosis.raised:
         _show_finding(finding)
@@ -247,11 +260,17 @@ def _show_table(found: Sequence[tuple[dict[str, Any], Diagnosis]]) -> None:
 
     shown = table("arm", "seed", "state", "step", "health", "since", "findings")
     for about, diagnosis in found:
-        names = ", ".join(f.detector if f.state == "warn" else f.detector.upper() for f in diagnosis.raised)
+        names = ", ".join(
+            [f.detector if f.state == "warn" else f.detector.upper() for f in diagnosis.raised]
+            + ["records cannot be read"] * bool(about["trouble"])
+        )
         since = str(diagnosis.first.step_onset) if diagnosis.first else ""
         state = about["state"].lower().replace("_", " ")
         shown.add_row(about["arm"], str(about["seed"]), state, str(about["steps"]), diagnosis.lamp, since, names)
     console().print(shown)
+    for about, _ in found:
+        if about["trouble"]:
+            click.echo(f"{about['arm']}, seed {about['seed']}: not all of its records can be read: {about['trouble']}")
     lamps = [d.lamp for _, d in found]
     counts = ", ".join(f"{lamps.count(lamp)} {lamp}" for lamp in ("critical", "warn", "ok", "unknown") if lamp in lamps)
     click.echo(f"{len(found)} runs: {counts}. Critical findings are in capitals; `paribus health RUN` tells more.")

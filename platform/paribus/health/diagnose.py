@@ -85,7 +85,9 @@ def diagnose(findings: Sequence[Finding], *, damaged: bool = False) -> Diagnosis
     fine = [f.detector for f in findings if f.state == "ok"]
     counts = {s: sum(f.state == s for f in findings) for s in ("unknown", "not_applicable")}
     healthy = not (damaged or _ALWAYS.issuperset(fine))
-    said = "Healthy" if healthy else "Not known, for records cannot be read" if damaged else "Nothing is known"
+    said = "Healthy" if healthy else "Nothing is known"
+    if damaged:
+        said = "Not known, as not all of its records can be read"
     said += f": {len(fine)} of {len(findings)} detectors judged, {counts['unknown']} without data, "
     said += f"{counts['not_applicable']} not applicable."
     return Diagnosis(lamp="ok" if healthy else "unknown", sentence=said, raised=(), findings=tuple(findings))
