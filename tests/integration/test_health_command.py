@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from paribus.cli.health import FAILED, UNJUDGED, command
 from paribus.errors import LogFileError, ParibusError, RunFolderError, StoreError, StudyFileError
+from paribus.health.profile import load_profile
 from paribus.report.data import StudyData
 from paribus.store.store import Store
 from paribus.study.expand import make_plan
@@ -78,13 +80,16 @@ def test_what_is_damaged_or_lost_is_not_healthy(study: tuple[Path, StudyData]) -
     health(data.plan.study, "--home", home, "--fail-on", "critical", fails=True)
 
 
-def test_a_run_that_waits_keeps_no_gate_shut(tmp_path: Path) -> None:
-    """Nothing is known of it, and there is nothing to judge."""
+def test_a_run_is_judged_by_the_profile_of_its_study(tmp_path: Path) -> None:
+    """As the lamps that it shows while it trains; --profile overrides it. A run that waits keeps no gate shut."""
+    plan = replace(made_up_study(Shape(seeds=1, tricks=(), designs=("add_one",))).plan, profile="base_model")
     with Store.open(tmp_path) as store:
-        plan = made_up_study(Shape(seeds=1, tricks=(), designs=("add_one",))).plan
         store.add_study(plan)
-    done = health(plan.study, "--home", tmp_path, "--fail-on", "warn")
-    assert "Nothing is known" in done.output
+    done = health(plan.study, "--home", tmp_path, "--json", "--fail-on", "warn")
+    judged = json.loads(done.output)
+    assert judged["profile"] == judged["runs"][0]["profile"] == load_profile("base_model").identity
+    other = json.loads(health(plan.study, "--home", tmp_path, "--json", "--profile", "default").output)
+    assert other["profile"] == load_profile("default").identity
 
 
 def test_a_run_is_found_by_its_first_digits(study: tuple[Path, StudyData]) -> None:
@@ -132,7 +137,7 @@ def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyDat
     folder.path.mkdir()
     arm = data.plan.arm(data.plan.base)
     job = Job(run="0" * 64, study="s", arm="base", runner="native", seed=1, token=1, recipe=arm.recipe,
-              evaluate=data.plan.evaluate, cache=".")  # fmt: skip
+              evaluate=data.plan.evaluate, cache=".", profile="moe")  # fmt: skip
     folder.job.write_text(job.model_dump_json())
     folder.samples.write_text('{"step": 1, "response": "x"}\nhalf a li')
     for step in range(1, 41):
@@ -141,6 +146,7 @@ def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyDat
     assert "base, seed 1" in done.output
     assert "Healthy" in done.output
     assert "no reference is loaded" in done.output
+    assert json.loads(health(folder.path, "--json").output)["profile"] == load_profile("moe").identity
     folder.evals.mkdir()
     (folder.evals / "heldout-000001.json").write_text("[1]")
     with pytest.raises(RunFolderError, match="is not an evaluation"):

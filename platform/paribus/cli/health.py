@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from paribus.health.diagnose import Diagnosis
     from paribus.health.finding import Finding
     from paribus.health.profile import Profile
+    from paribus.health.records import Records
     from paribus.store.reader import Reader
     from paribus.store.records import RunRecord
     from paribus.study.plan import Plan
@@ -32,7 +33,7 @@ _NAMES = 8
 
 @click.command()
 @click.argument("target", metavar="RUN|STUDY|FILE")
-@click.option("--profile", "profile_name", default="default", show_default=True, help="Thresholds: a name or a file.")
+@click.option("--profile", help="Thresholds: a name or a file. [default: those of the study; `default` for a log]")
 @click.option("--trainer", help="Whose metric names a log has. [default: whoever knows most of them]")
 @click.option(
     "--fail-on",
@@ -52,7 +53,7 @@ _NAMES = 8
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     target: str,
-    profile_name: str,
+    profile: str | None,
     trainer: str | None,
     fail_on: Literal["critical", "warn"] | None,
     as_study: str | None,
@@ -68,14 +69,15 @@ def command(
     """
     from paribus.health.profile import load_profile
 
-    profile = load_profile(profile_name)
+    thresholds = None if profile is None else load_profile(profile)
     _check_trainer(trainer)
     if as_json and as_study is not None:
         raise click.UsageError("--json prints one object and nothing else: ask for --as-study without it")
-    log = _log(target, trainer, profile, folder)
-    found = _stored(target, profile, folder) if log is None else [log]
+    log = _log(target, trainer, thresholds or load_profile("default"), folder)
+    found = _stored(target, thresholds, folder) if log is None else [log]
     if as_json:
-        click.echo(json.dumps({"profile": profile.identity, "runs": [_plain(*f) for f in found]}, indent=1))
+        used = ", ".join(sorted({about["profile"] for about, _ in found}))
+        click.echo(json.dumps({"profile": used, "runs": [_plain(*f) for f in found]}, indent=1))
     elif len(found) == 1:
         _show(*found[0], show_all=show_all)
     else:
@@ -134,11 +136,11 @@ def _log(
         )
     mapped = log.mapped
     about = {"run": target, "trainer": mapped.trainer, "steps": len(log.lines), "proxies": mapped.proxies}
-    return {**about, "unread": mapped.unread}, judge_log(profile, log)
+    return {**about, "unread": mapped.unread, "profile": profile.identity}, judge_log(profile, log)
 
 
-def _stored(target: str, profile: Profile, folder: Path | None) -> list[tuple[dict[str, Any], Diagnosis]]:
-    """Return the diagnosis of a run folder, of a run in the store, or of all runs of a study."""
+def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[tuple[dict[str, Any], Diagnosis]]:
+    """Return the diagnosis of a run folder, of a run in the store, or of all runs of a study; by its own profile."""
     path = Path(target)
     if (path / "job.json").is_file():
         return [_of_folder(path, profile)]
@@ -171,22 +173,25 @@ def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
     return next(iter(found.values()))
 
 
-def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile) -> tuple[dict[str, Any], Diagnosis]:
+def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
+    from paribus.health.profile import load_profile
     from paribus.health.records import judge_run, read_run
     from paribus.track.folder import SHORT
 
+    profile = profile or load_profile(plan.profile)
     records = read_run(reader.home, run.fingerprint, run.token)
     recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
     diagnosis = judge_run(profile, records, recipe=recipe, primary=primary)
     about = {"run": run.fingerprint[:SHORT], "arm": run.label, "seed": run.seed, "state": str(run.state)}
-    steps = records.lines[-1].step if records.lines else 0
-    return {**about, "attempts": run.token, "steps": steps, "trouble": records.trouble}, diagnosis
+    about |= {"attempts": run.token, "steps": _last(records), "profile": profile.identity}
+    return {**about, "trouble": records.trouble}, diagnosis
 
 
-def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]:
+def _of_folder(path: Path, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
     from pydantic import ValidationError
 
     from paribus.errors import RunFolderError
+    from paribus.health.profile import load_profile
     from paribus.health.records import judge_run, read_attempts
     from paribus.study.job import Job
     from paribus.track.folder import RunFolder
@@ -199,9 +204,14 @@ def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]
     records = read_attempts([folder])
     if records.trouble:
         raise RunFolderError(records.trouble)
+    profile = profile or load_profile(job.profile)
     diagnosis = judge_run(profile, records, recipe=job.recipe, primary=job.evaluate.primary_metric)
-    steps = records.lines[-1].step if records.lines else 0
-    return {"run": str(path), "arm": job.arm, "seed": job.seed, "steps": steps}, diagnosis
+    about = {"run": str(path), "arm": job.arm, "seed": job.seed, "steps": _last(records), "profile": profile.identity}
+    return about, diagnosis
+
+
+def _last(records: Records) -> int:
+    return records.lines[-1].step if records.lines else 0
 
 
 def _plain(about: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
