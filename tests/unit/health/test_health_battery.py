@@ -248,6 +248,17 @@ def test_a_log_in_which_nothing_was_ever_clipped_tells_nothing():
     assert lamp_of("clip_zero", never, grpo(**{"schedule.minibatches": 2})) == "warn"
 
 
+def test_before_training_is_said_of_step_0_alone():
+    """A log whose first evaluation came later has none of before training."""
+    fall = PLANTED["eval_regression"][0]
+    lines = run(**fall)
+    first = next(line.step for line in lines if S.replace("__", "/") in line.values)
+    for lost, says in ((first, "before training"), (0, f"at step {first}")):
+        moved = [MetricLine(step=line.step - lost, time_ms=0, values=line.values) for line in lines]
+        [found] = [f for f in judge(setting(), moved) if f.detector == "eval_regression"]
+        assert f" {says} (standard error" in found.evidence
+
+
 def test_many_groups_that_differ_a_little_are_not_mixed():
     """With enough groups, prompts of nearly one difficulty still differ from chance, and no alarm is raised."""
     nearly = {C: 0.5, C_RIGHT: 0.007, C_WRONG: 0.007}
