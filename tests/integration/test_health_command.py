@@ -209,8 +209,30 @@ def test_remedies_become_a_study_that_can_be_planned(study: tuple[Path, StudyDat
     assert len(plan.arms) == len(patches) + 1
     assert not {r.seed for r in plan.runs} & {r.seed for r in data.plan.runs}
     assert "# clip_high_0_28, for entropy_collapse [A]: raise the upper clip bound" in out.read_text()
-    with pytest.raises(ParibusError, match="is not overwritten"):
+    with pytest.raises(ParibusError, match="is not overwritten: name another file with --as-study FILE"):
         health(bad["run"], "--home", home, "--as-study", out)
+    with pytest.raises(ParibusError, match="cannot be written: No such file or directory"):
+        health(bad["run"], "--home", home, "--as-study", tmp_path / "none" / "x.yaml")
+
+
+def test_the_remedies_of_a_folder_get_seeds_that_are_fresh_where_a_store_knows(
+    study: tuple[Path, StudyData], tmp_path: Path
+) -> None:
+    """With the home of its study, seeds that no study has used; without one, those after its own, not called fresh."""
+    home, data = study
+    runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
+    [bad] = [r for r in runs if r["lamp"] == "critical"]
+    [folder] = home.glob(f"runs/**/{bad['run']}*/a1")
+    job = Job(run="0" * 64, study="s", arm="base", runner="native", seed=0, token=1,
+              recipe=data.plan.arm(data.plan.base).recipe, evaluate=data.plan.evaluate, cache=".")  # fmt: skip
+    (folder / "job.json").write_text(job.model_dump_json())
+    used = {r.seed for r in data.plan.runs}
+    for place, word in ((home, "fresh seeds"), (tmp_path / "none", "5 seeds")):
+        out = tmp_path / f"{word[:5]}.yaml"
+        assert word in health(folder, "--home", place, "--as-study", out).output
+        written = load_study(out)
+        seeds = {r.seed for r in make_plan(written, load_runner(written.runner)).runs}
+        assert (not seeds & used) == (place == home)
 
 
 def test_there_is_no_study_without_a_remedy_or_for_more_than_a_run(study: tuple[Path, StudyData]) -> None:
