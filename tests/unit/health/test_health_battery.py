@@ -248,6 +248,15 @@ def test_a_log_in_which_nothing_was_ever_clipped_tells_nothing():
     assert lamp_of("clip_zero", never, grpo(**{"schedule.minibatches": 2})) == "warn"
 
 
+def test_numbers_at_the_end_of_the_floats_are_no_noise():
+    """Differences that overflow give neither a warning of numpy nor a finding of "nan"; other rules may judge them."""
+    curves = {R: lambda s: 1.7e308 if s % 2 else -1.7e308, E: lambda s: 1.7e308 if s % 3 else 0.5}
+    said = judge(setting(), run(**curves))
+    [found] = [f for f in said if f.detector == "reward_noise"]
+    assert found.state == "unknown"
+    assert not [f.evidence for f in said if "nan" in f.evidence]
+
+
 def test_before_training_is_said_of_step_0_alone():
     """A log whose first evaluation came later has none of before training."""
     fall = PLANTED["eval_regression"][0]
