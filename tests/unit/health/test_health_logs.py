@@ -67,6 +67,27 @@ def test_csv_with_holes(tmp_path):
     assert [line.values for line in log.lines] == [{"policy/entropy": 0.5}, {"kl/ref_k3": 0.1}]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffstep,entropy,kl\n1,0.5,0.1\n",
+        "step, entropy, kl\n1, 0.5, 0.1\n",
+        "\ufeffstep;entropy;kl\r\n1;0,5;0,1\r\n",
+        'note\t"step"\tentropy\tkl\n"a, b; c"\t1\t0.5\t0.1\n',
+    ],
+)
+def test_csv_as_spreadsheets_write_it(tmp_path, text):
+    """A byte order mark, blanks in the header, semicolons or tabs between columns, commas in decimals."""
+    (tmp_path / "m.csv").write_bytes(text.encode())
+    assert [line.values for line in read_log(tmp_path / "m.csv").lines] == [{"policy/entropy": 0.5, "kl/ref_k3": 0.1}]
+
+
+def test_a_number_beyond_all_is_not_finite(tmp_path):
+    """Neither left out nor an error: `nan` tells it; also of a number as text."""
+    log = read_log(write(tmp_path / "m.jsonl", f'{{"step": 1, "reward": -1{"0" * 400}, "kl": "1e999"}}\n'))
+    assert log.lines[0].values == {"reward/mean": float("-inf"), "kl/ref_k3": float("inf")}
+
+
 def test_what_the_writers_of_transformers_rename_is_the_same_run(tmp_path):
     """W&B and TensorBoard get `train/x` for `x` and `eval/x` for `eval_x`: all three logs hold the same metrics."""
     rows = [
