@@ -146,7 +146,9 @@ def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyDat
     assert "base, seed 1" in done.output
     assert "Healthy" in done.output
     assert "no reference is loaded" in done.output
-    assert json.loads(health(folder.path, "--json").output)["profile"] == load_profile("moe").identity
+    judged = json.loads(health(folder.path, "--json").output)
+    named = {judged["profile"], *(f["profile"] for f in judged["runs"][0]["findings"])}
+    assert named == {load_profile("moe").identity}
     folder.evals.mkdir()
     (folder.evals / "heldout-000001.json").write_text("[1]")
     with pytest.raises(RunFolderError, match="is not an evaluation"):
