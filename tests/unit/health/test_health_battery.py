@@ -257,6 +257,14 @@ def test_numbers_at_the_end_of_the_floats_are_no_noise():
     assert not [f.evidence for f in said if "nan" in f.evidence]
 
 
+def test_a_share_of_both_sides_is_not_told_as_one_of_above():
+    """A trainer like verl logs how many tokens are clipped, not on which side: the finding says so."""
+    both = run(signal__clipped_frac=at(0.01, 0.2))
+    found = {f.detector: f for f in judge(setting(), both)}
+    assert "clipped above or below, the log does not tell which" in found["clip_saturation_high"].evidence
+    assert (found["clip_saturation_high"].state, found["clip_saturation_low"].state) == ("warn", "unknown")
+
+
 def test_before_training_is_said_of_step_0_alone():
     """A log whose first evaluation came later has none of before training."""
     fall = PLANTED["eval_regression"][0]

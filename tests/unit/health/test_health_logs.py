@@ -44,6 +44,8 @@ def test_trainer_state_of_trl(tmp_path):
     [
         ({"step": 3, "data": {"actor/entropy": 0.3, "response_length/clip_ratio": 0.2}}, "verl",
          {"policy/entropy": 0.3, "response/truncated_frac": 0.2}),
+        ({"step": 3, "data": {"actor/pg_clipfrac": 0.1, "actor/pg_clipfrac_lower": 0.2}}, "verl",
+         {"signal/clipped_frac": 0.1}),
         ({"step": 3, "data": {"val-core/gsm8k/acc/mean@4": 0.6, "actor/entropy": 0.3}}, "verl",
          {"policy/entropy": 0.3, "eval/heldout/avg_at_1": 0.6}),
         ({"step": 3, "mismatch_kl/all/mean": 0.001, "reward/all/mean": 0.5}, "prime_rl",
