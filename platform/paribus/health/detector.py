@@ -250,6 +250,6 @@ def _finding(detector: Detector, setting: Setting, raised: Mapping[str, Any]) ->
         detector=detector.name,
         **raised,
         remedies=remedies_of(detector.name, setting.recipe),
-        experimental=setting.profile.experimental(detector.name),
+        experimental=setting.profile.experimental(detector.name, raised["numbers"].get("limit")),
         profile=setting.profile.identity,
     )
