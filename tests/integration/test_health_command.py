@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from paribus.cli.health import FAILED, command
+from paribus.cli.health import FAILED, UNJUDGED, command
 from paribus.errors import LogFileError, ParibusError, RunFolderError, StoreError, StudyFileError
+from paribus.health.profile import load_profile
 from paribus.report.data import StudyData
 from paribus.store.store import Store
 from paribus.study.expand import make_plan
@@ -58,6 +60,38 @@ def test_a_study_is_a_table_of_its_runs(study: tuple[Path, StudyData]) -> None:
     health(data.plan.study, "--home", home, "--fail-on", "critical", fails=True)
 
 
+def test_what_is_damaged_or_lost_is_not_healthy(study: tuple[Path, StudyData]) -> None:
+    """Lines that cannot be read, and a file that is gone, are told in the table and keep a gate shut."""
+    home, data = study
+    runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
+    fine = next(r for r in runs if r["lamp"] == "ok")
+    [metrics] = home.glob(f"runs/**/{fine['run']}*/a1/metrics.jsonl")
+    lines = metrics.read_text().splitlines(keepends=True)
+    for kept in (5, 0):
+        metrics.write_text("".join(lines[:kept]) + "garbage\n")
+        assert "Not known, as not all of its records can be read: " in health(fine["run"], "--home", home).output
+    table = health(data.plan.study, "--home", home).output
+    assert "metrics.jsonl:1: not a metric line" in table
+    assert "4 runs: 1 critical, 2 ok, 1 unknown" in table
+    for _ in ("damaged", "lost"):
+        gate = CliRunner().invoke(command, [fine["run"], "--home", str(home), "--fail-on", "critical"])
+        assert gate.exit_code == UNJUDGED
+        metrics.unlink(missing_ok=True)
+    health(data.plan.study, "--home", home, "--fail-on", "critical", fails=True)
+
+
+def test_a_run_is_judged_by_the_profile_of_its_study(tmp_path: Path) -> None:
+    """As the lamps that it shows while it trains; --profile overrides it. A run that waits keeps no gate shut."""
+    plan = replace(made_up_study(Shape(seeds=1, tricks=(), designs=("add_one",))).plan, profile="base_model")
+    with Store.open(tmp_path) as store:
+        store.add_study(plan)
+    done = health(plan.study, "--home", tmp_path, "--json", "--fail-on", "warn")
+    judged = json.loads(done.output)
+    assert judged["profile"] == judged["runs"][0]["profile"] == load_profile("base_model").identity
+    other = json.loads(health(plan.study, "--home", tmp_path, "--json", "--profile", "default").output)
+    assert other["profile"] == load_profile("default").identity
+
+
 def test_a_run_is_found_by_its_first_digits(study: tuple[Path, StudyData]) -> None:
     """Verdict, evidence, remedies with patch and source; JSON holds the same and all detectors."""
     home, data = study
@@ -77,13 +111,15 @@ def test_a_run_is_found_by_its_first_digits(study: tuple[Path, StudyData]) -> No
 
 def test_a_log_of_trl_is_judged(tmp_path: Path) -> None:
     """The sentence, the trainer, what is only near; a profile of one's own moves the verdict."""
-    rows = [{"step": s, "completions/clipped_ratio": 0.15, "kl": 0.001, "reward": 0.01 * s} for s in range(1, 61)]
+    rows = [{"step": s, "completions/clipped_ratio": 0.15, "kl": 0.001, "reward": 0.01 * s, "rewards/math/mean": 0}
+            for s in range(1, 61)]  # fmt: skip
     log = tmp_path / "trainer_state.json"
     log.write_text(json.dumps({"log_history": rows}))
     done = health(log, "--all")
     assert "60 steps, names of trl" in done.output
     assert "Warning: truncation since step" in done.output
     assert "kl/ref_k3" in done.output
+    assert "Not read: rewards/math/mean" in done.output
     assert "not recorded: optim/grad_norm" in done.output
     health(log, "--fail-on", "critical")
     health(log, "--fail-on", "warn", fails=True)
@@ -101,7 +137,7 @@ def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyDat
     folder.path.mkdir()
     arm = data.plan.arm(data.plan.base)
     job = Job(run="0" * 64, study="s", arm="base", runner="native", seed=1, token=1, recipe=arm.recipe,
-              evaluate=data.plan.evaluate, cache=".")  # fmt: skip
+              evaluate=data.plan.evaluate, cache=".", profile="moe")  # fmt: skip
     folder.job.write_text(job.model_dump_json())
     folder.samples.write_text('{"step": 1, "response": "x"}\nhalf a li')
     for step in range(1, 41):
@@ -110,6 +146,9 @@ def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyDat
     assert "base, seed 1" in done.output
     assert "Healthy" in done.output
     assert "no reference is loaded" in done.output
+    judged = json.loads(health(folder.path, "--json").output)
+    named = {judged["profile"], *(f["profile"] for f in judged["runs"][0]["findings"])}
+    assert named == {load_profile("moe").identity}
     folder.evals.mkdir()
     (folder.evals / "heldout-000001.json").write_text("[1]")
     with pytest.raises(RunFolderError, match="is not an evaluation"):
@@ -172,8 +211,30 @@ def test_remedies_become_a_study_that_can_be_planned(study: tuple[Path, StudyDat
     assert len(plan.arms) == len(patches) + 1
     assert not {r.seed for r in plan.runs} & {r.seed for r in data.plan.runs}
     assert "# clip_high_0_28, for entropy_collapse [A]: raise the upper clip bound" in out.read_text()
-    with pytest.raises(ParibusError, match="is not overwritten"):
+    with pytest.raises(ParibusError, match="is not overwritten: name another file with --as-study FILE"):
         health(bad["run"], "--home", home, "--as-study", out)
+    with pytest.raises(ParibusError, match="cannot be written: No such file or directory"):
+        health(bad["run"], "--home", home, "--as-study", tmp_path / "none" / "x.yaml")
+
+
+def test_the_remedies_of_a_folder_get_seeds_that_are_fresh_where_a_store_knows(
+    study: tuple[Path, StudyData], tmp_path: Path
+) -> None:
+    """With the home of its study, seeds that no study has used; without one, those after its own, not called fresh."""
+    home, data = study
+    runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
+    [bad] = [r for r in runs if r["lamp"] == "critical"]
+    [folder] = home.glob(f"runs/**/{bad['run']}*/a1")
+    job = Job(run="0" * 64, study="s", arm="base", runner="native", seed=0, token=1,
+              recipe=data.plan.arm(data.plan.base).recipe, evaluate=data.plan.evaluate, cache=".")  # fmt: skip
+    (folder / "job.json").write_text(job.model_dump_json())
+    used = {r.seed for r in data.plan.runs}
+    for place, word in ((home, "fresh seeds"), (tmp_path / "none", "5 seeds")):
+        out = tmp_path / f"{word[:5]}.yaml"
+        assert word in health(folder, "--home", place, "--as-study", out).output
+        written = load_study(out)
+        seeds = {r.seed for r in make_plan(written, load_runner(written.runner)).runs}
+        assert (not seeds & used) == (place == home)
 
 
 def test_there_is_no_study_without_a_remedy_or_for_more_than_a_run(study: tuple[Path, StudyData]) -> None:

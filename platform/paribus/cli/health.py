@@ -15,22 +15,31 @@ if TYPE_CHECKING:
     from paribus.health.diagnose import Diagnosis
     from paribus.health.finding import Finding
     from paribus.health.profile import Profile
+    from paribus.health.records import Records
     from paribus.store.reader import Reader
     from paribus.store.records import RunRecord
     from paribus.study.plan import Plan
 
 FAILED = 3
 """Exit status if a finding is as bad as ``--fail-on`` says."""
+UNJUDGED = 4
+"""Exit status with ``--fail-on`` if none is, but a run that was begun cannot be judged, or not all of its records."""
 
 _MLFLOW = "mlflow:"
 _LOGS = (".json", ".jsonl", ".csv")
+_NAMES = 8
+"""Names of a log that are listed as not read; some logs have hundreds."""
 
 
 @click.command()
 @click.argument("target", metavar="RUN|STUDY|FILE")
-@click.option("--profile", "profile_name", default="default", show_default=True, help="Thresholds: a name or a file.")
+@click.option("--profile", help="Thresholds: a name or a file. [default: those of the study; `default` for a log]")
 @click.option("--trainer", help="Whose metric names a log has. [default: whoever knows most of them]")
-@click.option("--fail-on", type=click.Choice(["critical", "warn"]), help=f"End with status {FAILED} if one is as bad.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["critical", "warn"]),
+    help=f"End with status {FAILED} if one is as bad, {UNJUDGED} if a run cannot be judged.",
+)
 @click.option(
     "--as-study",
     "as_study",
@@ -44,7 +53,7 @@ _LOGS = (".json", ".jsonl", ".csv")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     target: str,
-    profile_name: str,
+    profile: str | None,
     trainer: str | None,
     fail_on: Literal["critical", "warn"] | None,
     as_study: str | None,
@@ -60,14 +69,15 @@ def command(
     """
     from paribus.health.profile import load_profile
 
-    profile = load_profile(profile_name)
+    thresholds = None if profile is None else load_profile(profile)
     _check_trainer(trainer)
     if as_json and as_study is not None:
         raise click.UsageError("--json prints one object and nothing else: ask for --as-study without it")
-    log = _log(target, trainer, profile, folder)
-    found = _stored(target, profile, folder) if log is None else [log]
+    log = _log(target, trainer, thresholds or load_profile("default"), folder)
+    found = _stored(target, thresholds, folder) if log is None else [log]
     if as_json:
-        click.echo(json.dumps({"profile": profile.identity, "runs": [_plain(*f) for f in found]}, indent=1))
+        used = ", ".join(sorted({about["profile"] for about, _ in found}))
+        click.echo(json.dumps({"profile": used, "runs": [_plain(*f) for f in found]}, indent=1))
     elif len(found) == 1:
         _show(*found[0], show_all=show_all)
     else:
@@ -76,9 +86,16 @@ def command(
         from paribus.cli.remedy_study import write_study
 
         write_study(target, found[0][1] if log is None and len(found) == 1 else None, as_study, folder)
-    bad = {"critical": ("critical",), "warn": ("critical", "warn"), None: ()}[fail_on]
+    if fail_on is not None:
+        sys.exit(_status(found, ("critical", "warn") if fail_on == "warn" else ("critical",)))
+
+
+def _status(found: Sequence[tuple[dict[str, Any], Diagnosis]], bad: tuple[str, ...]) -> int:
+    """Return the exit status; a run that waits for its first attempt has nothing to judge."""
     if any(diagnosis.lamp in bad for _, diagnosis in found):
-        sys.exit(FAILED)
+        return FAILED
+    begun = [(about, diagnosis) for about, diagnosis in found if about.get("attempts") != 0]
+    return UNJUDGED if any(about.get("trouble") or d.lamp == "unknown" for about, d in begun) else 0
 
 
 def _check_trainer(trainer: str | None) -> None:
@@ -117,12 +134,13 @@ def _log(
             f"{target}: neither a run folder, nor a folder or file of TensorBoard's, nor one that ends in "
             f"{', '.join(_LOGS)}, nor a study file: see `paribus health --help`"
         )
-    about = {"run": target, "trainer": log.mapped.trainer, "steps": len(log.lines), "proxies": log.mapped.proxies}
-    return about, judge_log(profile, log)
+    mapped = log.mapped
+    about = {"run": target, "trainer": mapped.trainer, "steps": len(log.lines), "proxies": mapped.proxies}
+    return {**about, "unread": mapped.unread, "profile": profile.identity}, judge_log(profile, log)
 
 
-def _stored(target: str, profile: Profile, folder: Path | None) -> list[tuple[dict[str, Any], Diagnosis]]:
-    """Return the diagnosis of a run folder, of a run in the store, or of all runs of a study."""
+def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[tuple[dict[str, Any], Diagnosis]]:
+    """Return the diagnosis of a run folder, of a run in the store, or of all runs of a study; by its own profile."""
     path = Path(target)
     if (path / "job.json").is_file():
         return [_of_folder(path, profile)]
@@ -155,22 +173,25 @@ def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
     return next(iter(found.values()))
 
 
-def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile) -> tuple[dict[str, Any], Diagnosis]:
+def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
+    from paribus.health.profile import load_profile
     from paribus.health.records import judge_run, read_run
     from paribus.track.folder import SHORT
 
+    profile = profile or load_profile(plan.profile)
     records = read_run(reader.home, run.fingerprint, run.token)
     recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
     diagnosis = judge_run(profile, records, recipe=recipe, primary=primary)
     about = {"run": run.fingerprint[:SHORT], "arm": run.label, "seed": run.seed, "state": str(run.state)}
-    steps = records.lines[-1].step if records.lines else 0
-    return {**about, "steps": steps, "trouble": records.trouble}, diagnosis
+    about |= {"attempts": run.token, "steps": _last(records), "profile": profile.identity}
+    return {**about, "trouble": records.trouble}, diagnosis
 
 
-def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]:
+def _of_folder(path: Path, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
     from pydantic import ValidationError
 
     from paribus.errors import RunFolderError
+    from paribus.health.profile import load_profile
     from paribus.health.records import judge_run, read_attempts
     from paribus.study.job import Job
     from paribus.track.folder import RunFolder
@@ -183,9 +204,14 @@ def _of_folder(path: Path, profile: Profile) -> tuple[dict[str, Any], Diagnosis]
     records = read_attempts([folder])
     if records.trouble:
         raise RunFolderError(records.trouble)
+    profile = profile or load_profile(job.profile)
     diagnosis = judge_run(profile, records, recipe=job.recipe, primary=job.evaluate.primary_metric)
-    steps = records.lines[-1].step if records.lines else 0
-    return {"run": str(path), "arm": job.arm, "seed": job.seed, "steps": steps}, diagnosis
+    about = {"run": str(path), "arm": job.arm, "seed": job.seed, "steps": _last(records), "profile": profile.identity}
+    return about, diagnosis
+
+
+def _last(records: Records) -> int:
+    return records.lines[-1].step if records.lines else 0
 
 
 def _plain(about: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
@@ -202,12 +228,15 @@ def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> Non
     trainer = f", names of {about['trainer']}" if "trainer" in about else ""
     click.echo(f"{name}: {about['steps']} steps{trainer}")
     if about.get("trouble"):
-        click.echo(f"its records cannot be read: {about['trouble']}")
+        click.echo(f"not all of its records can be read: {about['trouble']}")
     click.echo(diagnosis.sentence)
     for finding in diagnosis.raised:
         _show_finding(finding)
     if about.get("proxies"):
         click.echo(f"\nOnly near what their names say in this log: {', '.join(about['proxies'])}")
+    if unread := about.get("unread"):
+        more = f" and {len(unread) - _NAMES} more (--json)" if len(unread) > _NAMES else ""
+        click.echo(f"\nNot read: {', '.join(unread[:_NAMES])}{more}")
     if show_all:
         from paribus.cli.console import console, table
 
@@ -241,11 +270,17 @@ def _show_table(found: Sequence[tuple[dict[str, Any], Diagnosis]]) -> None:
 
     shown = table("arm", "seed", "state", "step", "health", "since", "findings")
     for about, diagnosis in found:
-        names = ", ".join(f.detector if f.state == "warn" else f.detector.upper() for f in diagnosis.raised)
+        names = ", ".join(
+            [f.detector if f.state == "warn" else f.detector.upper() for f in diagnosis.raised]
+            + ["records cannot be read"] * bool(about["trouble"])
+        )
         since = str(diagnosis.first.step_onset) if diagnosis.first else ""
         state = about["state"].lower().replace("_", " ")
         shown.add_row(about["arm"], str(about["seed"]), state, str(about["steps"]), diagnosis.lamp, since, names)
     console().print(shown)
+    for about, _ in found:
+        if about["trouble"]:
+            click.echo(f"{about['arm']}, seed {about['seed']}: not all of its records can be read: {about['trouble']}")
     lamps = [d.lamp for _, d in found]
     counts = ", ".join(f"{lamps.count(lamp)} {lamp}" for lamp in ("critical", "warn", "ok", "unknown") if lamp in lamps)
     click.echo(f"{len(found)} runs: {counts}. Critical findings are in capitals; `paribus health RUN` tells more.")

@@ -47,11 +47,17 @@ def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> N
         click.echo(f"Look at it: paribus plan {path}")
 
 
-def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...]) -> None:
+def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...], option: str = "--out") -> None:
     """Write a study file with the reasons above it.
 
+    Args:
+        path: the file.
+        study: its content.
+        reasons: one a line.
+        option: the one that names another file.
+
     Raises:
-        ParibusError: there is a file already.
+        ParibusError: there is a file already, or none can be written there.
     """
     import yaml
 
@@ -61,10 +67,13 @@ def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...]) -> Non
         with path.open("x", encoding="utf-8") as file:
             file.write("\n".join([*lines, text]))
     except FileExistsError as error:
-        raise ParibusError(f"{path} exists and is not overwritten: name another file with --out") from error
+        raise ParibusError(f"{path} exists and is not overwritten: name another file with {option}") from error
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror or error}; name another file with {option}"
+        raise ParibusError(message) from error
 
 
-def cost_of(study: Study, home: Path) -> str:
+def cost_of(study: Study, home: Path, seeds: str = "fresh seeds") -> str:
     """Return runs and hours of a study, as far as they are known."""
     from paribus.cli.design_table import hours_text
     from paribus.store.history import past_runs
@@ -76,6 +85,6 @@ def cost_of(study: Study, home: Path) -> str:
     plan: Plan = make_plan(study, load_runner(study.runner))
     recorded = recorded_runs(home, [run.fingerprint for run in plan.runs])
     left = [run for run in plan.runs if run.fingerprint not in recorded]
-    runs = f"{len(plan.arms)} arms x {len(plan.seeds)} fresh seeds, {len(left)} runs"
+    runs = f"{len(plan.arms)} arms x {len(plan.seeds)} {seeds}, {len(left)} runs"
     cost = total(run_costs(plan, study.budget.prior, past_runs(home)), left)
     return f"{runs}, {hours_text(cost)} {cost.unit} by {' and '.join(cost.sources)}" if cost else runs

@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from paribus.health.diagnose import Diagnosis
     from paribus.health.remedy_study import Subject
+    from paribus.store.reader import Reader
 
 _DRAWN = 1_000_000
 """Seeds from here on were drawn or belong to searches: no study file can name them."""
@@ -26,7 +27,7 @@ def write_study(target: str, diagnosis: Diagnosis | None, out: str, folder: Path
 
     Raises:
         BadParameter: the target is not one run of ours.
-        ParibusError: there is a file already.
+        ParibusError: there is a file already, or none can be written there.
     """
     from paribus.cli.next import cost_of, write
     from paribus.health.remedy_study import remedy_study
@@ -37,7 +38,8 @@ def write_study(target: str, diagnosis: Diagnosis | None, out: str, folder: Path
         raise click.BadParameter(
             "needs one run of ours, whose recipe is known: RUN or its folder", param_hint="--as-study"
         )
-    found = remedy_study(_subject(target, folder), diagnosis)
+    subject, seeds = _subject(target, folder)
+    found = remedy_study(subject, diagnosis)
     click.echo("")
     if not found.content:
         said = (
@@ -46,14 +48,19 @@ def write_study(target: str, diagnosis: Diagnosis | None, out: str, folder: Path
         click.echo(f"No study is written: {said}.")
         return
     path = Path(out or f"{found.content['study']}.yaml")
-    write(path, found.content, found.reasons)
-    click.echo(f"{path}: {len(found.content['tricks'])} remedies, {cost_of(load_study(path), folder or home())}")
+    write(path, found.content, found.reasons, "--as-study FILE")
+    cost = cost_of(load_study(path), folder or home(), seeds)
+    click.echo(f"{path}: {len(found.content['tricks'])} remedies, {cost}")
     click.echo(f"Look at it: paribus plan {path}")
 
 
-def _subject(target: str, folder: Path | None) -> Subject:
-    """Return the run of a folder or of the store, with the first seed that no study here has used."""
+def _subject(target: str, folder: Path | None) -> tuple[Subject, str]:
+    """Return the run of a folder or of the store, the first seed that no study here has used, and a word for these.
+
+    A run folder needs no store; without one nobody knows which seeds were used beside its own.
+    """
     from paribus.cli.health import find_run
+    from paribus.errors import StoreError
     from paribus.health.remedy_study import Subject
     from paribus.store.reader import Reader
     from paribus.study.home import home
@@ -63,24 +70,37 @@ def _subject(target: str, folder: Path | None) -> Subject:
     place = Path(target) / "job.json"
     if place.is_file():
         job = Job.model_validate_json(place.read_bytes())
-        return Subject(
+        try:
+            with Reader.look(folder or home()) as reader:
+                seed, seeds = _unused(reader, job.seed), "fresh seeds"
+        except StoreError:
+            seed, seeds = (job.seed + 1) % _DRAWN, "seeds"
+        subject = Subject(
             study=job.study,
             name=f"{job.arm}, seed {job.seed}",
             runner=job.runner,
             recipe=job.recipe,
             evaluate=job.evaluate,
             resources=Resources(),
-            seed=(job.seed + 1) % _DRAWN,
+            seed=seed,
         )
+        return subject, seeds
     with Reader.look(folder or home()) as reader:
         plan, run = find_run(reader, target)
-        used = [r.seed for s in reader.studies() for r in (*s.plan.all_runs, *s.plan.later) if r.seed < _DRAWN]
-    return Subject(
+        seed = _unused(reader, run.seed)
+    subject = Subject(
         study=plan.study,
         name=f"{run.label}, seed {run.seed}",
         runner=plan.runner,
         recipe=plan.arm(run.arm).recipe,
         evaluate=plan.evaluate,
         resources=plan.resources,
-        seed=max(used, default=-1) + 1,
+        seed=seed,
     )
+    return subject, "fresh seeds"
+
+
+def _unused(reader: Reader, own: int) -> int:
+    """Return the first seed after those that studies have used, and after the run's own."""
+    used = [r.seed for s in reader.studies() for r in (*s.plan.all_runs, *s.plan.later)]
+    return max((seed for seed in (*used, own) if seed < _DRAWN), default=-1) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paribus.health.detector import FINE, Detector, Rule, Verdict, above
+from paribus.health.signals import CLIPPED
 from paribus.health.view import View
 from paribus.recipe.analysis.facts import on_policy
 from paribus.recipe.recipe import Recipe
@@ -15,12 +16,14 @@ SEQUENCE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
 
 def _saturation(metric: str, side: str) -> Rule:
     def rule(v: View) -> Verdict | None:
-        now = v.middle(metric)
+        now, where = v.middle(metric), side
+        if now is None and metric == HIGH:
+            now, where = v.middle(CLIPPED), "above or below, the log does not tell which"
         if now is None:
             return None
         whole = v.recipe is not None and v.recipe.ratio.kind in SEQUENCE
         warn, critical = (v.p["sequence_warn"], 1.0) if whole else (v.p["warn"], v.p["critical"])
-        says = f"{now:.1%} of the trained tokens are clipped {side}"
+        says = f"{now:.1%} of the trained tokens are clipped {where}"
         bound = getattr(v.recipe.clip, _BOUNDS[metric], None) if v.recipe is not None and not whole else None
         if bound is not None and bound < v.p["tight"]:
             warn = v.p["tight_warn"]
@@ -36,12 +39,15 @@ def _saturation(metric: str, side: str) -> Rule:
 
 
 def _zero(v: View) -> Verdict | None:
+    """Judge where the ratio can be other than 1, which a log without its recipe shows by a clip alone (TRL #3120)."""
+    v.memory["clipped"] = v.memory.get("clipped", False) or v.line.values[LOW] > 0 or v.line.values[HIGH] > 0
     low, high = v.tail(LOW, v.W), v.tail(HIGH, v.W)
-    if low is None or high is None:
+    if low is None or high is None or (v.recipe is None and not v.memory["clipped"]):
         return None
     if max(low) > 0 or max(high) > 0:
         return FINE
-    says = f"no token was clipped in {v.W} points, though a batch is trained on more than once"
+    known = "some were before" if v.recipe is None else "a batch is trained on more than once"
+    says = f"no token was clipped in {v.W} points, though {known}"
     return Verdict(state="warn", says=says, numbers={"clipped": 0.0}, onset=v.step_ago(LOW, v.W - 1))
 
 
@@ -60,7 +66,7 @@ DETECTORS = (
     Detector(
         name="clip_saturation_high",
         looks_for="so many tokens are clipped above that good ones are no longer reinforced",
-        needs=(HIGH,),
+        any_of=(HIGH, CLIPPED),
         uses=(LOW, _ENTROPY),
         rule=_saturation(HIGH, "above"),
         why_not=_ratio_is_one,

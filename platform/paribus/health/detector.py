@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from paribus.health.finding import Finding, Lamp
@@ -225,17 +226,18 @@ def lamp(detector: Detector, setting: Setting, state: State) -> Lamp:
 
 def verdict(detector: Detector, setting: Setting, state: State) -> Finding:
     """Return the finding on the run so far: the worst that was raised, also if it was cleared since."""
+    quiet = partial(Finding, detector=detector.name, profile=setting.profile.identity)
     if reason := why_not(detector, setting):
-        return Finding(detector=detector.name, state="not_applicable", evidence=reason)
+        return quiet(state="not_applicable", evidence=reason)
     if state["worst"] is not None:
         return _finding(detector, setting, state["worst"])
     if state["lamp"] == "unknown":
         missing = [m for m in detector.needs if not state["series"].get(m)]
         if not state["seen"]:
             absent = ", ".join(missing) or f"one of {', '.join(detector.any_of)}"
-            return Finding(detector=detector.name, state="unknown", evidence=f"not recorded: {absent}")
-        return Finding(detector=detector.name, state="unknown", evidence="too few points to judge")
-    return Finding(detector=detector.name, state="ok", profile=setting.profile.identity)
+            return quiet(state="unknown", evidence=f"not recorded: {absent}")
+        return quiet(state="unknown", evidence="too little is recorded to judge")
+    return quiet(state="ok")
 
 
 def why_not(detector: Detector, setting: Setting) -> str:
@@ -248,6 +250,6 @@ def _finding(detector: Detector, setting: Setting, raised: Mapping[str, Any]) ->
         detector=detector.name,
         **raised,
         remedies=remedies_of(detector.name, setting.recipe),
-        experimental=setting.profile.experimental(detector.name),
+        experimental=setting.profile.experimental(detector.name, raised["numbers"].get("limit")),
         profile=setting.profile.identity,
     )

@@ -9,6 +9,8 @@ from paribus.health.battery import BATTERY
 from paribus.health.finding import RAISED, Finding, Lamp, worst
 
 _ORDER = {d.name: i for i, d in enumerate(BATTERY)}
+_ALWAYS = frozenset(d.name for d in BATTERY if not d.metrics)
+"""Detectors that find nothing to complain of in any record, however little it holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class Diagnosis:
     """What is wrong with a run.
 
     Attributes:
-        lamp: the worst finding; green if some detector could judge and none raised.
+        lamp: the worst finding; green if none raised and a detector could judge that needs some metric.
         sentence: the verdict.
         raised: findings that warn or are critical, by onset: the suspected cause first.
         findings: those of all detectors.
@@ -68,16 +70,27 @@ class Diagnosis:
         return _leading(self.raised) if self.raised else None
 
 
-def diagnose(findings: Sequence[Finding]) -> Diagnosis:
-    """Return the diagnosis of a run from the findings of all detectors."""
+def diagnose(findings: Sequence[Finding], *, damaged: bool = False) -> Diagnosis:
+    """Return the diagnosis of a run.
+
+    Args:
+        findings: of all detectors.
+        damaged: whether there are records that could not be read; then nothing is green.
+    """
     raised = sorted((f for f in findings if f.state in RAISED), key=_when)
-    counts = {s: sum(f.state == s for f in findings) for s in ("ok", "unknown", "not_applicable")}
-    rest = f"{counts['ok']} detectors ok, {counts['unknown']} without data, {counts['not_applicable']} not applicable"
-    if not raised:
-        said = f"Healthy: {rest}." if counts["ok"] else f"Nothing is known: {rest}."
-        lamp: Lamp = "ok" if counts["ok"] else "unknown"
-        return Diagnosis(lamp=lamp, sentence=said, raised=(), findings=tuple(findings))
-    return Diagnosis(lamp=worst(findings), sentence=_sentence(raised), raised=tuple(raised), findings=tuple(findings))
+    if raised:
+        return Diagnosis(
+            lamp=worst(findings), sentence=_sentence(raised), raised=tuple(raised), findings=tuple(findings)
+        )
+    fine = [f.detector for f in findings if f.state == "ok"]
+    counts = {s: sum(f.state == s for f in findings) for s in ("unknown", "not_applicable")}
+    healthy = not (damaged or _ALWAYS.issuperset(fine))
+    said = "Healthy" if healthy else "Nothing is known"
+    if damaged:
+        said = "Not known, as not all of its records can be read"
+    said += f": {len(fine)} of {len(findings)} detectors judged, {counts['unknown']} without data, "
+    said += f"{counts['not_applicable']} not applicable."
+    return Diagnosis(lamp="ok" if healthy else "unknown", sentence=said, raised=(), findings=tuple(findings))
 
 
 def _when(finding: Finding) -> tuple[int, int]:

@@ -44,7 +44,7 @@ def _below_the_start(v: View, error: float) -> Verdict | None:
     limit = max(v.p["errors"] * math.sqrt(2) * error, v.p["fall"])
     if fall <= limit or reward - before < v.p["reward_rise"]:
         return FINE
-    says = f"the held-out score is {now:.3g}, {first[0]:.3g} before training, while the training reward rose from "
+    says = f"the held-out score is {now:.3g}, {_start(v, first[0])}, while the training reward rose from "
     says += f"{before:.3g} to {reward:.3g}"
     return Verdict(state="critical", says=says, numbers={"fall": fall, "limit": limit, "reward gain": reward - before})
 
@@ -57,8 +57,14 @@ def _regression(v: View) -> Verdict | None:
     limit = v.p["errors"] * math.sqrt(2) * error
     if fall <= max(limit, v.p["fall"]):
         return FINE
-    says = f"the held-out score is {now:.3g}, {first[0]:.3g} before training (standard error {error:.2g})"
+    says = f"the held-out score is {now:.3g}, {_start(v, first[0])} (standard error {error:.2g})"
     return Verdict(state="critical", says=says, numbers={"score": now, "before": first[0], "limit": limit})
+
+
+def _start(v: View, score: float) -> str:
+    """Return the first score, and when that was."""
+    step = v.since(SCORE)
+    return f"{score:.3g} {f'at step {step}' if step else 'before training'}"
 
 
 def _error(v: View) -> float | None:
@@ -82,7 +88,7 @@ DETECTORS = (
     ),
     Detector(
         name="eval_regression",
-        looks_for="the held-out score is below that of before training",
+        looks_for="the held-out score is below that of the first evaluation",
         needs=(SCORE,),
         uses=(SCORE_SE,),
         rule=_regression,

@@ -49,7 +49,7 @@ class Finding:
         evidence: the numbers, in one sentence; where nothing is known, why.
         numbers: values and the thresholds that they were held against.
         remedies: what to try, the best supported first.
-        experimental: its thresholds are proposals that no source gives.
+        experimental: what it was held against is a proposal that no source gives.
         profile: name, version and hash of the thresholds.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ LARGEST = 1 << 30
 """Bytes of the largest file that is read."""
 
 _STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_step", "trainer/global_step")
+_MARKS = (",", ";", "\t")
 _NESTED = ("data", "metrics", "values")
 
 Record = Mapping[str, Any]
@@ -100,7 +102,9 @@ def _number(value: object) -> float | None:
         return None
     try:
         return float(value)
-    except (ValueError, OverflowError):
+    except OverflowError:  # a whole number of more than 308 digits
+        return -math.inf if str(value).startswith("-") else math.inf
+    except ValueError:
         return None
 
 
@@ -108,7 +112,7 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST:
             raise LogFileError(f"{path}: the file is larger than {LARGEST >> 20} MB, which is the most that is read")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise LogFileError(f"{path}: not a text file: {error.reason} at byte {error.start}") from error
     except OSError as error:
@@ -151,8 +155,21 @@ def _loads(text: str, place: str) -> Any:
 
 
 def _of_csv(text: str, path: Path) -> list[tuple[str, Record]]:
+    """Return the rows; where a semicolon parts the columns, as spreadsheets write it, a comma may part the decimals."""
     try:
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        header, mark = _header(text)
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark) if row][1:]
     except csv.Error as error:
         raise LogFileError(f"{path}: not a CSV file: {error}") from error
-    return [(f"{path}:{i}", {k: v for k, v in r.items() if k is not None}) for i, r in enumerate(rows, 2)]
+    if mark == ";":
+        rows = [[cell.replace(",", ".") for cell in row] for row in rows]
+    return [(f"{path}:{i}", dict(zip(header, row, strict=False))) for i, row in enumerate(rows, 2)]
+
+
+def _header(text: str) -> tuple[list[str], str]:
+    """Return the names of the columns and what parts them: the first mark under which one of them is the step."""
+    found = []
+    for mark in _MARKS:
+        names = next((row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark) if row), [])
+        found.append(([name.strip() for name in names], mark))
+    return next((f for f in found if not set(_STEPS).isdisjoint(f[0])), found[0])

@@ -47,10 +47,12 @@ class Mapped:
     Attributes:
         trainer: whose names they are.
         keys: name in the log to canonical metric and its source.
+        unread: the other names in the log, sorted.
     """
 
     trainer: str
     keys: Mapping[str, tuple[str, Source]]
+    unread: tuple[str, ...]
 
     @property
     def proxies(self) -> tuple[str, ...]:
@@ -96,12 +98,17 @@ def map_keys(keys: Iterable[str], place: str, trainer: str | None = None) -> Map
 
 
 def _mapped(trainer: str, names: list[str]) -> Mapped:
-    if trainer == PARIBUS:
-        canonical = [n for n in names if find_metric(n) is not None or n in SIGNALS]
-        return Mapped(trainer=trainer, keys={n: (n, Source(keys=(n,))) for n in canonical})
     found: dict[str, tuple[str, Source]] = {}
-    for metric, source in sources()[trainer].items():
-        hits = [n for pattern in source.keys for n in names if fnmatchcase(n, pattern)]
+    if trainer == PARIBUS:
+        found = {n: (n, Source(keys=(n,))) for n in names if find_metric(n) is not None or n in SIGNALS}
+    known = {**{_as_in_trackers(n): n for n in names}, **{n: n for n in names}}  # a name as it stands goes first
+    for metric, source in sources().get(trainer, {}).items():
+        hits = [known[k] for pattern in source.keys for k in sorted(known) if fnmatchcase(k, pattern)]
         if hits:
             found[hits[0]] = (metric, source)
-    return Mapped(trainer=trainer, keys=found)
+    return Mapped(trainer=trainer, keys=found, unread=tuple(n for n in names if n not in found))
+
+
+def _as_in_trackers(name: str) -> str:
+    """Return a name before the writers of transformers changed it for W&B and TensorBoard: `train/` and `eval/`."""
+    return f"eval_{name[5:]}" if name.startswith("eval/") else name.removeprefix("train/")

@@ -37,10 +37,13 @@ def _pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
 def noise(values: Sequence[float]) -> float:
     """Return the standard deviation of the noise: 1.4826 MAD of the differences over sqrt 2; a trend adds nothing.
 
+    It is not finite where differences are larger than a float can be.
+
     Source: Rousseeuw and Croux 1993 (the constant); von Neumann et al. 1941 (differences).
     """
-    steps = np.diff(np.asarray(values, dtype=float))
-    return float(1.4826 * np.median(np.abs(steps - np.median(steps))) / math.sqrt(2))
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = np.diff(np.asarray(values, dtype=float))
+        return float(1.4826 * np.median(np.abs(steps - np.median(steps))) / math.sqrt(2))
 
 
 def trend(values: Sequence[float], block: int) -> Trend:
@@ -53,11 +56,12 @@ def trend(values: Sequence[float], block: int) -> Trend:
         block: points a block.
     """
     count = len(values) // block
-    means = np.asarray(values[len(values) - count * block :], dtype=float).reshape(count, block).mean(1)
     first, second = _pairs(count)
-    rises = means[second] - means[first]
-    score = float(np.sign(rises).sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.asarray(values[len(values) - count * block :], dtype=float).reshape(count, block).mean(1)
+        rises = means[second] - means[first]
+        score = float(np.sign(rises).sum())
+        slope = float(np.median(rises / (second - first))) / block if count > 1 else 0.0
     spread = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     z = max(abs(score) - 1, 0) / spread if spread else 0.0
-    slope = float(np.median(rises / (second - first))) / block if count > 1 else 0.0
     return Trend(slope, math.erfc(z / math.sqrt(2)))

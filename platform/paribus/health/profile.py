@@ -62,9 +62,16 @@ class Profile:
         """Return the thresholds of a detector as numbers."""
         return _values(self, detector)
 
-    def experimental(self, detector: str) -> bool:
-        """Tell whether a detector rests on a number that no source gives."""
-        return any(t.experimental for t in self.thresholds.get(detector, {}).values())
+    def experimental(self, detector: str, limit: float | None = None) -> bool:
+        """Tell whether a finding rests on a number that no source gives.
+
+        Args:
+            detector: whose it is.
+            limit: what it was held against; unless that is one of the thresholds, all of them count.
+        """
+        known = self.thresholds.get(detector, {}).values()
+        held = [t.experimental for t in known if t.value == limit]
+        return all(held) if held else any(t.experimental for t in known)
 
     @property
     def identity(self) -> str:

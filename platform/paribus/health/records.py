@@ -47,7 +47,7 @@ def judge_run(profile: Profile, records: Records, *, recipe: Recipe, primary: st
     """
     known = with_signals(records.lines, primary=primary, evaluations=records.evaluations, samples=records.samples)
     setting = Setting(profile=profile, recipe=recipe, planned=recipe.schedule.steps)
-    return diagnose(judge(setting, known))
+    return diagnose(judge(setting, known), damaged=bool(records.trouble))
 
 
 def judge_log(profile: Profile, log: Log) -> Diagnosis:

@@ -20,6 +20,8 @@ def _noise(v: View) -> Verdict | None:
     if last is None or first is None or v.count(REWARD) < 2 * count:
         return None
     now, before = noise(last), noise(first)
+    if not (math.isfinite(now) and math.isfinite(before)):
+        return None
     numbers = {"noise": now, "at the beginning": before, "limit": max(v.p["factor"] * before, v.p["least"])}
     if now <= numbers["limit"]:
         return FINE

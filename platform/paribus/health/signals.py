@@ -18,6 +18,7 @@ DEGENERATE = "signal/degenerate_frac"
 DISTINCT = "signal/distinct_frac"
 ROLLOUT_ERRORS = "signal/rollout_error_frac"
 MISMATCH_K3 = "signal/mismatch_k3"
+CLIPPED = "signal/clipped_frac"
 EVALUATION_FAULTS = "signal/evaluation_faults"
 
 SIGNALS: Mapping[str, str] = {
@@ -30,6 +31,7 @@ SIGNALS: Mapping[str, str] = {
     DISTINCT: "share of distinct texts among samples of different prompts",
     ROLLOUT_ERRORS: "share of rollouts that were empty, aborted or ended in an error, as the trainer tells",
     MISMATCH_K3: "k3 between learner and sampler, nats a token, as the trainer tells",
+    CLIPPED: "share of trained tokens clipped above or below, where the trainer tells only both together",
     EVALUATION_FAULTS: "evaluations whose problems are not those of the first, or with more right answers than samples",
 }
 """Signal to definition."""

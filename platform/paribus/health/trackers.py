@@ -27,7 +27,7 @@ def read_tensorboard(path: Path, trainer: str | None = None) -> Log:
     steps: dict[int, dict[str, float]] = {}
     for key in events.Tags()["scalars"]:
         for point in events.Scalars(key):
-            steps.setdefault(int(point.step), {})[key.removeprefix("train/")] = float(point.value)
+            steps.setdefault(int(point.step), {})[key] = float(point.value)
     if not steps:
         raise LogFileError(f"{path}: no scalars in it")
     return canonical(steps, str(path), trainer)

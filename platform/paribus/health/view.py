@@ -12,7 +12,7 @@ from paribus.recipe.recipe import Recipe
 from paribus.track.folder import MetricLine
 
 Series = dict[str, Any]
-"""Steps and values of the newest finite points, the first values, and their number; plain JSON."""
+"""Steps and values of the newest finite points, the first values, the first step, and their number; plain JSON."""
 
 
 def window(points: int | None) -> int:
@@ -27,6 +27,7 @@ def take(series: Series, line: MetricLine, metric: str, keep: int, head: int) ->
         return
     value = float(f"{value:.7g}")
     series.setdefault("n", 0)
+    series.setdefault("since", line.step)
     for name in ("steps", "values", "first"):
         series.setdefault(name, [])
     series["n"] += 1
@@ -94,6 +95,11 @@ class View:
         values: list[float] = self._series.get(metric, {}).get("first", [])
         count = count or self.w
         return values[:count] if len(values) >= count else None
+
+    def since(self, metric: str) -> int:
+        """Return the step of the first point, of which there must be one."""
+        step: int = self._series[metric]["since"]
+        return step
 
     def began(self, metric: str) -> float | None:
         """Return the median of the first w values."""

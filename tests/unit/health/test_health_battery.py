@@ -241,6 +241,41 @@ def lamp_of(name, curves, recipe=None):
     return state["worst"]["state"] if state["worst"] else state["lamp"]
 
 
+def test_a_log_in_which_nothing_was_ever_clipped_tells_nothing():
+    """With one update a batch the ratio is 1, so without a recipe it is grey; with one of several updates a warning."""
+    never = {"clip__low_frac": 0.0, "clip__high_frac": 0.0}
+    assert lamp_of("clip_zero", never) == "unknown"
+    assert lamp_of("clip_zero", never, grpo(**{"schedule.minibatches": 2})) == "warn"
+
+
+def test_numbers_at_the_end_of_the_floats_are_no_noise():
+    """Differences that overflow give neither a warning of numpy nor a finding of "nan"; other rules may judge them."""
+    curves = {R: lambda s: 1.7e308 if s % 2 else -1.7e308, E: lambda s: 1.7e308 if s % 3 else 0.5}
+    said = judge(setting(), run(**curves))
+    [found] = [f for f in said if f.detector == "reward_noise"]
+    assert found.state == "unknown"
+    assert not [f.evidence for f in said if "nan" in f.evidence]
+
+
+def test_a_share_of_both_sides_is_not_told_as_one_of_above():
+    """A trainer like verl logs how many tokens are clipped, not on which side: the finding says so."""
+    both = run(signal__clipped_frac=at(0.01, 0.2))
+    found = {f.detector: f for f in judge(setting(), both)}
+    assert "clipped above or below, the log does not tell which" in found["clip_saturation_high"].evidence
+    assert (found["clip_saturation_high"].state, found["clip_saturation_low"].state) == ("warn", "unknown")
+
+
+def test_before_training_is_said_of_step_0_alone():
+    """A log whose first evaluation came later has none of before training."""
+    fall = PLANTED["eval_regression"][0]
+    lines = run(**fall)
+    first = next(line.step for line in lines if S.replace("__", "/") in line.values)
+    for lost, says in ((first, "before training"), (0, f"at step {first}")):
+        moved = [MetricLine(step=line.step - lost, time_ms=0, values=line.values) for line in lines]
+        [found] = [f for f in judge(setting(), moved) if f.detector == "eval_regression"]
+        assert f" {says} (standard error" in found.evidence
+
+
 def test_many_groups_that_differ_a_little_are_not_mixed():
     """With enough groups, prompts of nearly one difficulty still differ from chance, and no alarm is raised."""
     nearly = {C: 0.5, C_RIGHT: 0.007, C_WRONG: 0.007}

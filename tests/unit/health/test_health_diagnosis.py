@@ -50,17 +50,21 @@ def test_at_the_same_step_causes_come_before_effects():
 
 
 def test_nothing_known_is_not_healthy():
-    """Green needs a detector that could judge."""
+    """Green needs a detector that could judge, and one that looks for more than numbers that cannot be."""
     grey = [Finding(detector=d.name, state="unknown") for d in BATTERY]
-    assert diagnose(grey).sentence.startswith("Nothing is known")
-    assert diagnose([*grey[1:], Finding(detector="nan", state="ok")]).sentence.startswith("Healthy")
+    assert diagnose(grey).sentence.startswith("Nothing is known: 0 of 29")
+    always = [Finding(detector=name, state="ok") for name in ("nan", "data_bug")]
+    least = diagnose([*always, *grey[2:]])
+    assert (least.lamp, least.sentence.split(",")[0]) == ("unknown", "Nothing is known: 2 of 29 detectors judged")
+    some = diagnose([*always, *grey[2:-1], Finding(detector="eval_regression", state="ok")])
+    assert (some.lamp, some.sentence.split(",")[0]) == ("ok", "Healthy: 3 of 29 detectors judged")
 
 
 def test_every_detector_has_thresholds_with_a_source_and_remedies_with_evidence():
-    """Nothing is unsourced, and profiles change only what exists."""
+    """Nothing is unsourced, what is ours is experimental, and profiles change only what exists."""
     for name in profile_names():
         for thresholds in load_profile(name).thresholds.values():
-            assert all(t.source for t in thresholds.values())
+            assert all(t.source and (t.experimental or "ours" not in t.source) for t in thresholds.values())
     assert set(catalogue()) == {d.name for d in BATTERY}
     assert all(r.evidence in "ABC" and r.source and r.text for rs in catalogue().values() for r in rs)
 
@@ -106,6 +110,16 @@ def test_a_profile_of_ones_own_extends_another(tmp_path):
         load_profile(str(tmp_path / "bad.yaml"))
     with pytest.raises(StudyFileError, match="Did you mean `default`"):
         load_profile("defalt")
+
+
+def test_a_finding_is_experimental_by_what_it_was_held_against():
+    """A sourced threshold beside one of ours is no proposal; where the limit is no threshold, all of them count."""
+    default = load_profile("default")
+    warn, critical = (default.of("truncation")[name] for name in ("warn", "critical"))
+    assert not default.experimental("truncation", warn)
+    assert default.experimental("truncation", critical)
+    assert default.experimental("truncation")
+    assert not default.experimental("staleness", 3.5)
 
 
 def test_noise_is_blind_to_a_trend():

@@ -36,6 +36,7 @@ def test_trainer_state_of_trl(tmp_path):
     }  # fmt: skip
     assert log.lines[1].values["eval/heldout/avg_at_1"] == 0.7
     assert log.mapped.proxies == ("eval/heldout/avg_at_1",)
+    assert log.mapped.unread == ("epoch",)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,8 @@ def test_trainer_state_of_trl(tmp_path):
     [
         ({"step": 3, "data": {"actor/entropy": 0.3, "response_length/clip_ratio": 0.2}}, "verl",
          {"policy/entropy": 0.3, "response/truncated_frac": 0.2}),
+        ({"step": 3, "data": {"actor/pg_clipfrac": 0.1, "actor/pg_clipfrac_lower": 0.2}}, "verl",
+         {"signal/clipped_frac": 0.1}),
         ({"step": 3, "data": {"val-core/gsm8k/acc/mean@4": 0.6, "actor/entropy": 0.3}}, "verl",
          {"policy/entropy": 0.3, "eval/heldout/avg_at_1": 0.6}),
         ({"step": 3, "mismatch_kl/all/mean": 0.001, "reward/all/mean": 0.5}, "prime_rl",
@@ -64,6 +67,59 @@ def test_csv_with_holes(tmp_path):
     """Empty cells are not logged; text cells are no metrics."""
     log = read_log(write(tmp_path / "m.csv", "step,entropy,kl,note\n1,0.5,,x\n2,,0.1,y\n"))
     assert [line.values for line in log.lines] == [{"policy/entropy": 0.5}, {"kl/ref_k3": 0.1}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffstep,entropy,kl\n1,0.5,0.1\n",
+        "step, entropy, kl\n1, 0.5, 0.1\n",
+        "\ufeffstep;entropy;kl\r\n1;0,5;0,1\r\n",
+        'note\t"step"\tentropy\tkl\n"a, b; c"\t1\t0.5\t0.1\n',
+    ],
+)
+def test_csv_as_spreadsheets_write_it(tmp_path, text):
+    """A byte order mark, blanks in the header, semicolons or tabs between columns, commas in decimals."""
+    (tmp_path / "m.csv").write_bytes(text.encode())
+    assert [line.values for line in read_log(tmp_path / "m.csv").lines] == [{"policy/entropy": 0.5, "kl/ref_k3": 0.1}]
+
+
+def test_a_number_beyond_all_is_not_finite(tmp_path):
+    """Neither left out nor an error: `nan` tells it; also of a number as text."""
+    log = read_log(write(tmp_path / "m.jsonl", f'{{"step": 1, "reward": -1{"0" * 400}, "kl": "1e999"}}\n'))
+    assert log.lines[0].values == {"reward/mean": float("-inf"), "kl/ref_k3": float("inf")}
+
+
+def test_what_the_writers_of_transformers_rename_is_the_same_run(tmp_path):
+    """W&B and TensorBoard get `train/x` for `x` and `eval/x` for `eval_x`: all three logs hold the same metrics."""
+    rows = [
+        {"step": 1, "reward": 0.5, "completions/mean_length": 9.0},
+        {"step": 2, "reward": 1.0, "eval_reward": 0.75, "eval_rewards/accuracy_reward/mean": 0.25},
+    ]
+    wanted = read_log(write(tmp_path / "trainer_state.json", {"log_history": rows}))
+    assert wanted.lines[1].values == {"reward/mean": 1.0, "eval/heldout/avg_at_1": 0.25}
+    renamed = [
+        {k if k == "step" else "eval/" + k[5:] if k.startswith("eval_") else "train/" + k: v for k, v in row.items()}
+        for row in rows
+    ]
+    tracked = read_log(write(tmp_path / "wandb.jsonl", "".join(json.dumps(row) + "\n" for row in renamed)))
+    assert (tracked.lines, tracked.mapped.trainer) == (wanted.lines, "trl")
+    pytest.importorskip("tensorboard")
+    assert read_tensorboard(written_events(tmp_path / "tb", renamed)).lines == wanted.lines
+
+
+def written_events(folder, rows):
+    """Write an event file of TensorBoard and return its folder."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    for row in rows:
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in row.items() if k != "step"]
+        writer.add_event(Event(step=row["step"], wall_time=0.0, summary=Summary(value=values)))
+    writer.close()
+    return folder
 
 
 def test_every_name_in_the_table_is_canonical_and_each_source_is_used_once():
