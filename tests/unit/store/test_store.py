@@ -50,6 +50,16 @@ def test_the_study_of_a_name_is_the_one_submitted_last(store, clock):
     assert store.study("small").id == before.id
 
 
+def test_a_clock_that_goes_back_brings_no_old_plan_back(store, clock):
+    """An edited file takes the place of the one before, and one of earlier takes it back, whatever the clock says."""
+    before = store.add_study(small_plan(seeds=1))
+    clock.now -= 3600
+    edited = store.add_study(small_plan(seeds=2))
+    assert (edited.plan, store.study("small").id) == (small_plan(seeds=2), edited.id)
+    assert store.add_study(small_plan(seeds=1)).id == before.id
+    assert [e.id for e in store.entries()] == [edited.id, before.id]
+
+
 def test_studies_share_runs(store):
     """A run that two studies ask for is trained once, and both see its result."""
     one, two = store.add_study(small_plan("one")), store.add_study(small_plan("two"))
