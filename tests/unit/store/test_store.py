@@ -127,6 +127,25 @@ def test_failures_of_the_infrastructure_wait_longer_each_time(store, clock):
     assert [backoff_s(n) for n in (1, 2, 3, 20)] == [0.0, 30.0, 60.0, 1800.0]
 
 
+def test_what_may_begin_at_once_waits_for_no_clock(store, clock):
+    """A scheduler whose clock is behind that of whoever submits, retries or lets go claims the run all the same."""
+    clock.now += 9999
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    clock.now -= 3600
+    claim = started(store, study)
+    clock.now += 3600
+    store.release(claim.run_id, claim.token, "interrupted")
+    clock.now -= 3600
+    claim = started(store, study)
+    store.fail(claim.run_id, claim.token, "program", "why", "s")
+    claim = started(store, study)
+    store.fail(claim.run_id, claim.token, "program", "why", "s")
+    clock.now += 3600
+    assert store.retry("small", author="ada", reason="mended").queued == 1
+    clock.now -= 3600
+    assert take(store, study) is not None
+
+
 def test_an_expired_lease_is_taken_back(store, clock):
     """Without heartbeats the run is queued again; with them it is not; the old token is stale from then on."""
     study = store.add_study(small_plan(arms=1, seeds=1))
