@@ -37,6 +37,7 @@ TRIES = 5
 _AGAIN_S = 0.02
 _SECRET = ("password", "passfile", "sslpassword", "options")
 _WRITES = "paribus_writes"
+_TROUBLES = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.DatabaseError, sa.exc.InternalError)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -184,7 +185,7 @@ class Database:
                     _begin_sqlite(connection, options.get(_WRITES))
                 yield connection
         except sa.exc.DBAPIError as error:
-            if type(error) not in (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.DatabaseError):
+            if type(error) not in _TROUBLES:
                 raise  # a fault of ours
             raise (StoreError if self.embedded else Unreachable)(self._trouble(error)) from error
 

@@ -136,6 +136,19 @@ def test_what_a_server_broke_off_is_tried_again():
         killer.close()
 
 
+@pytest.mark.parametrize("setting", ["LOCAL idle_in_transaction_session_timeout = 50", "TRANSACTION READ ONLY"])
+def test_a_server_that_ended_a_session_or_takes_nothing_now_may_do_so_later(setting):
+    """A process that was stopped within a transaction, and a server that became a standby, end no scheduler."""
+    with postgresql() as url:
+        store = Store(Database(url), None)
+        with pytest.raises(Unreachable), store.database.write() as connection:
+            connection.execute(sa.text(f"SET {setting}"))
+            time.sleep(0.3)
+            connection.execute(sa.text("UPDATE run SET reason = 'touched'"))
+        assert store.add_study(small_plan()).name == "small"
+        store.close()
+
+
 def test_trouble_that_stays_is_told_after_some_tries(monkeypatch):
     """The last error is the one that is raised."""
     monkeypatch.setattr(databases.time, "sleep", lambda _: None)
