@@ -99,9 +99,11 @@ class Attempts(Reader):
         """
         text = canonical_json(dict(payload)).encode(errors="replace").decode()  # halves of pairs are no text
         digest = payload_hash(text)
-        move = Move.STOP_EARLY if stopped_early else Move.SUCCEED
+        move, reason = Move.SUCCEED, ""
+        if stopped_early:
+            move, reason = Move.STOP_EARLY, str(payload.get("reason", ""))
         with self.database.write() as connection:
-            row = self._move(connection, move, run_id, token)
+            row = self._move(connection, move, run_id, token, reason)
             if row is not None:
                 record = {"run_id": run_id, "token": token, "payload": text, "payload_hash": digest}
                 connection.execute(statements.result(self.database.now()), record)

@@ -102,6 +102,16 @@ def test_a_result_is_recorded_once(store):
     assert (result.token, result.payload) == (2, {"score": 2})
 
 
+def test_a_run_that_was_stopped_early_says_why(store):
+    """The store has the reason of the result, for whoever shows runs and attempts; one that succeeded has none."""
+    study = store.add_study(small_plan(arms=2, seeds=1))
+    stopped, whole = started(store, study), started(store, study)
+    store.finish(stopped.run_id, stopped.token, {"reason": "huge_update at step 3"}, stopped_early=True)
+    store.finish(whole.run_id, whole.token, {"reason": "nothing"})
+    assert [r.reason for r in store.runs_of(study.id)] == ["huge_update at step 3", ""]
+    assert [a.reason for a in store.attempts_of(study.id)] == ["huge_update at step 3", ""]
+
+
 def test_a_program_that_fails_twice_is_quarantined(store):
     """One retry, then the run waits for a person, with the traceback's signature."""
     study = store.add_study(small_plan(arms=1, seeds=1))
