@@ -129,12 +129,21 @@ def test_failures_of_the_infrastructure_wait_longer_each_time(store, clock):
     for failure in range(1, INFRASTRUCTURE_TRIES + 1):
         claim = started(store, study)
         store.fail(claim.run_id, claim.token, "infrastructure", "killed")
-        wait = backoff_s(failure)
+        wait = backoff_s(failure, claim.run_id, claim.token)
         if wait and failure < INFRASTRUCTURE_TRIES:
             assert take(store, study) is None
         clock.now += wait
     assert states(store, study) == [RunState.FAILED]
-    assert [backoff_s(n) for n in (1, 2, 3, 20)] == [0.0, 30.0, 60.0, 1800.0]
+
+
+def test_runs_that_failed_together_come_back_apart():
+    """Each wait is within a fifth of the power of two, the same for the same attempt, and never above the most."""
+    third = [backoff_s(3, run, token) for run in range(1, 40) for token in (3, 4)]
+    assert third == [backoff_s(3, run, token) for run in range(1, 40) for token in (3, 4)]
+    assert len(set(third)) == len(third)
+    assert (min(third) >= 48, max(third) <= 72, min(third) < 50, max(third) > 70) == (True,) * 4
+    assert {backoff_s(1, run, 1) for run in range(9)} == {0.0}
+    assert max(backoff_s(20, run, 20) for run in range(9)) == 1800.0
 
 
 def test_what_may_begin_at_once_waits_for_no_clock(store, clock):
