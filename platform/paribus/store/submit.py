@@ -36,7 +36,7 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> int
     same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
     open_budgets(connection, plan)
     values = {"plan": PLAN.dump_json(plan).decode(), **_terms(connection, plan.study), **terms}
-    values["submitted_at"] = _after_all(connection, now, plan.study)
+    values["submitted_at"] = _after_all(connection, now, plan)
     known_as = connection.execute(sa.update(t.study).where(same).values(values).returning(t.study.c.id)).scalar()
     if known_as is not None:
         return int(known_as)
@@ -90,9 +90,10 @@ def _terms(connection: sa.Connection, name: str) -> dict[str, Any]:
     return {} if row is None else dict(row._mapping)
 
 
-def _after_all(connection: sa.Connection, now: Now, name: str) -> float:
-    """Return the time, but one after all plans of a name: the newest counts, also where the clock was set back."""
-    before = sa.select(sa.func.max(t.study.c.submitted_at)).where(t.study.c.name == name)
+def _after_all(connection: sa.Connection, now: Now, plan: Plan) -> float:
+    """Return the time, but one after the other plans of the name: the newest counts, also if the clock was set back."""
+    others = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint != plan.fingerprint)
+    before = sa.select(sa.func.max(t.study.c.submitted_at)).where(others)
     clock, newest = connection.execute(sa.select(now, before.scalar_subquery())).one()
     return float(clock if newest is None else max(clock, newest + _TICK_S))
 
