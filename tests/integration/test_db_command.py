@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import threading
 from contextlib import closing
 
 import pytest
@@ -92,6 +93,33 @@ def test_a_copy_is_whole_while_somebody_writes(tmp_path, monkeypatch):
     assert counts == [0, 4]
     with pytest.raises(StoreError, match="exists already"):
         db(tmp_path, "backup", "--to", str(copy))
+
+
+def test_a_copy_ends_though_a_scheduler_writes_all_the_time(tmp_path, monkeypatch):
+    """It is of one moment among the writes, and not of one after the last of them."""
+    monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
+    Store.open(tmp_path).close()
+    last, copied = 500, threading.Event()
+    with closing(sqlite3.connect(tmp_path / "paribus.db")) as ballast, ballast:
+        ballast.execute("CREATE TABLE beat (number INTEGER)")
+        ballast.execute("CREATE TABLE ballast (text BLOB)")
+        ballast.execute("INSERT INTO ballast VALUES (zeroblob(12000000))")
+
+    def beats():
+        with closing(sqlite3.connect(tmp_path / "paribus.db", isolation_level=None, timeout=30)) as scheduler:
+            scheduler.execute("PRAGMA synchronous = OFF")
+            for number in range(1, last + 1):
+                scheduler.execute("INSERT INTO beat VALUES (?)", (number,))
+                if copied.wait(0.003):
+                    return
+
+    writer = threading.Thread(target=beats)
+    writer.start()
+    copy = backup_file(tmp_path)
+    copied.set()
+    writer.join()
+    with closing(sqlite3.connect(copy)) as moment:
+        assert moment.execute("SELECT COUNT(*) FROM beat").fetchone()[0] < last
 
 
 def test_of_a_server_the_command_is_printed_without_the_password(tmp_path, monkeypatch):

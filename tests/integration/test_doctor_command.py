@@ -135,6 +135,22 @@ def test_a_cordoned_gpu_is_told_with_its_remedy(home):
     assert "nvidia-smi" in told.remedy
 
 
+def test_runs_that_wait_for_a_replaced_plan_are_told_with_what_ends_them(tmp_path):
+    """Runs that the newest plan, or another study, asks for are not among them, and what is told to do helps."""
+    with Store.open(tmp_path) as store:
+        store.add_study(small_plan(arms=2, seeds=2))
+        assert [*doctor.replaced(snapshot(store))] == []
+        store.add_study(small_plan(arms=2, seeds=1))
+        (told,) = doctor.replaced(snapshot(store))
+        assert (told.level, told.message[:24]) == ("warn", "2 runs of small are queu")
+        store.add_study(small_plan("other", arms=2, seeds=2))
+        assert [*doctor.replaced(snapshot(store))] == []
+        store.cancel("other")
+        assert "`paribus cancel small`" in told.remedy
+        store.cancel("small")
+        assert [*doctor.replaced(snapshot(store))] == []
+
+
 def test_mlflow_is_written_to_and_read_from(home):
     """The latency is measured on what the user has, and leaves nothing to see; a dead server is told."""
     pytest.importorskip("mlflow")

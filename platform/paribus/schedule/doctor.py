@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from paribus.store.audit import INVARIANTS, audit, promise
 from paribus.store.migrate import revision_of
 from paribus.store.reader import Reader
 from paribus.store.snapshot import Snapshot, snapshot
-from paribus.store.states import LIVE
+from paribus.store.states import LIVE, RunState
 from paribus.track.folder import RunFolder, read_json
 from paribus.track.mlflow import tracking_uri
 
@@ -86,6 +87,7 @@ def examine(home: Path, *, deep: bool = False) -> Iterator[Check]:
             yield from invariants(seen)
             yield orphans(home, seen)
             yield from cordoned(seen)
+            yield from replaced(seen)
         except StoreError as error:
             missing = not (home / "runs").exists()
             yield Check(name="database", level="unknown" if missing else "critical", message=str(error))
@@ -195,6 +197,21 @@ def cordoned(seen: Snapshot) -> Iterator[Check]:
         if device.cordoned:
             message = f"{device.name} of {device.host} gets no run: {device.cordoned}"
             yield Check(name="cordon", level="warn", message=message, remedy=REMEDY)
+
+
+def replaced(seen: Snapshot) -> Iterator[Check]:
+    """Check that no run waits for a plan that a later one of its name has replaced, which nobody trains."""
+    newest = {s.name: s.id for s in sorted(seen.studies, key=lambda s: (s.submitted_at, s.id))}
+    served = {k.run_id for k in seen.links if k.study_id in newest.values() and not k.withdrawn}
+    queued = {r.id for r in seen.runs if r.state is RunState.QUEUED} - served
+    names = {s.id: s.name for s in seen.studies}
+    waiting = {(names[k.study_id], k.run_id) for k in seen.links if k.run_id in queued and not k.withdrawn}
+    for name, count in sorted(Counter(name for name, _ in waiting).items()):
+        message = f"{count} runs of {name} are queued for a plan that a later one has replaced: nobody trains them"
+        remedy = (
+            f"To train them, submit the earlier file again. When {name} is complete, paribus cancel {name} ends them."
+        )
+        yield Check(name="replaced", level="warn", message=message, remedy=remedy)
 
 
 def mirror(home: Path, answer: Answer | None) -> Check:

@@ -7,6 +7,7 @@ changed where this is still the newest one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from hashlib import sha256
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,15 +36,30 @@ REQUEUE_TRIES = 3
 BACKOFF_MAX_S = 1800.0
 """Seconds of the longest wait before another attempt."""
 
-_BACKOFF_S = 30.0
+_BACKOFF_S, _JITTER = 30.0, 0.2
 _STUCK = "asked to be queued again without coming further"
 _RELEASES = (Move.RELEASE, Move.QUARANTINE, Move.CANCEL)
 _FAILURES = (Move.RETRY, Move.FAIL, Move.QUARANTINE, Move.CANCEL)
 
 
-def backoff_s(failures: int) -> float:
-    """Return the wait before the next attempt after so many failures of the infrastructure; the first is free."""
-    return 0.0 if failures <= 1 else min(_BACKOFF_S * 2.0 ** (failures - 2), BACKOFF_MAX_S)
+def backoff_s(failures: int, run_id: int, token: int) -> float:
+    """Return the wait before the next attempt after so many failures of the infrastructure; the first is free.
+
+    Runs that failed together, as with a host, do not come back together: each wait is up to a fifth shorter or longer
+    than the power of two. Run and attempt say by how much, so that the same history has the same waits.
+
+    Args:
+        failures: those of the run, with this one.
+        run_id: the run.
+        token: fence token of the attempt that failed.
+
+    Returns:
+        Seconds.
+    """
+    if failures <= 1:
+        return 0.0
+    digits = int(sha256(f"{run_id} {token}".encode()).hexdigest()[:8], 16)
+    return min((1 + _JITTER * (digits / 2**31 - 1)) * _BACKOFF_S * 2.0 ** (failures - 2), BACKOFF_MAX_S)
 
 
 class Attempts(Reader):
@@ -99,9 +115,11 @@ class Attempts(Reader):
         """
         text = canonical_json(dict(payload)).encode(errors="replace").decode()  # halves of pairs are no text
         digest = payload_hash(text)
-        move = Move.STOP_EARLY if stopped_early else Move.SUCCEED
+        move, reason = Move.SUCCEED, ""
+        if stopped_early:
+            move, reason = Move.STOP_EARLY, str(payload.get("reason", ""))
         with self.database.write() as connection:
-            row = self._move(connection, move, run_id, token)
+            row = self._move(connection, move, run_id, token, reason)
             if row is not None:
                 record = {"run_id": run_id, "token": token, "payload": text, "payload_hash": digest}
                 connection.execute(statements.result(self.database.now()), record)
@@ -170,7 +188,7 @@ class Attempts(Reader):
             count = connection.execute(counted.returning(column), holder(run_id, token)).scalar()
             row = None
             if count is not None:
-                move, wait_s = _after_failure(kind, count)
+                move, wait_s = _after_failure(kind, count, run_id, token)
                 row = self._end(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
             return self._state_after(connection, row, run_id, token, _FAILURES, (reason, signature))
 
@@ -203,7 +221,7 @@ class Attempts(Reader):
                 row = connection.execute(counted.returning(t.run.c.token, count)).one_or_none()
                 if row is None:
                     continue
-                reason, wait_s = "no heartbeat: the lease ran out", backoff_s(row[1])
+                reason, wait_s = "no heartbeat: the lease ran out", backoff_s(row[1], run_id, row.token)
                 for move in (Move.LAPSE, Move.ABANDON if row[1] >= INFRASTRUCTURE_TRIES else Move.EXPIRE):
                     if self._move(connection, move, run_id, row.token, reason, wait_s=wait_s) is not None:
                         break
@@ -294,7 +312,7 @@ def _lost(run_id: int, token: int) -> LostLease:
     return LostLease(f"attempt {token} no longer holds run {run_id}")
 
 
-def _after_failure(kind: FailureKind, count: int) -> tuple[Move, float]:
+def _after_failure(kind: FailureKind, count: int, run_id: int, token: int) -> tuple[Move, float]:
     if kind == "program":
         return (Move.QUARANTINE if count >= PROGRAM_TRIES else Move.RETRY), 0.0
-    return (Move.FAIL if count >= INFRASTRUCTURE_TRIES else Move.RETRY), backoff_s(count)
+    return (Move.FAIL if count >= INFRASTRUCTURE_TRIES else Move.RETRY), backoff_s(count, run_id, token)

@@ -14,8 +14,6 @@ import sqlalchemy as sa
 from paribus.errors import StoreError
 from paribus.store.database import FILE
 
-_PAGES = 1024
-
 
 def backup_file(home: Path, target: Path | None = None) -> Path:
     """Copy the SQLite file of a home folder with SQLite's online backup, check the copy, and return where it is.
@@ -36,7 +34,7 @@ def backup_file(home: Path, target: Path | None = None) -> Path:
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with closing(sqlite3.connect(home / FILE, timeout=30)) as source, closing(sqlite3.connect(partial)) as copy:
-            source.backup(copy, pages=_PAGES, sleep=0.01)
+            source.backup(copy)  # at once: a copy in steps begins anew with each write of another process
             verdict = copy.execute("PRAGMA integrity_check").fetchone()[0]
         if verdict != "ok":
             raise StoreError(f"the copy of {home / FILE} is damaged, and so the file may be: {verdict}")

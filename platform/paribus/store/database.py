@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -37,12 +37,17 @@ TRIES = 5
 _AGAIN_S = 0.02
 _SECRET = ("password", "passfile", "sslpassword", "options")
 _WRITES = "paribus_writes"
+_TROUBLES = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.DatabaseError, sa.exc.InternalError)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class Unreachable(StoreError):
     """The server did not answer, or broke a transaction off; the same may work later."""
+
+
+class Locked(Unreachable):
+    """Another program has kept the file locked for all of :data:`LOCK_S`."""
 
 
 class database_now(GenericFunction[float]):  # noqa: N801 - SQL functions are named in lower case
@@ -115,7 +120,8 @@ class Database:
                 process that dies loses nothing.
 
         Raises:
-            Unreachable: the server did not answer or broke off; whether it has committed is not known.
+            Unreachable: the server did not answer or broke off; whether it has committed is not known. Or the file
+                stayed locked, and nothing was committed.
             StoreError: the file cannot be used.
         """
         joined: sa.Connection | None = getattr(self._joined, "connection", None)
@@ -184,18 +190,19 @@ class Database:
                     _begin_sqlite(connection, options.get(_WRITES))
                 yield connection
         except sa.exc.DBAPIError as error:
-            if type(error) not in (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.DatabaseError):
+            if type(error) not in _TROUBLES:
                 raise  # a fault of ours
-            raise (StoreError if self.embedded else Unreachable)(self._trouble(error)) from error
+            raise self._trouble(error) from error
 
-    def _trouble(self, error: sa.exc.DBAPIError) -> str:
+    def _trouble(self, error: sa.exc.DBAPIError) -> StoreError:
         reason = (str(error.orig).splitlines() or [""])[0]
-        remedy = (
-            "Is the disk full, or the file damaged? `paribus doctor` looks."
-            if self.embedded
-            else f"Does the server run, and is {DATABASE_URL} right?"
-        )
-        return f"the database {self.name} cannot be used: {reason}. {remedy}"
+        kind: type[StoreError] = StoreError
+        remedy = "Is the disk full, or the file damaged? `paribus doctor` looks."
+        if not self.embedded:
+            kind, remedy = Unreachable, f"Does the server run, and is {DATABASE_URL} right?"
+        elif getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            kind, remedy = Locked, "Another program works with the file: try again when that has ended."
+        return kind(f"the database {self.name} cannot be used: {reason}. {remedy}")
 
 
 class _HasDatabase(Protocol):
@@ -208,6 +215,8 @@ _Store = TypeVar("_Store", bound=_HasDatabase)
 def again(method: Callable[Concatenate[_Store, _P], _T]) -> Callable[Concatenate[_Store, _P], _T]:
     """Repeat a method of one transaction that a server broke off: a deadlock, a restart, a lost connection.
 
+    A file that stays locked has been waited for, and is not tried again at once.
+
     If the transaction was committed all the same, the second try changes nothing: of an attempt its fence token sees to
     that, of a plan its fingerprint. Runs that a claim took whose answer was lost are put back by whoever claimed them.
     """
@@ -215,9 +224,12 @@ def again(method: Callable[Concatenate[_Store, _P], _T]) -> Callable[Concatenate
     @wraps(method)
     def trying(self: _Store, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         for number in range(TRIES - 1):
-            with suppress(Unreachable):
+            try:
                 return method(self, *args, **kwargs)
-            time.sleep(0.1 * 2.0**number)
+            except Locked:
+                raise
+            except Unreachable:
+                time.sleep(0.1 * 2.0**number)
         return method(self, *args, **kwargs)
 
     return trying

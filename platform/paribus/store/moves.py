@@ -144,6 +144,7 @@ def _change(step: Transition, now: Now, which: sa.ColumnElement[bool], fenced: b
 
 _kept_change = lru_cache(maxsize=512)(_change)
 _WHY, _SIGN = sa.bindparam("why", type_=sa.Text), sa.bindparam("sign", type_=sa.Text)
+_WAIT = sa.bindparam("wait", type_=sa.Float)
 
 
 def _recorded_links() -> sa.Update:
@@ -161,7 +162,8 @@ def _values(step: Transition, now: Now, told: bool) -> dict[str, Any]:
     if step.move is Move.CLAIM:
         values |= {"token": t.run.c.token + 1}
     if step.target is RunState.QUEUED:
-        values |= {"not_before": now + sa.bindparam("wait", type_=sa.Float)}
+        # what waits for nothing may be claimed by a process whose clock is behind this one's
+        values |= {"not_before": sa.case((_WAIT > 0, now + _WAIT), else_=0.0)}
     if step.target in RECORDED or told:
         values |= {"reason": _WHY, "signature": _SIGN}
     if step.move is Move.RERUN:

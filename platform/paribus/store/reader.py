@@ -220,14 +220,16 @@ class Reader:
     def results(self, fingerprints: Sequence[str]) -> Mapping[str, ResultRecord]:
         """Return the results of those runs that have one, by fingerprint."""
         query = sa.select(t.run.c.fingerprint, t.result).join(t.result, t.result.c.run_id == t.run.c.id)
+        found: dict[str, ResultRecord] = {}
         with self.database.read() as connection:
-            rows = connection.execute(query.where(t.run.c.fingerprint.in_(fingerprints))).all()
-        return {
-            r.fingerprint: ResultRecord(
-                fingerprint=r.fingerprint, token=r.token, payload=json.loads(r.payload), at=r.at
-            )
-            for r in rows
-        }
+            for start in range(0, len(fingerprints), _BATCH):
+                asked = query.where(t.run.c.fingerprint.in_(fingerprints[start : start + _BATCH]))
+                for r in connection.execute(asked):
+                    payload = json.loads(r.payload)
+                    found[r.fingerprint] = ResultRecord(
+                        fingerprint=r.fingerprint, token=r.token, payload=payload, at=r.at
+                    )
+        return found
 
     def attempts_of(self, study_id: int) -> tuple[AttemptRecord, ...]:
         """Return all attempts at the runs of a study, oldest first, whichever study made them."""

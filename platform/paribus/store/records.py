@@ -78,7 +78,7 @@ class RunRecord:
         label: label of this arm.
         token: newest fence token; 0 before the first attempt. It names the newest attempt's folder.
         lease_until: end of the lease while an attempt holds the run.
-        reason: why it last failed or was put back; empty for a run without trouble.
+        reason: why it last failed, was put back or was stopped early; empty for a run without trouble.
         signature: traceback signature of the last failure of the program.
     """
 

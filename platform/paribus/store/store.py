@@ -60,9 +60,9 @@ class Store(Attempts):
         with self.database.write() as connection:
             refuse_other_version(connection)
             self.database.alone(connection, "submit")
-            submit(connection, self.database.now(), plan, terms)
+            number = submit(connection, self.database.now(), plan, terms)
             self.database.count_rows(connection, t.run, t.study_run)
-        return self.study(plan.study)
+        return self.numbered(number)
 
     @again
     def cancel(self, study: str, arm: str | None = None) -> Cancellation:

@@ -18,9 +18,10 @@ from paribus.study.plan import Plan
 
 PLAN = TypeAdapter(Plan)
 _BATCH = 500
+_TICK_S = 1e-3
 
 
-def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> None:
+def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> int:
     """Insert a study, its new runs and its links; the same plan again gets a newer time, budget, resources and terms.
 
     Args:
@@ -28,16 +29,19 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> Non
         now: the time, in SQL.
         plan: the study.
         terms: its ``priority`` and ``weight``; absent: those of its name, else the defaults.
+
+    Returns:
+        The number of the study, which is now the newest of its name.
     """
     same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
     open_budgets(connection, plan)
     values = {"plan": PLAN.dump_json(plan).decode(), **_terms(connection, plan.study), **terms}
-    resubmitted = sa.update(t.study).where(same).values(submitted_at=now, **values)
-    if connection.execute(resubmitted.returning(t.study.c.id)).first() is not None:
-        return
+    values["submitted_at"] = _after_all(connection, now, plan)
+    known_as = connection.execute(sa.update(t.study).where(same).values(values).returning(t.study.c.id)).scalar()
+    if known_as is not None:
+        return int(known_as)
     row = {"name": plan.study, "fingerprint": plan.fingerprint, **values}
-    insert = sa.insert(t.study).values(**row, submitted_at=now).returning(t.study.c.id)
-    study_id = connection.execute(insert).scalar_one()
+    study_id = int(connection.execute(sa.insert(t.study).values(row).returning(t.study.c.id)).scalar_one())
     fingerprints = [p.fingerprint for p in plan.all_runs]
     known = _known(connection, fingerprints)
     fresh = [p for p in plan.all_runs if p.fingerprint not in known]
@@ -63,6 +67,7 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> Non
         mine = sa.update(t.study_run).where(t.study_run.c.study_id == study_id, has_result)
         connection.execute(mine.values(recorded=True))
     want_again(connection, now, study_id, f"asked for by the study {plan.study}")
+    return study_id
 
 
 _NEW = {
@@ -83,6 +88,14 @@ def _terms(connection: sa.Connection, name: str) -> dict[str, Any]:
     query = sa.select(t.study.c.priority, t.study.c.weight).where(t.study.c.name == name).order_by(*newest).limit(1)
     row = connection.execute(query).one_or_none()
     return {} if row is None else dict(row._mapping)
+
+
+def _after_all(connection: sa.Connection, now: Now, plan: Plan) -> float:
+    """Return the time, but one after the other plans of the name: the newest counts, also if the clock was set back."""
+    others = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint != plan.fingerprint)
+    before = sa.select(sa.func.max(t.study.c.submitted_at)).where(others)
+    clock, newest = connection.execute(sa.select(now, before.scalar_subquery())).one()
+    return float(clock if newest is None else max(clock, newest + _TICK_S))
 
 
 def _known(connection: sa.Connection, fingerprints: Sequence[str]) -> dict[str, int]:

@@ -50,6 +50,16 @@ def test_the_study_of_a_name_is_the_one_submitted_last(store, clock):
     assert store.study("small").id == before.id
 
 
+def test_a_clock_that_goes_back_brings_no_old_plan_back(store, clock):
+    """An edited file takes the place of the one before, and one of earlier takes it back, whatever the clock says."""
+    before = store.add_study(small_plan(seeds=1))
+    clock.now -= 3600
+    edited = store.add_study(small_plan(seeds=2))
+    assert (edited.plan, store.study("small").id) == (small_plan(seeds=2), edited.id)
+    assert store.add_study(small_plan(seeds=1)).id == before.id
+    assert [e.id for e in store.entries()] == [edited.id, before.id]
+
+
 def test_studies_share_runs(store):
     """A run that two studies ask for is trained once, and both see its result."""
     one, two = store.add_study(small_plan("one")), store.add_study(small_plan("two"))
@@ -92,6 +102,16 @@ def test_a_result_is_recorded_once(store):
     assert (result.token, result.payload) == (2, {"score": 2})
 
 
+def test_a_run_that_was_stopped_early_says_why(store):
+    """The store has the reason of the result, for whoever shows runs and attempts; one that succeeded has none."""
+    study = store.add_study(small_plan(arms=2, seeds=1))
+    stopped, whole = started(store, study), started(store, study)
+    store.finish(stopped.run_id, stopped.token, {"reason": "huge_update at step 3"}, stopped_early=True)
+    store.finish(whole.run_id, whole.token, {"reason": "nothing"})
+    assert [r.reason for r in store.runs_of(study.id)] == ["huge_update at step 3", ""]
+    assert [a.reason for a in store.attempts_of(study.id)] == ["huge_update at step 3", ""]
+
+
 def test_a_program_that_fails_twice_is_quarantined(store):
     """One retry, then the run waits for a person, with the traceback's signature."""
     study = store.add_study(small_plan(arms=1, seeds=1))
@@ -109,12 +129,40 @@ def test_failures_of_the_infrastructure_wait_longer_each_time(store, clock):
     for failure in range(1, INFRASTRUCTURE_TRIES + 1):
         claim = started(store, study)
         store.fail(claim.run_id, claim.token, "infrastructure", "killed")
-        wait = backoff_s(failure)
+        wait = backoff_s(failure, claim.run_id, claim.token)
         if wait and failure < INFRASTRUCTURE_TRIES:
             assert take(store, study) is None
         clock.now += wait
     assert states(store, study) == [RunState.FAILED]
-    assert [backoff_s(n) for n in (1, 2, 3, 20)] == [0.0, 30.0, 60.0, 1800.0]
+
+
+def test_runs_that_failed_together_come_back_apart():
+    """Each wait is within a fifth of the power of two, the same for the same attempt, and never above the most."""
+    third = [backoff_s(3, run, token) for run in range(1, 40) for token in (3, 4)]
+    assert third == [backoff_s(3, run, token) for run in range(1, 40) for token in (3, 4)]
+    assert len(set(third)) == len(third)
+    assert (min(third) >= 48, max(third) <= 72, min(third) < 50, max(third) > 70) == (True,) * 4
+    assert {backoff_s(1, run, 1) for run in range(9)} == {0.0}
+    assert max(backoff_s(20, run, 20) for run in range(9)) == 1800.0
+
+
+def test_what_may_begin_at_once_waits_for_no_clock(store, clock):
+    """A scheduler whose clock is behind that of whoever submits, retries or lets go claims the run all the same."""
+    clock.now += 9999
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    clock.now -= 3600
+    claim = started(store, study)
+    clock.now += 3600
+    store.release(claim.run_id, claim.token, "interrupted")
+    clock.now -= 3600
+    claim = started(store, study)
+    store.fail(claim.run_id, claim.token, "program", "why", "s")
+    claim = started(store, study)
+    store.fail(claim.run_id, claim.token, "program", "why", "s")
+    clock.now += 3600
+    assert store.retry("small", author="ada", reason="mended").queued == 1
+    clock.now -= 3600
+    assert take(store, study) is not None
 
 
 def test_an_expired_lease_is_taken_back(store, clock):

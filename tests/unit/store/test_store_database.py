@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 import sqlalchemy as sa
@@ -134,6 +135,37 @@ def test_what_a_server_broke_off_is_tried_again():
             connection.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
         store.close()
         killer.close()
+
+
+@pytest.mark.parametrize("setting", ["LOCAL idle_in_transaction_session_timeout = 50", "TRANSACTION READ ONLY"])
+def test_a_server_that_ended_a_session_or_takes_nothing_now_may_do_so_later(setting):
+    """A process that was stopped within a transaction, and a server that became a standby, end no scheduler."""
+    with postgresql() as url:
+        store = Store(Database(url), None)
+
+        def broken_off():
+            with store.database.write() as connection:
+                connection.execute(sa.text(f"SET {setting}"))
+                time.sleep(0.3)
+                connection.execute(sa.text("UPDATE run SET reason = 'touched'"))
+
+        with pytest.raises(Unreachable):
+            broken_off()
+        assert store.add_study(small_plan()).name == "small"
+        store.close()
+
+
+def test_a_file_that_another_program_keeps_locked_is_written_later(tmp_path, monkeypatch):
+    """A scheduler goes on and asks again; what waited for so long already is not repeated at once."""
+    monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
+    monkeypatch.setattr(databases, "LOCK_S", 0)
+    with Store.open(tmp_path) as store, closing(sqlite3.connect(tmp_path / "paribus.db")) as other:
+        monkeypatch.setattr(databases.time, "sleep", None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unreachable, match=r"database is locked\. Another program works with the file"):
+            store.add_study(small_plan())
+        other.execute("ROLLBACK")
+        assert store.add_study(small_plan()).name == "small"
 
 
 def test_trouble_that_stays_is_told_after_some_tries(monkeypatch):

@@ -191,7 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
             after = RunState.QUARANTINED
         elif not program and run.infrastructure >= INFRASTRUCTURE_TRIES:
             after = RunState.FAILED
-        self.end(run, after, signature, 0.0 if program else backoff_s(run.infrastructure))
+        self.end(run, after, signature, 0.0 if program else backoff_s(run.infrastructure, holder[0], token))
         run.ends[token] = (("fail", signature), run.state)
         assert state is run.state
 
@@ -245,10 +245,11 @@ class StoreMachine(RuleBasedStateMachine):
         over = {i: r for i, r in self.model.items() if r.state in LIVE and r.lease_until < self.now}
         lost = self.store.expire()
         assert {(a.run_id, a.token) for a in lost} == {(i, r.token) for i, r in over.items()}
-        for run in over.values():
+        for run_id, run in over.items():
+            wait = backoff_s(run.infrastructure + 1, run_id, run.token)
             run.infrastructure += 1
             failed = run.infrastructure >= INFRASTRUCTURE_TRIES
-            self.end(run, RunState.FAILED if failed else RunState.QUEUED, wait=backoff_s(run.infrastructure))
+            self.end(run, RunState.FAILED if failed else RunState.QUEUED, wait=wait)
 
     @invariant()
     def rows_are_what_the_model_says(self):

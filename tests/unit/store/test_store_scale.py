@@ -9,6 +9,7 @@ from paribus.store.database import Database, file_url
 from paribus.store.migrate import HEAD, run_alembic
 from paribus.store.states import LIVE, RunState
 from paribus.store.store import Store
+from paribus.testing.databases import postgresql
 from paribus.testing.plans import small_plan
 
 
@@ -162,3 +163,14 @@ def test_runs_can_be_asked_for_by_state(store):
         ("arm0", "QUEUED"): 1,
         ("arm1", "QUEUED"): 1,
     }
+
+
+def test_a_server_is_asked_for_any_number_of_results():
+    """A report of more runs than a server takes values in one statement is made like any other."""
+    with postgresql() as url, Store(Database(url), None) as store:
+        study = store.add_study(small_plan(arms=1, seeds=1))
+        claim = store.claim(study.id, engine="test", worker="here")
+        store.start(claim.run_id, claim.token)
+        store.finish(claim.run_id, claim.token, {"status": "succeeded"})
+        asked = [*(f"{number:064x}" for number in range(0xFFFF)), claim.fingerprint]
+        assert [*store.results(asked)] == [claim.fingerprint]
