@@ -170,7 +170,7 @@ def test_recipes_are_listed_shown_and_compared(paribus: Run) -> None:
     listed = paribus("recipes")
     assert all(name in listed.stdout for name in ("sroy_cisco", "arXiv 2503.20783", "long wrong answers"))
     shown = paribus("recipes", "show", "dapo").stdout
-    expected = ("arXiv 2503.14476, Eq. 8", "soft_start=16384", "high=0.28", "clip(r, 0.8, 1.28) A", "sampling rounds")
+    expected = ("arXiv 2503.14476, Eq. 7", "soft_start=16384", "high=0.28", "clip(r, 0.8, 1.28) A", "sampling rounds")
     assert all(text in shown for text in (*expected, "clip/high_prob_mean", "Eq. 8 has the", "against grpo"))
     assert "Nearest preset: dapo_paper_agg, which differs in aggregation.kind." in shown
     compared = paribus("recipes", "diff", "grpo", "dr_grpo").stdout

@@ -147,7 +147,7 @@ def test_verdicts_are_an_outcome_in_every_format(tmp_path: Path) -> None:
     folders = {(r.arm == data.plan.base, r.seed): RunFolder.of(tmp_path, r.fingerprint, 1) for r in data.runs}
     collapsed = Finding(detector="entropy_collapse", state="critical", step_onset=2)
     cut_off = Finding(detector="truncation", state="warn", step_onset=1)
-    fine = Finding(detector="nan", state="ok")
+    fine = Finding(detector="zero_variance", state="ok")
     left = {(True, 0): [fine], (True, 1): [fine, cut_off], (False, 0): [fine, cut_off, collapsed], (False, 1): [fine]}
     for key, findings in left.items():
         line = data.runs[0].lines[-1]
