@@ -24,6 +24,7 @@ import torch
 from paribus.recipe.patch import apply
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe
+from paribus.study.home import home
 from paribus.study.job import Evaluate, Job
 from paribus.track.folder import RunFolder
 from paribus_runners.native import metrics, session, trainer, update
@@ -127,7 +128,7 @@ def main() -> int:
     """Print the share of each preset; exit 1 if one is not below the bound."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--below", type=float, default=1.0, help="largest share that is accepted")
-    parser.add_argument("--cache", type=Path, default=Path("paribus-home/cache"), help="where the tiny model is kept")
+    parser.add_argument("--cache", type=Path, default=(home() / "cache").absolute(), help="holds the tiny model")
     options = parser.parse_args()
     worst = 0.0
     print("preset  objective and metrics, share of a training step")
