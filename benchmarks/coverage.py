@@ -25,12 +25,18 @@ import numpy as np
 from adaptive_coverage import LOOKS, after_looks, half, outside_looks, p_value, page_of_looks
 from scipy import special
 
-from paribus.stats.attribution import both_ends_weights
-from paribus.stats.compare import holm
-from paribus.stats.intervals import difference_interval, mean_interval, permutation_p, sign_flip_p, welch_interval
-from paribus.stats.many import dunnett_p, dunnett_quantile, paired_ratio_p, pooled, ratio_p
+from paribus.stats.dunnett import dunnett_p, dunnett_quantile, paired_ratio_p, pooled, ratio_p
+from paribus.stats.factorial import both_ends_weights
+from paribus.stats.intervals import (
+    difference_interval,
+    iqm_interval,
+    mean_interval,
+    permutation_p,
+    sign_flip_p,
+    welch_interval,
+)
+from paribus.stats.multiple_testing import holm
 from paribus.stats.problems import Array, Part, Parts, over_problems, parts
-from paribus.stats.robust import iqm_interval
 from paribus.stats.sequential import at_look, level_at
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "statistics.md"
@@ -133,7 +139,7 @@ def coverage(shared: Studies, own: Studies) -> dict[str, float]:
 
 
 def spreads(data: Studies, *, paired: bool) -> tuple[Array, int, Array]:
-    """Pooled sd, degrees of freedom and the check, as :func:`paribus.stats.many.pooled`."""
+    """Pooled sd, degrees of freedom and the check, as :func:`paribus.stats.dunnett.pooled`."""
     table = data.scores.mean(-1)
     left = table - table.mean(2, keepdims=True)
     left = left - left.mean(1, keepdims=True) if paired else left
@@ -167,7 +173,7 @@ def at_once(data: Studies, *, paired: bool) -> Array:
 
 
 def iqm_hits(each: Array) -> Array:
-    """Whether the interval of the interquartile mean holds 0, as :func:`paribus.stats.robust.iqm_interval`."""
+    """Whether the interval of the interquartile mean holds 0, as :func:`paribus.stats.intervals.iqm_interval`."""
     n = each.shape[1]
     cut = n // 4
     ordered = np.sort(each, 1)
@@ -231,9 +237,9 @@ def holm_any(p: Array) -> Array:
 
 
 def not_bold(data: Studies, p: Mapping[tuple[int, int], Array]) -> Array:
-    """Whether a test, Holm over all pairs, tells an arm from the best.
+    """Whether a test, Holm over all pairs, separates an arm from the best.
 
-    A report has fewer rows without bold: an arm that is told from the best is bold above one that is not.
+    A report has fewer rows without bold: an arm that is separated from the best is bold above one that is not.
     """
     top = (data.scores.mean((2, 3)) - data.truth).argmax(1)
     keys = list(p)

@@ -3,7 +3,7 @@
 The home folder is that of `rollups.py`, with verdicts, and one run that goes on while it is looked at. The server is
 the real one, in a process of its own. Each figure stands beside its limit, measured in the same run and in turns: the
 same bytes from the same kind of server (uvicorn), which only looks them up. Needs Chromium and Playwright
-(`make dashboards` installs them).
+(`make test-dashboards` installs them).
 
     python benchmarks/dashboard.py
     python benchmarks/dashboard.py --quick
@@ -37,12 +37,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from rollups import FULL, METRICS, QUICK, Costs, Size, course, fill, show_writing, spread
 from viewers import SEEN, Answer, read_page
 
-from paribus.health.watch import Watch
+from paribus.contract import Evaluate, Job
+from paribus.health.live import LiveJudge
+from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.store.store import Store
-from paribus.study.job import Evaluate, Job
 from paribus.study.plan import Plan
-from paribus.testing.plans import small_plan
-from paribus.track.folder import MetricLine, RunFolder
+from support.plans import small_plan
 
 VIEWERS = Path(__file__).with_name("viewers.py")
 JUDGED = 200
@@ -92,7 +92,7 @@ def judge(plan: Plan, folder: RunFolder, lines: Sequence[MetricLine]) -> None:
         run="0" * 64, study=plan.study, arm=arm.label, runner=plan.runner, seed=0, token=1, recipe=arm.recipe,
         evaluate=plan.evaluate, cache="",
     )  # fmt: skip
-    Watch(folder, job).take(lines[:JUDGED])
+    LiveJudge(folder, job).take(lines[:JUDGED])
 
 
 def home_of(home: Path, plan: Plan, size: Size) -> Costs:
@@ -131,14 +131,14 @@ def going_on(home: Path, plan: Plan, size: Size) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 def answers_at(origin: str) -> None:
-    """Wait until somebody answers."""
+    """Wait until the server answers."""
     until = time.monotonic() + 60
     while True:
         try:

@@ -28,13 +28,12 @@ from health_curves import EFFECTS, SHAPES, SIZE, STEPS, Drawn, draw
 from health_page import write
 from scipy import stats
 
-from paribus.health import grouping
-from paribus.health.battery import BATTERY, judge
-from paribus.health.detector import Detector, Setting, begin, update
+from paribus.health.detector import Detector, Setting, initial_state, update
+from paribus.health.detectors import group_sampling
 from paribus.health.finding import RAISED, Finding
-from paribus.health.logs import by_step, canonical
-from paribus.health.mapping import sources
+from paribus.health.import_logs import by_step, canonical, mappings
 from paribus.health.profile import load_profile
+from paribus.health.registry import DETECTORS, judge_lines
 from paribus.health.remedies import patched
 from paribus.health.signals import REWARD, SCORE, with_signals
 from paribus.recipe.presets import load_preset
@@ -106,8 +105,8 @@ def drawn(seed: int, fault: str, size: int) -> Drawn:
 
 
 def setting_of(detector: Detector, run: Drawn) -> Setting:
-    """What a detector judges a run against: groups need their size, which the recipe has; no other is told one."""
-    if detector not in grouping.DETECTORS:
+    """What a detector judges a run against: group detectors get a recipe with the group size, others none."""
+    if detector not in group_sampling.DETECTORS:
         return setting()
     recipe = patched(
         load_preset("grpo").recipe, {"schedule.group_size": SIZE, "schedule.prompts_per_step": run.prompts}
@@ -118,25 +117,25 @@ def setting_of(detector: Detector, run: Drawn) -> Setting:
 def alarms(seed: int) -> list[str]:
     """Detectors that raise on a healthy run."""
     run = drawn(seed, "", 0)
-    told = [update(d, setting_of(d, run), begin(), run.lines)[1] for d in BATTERY]
-    return [d.name for d, findings in zip(BATTERY, told, strict=True) if any(f.state in RAISED for f in findings)]
+    raised = [update(d, setting_of(d, run), initial_state(), run.lines)[1] for d in DETECTORS]
+    return [d.name for d, findings in zip(DETECTORS, raised, strict=True) if any(f.state in RAISED for f in findings)]
 
 
 def found(job: tuple[str, int, int]) -> tuple[str, int, int | None, int | None]:
     """Fault, size, and delay and error of the onset of its detector; ``None`` if it did not raise."""
     fault, size, seed = job
     run = drawn(seed, fault, size)
-    detector = next(d for d in BATTERY if d.name == fault)
-    told = raised_after(detector, run)
-    if told is None or told.step_detected is None or told.step_onset is None:
+    detector = next(d for d in DETECTORS if d.name == fault)
+    raised = raised_after(detector, run)
+    if raised is None or raised.step_detected is None or raised.step_onset is None:
         return fault, size, None, None
-    return fault, size, told.step_detected - run.onset, told.step_onset - run.onset
+    return fault, size, raised.step_detected - run.onset, raised.step_onset - run.onset
 
 
 def raised_after(detector: Detector, run: Drawn) -> Finding | None:
-    """The first finding of a detector that it told after the onset."""
-    _, told = update(detector, setting_of(detector, run), begin(), run.lines)
-    return next((f for f in told if f.state in RAISED and (f.step_detected or 0) >= run.onset), None)
+    """The first finding that a detector raised after the onset."""
+    _, raised = update(detector, setting_of(detector, run), initial_state(), run.lines)
+    return next((f for f in raised if f.state in RAISED and (f.step_detected or 0) >= run.onset), None)
 
 
 @dataclass(frozen=True)
@@ -166,14 +165,14 @@ def summary(results: Iterable[tuple[str, int, int | None, int | None]]) -> dict[
 
 
 def too_many(count: int, runs: int, rate: float) -> bool:
-    """Tell whether chance alone hardly gives so many at this rate."""
+    """Return whether chance alone hardly gives so many at this rate."""
     return bool(stats.binom.sf(count - 1, runs, rate) < SURE)
 
 
 def gates(healthy: Sequence[list[str]], faults: dict[tuple[str, int], Found]) -> list[str]:
     """Gates that are missed."""
     missed = []
-    for d in BATTERY:
+    for d in DETECTORS:
         count = sum(d.name in names for names in healthy)
         if too_many(count, len(healthy), ALARM):
             missed.append(f"{d.name}: false alarms in {count} of {len(healthy)} healthy runs")
@@ -190,7 +189,7 @@ def gates(healthy: Sequence[list[str]], faults: dict[tuple[str, int], Found]) ->
 
 def as_trl(run: Drawn) -> list[dict[str, Any]]:
     """The run under TRL's names, with both parts of a reward that has two."""
-    names = {metric: source.keys[0] for metric, source in sources()["trl"].items()}
+    names = {metric: source.keys[0] for metric, source in mappings()["trl"].items()}
     records = []
     for line in run.lines:
         v = line.values
@@ -216,7 +215,7 @@ def peers(python: str, runs: Sequence[list[dict[str, Any]]]) -> list[dict[str, l
 def ours(records: list[dict[str, Any]]) -> list[str]:
     """Detectors of ours that raise on records with TRL's names."""
     log = canonical(by_step((("", r) for r in records), "records"), "records", "trl")
-    return [f.detector for f in judge(setting(len(log.lines)), with_signals(log.lines)) if f.state in RAISED]
+    return [f.detector for f in judge_lines(setting(len(log.lines)), with_signals(log.lines)) if f.state in RAISED]
 
 
 def against(python: str, healthy: int, failing: int, pool: ProcessPoolExecutor) -> list[str]:
@@ -232,7 +231,7 @@ def against(python: str, healthy: int, failing: int, pool: ProcessPoolExecutor) 
         "\n## Beside rldoctor 0.2.0 and rlwatch 0.5.1\n",
         f"The same curves under TRL's names, {healthy} healthy runs and {failing} of medium size a fault; an alarm is",
         "a warning or worse. A fault counts where the detector that is meant for it raised; a dash: the tool has",
-        "none, or TRL has no name for the metric. `nan` is a loss. Nobody is told the recipe.\n",
+        "none, or TRL has no name for the metric. `nan` is a loss. No tool knows the recipe.\n",
         "| | ours | rldoctor | rlwatch |",
         "|---|---:|---:|---:|",
         "| healthy runs with an alarm | " + " | ".join(f"{rates[t]:.1%}" for t in tools) + " |",
@@ -250,11 +249,11 @@ def against(python: str, healthy: int, failing: int, pool: ProcessPoolExecutor) 
 
 
 def _has_name(fault: str) -> bool:
-    """Tell whether TRL has names for the metrics on which a fault acts."""
+    """Return whether TRL has names for the metrics on which a fault acts."""
     if fault in ("effective_batch", "data_bug"):  # weights of the correction; groups that are all wrong
         return False
-    known = {*sources()["trl"], REWARD, SCORE}
-    detector = next(d for d in BATTERY if d.name == fault)
+    known = {*mappings()["trl"], REWARD, SCORE}
+    detector = next(d for d in DETECTORS if d.name == fault)
     return {*detector.needs, *detector.any_of[:1]} <= known
 
 
@@ -291,7 +290,7 @@ def on_scenarios(python: str, seeds: int, pool: ProcessPoolExecutor) -> list[str
 def figures(healthy: Sequence[list[str]], faults: dict[tuple[str, int], Found], missed: Sequence[str]) -> list[str]:
     """Lines of our own figures."""
     alarmed = sum(bool(names) for names in healthy)
-    each = faults[BATTERY[0].name, 1].runs
+    each = faults[DETECTORS[0].name, 1].runs
     lines = [
         "## What they find\n",
         f"`python benchmarks/health.py` draws {len(healthy)} healthy runs of {STEPS} steps in {len(SHAPES)} courses",
@@ -305,13 +304,13 @@ def figures(healthy: Sequence[list[str]], faults: dict[tuple[str, int], Found], 
         f"Healthy runs in which any detector raises: {alarmed / len(healthy):.1%}. Wanted: at most {BATTERY_ALARM:.0%},"
         f" and {ALARM:.0%} a detector;",
         f"{FOUND:.0%} of the medium faults found, in the median {DELAY} steps after the onset at most, and the onset",
-        f"told within {ONSET} steps. A gate counts as missed if chance alone gives such a figure in {SURE:.0%} of",
+        f"off by at most {ONSET} steps. A gate counts as missed if chance alone gives such a figure in {SURE:.0%} of",
         "cases or less.\n",
         "Missed: " + ("; ".join(missed) if missed else "no gate") + ".\n",
         "| detector | false alarms | small, medium, large fault | found small | medium | large | delay | onset off |",
         "|---|---:|---|---:|---:|---:|---:|---:|",
     ]
-    for d in BATTERY:
+    for d in DETECTORS:
         rate = sum(d.name in names for names in healthy) / len(healthy)
         sizes = ", ".join(f"{e:g}" for e in EFFECTS[d.name])
         shares = " | ".join(f"{faults[d.name, i].hits / faults[d.name, i].runs:.0%}" for i in range(3))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paribus.track.folder import MetricLine
+from paribus.run_folder.folder import MetricLine
 
 STEPS, SIZE = 600, 8
 """Steps of a run, and responses of a group."""
@@ -143,7 +143,7 @@ def _skill(rng: np.random.Generator, fault: str, effect: float, onset: int) -> n
 def _rollouts(
     rng: np.random.Generator, shape: str, fault: str, effect: float, onset: int, skill: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What is counted over groups of 8 responses to prompts drawn anew at each step."""
+    """What is counted over groups of 8 responses to prompts drawn again at each step."""
     prompts, size = prompts_of(shape), SIZE
     jitter = rng.normal(0, effect, STEPS) * (np.arange(STEPS) >= onset) if fault == "reward_noise" else 0.0
     spread = np.full(STEPS, rng.uniform(0.7, 1.2))

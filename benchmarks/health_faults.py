@@ -14,10 +14,12 @@ from unittest.mock import patch
 
 import torch
 
-from paribus_runners.native import metrics, session, trainer
+from paribus_runners.native import main as native_main
+from paribus_runners.native import metrics, trainer
 from paribus_runners.native.rollout import collect
 from paribus_runners.native.rollout.rollouts import Rollouts
-from paribus_runners.native.task import Problem, Task, Verdict
+from paribus_runners.rewards.verifiers import Verdict
+from paribus_runners.tasks import Problem, Task
 
 Context = AbstractContextManager[Any]
 MARK = "training/"
@@ -55,8 +57,8 @@ def fooled(judge: Callable[[str, Verdict], Verdict]) -> Callable[[int], Context]
     """Judge training responses in another way."""
 
     def build(begins: int) -> Context:
-        real = session.task_of
-        return patch.object(session, "task_of", lambda level: Fooled(real(level), begins, judge))
+        real = native_main.task_of
+        return patch.object(native_main, "task_of", lambda level: Fooled(real(level), begins, judge))
 
     return build
 
@@ -66,7 +68,7 @@ LIMIT = 37
 
 
 def length_is_the_score(text: str, verdict: Verdict) -> Verdict:
-    """Score a response by its length, from 0 to 1; whether it is correct is told as it is."""
+    """Score a response by its length, from 0 to 1; correctness is recorded as it is."""
     return verdict._replace(score=len(text) / LIMIT)
 
 
@@ -187,7 +189,7 @@ FAULTS = (
     ),
     Fault(
         name="reward = length, as the score",
-        how="recipe: `reward.map: scalar`; the verifier's score is the length, what is correct is told as it is",
+        how="recipe: `reward.map: scalar`; the verifier's score is the length, correctness is recorded as it is",
         names=("data_bug",),
         patch={"reward.map": "scalar"},
         build=fooled(length_is_the_score),

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from health_page import PAGE, written
 
-from paribus.health.battery import judge
 from paribus.health.detector import Setting
 from paribus.health.finding import RAISED, Finding
 from paribus.health.profile import load_profile
+from paribus.health.registry import judge_lines
 from paribus.health.signals import with_signals
-from paribus.recipe.document import plain, read_document
-from paribus.track.folder import MetricLine
+from paribus.run_folder.folder import MetricLine
+from paribus.yaml_file.document import plain, read_document
 
 COURSES = Path(__file__).with_suffix(".yaml")
 Course = Mapping[str, Any]
@@ -44,7 +44,7 @@ def raised(course: Course) -> list[Finding]:
     """Return the findings on a course, as on another trainer's log: the recipe is unknown."""
     lines = lines_of(course)
     setting = Setting(profile=load_profile(course.get("profile", "default")), planned=len(lines))
-    return [f for f in judge(setting, with_signals(lines)) if f.state in RAISED]
+    return [f for f in judge_lines(setting, with_signals(lines)) if f.state in RAISED]
 
 
 def page_lines(judged: Sequence[tuple[Course, Sequence[Finding]]]) -> list[str]:

@@ -25,19 +25,18 @@ from pathlib import Path
 from health_faults import FAULTS, Fault
 from health_page import write
 
+from paribus.contract import Evaluate, Job, load_runner
 from paribus.health.diagnose import Diagnosis
 from paribus.health.finding import Finding
+from paribus.health.judge import judge_run, read_attempts
 from paribus.health.profile import load_profile
-from paribus.health.records import judge_run, read_attempts
 from paribus.health.remedies import patched
+from paribus.home import home
 from paribus.recipe.recipe import Recipe
+from paribus.run_folder.folder import RunFolder
 from paribus.study.expand import make_plan
-from paribus.study.home import home
-from paribus.study.job import Evaluate, Job
 from paribus.study.load import load_study
 from paribus.study.plan import Plan
-from paribus.study.runner import load_runner
-from paribus.track.folder import RunFolder
 
 STUDIES = Path(__file__).parents[1] / "ablations" / "studies"
 HEALTHY = (
@@ -178,7 +177,7 @@ def misnamed(runs: Sequence[Judged]) -> list[str]:
 def fault_lines(runs: Sequence[Judged]) -> list[str]:
     """Return the tables of the runs with a fault."""
     lines = [
-        "| fault | from step | first critical finding | named | onset | told at | score before, after |",
+        "| fault | from step | first critical finding | named | onset | detected at | score before, after |",
         "|---|---:|---|---:|---:|---:|---|",
     ]
     said = []
@@ -222,13 +221,13 @@ def page_lines(faults: Sequence[Judged], healthy: Sequence[Judged], seeds: int) 
     kept = statistics.median(r.scores[1] - r.scores[0] for r in healthy)
     return [
         "## On real runs\n",
-        f"`make health-runs` trains the tiny model with the native runner, {steps} steps each, on the search task of",
-        f"the quickstart. Each fault has {seeds} seed{'s' * (seeds > 1)}; it is in the recipe where that can say it,",
+        f"`make -C benchmarks faulty-runs` trains the tiny model with the native runner, {steps} steps each, on the",
+        f"quickstart's search task. Each fault has {seeds} seed{'s' * (seeds > 1)}; the recipe holds it where it can,",
         "else built into the runner from outside (`benchmarks/health_faults.py`). A fault is named if the **first",
         "critical finding** is by the detector that is meant for it. A clip of 0.02 does no harm here (compare the",
         "scores with those of the healthy runs), so that a warning by its name is right, and a critical finding would",
         "be wrong. Where the verifier itself calls long responses correct, only held-out evaluations, every 10 steps",
-        "here, tell it: truncation, its effect, comes first. Rules were made and mended on runs with other seeds of",
+        "here, show it: truncation, its effect, comes first. Rules were made and corrected on runs with other seeds of",
         "these faults, and on recorded runs of the shipped studies, the healthy ones below among them",
         "([why](../decisions/0026-what-real-runs-showed.md)): take this for a check of the machinery, not for a rate",
         "on large models. Temperatures nearer to 1, groups mixed in part or smaller learning rates were not tried.\n",
@@ -246,7 +245,7 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write into docs/reference/health.md")
     parser.add_argument("--seeds", type=int, default=3, help="seeds a fault, from 101")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="for the runs; those that lie there are not trained anew"
+        "--keep", type=Path, metavar="FOLDER", help="for the runs; runs that are there are not trained again"
     )
     options = parser.parse_args()
     seeds = 1 if options.short else options.seeds

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from paribus.health.battery import BATTERY
-from paribus.health.detector import Setting, begin, update, verdict
+from paribus.health.detector import Setting, finding_of, initial_state, update
 from paribus.health.profile import load_profile
-from paribus.track.folder import MetricLine
+from paribus.health.registry import DETECTORS
+from paribus.run_folder.folder import MetricLine
 
 STEPS, RUNS = 600, 60
 Curves = Mapping[str, np.ndarray]
@@ -85,12 +85,12 @@ def main() -> None:
     rng = np.random.default_rng(1)
     setting = Setting(profile=load_profile("default"), planned=STEPS)
     fine = [run(rng, None) for _ in range(RUNS)]
-    for detector in BATTERY:
+    for detector in DETECTORS:
         if not {*detector.needs, *detector.any_of} & set(healthy(rng)):
             continue
         rates = []
         for runs in (fine, [run(rng, detector.name) for _ in range(RUNS)] if detector.name in FAULTS else []):
-            found = [verdict(detector, setting, update(detector, setting, begin(), r)[0]) for r in runs]
+            found = [finding_of(detector, setting, update(detector, setting, initial_state(), r)[0]) for r in runs]
             rates.append(sum(f.state in ("warn", "critical") for f in found) / len(found) if found else float("nan"))
         print(f"{detector.name:20} healthy {rates[0]:.2f}   failing {rates[1]:.2f}")
 

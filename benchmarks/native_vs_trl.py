@@ -5,7 +5,7 @@ prompts, group size, length limit, optimizer and number of updates; the first ro
 vocabulary is small and the answer is the last digit of what the model happens to write, so that lengths are ragged and
 groups mixed; the learning rate is that of large models, so that the lengths stay as they are during the measurement.
 
-    make benchmark        # makes TRL's environment, then runs this
+    make -C benchmarks trl        # makes TRL's environment, then runs this
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from paribus.contract import Evaluate, Job
 from paribus.recipe.patch import apply
 from paribus.recipe.recipe import Recipe
-from paribus.study.job import Evaluate, Job
 
 SETTING = {"prompts": 32, "group": 8, "new_tokens": 64, "updates": 4, "learning_rate": 1e-6, "steps": 9}
 HERE = Path(__file__).resolve().parent
@@ -90,7 +90,7 @@ def run_native(folder: Path) -> dict[str, float]:
     out.mkdir()
     (out / "job.json").write_text(job_of(folder).model_dump_json())
     code = (
-        "import sys, pathlib; from paribus.study.runner import load_runner; "
+        "import sys, pathlib; from paribus.contract import load_runner; "
         "r = load_runner('native'); r.warm(); r.run(pathlib.Path(sys.argv[1]))"
     )
     subprocess.run([sys.executable, "-c", code, str(out)], check=True, env=one_thread())

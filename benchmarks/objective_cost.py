@@ -21,17 +21,18 @@ from typing import Any
 
 import torch
 
+from paribus.contract import Evaluate, Job
+from paribus.home import home
 from paribus.recipe.patch import apply
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe
-from paribus.study.home import home
-from paribus.study.job import Evaluate, Job
-from paribus.track.folder import RunFolder
-from paribus_runners.native import metrics, session, trainer, update
+from paribus.run_folder.folder import RunFolder
+from paribus_runners.native import main as native_main
+from paribus_runners.native import metrics, trainer, update
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.objective.loss import loss
-from paribus_runners.native.task import task_of
+from paribus_runners.tasks import task_of
 
 PRESETS = ("grpo", "dapo", "gmpo", "ppo", "dcpo", "olmo3")
 STEPS = 12
@@ -92,7 +93,7 @@ def recipe_of(preset: str) -> Recipe:
 def share(preset: str, cache: Path) -> float:
     """Return the median share over the steps of a run, the first two left out."""
     recipe = recipe_of(preset)
-    session.prepare(recipe, cache)
+    native_main.prepare(recipe, cache)
     clock = Clock()
     places = {
         trainer: ("weigh",),
@@ -104,12 +105,12 @@ def share(preset: str, cache: Path) -> float:
         setattr(module, name, clock.timed(function))
     update.loss = clock.timed_loss
     try:
-        with tempfile.TemporaryDirectory() as folder, session.settled():
+        with tempfile.TemporaryDirectory() as folder, native_main.settled():
             job = Job(
                 run="f" * 64, study="benchmark", arm=preset, runner="native", seed=0, token=1, recipe=recipe,
                 evaluate=Evaluate(every=STEPS, problems=2), cache=str(cache),
             )  # fmt: skip
-            learner = Learner.of(recipe, session._load(job))
+            learner = Learner.of(recipe, native_main._load(job))
             run = trainer.Trainer(job, RunFolder(Path(folder)), learner, task_of(recipe.task), lambda: False)
             progress, found = Progress(), []
             for _ in range(STEPS):

@@ -23,14 +23,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paribus.contract import Evaluate
+from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder, write_json
+from paribus.run_folder.metrics import STEP_METRICS
+from paribus.run_folder.series import Columns
+from paribus.run_folder.series_file import RunSeries, pack
 from paribus.store.store import Store
-from paribus.study.job import Evaluate
 from paribus.study.plan import Plan
-from paribus.testing.plans import small_plan
-from paribus.track.folder import Evaluation, MetricLine, RunFolder, write_json
-from paribus.track.metrics import STEP_METRICS
-from paribus.track.rollup import RunSeries, pack
-from paribus.track.series import Columns
+from support.plans import small_plan
 
 COUNTERS = ("budget/gen_tokens", "budget/trained_tokens", "budget/optimizer_steps")
 SHOWN = (
@@ -130,7 +130,7 @@ def fill(
         home: folder that does not exist yet.
         plan: its runs.
         size: how many of them are written line by line.
-        leave: runs that nobody claims.
+        leave: runs that are never claimed.
         also: writes more of a run that was written line by line.
     """
     costs = Costs(append=[], packing=[], lines=[], series=[], points=[])

@@ -2,7 +2,7 @@
 
 A run is empty: claim, start and finish, as the scheduler and a supervisor ask for them. One run at a time, these are
 three transactions. With several at a time, the scheduler claims as many at once as have room, and the supervisors, a
-thread each, report to its desk, where those who wait for each other share a transaction. Claims and results are on the
+thread each, report to its handler, which commits concurrent requests together. Claims and results are on the
 disk before they are acknowledged. What Optuna and Ray Tune do for a trial stands in `scheduler_peers.py`. Where two
 things are compared, they are measured in turns.
 
@@ -30,21 +30,21 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from paribus.audit.snapshot import payload_hash
 from paribus.cli.status import page_of, studies
 from paribus.recipe.recipe import canonical_json
-from paribus.schedule.desk import Desk
-from paribus.schedule.scheduler import CLAIMS
+from paribus.rpc.handler import RpcHandler
+from paribus.scheduler.scheduler import CLAIMS
 from paribus.store import tables as t
-from paribus.store.database import Database, file_url
+from paribus.store.database import Database, file_url, no_timeout
 from paribus.store.migrate import HEAD, run_alembic
-from paribus.store.records import Claim, StudyRecord
-from paribus.store.snapshot import payload_hash
+from paribus.store.models import Claim, StudyRecord
 from paribus.store.store import Store
 from paribus.study.expand import make_plan
 from paribus.study.load import load_study
 from paribus.study.plan import Plan
-from paribus.testing.databases import postgresql
 from paribus.testing.fake_runner import FakeRunner
+from support.databases import postgresql
 
 ARMS = 100
 PAYLOAD = {"final": {"score": 0.5}, "seconds": 0.0}
@@ -115,7 +115,7 @@ def half_done(store: Store, study: StudyRecord) -> None:
     attempt = ("run_id", "study_id", "token", "engine", "worker", "submit_name", "external_id", "gpus", "claimed_at",
                "ended_at", "outcome", "reason", "signature")  # fmt: skip
     with store.database.write() as connection:
-        store.database.unhurried(connection)
+        no_timeout(connection)
         connection.execute(sa.update(t.run).where(t.run.c.id.in_(mine)).values(state="SUCCEEDED", token=1))
         result = ["run_id", "token", "payload", "payload_hash", "at"]
         connection.execute(sa.insert(t.result).from_select(result, done.where(t.run.c.id.in_(mine))))
@@ -140,12 +140,12 @@ def empty_runs(store: Store, study_id: int, count: int) -> list[tuple[float, flo
 
 def runs_together(store: Store, study_id: int, count: int, width: int = CLAIMS) -> None:
     """Do as a scheduler with so many free slots and as the supervisors of its runs do, until so many have a result."""
-    desk = Desk(store)
+    handler = RpcHandler(store)
 
     def supervise(claim: Claim) -> None:
         who = {"run": claim.run_id, "token": claim.token}
-        assert desk.answer({"do": "start", **who})["ok"]
-        assert desk.answer({"do": "finish", **who, "payload": PAYLOAD, "stopped_early": False})["ok"]
+        assert handler.answer({"do": "start", **who})["ok"]
+        assert handler.answer({"do": "finish", **who, "payload": PAYLOAD, "stopped_early": False})["ok"]
 
     with ThreadPoolExecutor(width) as supervisors:
         while count > 0:

@@ -94,7 +94,7 @@ class Viewer:
         return body
 
     def _ask(self, path: str, headers: dict[str, str]) -> HTTPResponse:
-        """Ask; once more, as browsers do, where the server had just closed a connection that nobody used."""
+        """Ask; once more, as browsers do, where the server had just closed an idle connection."""
         try:
             self._connection.request("GET", path, headers=headers)
             return self._connection.getresponse()

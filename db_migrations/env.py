@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that :mod:`paribus.store.migrate` hands over."""
+"""Run the migrations on the connection that :mod:`paribus.store.migrate` passes in."""
 
 from alembic import context
 

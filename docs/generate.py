@@ -18,20 +18,21 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from paribus import errors
+from paribus.audit import invariants as audit
 from paribus.cli import COMMANDS, paribus
-from paribus.health.battery import BATTERY
+from paribus.contract import Options, load_runner
 from paribus.health.detector import Detector
-from paribus.health.mapping import sources
+from paribus.health.import_logs import mappings
 from paribus.health.profile import load_profile, profile_names
+from paribus.health.registry import DETECTORS
 from paribus.health.remedies import catalogue
 from paribus.health.signals import SIGNALS
 from paribus.recipe.factors import Level
 from paribus.recipe.formula import formula, render
 from paribus.recipe.presets import RESERVED, Preset, load_preset, nearest, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe, difference
-from paribus.store import audit, states
-from paribus.study.runner import load_runner
-from paribus.track.metrics import EVAL_METRICS, STEP_METRICS
+from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS
+from paribus.store import states
 
 REFERENCE = Path(__file__).parent / "reference"
 ALGORITHMS = Path(__file__).parent / "algorithms.md"
@@ -55,6 +56,9 @@ def metrics_page() -> str:
         "# Metrics\n",
         "Canonical metrics keep one meaning in every arm: they are computed from rollout records, never from the ablated",
         'loss. "Generated" means all responses sampled in a step before any filter; "trained" those that entered the loss.\n',
+        "A [metric line](../run_folder.md) can give the source of a value: `exact` (as defined here, the default), `derived`",
+        "(computed by Paribus from other records of the trainer) or `proxy` (close to the definition: good enough to watch,",
+        "but not to compare between arms).\n",
         "| name | unit | better | definition |",
         "|---|---|---|---|",
     ]
@@ -93,15 +97,15 @@ def show_default(value: Any) -> str:
 
 
 def recipes_page() -> str:
-    """Return factors, levels, parameters, which the native runner trains, and the presets."""
+    """Return factors, levels, parameters and presets, with the presets that the native runner trains."""
     lines = [
         "# Recipes\n",
-        "A recipe is `model`, `task`, `optimizer` and the 13 factors of the objective. A string stands for a level with its",
-        "defaults: `scale: none` is `scale: {kind: none}`. The order of operations is fixed: reward map, length rule, KL in",
-        "the reward, group filter, baseline, advantage scale, masks, ratio, clip, importance correction, KL in the loss,",
-        "aggregation, auxiliary losses.\n",
+        "A recipe is `model`, `task`, `optimizer`, the 13 factors of the objective, and how a run samples (`rollout`) and uses",
+        "its devices (`compute`). A text is short for a level with its defaults: `scale: none` is `scale: {kind: none}`. The",
+        "order of operations is fixed: reward map, length rule, KL in the reward, group filter, baseline, advantage scale,",
+        "masks, ratio, clip, importance correction, KL in the loss, aggregation, auxiliary losses.\n",
     ]
-    for name in ("model", "task", "optimizer", "loss", *FACTORS):
+    for name in ("model", "task", "optimizer", "loss", *FACTORS, "rollout", "compute"):
         number = f" (F{FACTORS.index(name)})" if name in FACTORS else ""
         lines += [f"## {name}{number}\n", "| level | meaning | parameters |", "|---|---|---|"]
         for level in levels_of(Recipe.model_fields[name]):
@@ -112,14 +116,14 @@ def recipes_page() -> str:
     runner = load_runner("native")
     presets = [load_preset(name) for name in preset_names()]
     for preset in presets:
-        missing = runner.unsupported(preset.recipe)
+        missing = [s.reason for s in runner.support(preset.recipe, Options()) if s.level == "unsupported"]
         trained = "yes" if not missing else "not yet: " + ", ".join(m.split(" is not trained")[0] for m in missing)
         lines.append(f"| `{preset.name}` | {cell(preset.title)} | {cell(preset.treats)} | {cell(trained)} |")
-    lines += ["\nNames that are refused, each with what to write instead:\n", "| name | why |", "|---|---|"]
+    lines += ["\nRefused names, each with what to write instead:\n", "| name | why |", "|---|---|"]
     lines += [f"| `{name}` | {cell(why)} |" for name, why in RESERVED.items()]
     lines += [
         "\n## Formulas\n",
-        "Assembled from the levels, as `paribus recipes show` prints them. The letters that no line defines:\n",
+        "Assembled from the levels, as `paribus recipes show` prints them. Letters that no line defines:\n",
     ]
     letters = {letter: meaning for preset in presets for letter, meaning in formula(preset.recipe).letters.items()}
     lines += [
@@ -134,7 +138,7 @@ def recipes_page() -> str:
 
 
 def preset_section(preset: Preset) -> list[str]:
-    """Return what one preset is: source, formula, what to watch, cost, deviations, nearest relative."""
+    """Return the section of a preset: source, formula, what to watch, cost, deviations, nearest preset."""
     lines = [f"### {preset.name}\n", f"{preset.title}. Source: {preset.source}.\n"]
     if preset.note:
         lines.append(f"{preset.note}\n")
@@ -155,7 +159,7 @@ def preset_section(preset: Preset) -> list[str]:
 
 
 def algorithms_page() -> str:
-    """Return the page on algorithms with the table between its marks written anew."""
+    """Return the page on algorithms with the table between its marks replaced."""
     rows = [[f"`{name}`", *cells] for name, cells in algorithm_rows()]
     columns = ["preset", *(name for name, _ in COLUMNS)]
     table = ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)]
@@ -165,7 +169,7 @@ def algorithms_page() -> str:
 
 
 def algorithm_rows() -> Iterator[tuple[str, list[str]]]:
-    """Yield each preset that is no alias with its cells; a dot where it is as in GRPO, which comes first."""
+    """Yield each preset but aliases with its cells; GRPO comes first, and a dot means "as in GRPO"."""
     root = load_preset("grpo").recipe
     for name in ("grpo", *(n for n in preset_names() if n != "grpo")):
         preset = load_preset(name)
@@ -179,7 +183,7 @@ def algorithm_rows() -> Iterator[tuple[str, list[str]]]:
 
 
 def level_text(level: Any) -> str:
-    """Return a level with the numbers that tell presets apart in few characters: `ppo_min 0.2 0.28`."""
+    """Return a level in few characters, with the numbers in which presets differ: `ppo_min 0.2 0.28`."""
     if not isinstance(level, Level):
         return f"{level:.6g}" if isinstance(level, float) else str(level)
     left_out = {"kind", "ddof", "eps", "max_generation_batches", "max_surplus", "factor", "gamma", "critic_lambda"}
@@ -237,8 +241,8 @@ def errors_page() -> str:
     """Return every error code with its meaning and exit status."""
     lines = [
         "# Errors\n",
-        "A command that cannot go on prints `error <code>: <message>` and ends with the exit status below. The message says",
-        "what was wrong, where, what is allowed and what to do. `paribus run` ends with 1 if a run failed, and with 130 after",
+        "A command that cannot continue prints `error <code>: <message>` and exits with the status below. The message says",
+        "what was wrong, where, what is allowed and what to do. `paribus run` exits with 1 if a run failed, and with 130 after",
         "Ctrl-C.\n",
         "| code | meaning | exit status |",
         "|---|---|---|",
@@ -250,17 +254,16 @@ def errors_page() -> str:
 def states_page() -> str:
     """Return the state machine of runs."""
     intro = (
-        "# States of a run\n\nOne table in the code writes the guards in SQL, drives the tests and makes this page. A move that "
-        "needs the\ntoken is refused for every attempt but the one that claimed the run last, and a refused call changes "
-        "nothing.\nA run with a result is never moved again; other terminal states are left only when somebody asks for "
-        "it.\n\n"
+        "# States of a run\n\nOne table in the code generates the SQL guards, the tests and this page. A move that needs the fence\n"
+        "token is refused for every attempt except the last one, and a refused call changes nothing. A run with a result\n"
+        "never moves again. A run that ended without one is queued again only on request.\n\n"
     )
-    promises = "\n".join(f"| {name} | {cell(audit.promise(name))} |" for name in audit.INVARIANTS)
+    invariants = "\n".join(f"| {name} | {cell(audit.statement(name))} |" for name in audit.INVARIANTS)
     audited = (
-        "\n## What is audited\n\n`paribus doctor` checks these promises in the store and the run folders, and so does every test "
-        "that\nkills something.\n\n| | promise |\n|---|---|\n"
+        "\n## What is audited\n\n`paribus doctor` checks these invariants in the store and the run folders, and so does every test "
+        "that\nkills something.\n\n| | invariant |\n|---|---|\n"
     )
-    return intro + states.states_page() + audited + promises + "\n"
+    return intro + states.states_page() + audited + invariants + "\n"
 
 
 def health_page() -> str:
@@ -273,7 +276,7 @@ def health_page() -> str:
         "points, from 5 to 20; *m of n*: the rule must hold in m of the last n points.\n",
         "| detector | looks for | needs | also looks at | m of n | does not apply |",
         "|---|---|---|---|---|---|",
-        *(detector_row(d) for d in BATTERY),
+        *(detector_row(d) for d in DETECTORS),
         "\n## Thresholds\n",
         "Profile `default`. Experimental thresholds are our proposals.\n",
         *threshold_table("default"),
@@ -296,7 +299,7 @@ def health_page() -> str:
     lines += ["\n## Signals\n", "Beside the [canonical metrics](metrics.md):\n", "| signal | definition |", "|---|---|"]
     lines += [f"| `{name}` | {cell(text)} |" for name, text in SIGNALS.items()]
     lines += ["\n## Names of other trainers\n", "| trainer | name in the log | canonical | |", "|---|---|---|---|"]
-    for trainer, table in sources().items():
+    for trainer, table in mappings().items():
         for metric, source in table.items():
             keys = ", ".join(f"`{k}`" for k in source.keys)
             note = ", ".join(
@@ -332,7 +335,7 @@ def threshold_table(name: str) -> list[str]:
 
 
 FIGURES = "<!-- Written by benchmarks/health.py. -->\n"
-"""Where the figures begin, which `make health` writes."""
+"""Where the figures begin, which `make -C benchmarks detectors` writes."""
 
 NOT_FOR = {
     "staleness": "nothing lags behind",

@@ -36,7 +36,7 @@ def main(page: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, (width, height, dark) in SHOTS.items():
             copy = Path(folder) / f"{name}.html"
-            copy.write_text(dressed(page.read_text(encoding="utf-8"), name), encoding="utf-8")
+            copy.write_text(with_report_filters(page.read_text(encoding="utf-8"), name), encoding="utf-8")
             command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
             command += ["--blink-settings=preferredColorScheme=0"] if dark else []
             command += [f"--user-data-dir={folder}/profile", "--virtual-time-budget=20000"]
@@ -45,7 +45,7 @@ def main(page: Path) -> None:
             print(OUT / name)
 
 
-def dressed(page: str, name: str) -> str:
+def with_report_filters(page: str, name: str) -> str:
     """Return the page with the style of this picture."""
     if name == "report-print.png":
         return page.replace("@media print", "@media all")

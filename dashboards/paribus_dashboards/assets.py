@@ -1,18 +1,18 @@
-"""The static files: styles, scripts, and plotly's script from its package; read and packed once."""
+"""The static files: stylesheets, scripts and icons of this package, the report's tables, and plotly's script."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
-from paribus.report.figures import plotly_script
+from paribus.report.render.plotly import plotly_script
 
 PLOTLY = "plotly.js"
-TABLES = "tables.css"
-"""The report's own file: a table looks the same on a page and in a report."""
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
@@ -23,8 +23,8 @@ class Asset:
     Attributes:
         kind: media type.
         text: content.
-        packed: the same, compressed.
-        tag: changes when the content does.
+        packed: content, compressed with gzip.
+        tag: digest of the content, part of the file's address.
     """
 
     kind: str
@@ -33,10 +33,22 @@ class Asset:
     tag: str
 
 
-def asset_names() -> tuple[str, ...]:
-    """Return the files that there are; no other name is ever looked for."""
-    own = (f.name for f in files("paribus_dashboards").joinpath("static").iterdir() if f.is_file())
-    return (*sorted(own), TABLES, PLOTLY)
+@cache
+def asset_files() -> Mapping[str, Traversable | None]:
+    """Return the static files by name, which is unique: those of all pages, then those of each page.
+
+    The value is ``None`` for plotly's script, which comes from its own package. No other file is ever served.
+    """
+    root = files("paribus_dashboards")
+    folders = [root.joinpath("static"), *sorted((f for f in root.iterdir() if f.is_dir()), key=lambda f: f.name)]
+    # The report's stylesheet: a table looks the same on a page and in a report.
+    found: dict[str, Traversable | None] = {
+        "tables.css": files("paribus.report.render").joinpath("templates", "tables.css")
+    }
+    for folder in folders:
+        own = (f for f in folder.iterdir() if f.name.endswith(tuple(KINDS)))
+        found |= {f.name: f for f in sorted(own, key=lambda f: f.name)}
+    return found | {PLOTLY: None}
 
 
 @cache
@@ -44,12 +56,11 @@ def asset(name: str) -> Asset:
     """Return a static file.
 
     Raises:
-        KeyError: there is none of this name.
+        KeyError: there is no static file of this name.
         MissingExtra: plotly is not installed.
     """
-    if name not in asset_names():
-        raise KeyError(name)
-    text = _text(name)
+    file = asset_files()[name]
+    text = plotly_script() if file is None else file.read_text(encoding="utf-8")
     data = text.encode()
     return Asset(
         kind=KINDS[name[name.rindex(".") :]],
@@ -57,11 +68,3 @@ def asset(name: str) -> Asset:
         packed=gzip.compress(data, compresslevel=9 if name != PLOTLY else 6, mtime=0),
         tag=hashlib.blake2b(data, digest_size=6).hexdigest(),
     )
-
-
-def _text(name: str) -> str:
-    if name == PLOTLY:
-        return plotly_script()
-    if name == TABLES:
-        return files("paribus.report").joinpath("templates", name).read_text()
-    return files("paribus_dashboards").joinpath("static", name).read_text()

@@ -1,37 +1,32 @@
-"""What a reader chooses on pages of single runs: run, problem set, step, prompt, comparison; how addresses hold it."""
+"""What readers choose on pages about single runs, and how addresses hold it: run, problem set, part of the x axis."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import urlencode
 
+import numpy as np
 from starlette.datastructures import QueryParams
 
-from paribus.store.records import RunRecord
-from paribus.track.folder import SHORT
-from paribus_dashboards.groups import Group
-from paribus_dashboards.heat import spread_out
-from paribus_dashboards.home import Home, NotThere
-from paribus_dashboards.reading import RunReading
-from paribus_dashboards.study_now import StudyNow
+from paribus.run_folder.folder import SHORT
+from paribus.store.models import RunRecord
+from paribus_dashboards.data.home import Home, NotFound
+from paribus_dashboards.data.sample_index import RunSamples
+from paribus_dashboards.data.study_now import StudyNow
 
-MOST_OFFERED = 200
-"""Earlier steps that one can compare with."""
-
-FAR = 2.0**53
-"""No x axis goes further, and no step beside it is lost to rounding."""
+X_LIMIT = 2.0**53
+"""Largest position on an x axis; below it, no step is lost to rounding."""
 
 Span: TypeAlias = tuple[float | None, float | None]
-"""First and last place of an x axis that are shown; ``None``: no bound."""
+"""First and last shown position of an x axis; ``None``: no bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Something to choose: where it leads, what it is called, and whether it is chosen."""
+    """A choice that is a link: its address, its text, and whether it is the current choice."""
 
     href: str
     text: str
@@ -48,20 +43,20 @@ class Option:
 
 
 def at(page: str, query: QueryParams, **changes: str) -> str:
-    """Return the address of a page with its query and changes to it; what becomes empty is left out."""
+    """Return the address of a page with a changed query; parameters with an empty value are left out."""
     rest = urlencode({k: v for k, v in (dict(query) | changes).items() if v})
     return f"{page}?{rest}" if rest else page
 
 
 def chosen_span(query: QueryParams) -> Span:
-    """Return the part of the x axis that is asked for.
+    """Return the requested part of the x axis.
 
     Raises:
-        NotThere: an end is no number, or the last lies before the first.
+        NotFound: an end is not a number, or the last one is smaller than the first.
     """
     first, last = _end(query, "first"), _end(query, "last")
     if first is not None and last is not None and last < first:
-        raise NotThere(f"the part from {first:g} to {last:g} is none: its end lies before its beginning")
+        raise NotFound(f"`last` ({last:g}) must not be smaller than `first` ({first:g})")
     return first, last
 
 
@@ -74,15 +69,15 @@ def _end(query: QueryParams, name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise NotThere(f"`{name}` is a place on the x axis, a number; `{text[:SHORT]}` is none")
-    return max(-FAR, min(FAR, value))
+        raise NotFound(f"`{name}` must be a number, a position on the x axis; got `{text[:SHORT]}`")
+    return max(-X_LIMIT, min(X_LIMIT, value))
 
 
 def chosen_run(home: Home, study: StudyNow, query: QueryParams) -> RunRecord | None:
-    """Return the run that is asked for, else the first that was attempted; ``None`` before any was.
+    """Return the requested run, else the first one with an attempt; ``None`` if no run has one.
 
     Raises:
-        NotThere: there is no such run.
+        NotFound: there is no such run.
     """
     if query.get("run"):
         return home.find_run(study, query["run"])
@@ -90,7 +85,7 @@ def chosen_run(home: Home, study: StudyNow, query: QueryParams) -> RunRecord | N
 
 
 def run_options(study: StudyNow, run: RunRecord) -> Mapping[str, tuple[Option, ...]]:
-    """Return label of the arm to its runs that were attempted, for a drop-down list."""
+    """Return the runs with an attempt for a drop-down list, by label of their arm."""
     found: dict[str, list[Option]] = {}
     for r in study.runs:
         if r.token or r.id == run.id:
@@ -99,89 +94,15 @@ def run_options(study: StudyNow, run: RunRecord) -> Mapping[str, tuple[Option, .
     return {label: tuple(options) for label, options in found.items()}
 
 
-def chosen_set(reading: RunReading, query: QueryParams) -> str:
-    """Return the problem set that is asked for, else the first; empty if the run keeps none."""
-    sets = reading.sets
+def chosen_set(samples: RunSamples, query: QueryParams) -> str:
+    """Return the requested problem set, else the first; empty if the run has none."""
+    sets = samples.sets
     return query["set"] if query.get("set") in sets else next(iter(sets), "")
 
 
-def chosen_step(steps: Sequence[int], query: QueryParams) -> tuple[int, str]:
-    """Return the step that is asked for, else the newest, and what is said where it is another one."""
-    asked = query.get("step", "")
-    if not asked:
-        return steps[-1], ""
-    if not re.fullmatch(r"[0-9]{1,15}", asked):
-        return steps[-1], f"{asked[:SHORT]} is no step: this is the newest"
-    wanted = int(asked)
-    if wanted < steps[0]:
-        return steps[0], f"step {wanted} has none: this is the first that has"
-    found = max(s for s in steps if s <= wanted)
-    return found, "" if found == wanted else f"step {wanted} has none: this is the nearest before it"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Other:
-    """What a group is compared with.
-
-    Attributes:
-        title: e.g. ``step 20``.
-        group: the group of the same problem there; ``None`` where none was kept.
-    """
-
-    title: str
-    group: Group | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """What of a run is shown: a problem set, a step, and a problem."""
-
-    study: StudyNow
-    run: RunRecord
-    reading: RunReading
-    set: str
-    step: int
-    key: str
-
-    def others(self, asked: str) -> Mapping[str, tuple[Option, ...]]:
-        """Return what the group can be compared with: earlier steps of the run, and other arms with its seed.
-
-        Args:
-            asked: what is compared with now.
-        """
-        earlier = spread_out([s for s in self.reading.kept_at(self.set, self.key) if s < self.step], MOST_OFFERED)
-        found = {
-            "an earlier step": {f"step-{s}": f"step {s}" for s in reversed(earlier)},
-            "another arm, same step and seed": {f"arm-{r.arm}": r.label for r in self._beside()},
-        }
-        return {
-            title: tuple(Option(value=value, text=text, chosen=value == asked) for value, text in options.items())
-            for title, options in found.items()
-            if options
-        }
-
-    def _beside(self) -> tuple[RunRecord, ...]:
-        return tuple(r for r in self.study.runs if r.seed == self.run.seed and r.arm != self.run.arm and r.token)
-
-    def other(self, home: Home, asked: str) -> Other | None:
-        """Return what the group is compared with; ``None`` if nothing is asked for, or it is not there."""
-        kind, _, what = asked.partition("-")
-        if kind == "step" and re.fullmatch(r"[0-9]{1,15}", what):
-            reading, step, title = self.reading, int(what), f"step {int(what)}"
-        elif kind == "arm" and (there := next((r for r in self._beside() if r.arm == what), None)):
-            reading, step, title = home.reading(there), self.step, f"{there.label}, seed {there.seed}, step {self.step}"
-        else:
-            return None
-        groups, _ = reading.groups(self.set, step, self.key)
-        return Other(title=title, group=next((g for g in groups if g.samples), None))
-
-    def nearest(self) -> tuple[int, ...]:
-        """Return the nearest steps before and after with responses to the problem."""
-        steps = self.reading.kept_at(self.set, self.key) if self.key else ()
-        return (*[s for s in steps if s < self.step][-1:], *[s for s in steps if s > self.step][:1])
-
-    def group(self, groups: Sequence[Group]) -> Group | None:
-        """Return the group of the problem: of those that were read, else it alone; ``None`` if it has none."""
-        found = next((g for g in groups if g.key == self.key), None)
-        alone = self.reading.groups(self.set, self.step, self.key)[0] if self.key and not found else ()
-        return found or next(iter(alone), None)
+def spread_out(steps: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return at most ``most`` of the steps, evenly spaced by position, with the first and the last."""
+    if len(steps) <= most:
+        return tuple(steps)
+    places = np.linspace(0, len(steps) - 1, max(2, most)).round().astype(int)
+    return tuple(steps[i] for i in places)

@@ -1,4 +1,4 @@
-"""``paribus dashboard``: serve the pages of a home folder, or write them into one file."""
+"""``paribus dashboard``: serve the pages of a home folder, or export them to one file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from paribus.errors import MissingExtra, StoreError
 
 if TYPE_CHECKING:
-    from paribus_dashboards.home import Home
+    from paribus_dashboards.data.home import Home
 
 PORT = 8765
 NEEDS = ("fastapi", "uvicorn", "plotly")
@@ -20,9 +20,14 @@ NEEDS = ("fastapi", "uvicorn", "plotly")
 
 @click.command()
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
-@click.option("--study", "studies", multiple=True, help="Show only this study; may be given again.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; any other needs a token.")
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any that is free.")
+@click.option("--study", "studies", multiple=True, help="Show only this study; repeatable.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; an address that other machines can reach needs a token.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 chooses a free port.")
 @click.option("--token-env", metavar="NAME", help="Environment variable that holds the token.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds the token.")
 @click.option(
@@ -30,7 +35,7 @@ NEEDS = ("fastapi", "uvicorn", "plotly")
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.html",
-    help="Write all pages into one file that needs no network, and serve nothing.",
+    help="Write all pages to one file that works offline, and exit.",
 )
 def command(
     folder: Path | None,
@@ -41,43 +46,43 @@ def command(
     token_file: Path | None,
     file: Path | None,
 ) -> None:
-    """Look at the studies in a browser, before, while and after they train.
+    """Show studies in a browser, before, during and after training.
 
-    It only reads. Ctrl-C ends it, and nothing else.
+    The dashboard is read-only. Ctrl-C stops it; runs keep training.
     """
     if any(importlib.util.find_spec(name) is None for name in NEEDS):
         raise MissingExtra("dashboard", "`paribus dashboard`")
     if token_env is not None and token_file is not None:
-        raise click.UsageError("give the token by --token-env or by --token-file, not both")
-    from paribus.study.home import home
-    from paribus_dashboards.access import access_for
-    from paribus_dashboards.home import Home
+        raise click.UsageError("use either --token-env or --token-file, not both")
+    from paribus.home import home
+    from paribus_dashboards.data.home import Home
+    from paribus_dashboards.server.access import access_for
 
     shown = Home(folder or home(), studies)
     if file is not None:
-        from paribus_dashboards.export import export
+        from paribus_dashboards.server.export import export
 
-        replaced = ", in place of the file that was there" if file.exists() else ""
+        replaced = ", replaced the existing file" if file.exists() else ""
         size = export(shown, file)
         click.echo(f"{file}  ({size / 1e6:.1f} MB{replaced})")
         return
     refuse_unknown(shown)
     access = access_for(host, token_env, token_file)
-    from paribus_dashboards.serve import listen, serve
+    from paribus_dashboards.server.serve import listen, serve
 
     socket = listen(host, port)
     name = f"[{host}]" if ":" in host else host
     address = f"http://{name}:{socket.getsockname()[1]}/"
-    click.echo(f"{address}{'?token=...' if access.token else ''}  (Ctrl-C ends it)")
+    click.echo(f"{address}{'?token=...' if access.token else ''}  (Ctrl-C stops it)")
     serve(shown, access, socket)
 
 
 def refuse_unknown(shown: Home) -> None:
-    """Refuse names of studies that are not there; before the first study any name may come to be one.
+    """Refuse ``--study`` names that do not exist. Before the first study, any name is accepted: it may come later.
 
     Raises:
-        DashboardError: there is no such study.
+        DashboardError: a study does not exist.
     """
-    with suppress(StoreError):  # the pages tell of it, and go on when it is over
-        if shown.reader().entries():
+    with suppress(StoreError):  # the pages show the error, and recover from it
+        if shown.reader().summaries():
             shown.require()

@@ -1,4 +1,4 @@
-"""The first tables: studies, runs, attempts, results, the log."""
+"""Create the first tables: studies, runs, attempts, results and the event log."""
 
 import sqlalchemy as sa
 from alembic import op

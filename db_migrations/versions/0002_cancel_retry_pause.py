@@ -1,4 +1,4 @@
-"""What cancelling, retrying and pausing need. Each column has a default, for writers of the revision before."""
+"""Add the columns for cancel, retry and pause. Each has a default, for processes of the previous version."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -25,7 +25,7 @@ def upgrade() -> None:
         op.add_column(table, sa.Column(name, kind, nullable=False, server_default=default))
     op.execute("UPDATE study_run SET recorded = true WHERE run_id IN (SELECT run_id FROM result)")
     for name, table, columns, where in _INDEXES:
-        # SQLite takes a partial index only where a query says the same in the same words
+        # SQLite uses a partial index only if the query has the same condition, word for word
         on_sqlite = sa.text(where.replace("false", "0"))
         op.create_index(name, table, columns, sqlite_where=on_sqlite, postgresql_where=sa.text(where))
 

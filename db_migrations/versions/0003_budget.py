@@ -1,4 +1,4 @@
-"""What each study may spend and has spent; what each attempt has reserved and was charged."""
+"""Add budgets: the limits and sums of each study, the reservation and charge of each attempt."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -27,7 +27,7 @@ def upgrade() -> None:
     op.add_column("attempt", sa.Column("cap", sa.Float(), nullable=True))
     op.add_column("attempt", sa.Column("reserved", sa.Float(), nullable=False, server_default="0"))
     op.add_column("attempt", sa.Column("charged", sa.Float(), nullable=True))
-    # what older versions have spent; caps are taken from the study file when it is submitted the next time
+    # charges what older versions have spent; the limits come from the study file at its next submission
     held = "CASE WHEN ended_at > started_at THEN ended_at - started_at ELSE 0.0 END"
     size = "CASE WHEN gpus > 0 THEN gpus ELSE 1.0 END"
     op.execute(f"UPDATE attempt SET charged = ({held}) * ({size}) WHERE ended_at IS NOT NULL")  # noqa: S608 - constants

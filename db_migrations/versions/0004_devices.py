@@ -1,4 +1,7 @@
-"""The GPUs and cores of hosts, what each attempt holds of them, and who waits for them."""
+"""Add the GPUs and CPU cores of hosts and what each attempt holds of them.
+
+The table ``waiting`` and the columns ``idle`` and ``cordoned`` are no longer used.
+"""
 
 import sqlalchemy as sa
 from alembic import op

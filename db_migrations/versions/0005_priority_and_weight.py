@@ -1,4 +1,4 @@
-"""How soon a study is served, and its share. Each has a default, for writers of the revision before."""
+"""Add priority and weight of a study. Both have a default, for processes of the previous version."""
 
 import sqlalchemy as sa
 from alembic import op

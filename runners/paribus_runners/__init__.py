@@ -1,1 +1,4 @@
-"""The training side of Paribus: the only place that imports torch."""
+"""Trainers, and what they share: tasks, rewards, evaluation.
+
+``native/`` imports the shared packages, never the other way round; nothing here imports the dashboards.
+"""

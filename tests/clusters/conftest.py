@@ -11,9 +11,9 @@ from contextlib import closing
 import pytest
 
 from clusters import started
+from paribus.run_folder.folder import RunFolder
 from paribus.testing.fake_runner import install
-from paribus.testing.site import STEPS, Site, until
-from paribus.track.folder import RunFolder
+from support.site import STEPS, Site, until
 
 
 @pytest.fixture(scope="session")

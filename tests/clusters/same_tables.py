@@ -1,4 +1,6 @@
-"""A study gives the same tables on this machine, on a Ray cluster and on a Slurm cluster: ``make same-tables``.
+"""A study gives the same tables on this machine, on a Ray cluster and on a Slurm cluster.
+
+``make -C benchmarks engine-tables``, or
 
     PYTHONPATH=tests python tests/clusters/same_tables.py STUDY.yaml
 
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from clusters.started import NotInstalled, RayCluster, slurm_cluster
-from paribus.track.folder import RunFolder
+from paribus.run_folder.folder import RunFolder
 
 TIMES = ("seconds", "time")
 """Columns of what no two trainings have in common."""

@@ -36,7 +36,7 @@ def slurm_cluster(folder: Path) -> Iterator[Path]:
     """
     up = subprocess.run([sys.executable, SLURM, "up", folder], capture_output=True, text=True, check=False)
     if up.returncode == MISSING:
-        raise NotInstalled(f"{up.stdout.strip()} (`make engines` installs it)")
+        raise NotInstalled(f"{up.stdout.strip()} (`make test-clusters` installs it)")
     assert up.returncode == 0, up.stdout + up.stderr
     try:
         yield folder / "slurm.conf"
@@ -76,7 +76,7 @@ class RayCluster:
             while not file.exists() and self._process.poll() is None:
                 time.sleep(0.1)
             if self._process.poll() == MISSING:
-                raise NotInstalled(f"{self._process.communicate()[0].strip()} (`make engines` installs it)")
+                raise NotInstalled(f"{self._process.communicate()[0].strip()} (`make test-clusters` installs it)")
             assert file.exists(), log.read_text()
             self.address = file.read_text()
         finally:

@@ -5,12 +5,12 @@ import signal
 
 import pytest
 
-from paribus.track.folder import RunFolder, read_json
+from paribus.run_folder.folder import RunFolder, read_json
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray has some of its own
 SAID = {
-    "slurm": "Slurm: partition default, 1 GPU, 1 CPU, 200M, default time a run",
-    "ray": "Ray: 1 CPU, 1 GPU a run, up to 4 at a time",
+    "slurm": "Slurm: partition default, 1 GPU, 1 CPU, 200M, default time per run",
+    "ray": "Ray: 1 CPU, 1 GPU per run, up to 4 at a time",
 }
 
 
@@ -30,7 +30,7 @@ def test_a_study_gives_the_same_numbers_on_a_cluster_as_on_this_machine(site):
     assert SAID[site.engine] in output
     site.check()
     assert [(a.engine, a.gpus, a.outcome) for a in site.attempts()] == [(site.engine, 1.0, "succeed")] * 4
-    assert not (site.home / "office.json").exists()
+    assert not (site.home / "server.json").exists()
     status, output = site.run("--slots", "2", engine="local", home="there")
     assert status == 0, output
     assert numbers(site.home) == numbers(site.path / "there")
@@ -47,7 +47,7 @@ def test_kill_9_of_the_scheduler_and_the_next_one_finds_what_runs_and_what_waits
     process.communicate()
     status, output = site.run(step_s=0.3)
     assert status == 0, output
-    assert output.count("still there") == 4
+    assert output.count("still running, taken over") == 4
     site.check()
     assert {a.submit_name for a in site.attempts()} == before
 

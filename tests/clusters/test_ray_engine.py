@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from paribus.contract import Resources
 from paribus.engines.base import EngineSettings, JobState
-from paribus.engines.ray import RayEngine
+from paribus.engines.ray.engine import RayEngine
 from paribus.errors import EngineError, TooLarge
-from paribus.study.resources import Resources
-from paribus.testing.engine_suite import EngineSuite, ended, gone, job, started, until
+from paribus.testing.engine_suite import EngineTestCase, ended, gone, job, started, until
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray has some of its own
 
 
-class TestRay(EngineSuite):
+class TestRay(EngineTestCase):
     """The conformance suite."""
 
     @pytest.fixture
@@ -30,7 +30,7 @@ class TestRay(EngineSuite):
         return make(slots=2)
 
 
-class TestRayJobs(EngineSuite):
+class TestRayJobs(EngineTestCase):
     """The conformance suite, each job a Ray Job."""
 
     @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_job_that_the_last_process_submitted_is_found_by_name(make, ray, tmp_p
         import os, signal, time
         from pathlib import Path
         from paribus.engines.base import EngineSettings
-        from paribus.engines.ray import RayEngine
+        from paribus.engines.ray.engine import RayEngine
         from paribus.testing.engine_suite import job, started
         settings = dict(runner="fake", folder=Path({str(tmp_path / "engine")!r}), options=Path({str(options)!r}))
         engine = RayEngine(EngineSettings(**settings))
@@ -132,7 +132,7 @@ def test_a_job_without_gpus_sees_none_and_uses_one_thread(make, tmp_path, monkey
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setenv("MINE", "is carried")
     engine = make()
-    engine.submit(job("tell", tmp_path / "told"), "tell")
+    engine.submit(job("env", tmp_path / "told"), "tell")
     assert ended(engine, "tell").exit_code == 0
     told = json.loads((tmp_path / "told").read_text())
     assert (told["CUDA_VISIBLE_DEVICES"], told["OMP_NUM_THREADS"], told["PARIBUS_GRACE_S"]) == ("", "1", "1")
@@ -145,7 +145,7 @@ def test_half_a_gpu_each(make, tmp_path):
     engine = make(gpus=0.5, cpus=0.1)
     assert engine.slots() == engine.capacity() == 8
     assert engine.capacity(engine.need(Resources(gpus=0.25))) == 16
-    assert engine.about == "Ray: 0.1 CPU, 0.5 GPU a run, up to 8 at a time"
+    assert engine.about == "Ray: 0.1 CPU, 0.5 GPU per run, up to 8 at a time"
 
 
 def test_kill_9_of_the_actor_leaves_no_process_and_is_told(make, tmp_path):
@@ -251,7 +251,7 @@ def test_a_wrong_token_is_told(ray, tmp_path, fake_runner):
     code = textwrap.dedent(f"""
         from pathlib import Path
         from paribus.engines.base import EngineSettings
-        from paribus.engines.ray import RayEngine
+        from paribus.engines.ray.engine import RayEngine
         from paribus.errors import EngineError
         try:
             RayEngine(EngineSettings(runner="fake", folder=Path("."), options=Path({str(options)!r})))
@@ -295,6 +295,6 @@ def test_what_has_ended_is_not_kept(make):
     for i in range(3):
         engine.submit(job("exit", i), f"job{i}")
         assert ended(engine, f"job{i}").exit_code == i
-    assert not engine._jobs
-    assert not engine._launcher._kept
+    assert not engine._jobs.live
+    assert not engine._launcher._followed
     assert [s.exit_code for s in engine.poll(["job0", "job1", "job2"]).values()] == [0, 1, 2]

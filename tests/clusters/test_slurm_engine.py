@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from paribus.contract import Resources
 from paribus.engines.base import EngineSettings, JobState
-from paribus.engines.slurm import SlurmEngine
+from paribus.engines.slurm.engine import SlurmEngine
 from paribus.errors import EngineError, TooLarge
-from paribus.study.resources import Resources
-from paribus.testing.engine_suite import EngineSuite, ended, job, started, until
+from paribus.testing.engine_suite import EngineTestCase, ended, job, started, until
 
 
-class TestSlurm(EngineSuite):
+class TestSlurm(EngineTestCase):
     """The conformance suite."""
 
     @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_job_that_the_last_process_submitted_is_found_by_name(make, tmp_path):
     code = textwrap.dedent(f"""
         import os, signal
         from pathlib import Path
-        from paribus.engines import slurm
+        from paribus.engines.slurm import engine as slurm
         from paribus.engines.base import EngineSettings
         from paribus.testing.engine_suite import job
         def submit(self, script, submit=slurm.Slurm.submit):
@@ -122,7 +122,7 @@ def test_a_submission_without_an_answer_is_looked_for_and_not_repeated(make, tmp
 
 def test_while_slurm_is_away_jobs_wait_and_the_state_known_last_counts(make, tmp_path, monkeypatch):
     """Without a controller nothing is lost: what ran is still said to run, what could not be sent is sent later."""
-    monkeypatch.setattr("paribus.engines.slurm._RETRY_S", 0.5)
+    monkeypatch.setattr("paribus.engines.slurm.engine._RETRY_S", 0.5)
     engine = make()
     engine.submit(job("sleep", tmp_path / "pid"), "first")
     started(engine, "first", tmp_path / "pid")
@@ -198,7 +198,7 @@ def test_a_job_without_gpus_sees_none_and_uses_one_thread(make, tmp_path, monkey
     """Numbers do not depend on the engine."""
     monkeypatch.delenv("OMP_NUM_THREADS")
     engine = make()
-    engine.submit(job("tell", tmp_path / "told"), "tell")
+    engine.submit(job("env", tmp_path / "told"), "tell")
     assert ended(engine, "tell").exit_code == 0
     told = json.loads((tmp_path / "told").read_text())
     assert (told["CUDA_VISIBLE_DEVICES"], told["OMP_NUM_THREADS"], told["PARIBUS_GRACE_S"]) == ("", "1", "1")

@@ -40,9 +40,9 @@ def test_a_partition_that_does_not_exist_is_told_before_anything_is_tried(slurm_
 def test_nodes_that_cannot_reach_this_machine_are_told(slurm_site):
     """The reason in the status names the node, the address and what went wrong."""
     process = slurm_site.start()
-    office = slurm_site.home / "office.json"
-    slurm_site.until(office.exists)
-    office.write_text(json.dumps({**json.loads(office.read_text()), "port": 1}))
+    server = slurm_site.home / "server.json"
+    slurm_site.until(server.exists)
+    server.write_text(json.dumps({**json.loads(server.read_text()), "port": 1}))
     failed = slurm_site.until(lambda: [a for a in slurm_site.attempts() if a.outcome == "retry"])
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)

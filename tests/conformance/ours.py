@@ -22,7 +22,7 @@ from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.objective.loss import loss
-from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 
 Extra = Callable[[Tensor, Tensor], Tensor]

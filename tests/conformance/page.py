@@ -18,7 +18,7 @@ LIBRARIES = ("trl", "verl", "transformers", "torch")
 INTRO = """\
 # Conformance with TRL and verl
 
-<!-- Written by `make conformance` from what it measured: change tests/conformance, then run it. -->
+<!-- Written by `make test-conformance` from what it measured: change tests/conformance, then run it. -->
 
 {versions}.
 

@@ -1,4 +1,4 @@
-"""Our objective against the real functions of TRL and verl; run by `make conformance`, in its own environment."""
+"""Our objective against the real functions of TRL and verl; run by `make test-conformance`, in its own environment."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A made-up home, the real server in a process of its own, and Chromium that tells of whatever a page does wrong."""
+"""A made-up home, the real server in a process of its own, and Chromium that reports whatever a page does wrong."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
-from paribus.testing.homes import made_up_home
+from support.homes import made_up_home
 
 PATIENCE_S = 120.0
 WIDTH, HEIGHT = 1200, 900
@@ -113,7 +113,7 @@ def chromium():
     """The browser, if there is one."""
     found = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
     if found is None:
-        pytest.skip("Chromium is missing (`make dashboards` installs it as root: apt-get install chromium)")
+        pytest.skip("Chromium is missing (`make test-dashboards` installs it as root: apt-get install chromium)")
     with sync_playwright() as playwright:
         expect.set_options(timeout=PATIENCE_S * 1000)
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
@@ -186,8 +186,8 @@ def accessible():
 
     def check(page):
         found = Axe().run(page, options=RULES).response["violations"]
-        told = [(v["id"], n["target"], n["failureSummary"]) for v in found for n in v["nodes"]]
-        assert told == [], "\n".join(map(str, told))
+        violations = [(v["id"], n["target"], n["failureSummary"]) for v in found for n in v["nodes"]]
+        assert violations == [], "\n".join(map(str, violations))
 
     return check
 

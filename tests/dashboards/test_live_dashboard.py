@@ -34,7 +34,7 @@ BEYOND = r"least => [...document.querySelectorAll('.tile')].some(e => e.innerTex
 
 @pytest.fixture
 def training(tmp_path):
-    """Let the fake runner train a study; return its home and the process, which ends when SIGINT tells it to."""
+    """Let the fake runner train a study; return its home and the process, which ends on SIGINT."""
     (tmp_path / "study.yaml").write_text(STUDY)
     home = tmp_path / "home"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "PARIBUS_"))}
@@ -80,12 +80,12 @@ def test_a_board_follows_a_study_and_survives_its_server(training, serve, watch)
 
 
 def test_a_page_that_is_no_longer_answered_says_so(look):
-    """A part that is refused is told until it is answered again, whatever becomes of the other parts."""
+    """The page reports a refused part until it is answered again, whatever happens to other parts."""
     look.expected += ["401"]
     page = look.open("/study/made-up")
     page.route("**/tiles", lambda route: route.fulfill(status=401, body="A token is needed"))
     expect(page.locator(".away")).to_contain_text("asks for its token")
-    with page.expect_response(re.compile("/ladder")):
+    with page.expect_response(re.compile("/tables")):
         pass
     page.wait_for_timeout(100)
     expect(page.locator(".away")).to_be_visible()

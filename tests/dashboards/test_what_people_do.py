@@ -64,7 +64,7 @@ def test_a_zoom_needs_no_mouse(look, path):
     page.wait_for_function("() => location.search.includes('first=20&last=')")
     page.keyboard.type("10")
     page.keyboard.press("Enter")
-    expect(complaint).to_contain_text("before the beginning")
+    expect(complaint).to_contain_text("must be smaller than the last")
     last.fill("40")
     page.keyboard.press("Enter")
     page.wait_for_function("() => location.search.endsWith('first=20&last=40')")
@@ -84,10 +84,10 @@ def test_a_zoom_needs_no_mouse(look, path):
 
 
 def test_a_chart_that_cannot_be_drawn_says_why(look):
-    """A zoom that is none leaves no blank: the server's sentence stands where the chart would be."""
+    """An invalid zoom shows the server's message in place of the chart."""
     look.expected += ["404"]
     page = look.open(f"{BOARD}/compare?first=nan&last=5")
-    expect(page.locator(".not-drawn").first).to_have_text(re.compile("Not drawn: first is .* NaN is none"))
+    expect(page.locator(".not-drawn").first).to_have_text(re.compile("Not drawn: first must be a number.*NaN"))
     assert page.locator(".chart").first.bounding_box()["height"] == 0
 
 
@@ -95,12 +95,12 @@ def test_a_filter_is_in_the_address(look):
     """A filter hides tiles at once, survives reload and deep link, stays while tiles are polled, and Back undoes it."""
     page = look.open(BOARD)
     shown = page.locator("a.tile:visible")
-    every, well = shown.count(), page.locator("a.tile[data-lamp=ok]").count()
-    both = page.locator("tr[data-arm*=token] a.tile[data-lamp=ok]").count()
+    every, well = shown.count(), page.locator("a.tile[data-status=ok]").count()
+    both = page.locator("tr[data-arm*=token] a.tile[data-status=ok]").count()
     assert 0 < both < well < every
-    page.select_option("select[name=lamp]", "ok")
+    page.select_option("select[name=status]", "ok")
     expect(shown).to_have_count(well)
-    assert "lamp=ok" in look.query()
+    assert "status=ok" in look.query()
     with page.expect_response(re.compile("/tiles")):
         pass  # the next poll
     expect(shown).to_have_count(well)
@@ -111,9 +111,9 @@ def test_a_filter_is_in_the_address(look):
     page.go_back()  # over the word, not over its last letter
     expect(shown).to_have_count(well)
     expect(page.locator("input[name=arm]")).to_have_value("")
-    look.open(f"{BOARD}?lamp=ok")
+    look.open(f"{BOARD}?status=ok")
     expect(shown).to_have_count(well)
-    page.select_option("select[name=lamp]", "")
+    page.select_option("select[name=status]", "")
     expect(shown).to_have_count(every)
     page.go_back()
     expect(shown).to_have_count(well)
@@ -121,7 +121,7 @@ def test_a_filter_is_in_the_address(look):
 
 def test_a_tile_leads_to_its_run_and_back(look, accessible, picture):
     """The sick run says what is wrong and since when, and Back returns to the same board."""
-    page = look.open(f"{BOARD}?lamp=critical")
+    page = look.open(f"{BOARD}?status=critical")
     sick = page.locator("a.tile:visible")
     expect(sick).to_have_count(1)
     sick.click()
@@ -227,7 +227,7 @@ def test_everything_is_reached_by_keys(look):
 def test_single_keys_can_be_switched_off(look):
     """In the list of keys, for this and every other page, and on again."""
     page = look.open(BOARD)
-    switch = page.get_by_label("Single keys do this")
+    switch = page.get_by_label("Use single-key shortcuts")
     page.keyboard.press("?")
     switch.press("Space")
     page.keyboard.press("Escape")

@@ -8,10 +8,10 @@ from faults import judge
 from faults.judge import Verdict
 from faults.sessions import work
 from faults.world import World, ended, process
-from paribus.schedule import budgets as looks
+from paribus.scheduler import scheduler
 from paribus.store.budget import OVERRUN_S
 from paribus.store.states import RunState
-from paribus.testing.plans import small_plan
+from support.plans import small_plan
 
 SLOTS = 8
 STEP_S = 0.1
@@ -46,4 +46,4 @@ def budgets(world: World) -> Verdict:
 
 def often() -> None:
     """Look at the budget as often as short runs need it."""
-    looks.CHECK_S = 0.1  # type: ignore[misc]
+    scheduler.CHECK_S = 0.1  # type: ignore[misc]

@@ -19,10 +19,10 @@ from faults.judge import Verdict
 from faults.sessions import work
 from faults.world import LEASE_S, Skipped, World, hasten, until
 from paribus.engines.process import Identity, signal_group
-from paribus.store.reader import Reader
+from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.states import Move
-from paribus.testing.plans import small_plan
-from paribus.track.folder import RunFolder, read_json
+from paribus.store.store import Reader
+from support.plans import small_plan
 
 PLACES = ("the machine", "the scheduler", "the supervisors and trainers")
 HOUR_S = 3600
@@ -72,7 +72,7 @@ def jump(world: World, library: Path, number: int, place: str, seconds: int) -> 
     if place != PLACES[2]:
         environment[PRELOAD] = str(library)
     command = [sys.executable, "-m", "faults.clocks", str(world.home), str(number), place, str(library)]
-    with subprocess.Popen(command, env=environment) as session, Reader.look(world.home) as reader:
+    with subprocess.Popen(command, env=environment) as session, Reader.open(world.home) as reader:
         try:
             paused = until(lambda: one_of_all(reader, world.home, number))
             groups = [Identity.read(read_json(paused.attempt)[k]).pid for k in ("supervisor", "runner")]

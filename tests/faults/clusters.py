@@ -22,17 +22,17 @@ from faults.judge import Verdict
 from faults.orphans import parent_of
 from faults.sessions import work
 from faults.world import LEASE_S, Skipped, World, ended, kill, process, until
-from paribus.engines import slurm as slurm_engine
-from paribus.engines import slurm_commands
 from paribus.engines.base import Engine, EngineSettings
 from paribus.engines.process import Identity
-from paribus.engines.ray import RayEngine
-from paribus.engines.slurm import SlurmEngine
+from paribus.engines.ray.engine import RayEngine
+from paribus.engines.slurm import commands as slurm_commands
+from paribus.engines.slurm import engine as slurm_engine
+from paribus.engines.slurm.engine import SlurmEngine
 from paribus.errors import RunFolderError, TooLarge
-from paribus.store.reader import Reader
+from paribus.run_folder.folder import RunFolder, read_json
+from paribus.store.store import Reader
 from paribus.study.plan import Plan
-from paribus.testing.plans import small_plan
-from paribus.track.folder import RunFolder, read_json
+from support.plans import small_plan
 
 NODES = ("n1", "n2")
 Inject = Callable[[], bool]
@@ -77,7 +77,7 @@ def impatient() -> None:
 def supervisors(home: Path) -> list[int]:
     """Return the supervisors of the attempts that train."""
     found = []
-    with Reader.look(home) as reader:
+    with Reader.open(home) as reader:
         for attempt in reader.live_attempts():
             with suppress(RunFolderError, KeyError):
                 here = read_json(RunFolder.of(home, attempt.fingerprint, attempt.token).attempt)
@@ -140,7 +140,7 @@ def slurm_cluster() -> Iterator[Path]:
 
 def after_a_submit(world: World, folder: Path) -> bool:
     """Kill the controller when a job has just been submitted."""
-    with Reader.look(world.home) as reader:
+    with Reader.open(world.home) as reader:
         before = {a.submit_name for a in reader.live_attempts()}
         end = time.monotonic() + 2 * LEASE_S
         while {a.submit_name for a in reader.live_attempts()} <= before:
@@ -262,7 +262,7 @@ def not_fitting(world: World, cluster: RayCluster) -> list[str]:
     plan = small_plan("infeasible", arms=1, seeds=1, steps=3)
     with process(refused, world.home, plan) as session:
         ended(session)
-    with Reader.look(world.home) as reader:
+    with Reader.open(world.home) as reader:
         wrong = [a.submit_name for a in reader.attempts_of(reader.study("infeasible").id)]
     cluster.options(gpus=1)
     with process(work, world.home, plan, None, engine=RayEngine) as session:

@@ -18,7 +18,7 @@ from paribus.errors import ParibusError
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.study.plan import Plan
-from paribus.testing.plans import small_plan
+from support.plans import small_plan
 
 SIZE = "24m"
 SLOTS = 4

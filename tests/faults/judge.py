@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults.world import LEASE_S
-from paribus.store.audit import audit
-from paribus.store.snapshot import Snapshot
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import Snapshot
+from paribus.run_folder.folder import RunFolder
 from paribus.store.states import TERMINAL, Move, RunState
-from paribus.track.folder import RunFolder
 
 CLOCK_S = 0.05
 """Seconds by which the clocks of a database and of a process of the same machine may seem to differ."""

@@ -16,12 +16,11 @@ from faults.sessions import work
 from faults.world import Lines, World, ended, kill, process, until
 from paribus.engines.process import Identity
 from paribus.errors import LostLease, RunFolderError
+from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.database import Unreachable
-from paribus.store.reader import Reader
 from paribus.store.states import RunState
-from paribus.store.store import Store
-from paribus.testing.plans import small_plan
-from paribus.track.folder import RunFolder, read_json
+from paribus.store.store import Reader, Store
+from support.plans import small_plan
 
 SLOTS = 8
 
@@ -34,7 +33,7 @@ def workers(world: World) -> Verdict:
     while len(hit) < wanted:
         rounds += 1
         plan = small_plan(f"workers{rounds}", arms=world.number(8, 2), seeds=4, steps=8 + rounds)
-        with process(work, world.home, plan, SLOTS) as session, Reader.look(world.home) as reader:
+        with process(work, world.home, plan, SLOTS) as session, Reader.open(world.home) as reader:
             while session.is_alive() and len(hit) < wanted:
                 time.sleep(world.random.uniform(0.02, 0.2))
                 hit += kill_one(world, reader)

@@ -12,12 +12,12 @@ from faults import judge
 from faults.judge import Verdict
 from faults.sessions import work
 from faults.world import LEASE_S, World, ended, kill, process, until
+from paribus.audit.snapshot import Snapshot
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
-from paribus.store.reader import Reader
-from paribus.store.snapshot import Snapshot
-from paribus.testing.plans import small_plan
-from paribus.track.folder import RunFolder, read_json
+from paribus.run_folder.folder import RunFolder, read_json
+from paribus.store.store import Reader
+from support.plans import small_plan
 
 VICTIMS = ("runner", "supervisor", "server", "scheduler", "scheduler and server")
 LEFT = 3
@@ -32,7 +32,7 @@ def orphans(world: World) -> Verdict:
     for number in range(kills):
         victim = VICTIMS[number % len(VICTIMS)]
         plan = small_plan(f"orphans{number}", arms=2, seeds=1, steps=12 + number)
-        with process(work, world.home, plan, 1) as session, Reader.look(world.home) as reader:
+        with process(work, world.home, plan, 1) as session, Reader.open(world.home) as reader:
             folder, pids = until(lambda: with_orphans(reader, world.home))
             pids["scheduler"] = session.pid or 0
             time.sleep(world.random.uniform(0.0, 0.2))

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from faults import judge
+from faults.fork_server import PATIENCE
 from faults.judge import Verdict
 from faults.sessions import HastyEngine, work
-from faults.warm import PATIENCE
 from faults.world import LEASE_S, Lines, World, ended, hasten, process, until
+from paribus.audit.snapshot import Snapshot
 from paribus.errors import RunFolderError
+from paribus.home import DATABASE_URL
+from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.database import Unreachable
-from paribus.store.snapshot import Snapshot
 from paribus.store.states import Move
-from paribus.study.home import DATABASE_URL
 from paribus.study.plan import Plan
-from paribus.testing.plans import small_plan
-from paribus.track.folder import RunFolder, read_json
+from support.plans import small_plan
 
 PASS, REFUSE, SILENT, LATE = range(4)
 """Pass everything on; refuse and break off; take everything and never answer, then break off; answer afterwards."""

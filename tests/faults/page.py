@@ -18,12 +18,12 @@ PAGE = ROOT / "docs/reference/reliability.md"
 INTRO = """\
 # Reliability
 
-<!-- Written by `make faults` from what it did: change tests/faults, then run it. -->
+<!-- Written by `make test-faults` from what it did: change tests/faults, then run it. -->
 
 The promise: a run is attempted at least once, its result is recorded exactly once, and no study that was acknowledged
-is lost. `make faults` breaks real processes, databases and clusters, lets what is left go on, and then asks the auditor
-about the eleven promises of [the states](states.md#what-is-audited): a row in which one was broken says so. It takes
-hours; `make faults FAULTS="slurm ray"` injects some and puts their rows in the place of the old ones.
+is lost. `make test-faults` breaks real processes, databases and clusters, lets what is left go on, and then asks the
+auditor about the eleven promises of [the states](states.md#what-is-audited): a row in which one was broken says so. It
+takes hours; `make test-faults FAULTS="slurm ray"` injects some and puts their rows in the place of the old ones.
 
 {versions}.
 
@@ -50,7 +50,7 @@ HEAD = (
 )
 TESTED = {
     "F1": ("any sequence of calls, clock jumps, late messages", "tests/unit/store/test_store_model.py"),
-    "F2": ("seeded histories of a whole cluster", "tests/unit/schedule/test_scheduler_simulation.py"),
+    "F2": ("seeded histories of a whole cluster", "tests/unit/scheduler/test_scheduler_simulation.py"),
     "F3": ("a crash between any two statements", "tests/faults/points.py"),
     "F4": ("workers killed", "tests/faults/kills.py"),
     "F5": ("scheduler and database killed", "tests/faults/kills.py"),

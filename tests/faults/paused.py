@@ -14,13 +14,13 @@ from faults import judge
 from faults.judge import Verdict
 from faults.sessions import far_away, work
 from faults.world import LEASE_S, World, ended, process
+from paribus.audit.snapshot import Snapshot
 from paribus.engines.process import Identity, signal_group
 from paribus.errors import RunFolderError
-from paribus.store.reader import Reader
-from paribus.store.snapshot import Snapshot
+from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.states import Move
-from paribus.testing.plans import small_plan
-from paribus.track.folder import RunFolder, read_json
+from paribus.store.store import Reader
+from support.plans import small_plan
 
 SLOTS = 16
 LEASES = (0.5, 3.0)
@@ -51,7 +51,7 @@ def zombies(world: World) -> Verdict:
         plan = small_plan(f"paused{rounds}", arms=world.number(10, 2), seeds=4, steps=12 + rounds)
         with (
             process(work, world.home, plan, SLOTS, lambda: far_away(notes)) as session,
-            Reader.look(world.home) as reader,
+            Reader.open(world.home) as reader,
         ):
             while session.is_alive():
                 time.sleep(world.random.uniform(0.02, 0.1))

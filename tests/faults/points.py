@@ -17,15 +17,16 @@ from faults import judge
 from faults.judge import Verdict
 from faults.sessions import work
 from faults.world import Lines, World, ended, process
+from paribus.attempt import supervisor
+from paribus.audit.snapshot import Snapshot
 from paribus.engines.inline import InlineEngine
 from paribus.recipe.recipe import fingerprint_of
-from paribus.schedule import scheduler, session, supervisor
-from paribus.schedule.worker import worker_of
-from paribus.store.snapshot import Snapshot
+from paribus.scheduler import scheduler, serve
+from paribus.scheduler.scheduler import worker_of
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.study.plan import Plan
-from paribus.testing.plans import small_plan
+from support.plans import small_plan
 
 RULES = [{"do": "crash", "at": 2, "arm": "arm 1", "token": 1}, {"do": "requeue", "at": 2, "arm": "arm 2", "token": 1}]
 
@@ -85,9 +86,10 @@ class Points:
 
 def quick() -> None:
     """Run jobs inside this process, look at no progress, and wait for nothing."""
-    session.load_engine = lambda _: InlineEngine  # type: ignore[attr-defined]
-    session.LOOK_S = 1e12  # type: ignore[misc]
-    session.PERIOD_S = 0.005  # type: ignore[attr-defined]
+    serve.load_engine = lambda _: InlineEngine  # type: ignore[attr-defined]
+    serve.LOOK_S = 1e12  # type: ignore[misc]
+    serve.ServingLoop.show_s = 1e12
+    scheduler.Scheduler.period_s = 0.005
     supervisor._UNASKED_WAIT_S = 0.0
 
 
@@ -164,7 +166,7 @@ def life(home: Path, number: int, last: int, told: Lines) -> None:
         take = [store.claim(study.id, engine="inline", worker=worker_of(home)) for _ in range(3)]
         one, two, three = (c for c in take if c is not None)
         for claim in (one, two, three):
-            store.submitted(claim.run_id, claim.token, claim.submit_name)
+            store.set_external_id(claim.run_id, claim.token, claim.submit_name)
             store.start(claim.run_id, claim.token)
         store.release(one.run_id, one.token, "interrupted")
         store.fail(two.run_id, two.token, "program", "why", "signature")

@@ -10,7 +10,7 @@ from faults.sessions import HastyEngine, work
 from faults.world import World, ended, process
 from paribus.store import attempts
 from paribus.store.states import RunState
-from paribus.testing.plans import small_plan
+from support.plans import small_plan
 
 TRIES = 5
 POISON = {

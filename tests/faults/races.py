@@ -19,7 +19,7 @@ from faults.world import Lines, World, barrier, ended, process
 from paribus.errors import LostLease
 from paribus.store.states import RunState
 from paribus.store.store import Store
-from paribus.testing.plans import small_plan
+from support.plans import small_plan
 
 STARTS = 32
 TOGETHER = 50

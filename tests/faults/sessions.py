@@ -12,8 +12,9 @@ from typing import Any
 
 from paribus.engines.base import Engine, EngineSettings
 from paribus.engines.local import LocalEngine
-from paribus.schedule import desk, flights, session
-from paribus.schedule.session import Settings, run_study
+from paribus.rpc import handler as desk
+from paribus.scheduler import active_attempts, serve
+from paribus.scheduler.serve import Settings, run_study
 from paribus.study.plan import Plan
 
 
@@ -32,7 +33,7 @@ class HastyEngine(LocalEngine):
 
     def _popen(self, command: list[str], environment: Mapping[str, str], *fds: int) -> subprocess.Popen[bytes]:
         return super()._popen(
-            [part.replace("paribus.engines.warm", "faults.warm") for part in command], environment, *fds
+            [part.replace("paribus.engines.fork_server", "faults.fork_server") for part in command], environment, *fds
         )
 
 
@@ -59,8 +60,8 @@ def work(
         prepare: changes this process before.
         engine: where the runs train.
     """
-    session.mlflow_is_installed = lambda: False  # type: ignore[attr-defined]
-    session.load_engine = lambda _: engine  # type: ignore[attr-defined]
+    serve.mlflow_is_installed = lambda: False  # type: ignore[attr-defined]
+    serve.load_engine = lambda _: engine  # type: ignore[attr-defined]
     tempfile.tempdir = str(home.parent)  # what a killed scheduler leaves behind goes with the world
     prepare()
     run_study(plan, Settings(home=home, slots=slots), Quiet())
@@ -68,8 +69,8 @@ def work(
 
 def far_away(notes: Path) -> None:
     """Let no one kill the attempts of this process's scheduler, and note every request of theirs with its answer."""
-    session.load_engine = lambda _: FarEngine  # type: ignore[attr-defined]
-    flights._kill_processes = lambda _: True  # type: ignore[attr-defined]
+    serve.load_engine = lambda _: FarEngine  # type: ignore[attr-defined]
+    active_attempts._kill_processes = lambda _: True  # type: ignore[attr-defined]
     answer_to = desk.answer_to
 
     def noting(store: Any, request: dict[str, Any]) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from faults.sessions import work
 from faults.world import World, ended, process, until
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
+from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.database import FILE
-from paribus.store.reader import Reader
 from paribus.store.states import RunState
-from paribus.testing.plans import small_plan
-from paribus.track.folder import RunFolder, read_json
+from paribus.store.store import Reader
+from support.plans import small_plan
 
 SLOTS = 4
 SEEDS = 100
@@ -42,7 +42,7 @@ def soak(world: World) -> Verdict:
     plan = small_plan("soak", arms=max(2, int(seconds * SLOTS / SEEDS)), seeds=SEEDS, steps=10)
     hit, wal, held = list[tuple[str, int, float]](), 0, dict[str, list[tuple[int, int]]]()
     paused, end = list[Paused](), time.monotonic() + seconds
-    with process(work, world.home, plan, SLOTS) as session, Reader.look(world.home) as reader:
+    with process(work, world.home, plan, SLOTS) as session, Reader.open(world.home) as reader:
         server = until(lambda: server_of(reader, world.home))
         look = 0.0
         while time.monotonic() < end and session.is_alive():

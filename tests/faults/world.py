@@ -20,13 +20,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from paribus.audit import invariants as audit
+from paribus.audit.snapshot import Snapshot, snapshot
 from paribus.engines.process import Identity, die_with_parent
-from paribus.schedule import flights
-from paribus.store import attempts, audit, moves, statements
-from paribus.store.reader import Reader
-from paribus.store.snapshot import Snapshot, snapshot
-from paribus.store.store import Store
-from paribus.study.home import DATABASE_URL
+from paribus.home import DATABASE_URL
+from paribus.scheduler import active_attempts
+from paribus.store import attempts
+from paribus.store import transitions as moves
+from paribus.store.store import Reader, Store
 from paribus.testing.fake_training import VARIABLE
 
 LEASE_S = 2.0
@@ -43,9 +44,9 @@ class Skipped(Exception):
 
 def hasten(lease_s: float = LEASE_S) -> None:
     """Shorten the lease and the waits of this process and of all that it forks; give an attempt any number of tries."""
-    for module in (moves, statements, attempts, audit):
+    for module in (moves, attempts, audit):
         module.LEASE_S = lease_s  # type: ignore[attr-defined]
-    flights.HOLD_S = lease_s / 6  # type: ignore[misc]
+    active_attempts.HOLD_S = lease_s / 6  # type: ignore[misc]
     attempts.INFRASTRUCTURE_TRIES = 10**6  # type: ignore[misc]
     attempts._BACKOFF_S = 0.0  # type: ignore[misc]
 
@@ -80,7 +81,7 @@ class World:
 
     def snapshot(self, *, folders: bool = True) -> Snapshot:
         """Read everything; with the run folders, where there was training."""
-        with Reader.look(self.home) as reader:
+        with Reader.open(self.home) as reader:
             return snapshot(reader, folders=folders, deep=True)
 
     def orders(self, text: str) -> None:

@@ -5,23 +5,23 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import snapshot
 from paribus.cli import status
-from paribus.schedule import session
-from paribus.schedule.scheduler import Ending
-from paribus.schedule.session import Settings, run_study
-from paribus.store.audit import audit
-from paribus.store.snapshot import snapshot
+from paribus.scheduler import serve
+from paribus.scheduler.scheduler import Ending
+from paribus.scheduler.serve import Settings, run_study
 from paribus.store.states import RunState
 from paribus.store.store import Store
-from paribus.testing.lines import Lines
-from paribus.testing.plans import small_plan
+from support.lines import Lines
+from support.plans import small_plan
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A home folder, on a machine with one pretended GPU."""
     monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
-    monkeypatch.setattr(session, "mlflow_is_installed", lambda: False)
+    monkeypatch.setattr(serve, "mlflow_is_installed", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     return tmp_path / "home"
 

@@ -9,23 +9,23 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import snapshot
 from paribus.cli.db import command
 from paribus.errors import StoreError
-from paribus.schedule import session
-from paribus.schedule.holder import hold
-from paribus.schedule.scheduler import Ending
-from paribus.schedule.session import Settings, run_study
-from paribus.store.audit import audit
+from paribus.scheduler import serve
+from paribus.scheduler.home_lock import lock_home
+from paribus.scheduler.scheduler import Ending
+from paribus.scheduler.serve import Settings, run_study
 from paribus.store.backup import backup_file, dump_command
 from paribus.store.database import Database, Unreachable, database_url
+from paribus.store.history import recorded_runs
 from paribus.store.migrate import HEAD, run_alembic
-from paribus.store.recorded import recorded_runs
-from paribus.store.snapshot import snapshot
 from paribus.store.states import RunState
 from paribus.store.store import Store
-from paribus.testing.databases import postgresql
-from paribus.testing.lines import Lines
-from paribus.testing.plans import small_plan
+from support.databases import postgresql
+from support.lines import Lines
+from support.plans import small_plan
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -65,7 +65,7 @@ def test_current_and_upgrade(home):
 def test_no_upgrade_under_a_running_study(home):
     """The lock of the home folder is respected."""
     Store.open(home).close()
-    with hold(home, "paribus run"), pytest.raises(StoreError, match=r"`paribus run` \(process \d+\) works in"):
+    with lock_home(home, "paribus run"), pytest.raises(StoreError, match=r"`paribus run` \(process \d+\) works in"):
         db(home, "upgrade")
 
 
@@ -148,15 +148,15 @@ def test_a_study_is_run_and_read_back_on_both_databases(home, monkeypatch):
 def test_a_server_that_goes_away_meanwhile_does_not_end_the_session(home, monkeypatch):
     """The scheduler waits and goes on; it tells people once."""
     failures = iter([True] * 3)
-    turn = session.Scheduler.turn
+    turn = serve.Scheduler.turn
 
     def sometimes(self):
         if next(failures, False):
             raise Unreachable("the database is away.")
         return turn(self)
 
-    monkeypatch.setattr(session.Scheduler, "turn", sometimes)
-    monkeypatch.setattr(session, "mlflow_is_installed", lambda: False)
+    monkeypatch.setattr(serve.Scheduler, "turn", sometimes)
+    monkeypatch.setattr(serve, "mlflow_is_installed", lambda: False)
     display = Lines()
     summary = run_study(small_plan(), Settings(home=home, engine="inline"), display)
     assert summary.counts == {RunState.SUCCEEDED: 4}

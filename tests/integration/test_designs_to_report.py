@@ -53,7 +53,7 @@ def paribus(tmp_path):
 def test_the_plan_says_what_each_design_measures(paribus):
     """A golden output: cells, runs, precision, detectable effects, hours, aliases and cheaper designs."""
     printed = paribus("plan", "study.yaml", seeds=5)
-    start, end = printed.index("what the designs measure"), printed.index("to know before the launch")
+    start, end = printed.index("what the designs measure"), printed.index("warnings (`allow")
     found = "\n".join(line.rstrip() for line in printed[start:end].splitlines()) + "\n"
     assert found == GOLDEN.read_text()
     assert max(map(len, printed.splitlines())) <= 100
@@ -90,5 +90,5 @@ def test_every_design_runs_and_comes_out_as_tables(paribus, tmp_path):
     said = paribus("next", "study.yaml")
     assert "too few seeds to be tested" in said
     assert "8 arms x 5 fresh seeds, 40 runs" in said
-    assert "CPU-slot-hours by recorded runs of the same recipe" in said
+    assert "CPU run-hours by recorded runs of the same recipe" in said
     assert json.loads(paribus("plan", "--json", "designs-next.yaml"))["study"] == "designs-next"

@@ -11,17 +11,16 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from paribus.audit import doctor
+from paribus.audit import timed_check as timed_check
+from paribus.audit.snapshot import snapshot
+from paribus.audit.timed_check import Answer, TimedCheck, main
 from paribus.cli.doctor import command
-from paribus.engines.base import Device
 from paribus.engines.process import Identity
 from paribus.errors import EngineError
-from paribus.schedule import doctor, probe
-from paribus.schedule.probe import Answer, Probe, main
-from paribus.store.reader import Reader
-from paribus.store.snapshot import snapshot
-from paribus.store.store import Store
-from paribus.testing.plans import small_plan
-from paribus.track.folder import RunFolder, write_json
+from paribus.run_folder.folder import RunFolder, write_json
+from paribus.store.store import Reader, Store
+from support.plans import small_plan
 
 
 @pytest.fixture
@@ -125,16 +124,6 @@ def test_gpus_are_named_and_a_broken_driver_is_told(tmp_path, monkeypatch):
     assert doctor.gpus().level == "warn"
 
 
-def test_a_cordoned_gpu_is_told_with_its_remedy(home):
-    """Nobody wonders why a GPU gets no run."""
-    with Store.open(home) as store:
-        gpu = Device(kind="gpu", name="GPU-a", amount=1.0, memory=80.0)
-        store.cordon(store.register("here", [gpu])["GPU-a"], "20.0 GiB of it are in use")
-        (told,) = doctor.cordoned(snapshot(store))
-    assert (told.level, told.message) == ("warn", "GPU-a of here gets no run: 20.0 GiB of it are in use")
-    assert "nvidia-smi" in told.remedy
-
-
 def test_runs_that_wait_for_a_replaced_plan_are_told_with_what_ends_them(tmp_path):
     """Runs that the newest plan, or another study, asks for are not among them, and what is told to do helps."""
     with Store.open(tmp_path) as store:
@@ -154,12 +143,12 @@ def test_runs_that_wait_for_a_replaced_plan_are_told_with_what_ends_them(tmp_pat
 def test_mlflow_is_written_to_and_read_from(home):
     """The latency is measured on what the user has, and leaves nothing to see; a dead server is told."""
     pytest.importorskip("mlflow")
-    assert doctor.mirror(home, None).level == "unknown"
-    assert doctor.mirror(home, Answer(error="refused")).level == "critical"
-    assert doctor.mirror(home, Answer(value=5.0)).level == "warn"
-    answers = [Probe("mlflow", str(home)).answer(60.0) for _ in range(2)]
+    assert doctor.mlflow_server(home, None).level == "unknown"
+    assert doctor.mlflow_server(home, Answer(error="refused")).level == "critical"
+    assert doctor.mlflow_server(home, Answer(value=5.0)).level == "warn"
+    answers = [TimedCheck("mlflow", str(home)).answer(60.0) for _ in range(2)]
     assert [a.error for a in answers] == ["", ""]
-    assert all(doctor.mirror(home, a).level == "ok" for a in answers if a.value < doctor.MLFLOW_SLOW_S)
+    assert all(doctor.mlflow_server(home, a).level == "ok" for a in answers if a.value < doctor.MLFLOW_SLOW_S)
     with closing(sqlite3.connect(home / "mlflow.db")) as mlflow:
         stages = mlflow.execute("SELECT lifecycle_stage FROM experiments WHERE name = 'paribus-doctor'").fetchall()
     assert stages == [("deleted",)]
@@ -187,19 +176,19 @@ def test_an_engine_is_asked_and_not_only_made(capsys, tmp_path, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(probe, "load_engine", lambda name: Silent)
+    monkeypatch.setattr(timed_check, "load_engine", lambda name: Silent)
     assert main(["engine", "slurm", str(tmp_path)]) == 0
     assert Answer(**json.loads(capsys.readouterr().out)).error == "EngineError: nobody answers"
 
 
 def test_a_question_that_hangs_is_given_up(tmp_path):
     """And what it has started is gone."""
-    assert "no answer in 0 s" in Probe("engine", "local", str(tmp_path)).answer(0.0).error
+    assert "no answer in 0 s" in TimedCheck("engine", "local", str(tmp_path)).answer(0.0).error
 
 
 def test_a_remote_file_system_is_told(home, monkeypatch):
     """SQLite's locks are not to be trusted there."""
     monkeypatch.setattr(doctor, "_file_system", lambda _: "nfs4")
-    with Reader.look(home) as reader:
+    with Reader.open(home) as reader:
         check = doctor.database(reader, 0.0)
     assert (check.level, "on nfs4" in check.message) == ("warn", True)

@@ -1,4 +1,4 @@
-"""The short forms of `make faults`: real processes, real faults, and the auditor as the judge."""
+"""The short forms of `make test-faults`: real processes, real faults, and the auditor as the judge."""
 
 import os
 import subprocess

@@ -5,27 +5,28 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import snapshot
+from paribus.report.adaptive import grown
 from paribus.report.build import build_report
-from paribus.report.growth import grown
-from paribus.report.read import read_study
-from paribus.schedule import session
-from paribus.schedule.growth import submit
-from paribus.schedule.scheduler import Ending
-from paribus.schedule.service import serve
-from paribus.schedule.session import Settings, run_study
-from paribus.store.audit import audit
-from paribus.store.snapshot import snapshot
+from paribus.report.collect import read_study
+from paribus.scheduler import serve
+from paribus.scheduler.adaptive import Adaptive
+from paribus.scheduler.daemon import serve_home
+from paribus.scheduler.scheduler import Ending
+from paribus.scheduler.serve import Settings, run_study
 from paribus.store.states import RunState
 from paribus.store.store import Store
+from paribus.study.adaptive import stage_text
 from paribus.study.expand import make_plan
-from paribus.study.growth import stage_text
 from paribus.study.load import load_study
-from paribus.testing.databases import postgresql
 from paribus.testing.fake_runner import FakeRunner
-from paribus.testing.lines import Lines
+from support.databases import postgresql
+from support.lines import Lines
 
 HEAD = """\
 study: growing
@@ -42,8 +43,8 @@ LOOKS = "designs: {solo: {kind: add_one}}\nseeds: {min: 3, max: 5, looks: [3, 4,
 
 WITHOUT_MIRROR = """\
 from paribus.cli import main
-from paribus.schedule import session
-session.mlflow_is_installed = lambda: False
+from paribus.scheduler import serve
+serve.mlflow_is_installed = lambda: False
 main()
 """
 
@@ -56,7 +57,7 @@ class Killed(BaseException):
 def plain(monkeypatch):
     """A store in a file, without a mirror, and runs that take no time."""
     monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
-    monkeypatch.setattr(session, "mlflow_is_installed", lambda: False)
+    monkeypatch.setattr(serve, "mlflow_is_installed", lambda: False)
     monkeypatch.setenv("PARIBUS_FAKE", json.dumps({}))
 
 
@@ -90,6 +91,11 @@ def planned(tmp_path, text):
     return make_plan(load_study(tmp_path / "study.yaml"), FakeRunner())
 
 
+def growing(home):
+    """Return settings in which studies grow."""
+    return Settings(home=home, engine="inline", adaptive=Adaptive(grown))
+
+
 def history(home):
     """Return the fingerprints of the plans and of the runs in the store, which must be in order."""
     with Store.open(home) as store:
@@ -107,42 +113,42 @@ def test_growth_survives_kills_and_is_the_same_again(server, tmp_path, monkeypat
     """A study that was killed before each of its submits has the plans and runs of one that never was."""
     if text is SEARCH:
         pytest.importorskip("optuna")
-    plan, settings = planned(tmp_path, text), Settings(home=tmp_path / "killed", engine="inline")
+    plan, settings = planned(tmp_path, text), growing(tmp_path / "killed")
     for nth in (2, *[3] * (submits - 2)):
         with monkeypatch.context() as patch:
             killed_at(patch, nth)
             with pytest.raises(Killed):
-                run_study(plan, settings, Lines(), grown)
-    again = run_study(plan, settings, Lines(), grown)
+                run_study(plan, settings, Lines())
+    again = run_study(plan, settings, Lines())
     assert (again.ending, again.counts) == (Ending.COMPLETE, {RunState.SUCCEEDED: count})
     killed = history(settings.home)
     assert (len(killed[0]), len(killed[1])) == (submits, count)
     if not os.environ.get("PARIBUS_DATABASE_URL"):  # a server has the runs already
-        run_study(plan, Settings(home=tmp_path / "whole", engine="inline"), Lines(), grown)
+        run_study(plan, growing(tmp_path / "whole"), Lines())
         assert history(tmp_path / "whole") == killed
 
 
 def test_a_cancelled_study_does_not_grow(tmp_path):
     """What somebody cancelled is not brought back by a rule; a retry lets it go on."""
-    plan, settings = planned(tmp_path, LOOKS), Settings(home=tmp_path / "home", engine="inline")
+    plan, settings = planned(tmp_path, LOOKS), growing(tmp_path / "home")
     with Store.open(settings.home) as store:
         store.add_study(plan)
         store.cancel("growing", plan.arms[1].key)
-    first = run_study(plan, settings, Lines(), grown)
+    first = run_study(plan, settings, Lines())
     assert first.counts == {RunState.SUCCEEDED: 3, RunState.CANCELLED: 3}
     with Store.open(settings.home) as store:
         store.retry("growing", author="test", reason="after all")
-    assert run_study(plan, settings, Lines(), grown).counts == {RunState.SUCCEEDED: 10}
+    assert run_study(plan, settings, Lines()).counts == {RunState.SUCCEEDED: 10}
 
 
 def test_a_scheduler_that_serves_many_lets_studies_grow(tmp_path):
     """It asks as `paribus run` does; one that was stopped before it could leaves the question to the next."""
-    plan, settings = planned(tmp_path, LOOKS), Settings(home=tmp_path / "home", engine="inline")
-    assert run_study(plan, settings, Lines()).counts == {RunState.SUCCEEDED: 6}
+    plan, settings = planned(tmp_path, LOOKS), growing(tmp_path / "home")
+    assert run_study(plan, replace(settings, adaptive=Adaptive()), Lines()).counts == {RunState.SUCCEEDED: 6}
     with Store.open(settings.home) as store:
-        assert submit(store, plan, grown).plan.look == 2
+        assert settings.adaptive.submit(store, plan).plan.look == 2
     display = Lines()
-    second = serve(settings, display, reports=tmp_path / "reports", until_idle=True, grown=grown)
+    second = serve_home(settings, display, reports=tmp_path / "reports", until_idle=True)
     assert [(e.ending, e.counts) for e in second] == [(Ending.COMPLETE, {RunState.SUCCEEDED: 10})]
     assert sum("ask for 2 more runs" in line for line in display.said) == 1
 

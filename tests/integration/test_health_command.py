@@ -1,4 +1,4 @@
-"""``paribus health`` as a user types it: a run, a study, a log, and what is none of these."""
+"""``paribus health`` as a user types it: with a run, a study, a log, and anything else."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paribus.cli.health import FAILED, UNJUDGED, command
+from paribus.contract import Job
 from paribus.errors import LogFileError, ParibusError, RunFolderError, StoreError, StudyFileError
 from paribus.health.profile import load_profile
-from paribus.report.data import StudyData
+from paribus.report.inputs import StudyData
+from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.store.store import Store
-from paribus.study.expand import make_plan
-from paribus.study.job import Job
-from paribus.study.load import load_study
-from paribus.study.runner import load_runner
-from paribus.testing.studies import Shape, made_up_study
-from paribus.track.folder import MetricLine, RunFolder
+from support.studies import Shape, made_up_study
 
 
 def health(*arguments: object, fails: bool = False) -> Result:
@@ -61,15 +58,15 @@ def test_a_study_is_a_table_of_its_runs(study: tuple[Path, StudyData]) -> None:
 
 
 def test_what_is_damaged_or_lost_is_not_healthy(study: tuple[Path, StudyData]) -> None:
-    """Lines that cannot be read, and a file that is gone, are told in the table and keep a gate shut."""
+    """Lines that cannot be read, and a file that is gone, are shown in the table and fail a gate."""
     home, data = study
     runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
-    fine = next(r for r in runs if r["lamp"] == "ok")
+    fine = next(r for r in runs if r["health"] == "ok")
     [metrics] = home.glob(f"runs/**/{fine['run']}*/a1/metrics.jsonl")
     lines = metrics.read_text().splitlines(keepends=True)
     for kept in (5, 0):
         metrics.write_text("".join(lines[:kept]) + "garbage\n")
-        assert "Not known, as not all of its records can be read: " in health(fine["run"], "--home", home).output
+        assert "Some records cannot be read (" in health(fine["run"], "--home", home).output
     table = health(data.plan.study, "--home", home).output
     assert "metrics.jsonl:1: not a metric line" in table
     assert "4 runs: 1 critical, 2 ok, 1 unknown" in table
@@ -81,7 +78,7 @@ def test_what_is_damaged_or_lost_is_not_healthy(study: tuple[Path, StudyData]) -
 
 
 def test_a_run_is_judged_by_the_profile_of_its_study(tmp_path: Path) -> None:
-    """As the lamps that it shows while it trains; --profile overrides it. A run that waits keeps no gate shut."""
+    """As the status that it shows while it trains; --profile overrides it. A run that waits keeps no gate shut."""
     plan = replace(made_up_study(Shape(seeds=1, tricks=(), designs=("add_one",))).plan, profile="base_model")
     with Store.open(tmp_path) as store:
         store.add_study(plan)
@@ -96,7 +93,7 @@ def test_a_run_is_found_by_its_first_digits(study: tuple[Path, StudyData]) -> No
     """Verdict, evidence, remedies with patch and source; JSON holds the same and all detectors."""
     home, data = study
     runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
-    [bad] = [r for r in runs if r["lamp"] == "critical"]
+    [bad] = [r for r in runs if r["health"] == "critical"]
     done = health(bad["run"], "--home", home)
     assert "Critical: entropy_collapse since step" in done.output
     assert "{clip.high: 0.28}" in done.output
@@ -105,7 +102,7 @@ def test_a_run_is_found_by_its_first_digits(study: tuple[Path, StudyData]) -> No
     [collapse] = [f for f in alone["findings"] if f["detector"] == "entropy_collapse"]
     assert 20 < collapse["step_onset"] <= collapse["step_detected"] <= 30
     assert collapse["profile"].startswith("default 1 (")
-    [fine] = [r for r in runs if r["lamp"] == "ok"][:1]
+    [fine] = [r for r in runs if r["health"] == "ok"][:1]
     health(fine["run"], "--home", home, "--fail-on", "warn")
 
 
@@ -116,10 +113,10 @@ def test_a_log_of_trl_is_judged(tmp_path: Path) -> None:
     log = tmp_path / "trainer_state.json"
     log.write_text(json.dumps({"log_history": rows}))
     done = health(log, "--all")
-    assert "60 steps, names of trl" in done.output
+    assert "60 steps, log of trl" in done.output
     assert "Warning: truncation since step" in done.output
     assert "kl/ref_k3" in done.output
-    assert "Not read: rewards/math/mean" in done.output
+    assert "Not used: rewards/math/mean" in done.output
     assert "not recorded: optim/grad_norm" in done.output
     health(log, "--fail-on", "critical")
     health(log, "--fail-on", "warn", fails=True)
@@ -162,10 +159,10 @@ def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyDat
     ("arguments", "error", "message"),
     [
         (["nothing"], StoreError, "nothing"),
-        (["abcd1234"], StoreError, "no run has a fingerprint that begins with `abcd1234`"),
+        (["abcd1234"], StoreError, "no run has a fingerprint that starts with `abcd1234`"),
         (["missing.csv"], LogFileError, "cannot be read"),
         (["./missing"], LogFileError, "neither a run folder"),
-        (["mlflow:0"], LogFileError, "there is no such file"),
+        (["mlflow:0"], LogFileError, "this file does not exist"),
         (["x", "--profile", "defalt"], StudyFileError, "Did you mean `default`"),
     ],
 )
@@ -190,60 +187,3 @@ def test_an_unknown_trainer_is_refused_with_those_that_are_known() -> None:
     done = CliRunner().invoke(command, ["x.csv", "--trainer", "tlr"])
     assert done.exit_code == 2
     assert "trl, verl, prime_rl" in done.output
-
-
-def test_remedies_become_a_study_that_can_be_planned(study: tuple[Path, StudyData], tmp_path: Path) -> None:
-    """The base is the run's recipe, each remedy with a patch an arm of its own, on fresh seeds; never overwritten."""
-    home, data = study
-    [bad] = [r for r in json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"] if r["findings"]][
-        :1
-    ]
-    out = tmp_path / "remedies.yaml"
-    done = health(bad["run"], "--home", home, "--as-study", out)
-    assert f"Look at it: paribus plan {out}" in done.output
-    written = load_study(out)
-    assert written.study == "made-up-remedies"
-    plan = make_plan(written, load_runner(written.runner))
-    [run] = [r for r in data.plan.runs if r.fingerprint.startswith(bad["run"])]
-    assert plan.arm(plan.base).recipe == data.plan.arm(run.arm).recipe
-    patches = [r["patch"] for f in bad["findings"] if f["state"] == "critical" for r in f["remedies"] if r["patch"]]
-    assert list(written.tricks.values()) == patches != []
-    assert len(plan.arms) == len(patches) + 1
-    assert not {r.seed for r in plan.runs} & {r.seed for r in data.plan.runs}
-    assert "# clip_high_0_28, for entropy_collapse [A]: raise the upper clip bound" in out.read_text()
-    with pytest.raises(ParibusError, match="is not overwritten: name another file with --as-study FILE"):
-        health(bad["run"], "--home", home, "--as-study", out)
-    with pytest.raises(ParibusError, match="cannot be written: No such file or directory"):
-        health(bad["run"], "--home", home, "--as-study", tmp_path / "none" / "x.yaml")
-
-
-def test_the_remedies_of_a_folder_get_seeds_that_are_fresh_where_a_store_knows(
-    study: tuple[Path, StudyData], tmp_path: Path
-) -> None:
-    """With the home of its study, seeds that no study has used; without one, those after its own, not called fresh."""
-    home, data = study
-    runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
-    [bad] = [r for r in runs if r["lamp"] == "critical"]
-    [folder] = home.glob(f"runs/**/{bad['run']}*/a1")
-    job = Job(run="0" * 64, study="s", arm="base", runner="native", seed=0, token=1,
-              recipe=data.plan.arm(data.plan.base).recipe, evaluate=data.plan.evaluate, cache=".")  # fmt: skip
-    (folder / "job.json").write_text(job.model_dump_json())
-    used = {r.seed for r in data.plan.runs}
-    for place, word in ((home, "fresh seeds"), (tmp_path / "none", "5 seeds")):
-        out = tmp_path / f"{word[:5]}.yaml"
-        assert word in health(folder, "--home", place, "--as-study", out).output
-        written = load_study(out)
-        seeds = {r.seed for r in make_plan(written, load_runner(written.runner)).runs}
-        assert (not seeds & used) == (place == home)
-
-
-def test_there_is_no_study_without_a_remedy_or_for_more_than_a_run(study: tuple[Path, StudyData]) -> None:
-    """A healthy run says so and writes nothing; a study is refused with what to name."""
-    home, data = study
-    runs = json.loads(health(data.plan.study, "--home", home, "--json").output)["runs"]
-    fine = next(r for r in runs if r["lamp"] == "ok")
-    done = health(fine["run"], "--home", home, "--as-study", home / "x.yaml")
-    assert "No study is written: nothing was found" in done.output
-    assert not (home / "x.yaml").exists()
-    refused = CliRunner().invoke(command, [data.plan.study, "--home", str(home), "--as-study"])
-    assert (refused.exit_code, "needs one run of ours" in refused.output) == (2, True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paribus._resources import data_root
+from paribus.home import data_root
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 HEAD = "study: s\nbase: {preset: grpo, set: {kl: off}}\n"
@@ -113,12 +113,12 @@ def test_all_problems_come_in_the_order_of_their_lines(paribus: Run, tmp_path: P
     assert places == ["f.yaml:3:14", "f.yaml:3:45", "f.yaml:5:12", "f.yaml:6:1"]
 
 
-def test_an_unknown_runner_is_told_with_those_that_are_installed(paribus: Run, tmp_path: Path) -> None:
+def test_an_unknown_runner_is_an_error_of_the_file_and_lists_the_installed_ones(paribus: Run, tmp_path: Path) -> None:
     """The runner is found by its name among entry points."""
     (tmp_path / "f.yaml").write_text(HEAD + "designs: {d: {kind: list, arms: {a: {}}}}\nrunner: nativ\n")
     done = paribus("plan", "f.yaml")
-    assert "there is no runner `nativ`. Did you mean `native`?" in done.stderr
-    assert done.returncode == 1
+    assert ":9: runner: there is no runner `nativ`. Did you mean `native`?" in done.stderr
+    assert done.returncode == 2
 
 
 def test_the_plan_of_the_quickstart(paribus: Run) -> None:

@@ -36,7 +36,7 @@ def test_each_kind_is_probed_once_and_nothing_is_recorded(tmp_path: Path) -> Non
     assert [[labels[key] for key in each["arms"]] for each in plan["probes"]] == [["base", "+ wider"], ["+ refill"]]
     assert not any(run["recorded"] for run in plan["runs"])
     (solo,) = plan["designs"]
-    assert solo["cost"]["unit"] == "CPU-slot-hours"
+    assert solo["cost"]["unit"] == "CPU run-hours"
     assert solo["cost"]["sources"] == ["a probe of 6 steps"]
     assert solo["cost"]["expected"] >= solo["cost"]["low"] >= 6 * 100 * 0.02 / 3600
     assert {path.name for path in (tmp_path / "home").iterdir()} <= {"prepare", "run.lock"}

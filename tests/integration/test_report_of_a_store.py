@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +11,18 @@ import pytest
 from click.testing import CliRunner
 
 from paribus.cli.report import command
+from paribus.contract import Hashes
 from paribus.errors import StoreError
 from paribus.health.diagnose import diagnose
 from paribus.health.finding import Finding
-from paribus.health.verdict import to_json
-from paribus.report.data import RunData, StudyData
-from paribus.report.measures import score_steps, series
-from paribus.report.read import read_study
+from paribus.health.health_file import to_json
+from paribus.report.analysis.measures import score_steps, series
+from paribus.report.collect import read_study
+from paribus.report.inputs import RunData, StudyData
 from paribus.report.write import write_report
-from paribus.store.reader import Reader
-from paribus.store.store import Store
-from paribus.testing.studies import Shape, made_up_study
-from paribus.track.folder import RunFolder, write_json
+from paribus.run_folder.folder import RunFolder, write_json
+from paribus.store.store import Reader, Store
+from support.studies import Shape, made_up_study
 
 SHAPE = Shape(
     seeds=3,
@@ -78,7 +79,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_was_written_is_read(home: Path) -> None:
     """Plan, metrics and the evaluations of the score come back as they were; states and reasons become outcomes."""
     wanted = made_up_study(SHAPE)
-    with Reader.look(home) as reader:
+    with Reader.open(home) as reader:
         data = read_study(reader, "made-up")
     want_plan = wanted.plan
     assert data.plan == want_plan
@@ -102,13 +103,13 @@ def test_newest_attempt_with_records_counts(home: Path, tmp_path: Path) -> None:
     """A second attempt that died before its first step does not hide what the first one recorded."""
     data = made_up_study(SHAPE)
     fill(tmp_path, data)
-    with Reader.look(tmp_path) as reader:
+    with Reader.open(tmp_path) as reader:
         (failed,) = (r for r in read_study(reader, "made-up").runs if r.state in ("QUARANTINED", "FAILED"))
     assert failed.attempts == 2
     folder = RunFolder.of(tmp_path, failed.fingerprint, 2)
     for path in (folder.metrics, *folder.evals.glob("*")):
         path.unlink(missing_ok=True)
-    with Reader.look(tmp_path) as reader:
+    with Reader.open(tmp_path) as reader:
         (again,) = (r for r in read_study(reader, "made-up").runs if r.fingerprint == failed.fingerprint)
     assert metrics(again) == metrics(failed)
     assert len(metrics(again)["policy/entropy"]) > 0
@@ -122,16 +123,16 @@ def test_lost_or_damaged_records_are_told(tmp_path: Path) -> None:
     first.metrics.unlink()
     with second.metrics.open("ab") as file:
         file.write(b"no metric line\n")
-    with Reader.look(tmp_path) as reader:
+    with Reader.open(tmp_path) as reader:
         runs = read_study(reader, "made-up").runs
     assert [r.outcome for r in runs] == ["failed", "failed", "finished", "finished"]
-    assert "there are none" in runs[0].reason
+    assert "they are missing" in runs[0].reason
     assert "metrics.jsonl:6" in runs[1].reason
 
 
 def test_five_files_and_a_table(home: Path, tmp_path: Path) -> None:
     """The report is written in five formats; the text for the terminal shows the ladder and the losses."""
-    with Reader.look(home) as reader:
+    with Reader.open(home) as reader:
         written = write_report(reader, "made-up", tmp_path)
     assert {p.name for p in written.paths} == {f"report.{x}" for x in ("html", "md", "csv", "tex", "json")}
     assert all(p.is_file() for p in written.paths)
@@ -152,8 +153,8 @@ def test_verdicts_are_an_outcome_in_every_format(tmp_path: Path) -> None:
     for key, findings in left.items():
         line = data.runs[0].lines[-1]
         write_json(folders[key].health, to_json(diagnose(findings), line, "default 1 (abc)"))
-    folders[False, 2].health.write_text('{"lamp": "crit')
-    with Reader.look(tmp_path) as reader:
+    folders[False, 2].health.write_text('{"status": "crit')
+    with Reader.open(tmp_path) as reader:
         written = write_report(reader, "made-up", tmp_path / "out")
     text = {p.suffix: p.read_text() for p in written.paths}
     rows = {t["key"]: t["rows"] for t in json.loads(text[".json"])["tables"]}["health"]
@@ -166,7 +167,7 @@ def test_verdicts_are_an_outcome_in_every_format(tmp_path: Path) -> None:
     assert r"critical: entropy\_collapse in 1 since step 2" in text[".tex"]
     assert 'id="health"' in text[".html"]
     assert "critical: entropy_collapse in 1 since step 2<small>warning: truncation in 1" in text[".html"]
-    told = "1 of 3 runs of `+ soft_overlong` (2 judged) had a critical finding: entropy_collapse since step 2."
+    told = "1 of 3 runs of `+ soft_overlong` (2 checked) had a critical finding: entropy_collapse since step 2."
     assert told in text[".md"]
 
 
@@ -195,7 +196,24 @@ def test_published_tables_are_those_of_the_study_unless_others_are_named(
         assert ("2503.14476" in (tmp_path / "reports" / "made-up" / "report.md").read_text()) is shown
 
 
+@pytest.mark.parametrize("hashes", [None, Hashes(code="c0de" * 16, data="da7a" * 16, model="40de" * 16)])
+def test_a_report_needs_no_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hashes: Hashes | None) -> None:
+    """The plan keeps the hashes, so that a report can be written after an upgrade and without the runner's package."""
+    data = made_up_study(Shape(seeds=1, steps=4, tricks=("soft_overlong",), designs=("cumulative",)))
+    arms = tuple(replace(arm, hashes=hashes) for arm in data.plan.arms)
+    fill(tmp_path / "home", replace(data, plan=replace(data.plan, arms=arms, runner="not-installed")))
+    for name in [m for m in sys.modules if m.partition(".")[0] == "paribus_runners"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "paribus_runners", None)
+    with Reader.open(tmp_path / "home") as reader:
+        written = write_report(reader, "made-up", tmp_path / "out")
+    provenance = json.loads(next(p for p in written.paths if p.suffix == ".json").read_text())["provenance"]
+    found = [provenance[name] for name in ("code", "data", "initial model")]
+    missing = "not recorded by the version that planned the study"
+    assert found == ([missing] * 3 if hashes is None else [text[:12] for text in vars(hashes).values()])
+
+
 def test_study_that_is_not_there(home: Path) -> None:
     """An unknown name is an error that lists the studies and the nearest name."""
-    with Reader.look(home) as reader, pytest.raises(StoreError, match="Did you mean `made-up`"):
+    with Reader.open(home) as reader, pytest.raises(StoreError, match="Did you mean `made-up`"):
         read_study(reader, "madeup")

@@ -13,8 +13,8 @@ import pytest
 
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
-from paribus.testing.site import PATIENCE_S, Site, until
-from paribus.track.folder import RunFolder, read_json
+from paribus.run_folder.folder import RunFolder, read_json
+from support.site import PATIENCE_S, Site, until
 
 
 class MirroredSite(Site):
@@ -95,17 +95,21 @@ def family(pid):
 
 
 def test_a_study_is_trained_once(site):
-    """The first command trains, the second finds nothing to do and starts neither attempt nor shipper."""
+    """The first command trains, the second finds nothing to do and starts neither attempt nor MLflow sync."""
     status, output = site.run()
     assert status == 0, output
     assert "4 succeeded" in output
     site.check()
-    before = {p: p.stat().st_mtime_ns for p in site.home.iterdir() if p.name.startswith("shipper")}
+
+    def written():
+        return {p: p.stat().st_mtime_ns for kind in ("shipper*", "mlflow_sync*") for p in site.home.glob(kind)}
+
+    before = written()
     status, output = site.run()
     assert status == 0, output
     assert "nothing to train" in output
     assert len(site.attempts()) == 4
-    assert before == {p: p.stat().st_mtime_ns for p in site.home.iterdir() if p.name.startswith("shipper")}
+    assert before == written()
 
 
 def test_kill_9_of_everything_loses_and_doubles_nothing(site):
@@ -158,7 +162,7 @@ def test_kill_9_of_the_shipper_doubles_nothing(site):
     def shipper():
         for pid in family(process.pid):
             called = Path(f"/proc/{pid}/cmdline").read_text()
-            if "paribus.schedule.shipper" in called and (site.home / "shipper.db").exists():
+            if "paribus.mlflow_sync.sync" in called and (site.home / "shipper.db").exists():
                 return pid
         return None
 
@@ -176,7 +180,7 @@ def test_ctrl_c_stops_with_checkpoints_and_the_same_command_goes_on(site):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, output
-    assert "Type the same command to go on" in output
+    assert "Type the same command to continue" in output
     stopped = [a for a in site.attempts() if a.outcome == "release"]
     assert stopped
     assert {str(r.state) for r in site.runs()} <= {"QUEUED", "SUCCEEDED"}

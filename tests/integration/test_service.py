@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from paribus.cli import paribus
-from paribus.store.reader import Reader
-from paribus.testing.site import Site, until
+from paribus.store.store import Reader
+from support.site import Site, until
 
 
 class ServedSite(Site):
@@ -65,7 +65,7 @@ def test_a_killed_service_goes_on_and_writes_the_report_of_every_study(site):
 
     broken = site.study("broken", steps=9)
     site.say("submit", broken)
-    with Reader.look(site.home) as reader, reader.database.write() as connection:
+    with Reader.open(site.home) as reader, reader.database.write() as connection:
         connection.exec_driver_sql('UPDATE study SET plan = replace(plan, \'"runner":"fake"\', \'"runner":"gone"\')')
         connection.exec_driver_sql(
             'UPDATE study SET plan = replace(plan, \'"runner":"gone"\', \'"runner":"fake"\') WHERE name != \'broken\''
@@ -83,10 +83,10 @@ def test_a_killed_service_goes_on_and_writes_the_report_of_every_study(site):
 def test_run_follows_where_a_service_serves_and_the_service_stops_with_grace(site):
     """Ctrl-C ends the following alone; SIGTERM puts the runs back with their checkpoints; `run` then trains itself."""
     service = site.start("scheduler", "--slots", "2", step_s=0.05)
-    until(lambda: (site.home / "holder.json").exists())
+    until(lambda: (site.home / "run.lock.json").exists())
     status, output = site.ended(site.start("run", site.study("short", seeds=1)))
     assert status == 0, output
-    assert f"short: left to `paribus scheduler` (process {service.pid})" in output
+    assert f"Attached to `paribus scheduler` (process {service.pid})" in output
     assert "short: 2 succeeded" in output
     site.check("short")
 
@@ -96,13 +96,13 @@ def test_run_follows_where_a_service_serves_and_the_service_stops_with_grace(sit
     follower.send_signal(signal.SIGINT)
     status, output = site.ended(follower)
     assert status == 130, output
-    assert "The scheduler goes on with it" in output
+    assert "Detached; the scheduler keeps training" in output
     assert site.status()[1]["long"]["state"] == "running"
     service.send_signal(signal.SIGTERM)
     status, output = site.ended(service)
     assert status == 0, output
     assert "stopping: the runs write a checkpoint" in output
-    with Reader.look(site.home) as reader:
+    with Reader.open(site.home) as reader:
         study = reader.study("long")
         assert {str(s) for s in reader.counts(study.id)} == {"QUEUED"}
         assert {a.outcome for a in reader.attempts_of(study.id)} == {"release"}

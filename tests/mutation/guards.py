@@ -1,6 +1,6 @@
 """Removes each guard of the store in turn and runs its tests: every one of these faults must be seen.
 
-``make mutants``. A fault that no test sees would be one that nobody sees in a real store, either. Where two predicates say the
+``make test-mutants``. A fault that no test sees would go unnoticed in a real store, too. Where two predicates say the
 same (a query that finds candidates, and the update that rechecks them), both are removed at once. A predicate with a parameter
 is replaced by one that is always true: a statement that is given what it does not ask for fails anyway.
 
@@ -21,19 +21,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("platform", "db_migrations", "ablations", "pyproject.toml", "tests/unit/conftest.py", "tests/unit/store")
+PARTS = (
+    "platform", "db_migrations", "ablations", "pyproject.toml", "tests/support", "tests/unit/conftest.py",
+    "tests/unit/store",
+)  # fmt: skip
 TESTS = [
     f"tests/unit/store/test_store{name}.py"
-    for name in ("_states", "", "_requests", "_lost_answers", "_migrations", "_devices", "_scale", "_budget", "_model")
+    for name in (
+        "_states",
+        "_suite",
+        "",
+        "_requests",
+        "_lost_answers",
+        "_migrations",
+        "_devices",
+        "_scale",
+        "_budget",
+        "_model",
+    )
 ]
 
-MOVES, STATES, STORE, STATEMENTS = "store/moves.py", "store/states.py", "store/store.py", "store/statements.py"
-ATTEMPTS = "store/attempts.py"
-REQUESTS, MIGRATE = "store/requests.py", "store/migrate.py"
-BUDGET, RECORDS, DEVICES = "store/budget.py", "store/records.py", "store/devices.py"
+TRANSITIONS, STATES, ATTEMPTS = "store/transitions.py", "store/states.py", "store/attempts.py"
+CONTROL, SUBMIT, MIGRATE = "store/control.py", "store/submit.py", "store/migrate.py"
+BUDGET, MODELS, DEVICES = "store/budget.py", "store/models.py", "store/devices.py"
 OWN_TESTS = {
     file: f"tests/unit/store/test_store_{name}.py"
-    for file, name in ((BUDGET, "budget"), (RECORDS, "budget"), (DEVICES, "devices"))
+    for file, name in ((BUDGET, "budget"), (MODELS, "budget"), (DEVICES, "devices"))
 }
 """Tests of a file that the others are slower to see the faults of."""
 AT_ONCE = 2
@@ -72,71 +85,71 @@ def without(name: str, file: str, old: str, new: str = "", times: int = 1) -> Mu
 
 
 MUTANTS = (
-    without("a move: only from its source state", MOVES, "t.run.c.state == step.source, "),
-    without("a move: only with the newest token", MOVES, "guard += [t.run.c.token == _FENCE]", "guard += [_FENCE == _FENCE]"),
-    without("a move: never without a token where it is needed", MOVES, "if step.fenced and token is None:", "if False:"),
-    without("a move: only under its conditions", MOVES, ", *(CONDITIONS[c](now) for c in step.conditions)"),
-    without("a claim: raises the token", MOVES, 't.run.c.token + 1}', 't.run.c.token}'),
-    without("an attempt's writes: only with the newest token", MOVES, "THIS_RUN, t.run.c.token == _FENCE, t.run", "THIS_RUN, _FENCE == _FENCE, t.run"),
-    without("an attempt's writes: only while it is live", MOVES, ", t.run.c.state.in_(LIVE))", ")"),
-    without("an attempt's row: only its own", MOVES, """type_=sa.Integer), t.attempt.c.token == _FENCE""", "type_=sa.Integer), _FENCE == _FENCE"),
-    without("a heartbeat: only of the holder", STATEMENTS, "sa.update(t.run).where(HELD).values(lease", "sa.update(t.run).where(sa.or_(HELD, HELD.clauses[0])).values(lease"),
-    without("a failure: counted only for the holder", ATTEMPTS, "counted = sa.update(t.run).where(HELD).values({column", "counted = sa.update(t.run).where(sa.or_(HELD, THIS_RUN)).values({column"),
-    without("a requeue: counted only for the holder", ATTEMPTS, "counted = sa.update(t.run).where(HELD).values(values)", "counted = sa.update(t.run).where(sa.or_(HELD, THIS_RUN)).values(values)"),
+    without("a move: only from its source state", TRANSITIONS, "t.run.c.state == step.source, "),
+    without("a move: only with the newest token", TRANSITIONS, "guard += [t.run.c.token == _FENCE]", "guard += [_FENCE == _FENCE]"),
+    without("a move: never without a token where it is needed", TRANSITIONS, "if step.fenced and token is None:", "if False:"),
+    without("a move: only under its conditions", TRANSITIONS, ", *(CONDITIONS[c](now) for c in step.conditions)"),
+    without("a claim: raises the token", TRANSITIONS, 't.run.c.token + 1}', 't.run.c.token}'),
+    without("an attempt's writes: only with the newest token", TRANSITIONS, "THIS_RUN, t.run.c.token == _FENCE, t.run", "THIS_RUN, _FENCE == _FENCE, t.run"),
+    without("an attempt's writes: only while it is live", TRANSITIONS, ", t.run.c.state.in_(LIVE))", ")"),
+    without("an attempt's row: only its own", TRANSITIONS, """type_=sa.Integer), t.attempt.c.token == _FENCE""", "type_=sa.Integer), _FENCE == _FENCE"),
+    without("a heartbeat: only of the holder", ATTEMPTS, "sa.update(t.run).where(FENCED).values(lease", "sa.update(t.run).where(sa.or_(FENCED, FENCED.clauses[0])).values(lease"),
+    without("a failure: counted only for the holder", ATTEMPTS, "counted = sa.update(t.run).where(FENCED).values({column", "counted = sa.update(t.run).where(sa.or_(FENCED, FENCED.clauses[0])).values({column"),
+    without("a requeue: counted only for the holder", ATTEMPTS, "counted = sa.update(t.run).where(FENCED).values(values)", "counted = sa.update(t.run).where(sa.or_(FENCED, FENCED.clauses[0])).values(values)"),
     without("a requeue: only with progress", ATTEMPTS, "sa.case((further, 0), else_=t.run.c.requeues + 1)", "0 * t.run.c.requeues"),
     without("a result again: only of the same attempt", ATTEMPTS, "(same.token, same.payload_hash) != (token, digest)", "same.payload_hash != digest"),
     without("a result again: only the same result", ATTEMPTS, "(same.token, same.payload_hash) != (token, digest)", "same.token != token"),
-    without("an end again: only of the same attempt", STATEMENTS, 't.attempt.c.token == sa.bindparam("fence")', 'sa.bindparam("fence") == sa.bindparam("fence")'),
+    without("an end again: only of the same attempt", ATTEMPTS, 't.attempt.c.token == sa.bindparam("fence")', 'sa.bindparam("fence") == sa.bindparam("fence")'),
     without("an end again: only of its kind", ATTEMPTS, "end.outcome in moves and ", ""),
-    without("an end again: only in the same words", ATTEMPTS, " and (end.reason, end.signature) in told", ""),
-    without("a claim: only what is queued", STATEMENTS, "t.run.c.state == RunState.QUEUED, "),
-    Mutant("a claim: only when its wait is over", ((STATEMENTS, ", t.run.c.not_before <= now", ""), (STATES, "s.LEASED, c.READY, ", "s.LEASED, "))),
-    without("a claim: passes over nothing but what has a result", MOVES, "if step.target in RECORDED:\n            for", "if step.target not in LIVE:\n            for"),
-    without("a submission: passes over nothing but what has a result", "store/submit.py", "study_id, has_result)", "study_id)"),
-    without("a claim: not of a paused study", STATEMENTS, 't.study.c.paused == "", ', ""),
-    without("a claim: not of what the study has cancelled", STATEMENTS, ", t.study_run.c.withdrawn.is_(False))", ")"),
+    without("an end again: only in the same words", ATTEMPTS, " and (end.reason, end.signature) in reports", ""),
+    without("a claim: only what is queued", ATTEMPTS, "t.run.c.state == RunState.QUEUED, "),
+    Mutant("a claim: only when its wait is over", ((ATTEMPTS, ", t.run.c.not_before <= now", ""), (STATES, "s.LEASED, c.READY, ", "s.LEASED, "))),
+    without("a claim: passes over nothing but what has a result", TRANSITIONS, "if step.target in RECORDED:\n            for", "if step.target not in LIVE:\n            for"),
+    without("a submission: passes over nothing but what has a result", SUBMIT, "study_id, has_result)", "study_id)"),
+    without("a claim: not of a paused study", ATTEMPTS, 't.study.c.paused == "", ', ""),
+    without("a claim: not of what the study has cancelled", ATTEMPTS, ", t.study_run.c.withdrawn.is_(False))", ")"),
     Mutant("an expiry: only when the lease is over", (
-        (ATTEMPTS, "sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())", "t.run.c.state.in_(LIVE)"),
-        (MOVES, "lambda now: t.run.c.lease_until < now", "lambda now: sa.true()"),
+        (ATTEMPTS, "sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < now)", "t.run.c.state.in_(LIVE)"),
+        (TRANSITIONS, "lambda now: t.run.c.lease_until < now", "lambda now: sa.true()"),
     )),
     without("a lapse: only if cancellation was asked for", STATES, "c.LEASE_OVER, c.CANCEL_ASKED", "c.LEASE_OVER"),
     without("a cancellation: only if it was asked for", STATES, "m.CANCEL, s.CANCELLED, c.CANCEL_ASKED, ", "m.CANCEL, s.CANCELLED, "),
     Mutant("an ended attempt: its request to cancel is kept", (
-        (ATTEMPTS, "_move(connection, Move.CANCEL, run_id, token, reason, signature=signature)\n        if row is None:\n", "_move(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)\n        if row is None:\n"),
-        (ATTEMPTS, "row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)\n        return row", "pass\n        return row"),
-        (MOVES, "lambda now: t.run.c.cancel_requested.is_(False)", "lambda now: sa.true()"),
+        (ATTEMPTS, "move_run(connection, now, Move.CANCEL, run_id, token, reason, signature=signature)\n    if row is None:\n", "move_run(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s)\n    if row is None:\n"),
+        (ATTEMPTS, "row = move_run(connection, now, Move.CANCEL, run_id, token, reason, signature=signature)\n    return row", "pass\n    return row"),
+        (TRANSITIONS, "lambda now: t.run.c.cancel_requested.is_(False)", "lambda now: sa.true()"),
     )),
     without("a lost lease: its request to cancel is kept", ATTEMPTS, "(Move.LAPSE, Move.ABANDON", "(Move.ABANDON"),
     without("a rerun: never of a run with a result", STATES, "for state in TERMINAL if state not in RECORDED", "for state in TERMINAL"),
-    without("cancelling: not what others wait for", REQUESTS, "sa.and_(asked, ~wanted)", "asked"),
-    without("cancelling: not what runs for others", REQUESTS, "where(asked, ~wanted, ", "where(asked, "),
-    without("cancelling: not what has ended", REQUESTS, "~wanted, t.run.c.state.in_(LIVE))", "~wanted)"),
-    without("a claim: only within the budget", STORE, "found[: budget.allows(len(found))]", "found"),
-    without("claims at once: each within the budget", RECORDS, "reserved=budget.reserved + budget.estimate", "reserved=budget.reserved"),
-    without("a budget: not beyond what is reserved", RECORDS, "taken = self.spent + self.reserved", "taken = self.spent"),
-    without("a budget: not beyond what is in flight", RECORDS, "self.reserved + self.beyond", "self.reserved"),
-    without("a budget: not beyond what another attempt may need", RECORDS, "taken + self.estimate <= self.cap", "taken <= self.cap"),
+    without("cancelling: not what others wait for", CONTROL, "sa.and_(asked, ~wanted)", "asked"),
+    without("cancelling: not what runs for others", CONTROL, "where(asked, ~wanted, ", "where(asked, "),
+    without("cancelling: not what has ended", CONTROL, "~wanted, t.run.c.state.in_(LIVE))", "~wanted)"),
+    without("a claim: only within the budget", ATTEMPTS, "found[: budget.allows(len(found))]", "found"),
+    without("claims at once: each within the budget", MODELS, "reserved=budget.reserved + budget.estimate", "reserved=budget.reserved"),
+    without("a budget: not beyond what is reserved", MODELS, "taken = self.spent + self.reserved", "taken = self.spent"),
+    without("a budget: not beyond what is in flight", MODELS, "self.reserved + self.beyond", "self.reserved"),
+    without("a budget: not beyond what another attempt may need", MODELS, "taken + self.estimate <= self.cap", "taken <= self.cap"),
     without("a reservation: ends with its attempt", BUDGET, 'b.reserved - sa.bindparam("back", type_=sa.Float)', 'b.reserved - 0 * sa.bindparam("back", type_=sa.Float)'),
     without("a charge: not beyond the lease", BUDGET, "sa.case((now < lease_until, now), else_=lease_until)", "sa.case((now < lease_until, now), else_=now)"),
     without("a reservation: for each of several claims", BUDGET, "budget.estimate * count", "budget.estimate"),
     without("a charge: to its study alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return study == study, t.budget.c.unit == unit"),
     without("a charge: in its unit alone", BUDGET, "return t.budget.c.study == study, t.budget.c.unit == unit", "return t.budget.c.study == study, unit == unit"),
-    without("a lease: counts until its attempt ends", DEVICES, "free = row.amount - row.held", "free = row.amount"),
+    without("a lease: counts until its attempt ends", DEVICES, "free=row.amount - row.held", "free=row.amount"),
     without("a lease: ends with its attempt", DEVICES, "t.attempt.c.token).where(live)", "t.attempt.c.token)"),
     without("a lease: counts on its GPU alone", DEVICES, "where(of_live, t.lease.c.device_id == t.device.c.id)", "where(of_live)"),
     without("cores: are free when their attempt has ended", DEVICES, "where(live, here)", "where(here)"),
     without("cores: are counted on their host alone", DEVICES, "where(live, here)", "where(live)"),
     without("cores: not more than there are", DEVICES, "if need.cpus > cores + _TINY:", "if False:"),
     without("GPUs: only those that a scheduler may use", DEVICES, " if row.id in pool.devices]", "]"),
-    without("GPUs: none that is cordoned", DEVICES, ', t.device.c.cordoned == "")', ")"),
-    without("several runs at once: each what is left", DEVICES, "rooms = [_without(room, held) for room in rooms]", "pass"),
+    without("several runs at once: each what is left", DEVICES, "devices = [_without(device, chosen) for device in devices]", "pass"),
     without("several GPUs: all or nothing", DEVICES, "if len(chosen) < wanted:", "if not chosen:"),
-    without("a part of a GPU: only where it fits", DEVICES, "if _part(r, need) <= r.free + _TINY]", "]"),
-    without("a large run: keeps smaller ones away", DEVICES, "if other.gpus > mine.gpus > 0:", "if False:"),
-    without("a large run: not at once", DEVICES, ", w.since < now - PATIENCE_S, *before)", ", *before)"),
-    without("a large run: only while it asks", DEVICES, "w.seen > now - STALE_S, ", ""),
-    without("a large run: the first comes first", DEVICES, "[w.since < since]", "[]"),
-    without("who waits: no more when it has got its devices", DEVICES, "if taken and since is not None:", "if False:"),
+    without("a part of a GPU: only where it fits", DEVICES, "if share <= d.free + _TINY]", "]"),
+    without("a whole GPU: only where nothing is held", DEVICES, " if d.free > 1 - _TINY]", "]"),
+    without("a run that was cancelled: an edited plan leaves it so", SUBMIT, '"withdrawn": ids[p.fingerprint] in withdrawn', '"withdrawn": False'),
+    without("a pause: keeps its first reason", CONTROL, 't.study.c.id == study_id, t.study.c.paused == "")', "t.study.c.id == study_id)"),
+    without("a pause for one error: only with that error", CONTROL, "t.run.c.signature == signature, ", ""),
+    without("a retry: of the named arm alone", CONTROL, "t.study_run.c.study_id == study_id, *only", "t.study_run.c.study_id == study_id"),
+    without("a new study: brings back only what was cancelled", CONTROL, "sa.and_(asked, t.run.c.state == RunState.CANCELLED)", "asked"),
     without("a newer database: nothing is begun", MIGRATE, "revision = connection.execute(_REVISION).scalar()\n    if", "revision = HEAD\n    if"),
 )  # fmt: skip
 

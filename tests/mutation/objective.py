@@ -1,6 +1,6 @@
 """Puts one plausible mistake after the other into the objective; each time some test must fail.
 
-A test that passes with every mistake guards nothing. Run by `make mutants`.
+A test that passes with every mistake guards nothing. Run by `make test-mutants`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def tried(mutant: Mutant | None) -> Verdict:
                 stale.unlink()
             (tree / mutant.path).write_text(mutant.applied(ROOT))
         assert "paribus" not in sys.modules, "the packages must come from the copy"
-        # one counterexample is enough: nobody reads the smallest; and to be slow is no mistake
+        # one counterexample is enough, it need not be the smallest; a slow test is no mistake
         phases = (Phase.explicit, Phase.generate)
         settings.register_profile("mutants", max_examples=25, phases=phases, database=None, deadline=None)
         settings.load_profile("mutants")

@@ -1,4 +1,4 @@
-"""The mistakes of `make mutants` fit the code that they falsify."""
+"""The mistakes of `make test-mutants` fit the code that they falsify."""
 
 import subprocess
 import sys

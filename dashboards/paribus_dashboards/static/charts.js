@@ -1,9 +1,9 @@
-// Charts: <div class="chart" data-src="/data/...json"> is drawn when it comes into view. plotly is loaded with the first.
+// Charts: <div class="chart" data-src="/data/...json"> is drawn when it scrolls into view. The first chart loads plotly.
 (() => {
   const plotlyAt = document.currentScript.dataset.plotly;
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const drawn = new Map(); // element -> its figure as it came, and what is switched off
+  const drawn = new Map(); // element -> its figure as served, and the arms that are switched off
   let plotly = null;
 
   const loaded = () => {
@@ -13,7 +13,7 @@
       const script = document.createElement("script");
       script.src = plotlyAt;
       script.onload = done;
-      script.onerror = () => { plotly = null; failed(new Error("plotly could not be loaded")); };
+      script.onerror = () => { plotly = null; failed(new Error("could not load plotly")); };
       document.head.append(script);
     });
     return plotly;
@@ -21,7 +21,7 @@
 
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
-  // "var(--name)" anywhere in a figure is the colour of the page
+  // replaces "var(--name)" anywhere in a figure by the colour of the page
   const dyed = (value) => {
     if (typeof value === "string") return value.startsWith("var(--") ? colour(value.slice(4, -1)) : value;
     if (Array.isArray(value)) return value.some((v) => typeof v === "object" || typeof v === "string") ? value.map(dyed) : value;
@@ -58,7 +58,7 @@
     }
   };
 
-  // ---- legends: one button an arm, pressed while it is shown; in a .figure one legend for all its charts ----
+  // ---- legends: one button per arm, pressed while the arm is shown; a .figure has one legend for all its charts ----
 
   const swatch = (line) => {
     const made = document.createElement("span");
@@ -103,7 +103,7 @@
     }
   });
 
-  // ---- zoom: the range is in the address of the page, and finer points are asked for ----
+  // ---- zoom: the range is in the page's address, and a zoomed chart requests finer points ----
 
   const zoomOf = (element) => {
     if (!element.dataset.zoom) return null;
@@ -127,7 +127,7 @@
     if (!range) { query.delete("first"); query.delete("last"); }
     else {
       const [from, to] = range;
-      const grain = Math.min(1, 10 ** Math.floor(Math.log10((to - from) / 100))); // hours have decimals, steps need none
+      const grain = Math.min(1, 10 ** Math.floor(Math.log10((to - from) / 100))); // hours have decimals, steps don't
       const even = (value, round) => Number((round(value / grain) * grain).toPrecision(6));
       query.set("first", Math.max(0, even(from, Math.floor)));
       query.set("last", even(to, Math.ceil));
@@ -140,12 +140,12 @@
     const mine = (waiting = setTimeout(async () => {
       const others = [...drawn.keys()].filter((e) => e.dataset.zoom && e !== element);
       for (const e of others) e.dataset.stale = "yes";
-      if (element) await fetchAndShow(element); // the one that is looked at comes first, then one after the other what is in view
+      if (element) await fetchAndShow(element); // the zoomed chart first, then the others in view, one by one
       for (const e of others) if (waiting === mine && e.dataset.stale && e.dataset.inView) await fetchAndShow(e);
     }, 60));
   };
 
-  // ---- the same by keys: <form data-span> holds the range as numbers ----
+  // ---- zoom by keyboard: <form data-span> has the range as numbers ----
 
   const fillSpans = () => {
     const query = new URLSearchParams(pageQuery());
@@ -156,15 +156,15 @@
     }
   };
 
-  // an end that is left empty is that of what is shown
+  // an empty field stands for the end of the shown range
   const applySpan = (form) => {
     const ends = ["first", "last"].map((name) => form.elements[name].value);
     if (ends.every((e) => e === "")) return zoomTo(null);
     const element = [...drawn.keys()].find((e) => e.dataset.zoom && e.dataset.drawn && e.offsetParent);
     const [from, to] = ends.map((e, i) => (e === "" ? element?.layout.xaxis.range[i] ?? NaN : Number(e)));
-    form.querySelector("[role=status]").textContent = from >= to ? "The end comes before the beginning." : "";
+    form.querySelector("[role=status]").textContent = from >= to ? "The first value must be smaller than the last." : "";
     if (from < to) zoomTo([from, to]);
-    // who goes to the other end to type finds a number there now: what is typed takes its place
+    // the other field has a number now: select it, so that typing replaces it
     if (ends.includes("")) setTimeout(() => { if (form.contains(document.activeElement)) document.activeElement.select?.(); });
   };
 
@@ -173,7 +173,7 @@
   document.addEventListener("click", (event) => {
     const form = event.target.closest("form[data-span] button")?.form;
     if (!form) return;
-    form.elements.first.focus(); // the button goes
+    form.elements.first.focus(); // the button disappears
     zoomTo(null);
   });
 
@@ -186,10 +186,10 @@
 
   // ---- fetching ----
 
-  // why there is no figure: the sentence of the error's page, or all that was answered
-  const said = async (answer) => {
+  // why there is no figure: the sentence of the error page, else the whole answer
+  const reason = async (answer) => {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    return (page.querySelector("main p") || page.body).textContent.trim().slice(0, 300) || `the answer was ${answer.status}`;
+    return (page.querySelector("main p") || page.body).textContent.trim().slice(0, 300) || `the server answered with status ${answer.status}`;
   };
 
   const note = (element, text) => {
@@ -207,7 +207,7 @@
     if (window.PARIBUS_DATA) return { figure: await window.PARIBUS_DATA(at) };
     const answer = await fetch(at, { headers: tag ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
     if (answer.status === 304) return {};
-    if (!answer.ok) throw Object.assign(new Error(`${at}: ${answer.status}`), { said: await said(answer) });
+    if (!answer.ok) throw Object.assign(new Error(`${at}: ${answer.status}`), { reason: await reason(answer) });
     return { figure: await answer.json(), tag: answer.headers.get("ETag") };
   };
 
@@ -220,7 +220,7 @@
     try {
       const found = await read(at, state.at === at ? state.tag : null);
       await loaded();
-      if (asked !== state.asked || !element.isConnected) return; // a newer question is under way
+      if (asked !== state.asked || !element.isConnected) return; // a newer request is in progress
       if (found.figure) Object.assign(state, { figure: found.figure, tag: found.tag, at });
       if (found.figure || !element.dataset.drawn) show(element);
       element.classList.remove("failed");
@@ -228,8 +228,8 @@
     } catch (error) {
       if (asked !== state.asked) return;
       element.classList.add("failed");
-      // live.js tells when the server is away: a chart that was drawn says nothing of it
-      note(element, error.said ? `Not drawn: ${error.said}` : element.dataset.drawn ? "" : "The chart could not be loaded.");
+      // live.js reports that the server does not answer, so a drawn chart stays as it is
+      note(element, error.reason ? `Not drawn: ${error.reason}` : element.dataset.drawn ? "" : "The chart could not be loaded.");
       console.debug(error);
     }
   };

@@ -1,13 +1,13 @@
-// Keys: j and k walk through what has the class "entry", / goes to the filter, digits to the pages, ? lists them.
+// Keyboard shortcuts: j and k move between elements of the class "entry", / goes to the filter, digits to pages, ? to help.
 (() => {
   const help = document.querySelector("dialog.help");
-  const single = help.querySelector(".single-keys"); // who speaks to the browser, or slips, can switch them off
+  const single = help.querySelector(".single-keys"); // for speech input and slips, they can be switched off
   const STORED = "paribus-single-keys";
   const visible = (e) => e.offsetParent !== null;
   const find = (what) => [...document.querySelectorAll(what)].find(visible);
   const entries = () => [...document.querySelectorAll("main .entry")].filter(visible);
 
-  const walk = (by) => {
+  const move = (by) => {
     const all = entries();
     if (!all.length) return;
     const at = all.indexOf(document.activeElement);
@@ -17,14 +17,14 @@
   };
 
   const remembered = () => { try { return localStorage.getItem(STORED) !== "off"; } catch { return true; } };
-  const remember = (on) => { try { on ? localStorage.removeItem(STORED) : localStorage.setItem(STORED, "off"); } catch { /* for this page only */ } };
+  const remember = (on) => { try { on ? localStorage.removeItem(STORED) : localStorage.setItem(STORED, "off"); } catch { /* this page only */ } };
   single.checked = remembered();
   single.addEventListener("change", () => remember(single.checked));
   addEventListener("storage", (event) => { if (event.key === STORED) single.checked = remembered(); });
 
   const actions = {
-    j: () => walk(1),
-    k: () => walk(-1),
+    j: () => move(1),
+    k: () => move(-1),
     "/": () => (find("input[type=search]") || find("form[data-filter] select, form[data-choose] :is(select, input)"))?.focus(),
     "?": () => help.showModal(),
   };
@@ -40,19 +40,7 @@
   });
   document.addEventListener("click", (event) => { if (event.target.closest(".help-button")) help.showModal(); });
 
-  // what is to be typed somewhere else
-  document.addEventListener("click", async (event) => {
-    const button = event.target.closest("[data-copy]");
-    if (!button) return;
-    try {
-      await navigator.clipboard.writeText(button.dataset.copy);
-      button.textContent = "Copied";
-    } catch { // a page that was not served over loopback or https may not
-      getSelection().selectAllChildren(button.parentElement.querySelector("code"));
-    }
-  });
-
-  // forms that choose: a change is enough, and what is empty stays out of the address
+  // forms that choose submit on any change; empty fields stay out of the address
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form[data-choose]");
     if (!form) return;
@@ -63,13 +51,13 @@
   sessionStorage.removeItem("chosen");
   if (path === location.pathname) {
     const fields = [...document.querySelectorAll("form[data-choose] [name]")].filter((f) => f.name === name);
-    (fields.find((f) => f.value === value) || fields[0])?.focus({ preventScroll: true }); // the page came anew
+    (fields.find((f) => f.value === value) || fields[0])?.focus({ preventScroll: true }); // the page was loaded again
   }
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-choose]");
     if (form) for (const field of form.elements) if (field.name && field.value === "") field.disabled = true;
   });
-  // what a browser kept of a form, or of a page that Back shows again, is not what the address says
+  // a browser may restore old values of a form, or a whole page on Back; the address decides
   addEventListener("pageshow", () => document.querySelectorAll("form[data-choose]").forEach((form) => {
     for (const field of form.elements) field.disabled = false;
     form.reset();

@@ -1,13 +1,13 @@
-// Parts that are asked for again: <div data-poll="/..." data-every="5">. What has not changed costs a 304 and no redraw.
-// data-part="#id": take this part of the answer. data-again="1" inside: ask again after so many seconds.
+// Polling: <div data-poll="/..." data-every="5"> is replaced by the answer; an unchanged part costs a 304 and no redraw.
+// data-part="#id" takes this part of the answer. data-again="1" inside it polls after so many seconds.
 (() => {
   if (window.PARIBUS_DATA) return;
   const away = document.querySelector(".away");
-  const gone = away.textContent;
+  const unreachable = away.textContent;
   const states = new WeakMap();
 
-  // what is wrong with any part: one that is answered does not silence another that is not
-  const tell = () => {
+  // shows the trouble of any part: an answered part does not hide the trouble of another
+  const report = () => {
     const parts = [...document.querySelectorAll("[data-poll]")];
     const text = parts.map((e) => states.get(e)?.trouble).find(Boolean);
     away.hidden = !text;
@@ -16,9 +16,9 @@
 
   const refused = (status) => {
     if (status === 200 || status === 304) return "";
-    if (status >= 500) return "This part cannot be shown now; the page asks again.";
-    if (status === 401) return "This page stands still: the server asks for its token. Open the address with ?token=... again.";
-    return `This page stands still: what it shows is no longer answered (${status}). Load it again.`;
+    if (status >= 500) return "A part of this page is not available now; the page will retry.";
+    if (status === 401) return "This page is no longer updated: the server asks for its token. Open the address with ?token=... again.";
+    return `This page is no longer updated: the server answered with status ${status}. Reload it.`;
   };
 
   const due = (element) => {
@@ -32,7 +32,7 @@
     return steps;
   };
 
-  // the element that has the focus keeps it: by its id or address, else by its place
+  // the focused element keeps the focus, found by its id or address, else by its position
   const swap = (element, html) => {
     const focused = element.contains(document.activeElement) && document.activeElement !== element ? document.activeElement : null;
     const mark = focused && { id: focused.id, href: focused.getAttribute("href"), path: pathTo(focused, element) };
@@ -66,9 +66,9 @@
       }
       state.trouble = refused(answer.status);
     } catch {
-      state.trouble = gone;
+      state.trouble = unreachable;
     }
-    tell();
+    report();
     state.busy = false;
     state.next = Date.now() + due(element);
   };

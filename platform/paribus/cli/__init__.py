@@ -1,4 +1,7 @@
-"""The command line: one file a command, imported when it is used."""
+"""The command line: one file a command, imported when the command is used.
+
+Commands parse options, call the rooms below, and print; nothing here computes results or changes the store itself.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,33 @@ from importlib.metadata import entry_points
 
 import click
 
+from paribus import __version__
 from paribus.errors import MissingExtra, ParibusError
 
 COMMANDS = {
-    "plan": "Show what a study comes to, before anything is run.",
-    "run": "Run a study, or go on with it, and write its report.",
-    "submit": "Put a study into the store, for the scheduler to train.",
-    "scheduler": "Train what is submitted, several studies side by side.",
+    "plan": "Show the arms, runs and cost of a study before it runs.",
+    "run": "Run a study, or continue it, and write its report.",
+    "submit": "Submit a study for the scheduler to train.",
+    "scheduler": "Train submitted studies, several at a time.",
     "status": "Show the runs of the studies in the store.",
     "report": "Write the tables and figures of a study.",
-    "next": "Write the study that the results of a study ask for.",
-    "health": "Say what is wrong with a run, a study or a training log.",
-    "dashboard": "Look at the studies in a browser, live, or write them into one file.",
+    "next": "Write the follow-up study that a study's results ask for.",
+    "health": "Diagnose a run, a study or a training log.",
+    "dashboard": "Watch the studies in a browser, or write them to one file.",
     "cancel": "Cancel the runs of a study, or of one arm.",
-    "retry": "Queue runs again that failed or were cancelled.",
-    "doctor": "Look for what may be wrong around the runs.",
-    "db": "Look after the database: revision, upgrade, copy.",
+    "retry": "Requeue failed and cancelled runs.",
+    "doctor": "Check disk, database, processes, GPUs and engines.",
+    "db": "Show, upgrade or copy the database.",
     "recipes": "List the presets, or show one.",
     "schema": "Print the JSON Schema of study files, for editors.",
 }
-"""Command to its one-line help, so that ``paribus --help`` imports no command."""
+"""Each command's one-line help, so that ``paribus --help`` imports no command."""
 
 GROUP = "paribus.commands"
-"""Entry points of the commands that lie outside of this package, because the core does not import the web side."""
+"""Entry points of commands outside this package: the core doesn't import the dashboards."""
 
 OUTSIDE = ("dashboard",)
-"""The names of these; each is also the name of the extra that it needs."""
+"""Their names; each is also the name of the extra that it needs."""
 
 
 class _LazyGroup(click.Group):
@@ -61,7 +65,7 @@ def _outside(name: str) -> click.Command:
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="paribus", message="paribus %(version)s")
+@click.version_option(__version__, message="paribus %(version)s")
 def paribus() -> None:
     """Ablation studies for RL post-training of language models.
 
@@ -70,7 +74,7 @@ def paribus() -> None:
 
 
 def main() -> None:
-    """Run the command line; errors of the user end without a traceback and with their exit code."""
+    """Run the command line; a :class:`ParibusError` is printed without a traceback, and its exit code is used."""
     try:
         paribus(prog_name="paribus")
     except ParibusError as error:

@@ -1,4 +1,4 @@
-"""``paribus cancel``: end a study, or one of its arms; also while it is run."""
+"""``paribus cancel``: cancel a study, or one of its arms, at any time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from paribus.cli.report import study_name
 
 if TYPE_CHECKING:
-    from paribus.store.records import Cancellation, StudyRecord
+    from paribus.store.models import CancelResult, StudyRecord
 
 
 @click.command()
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 @click.argument("arm", required=False)
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 def command(study: str, arm: str | None, folder: Path | None) -> None:
-    """Cancel the runs of STUDY, a name or a study file, or of its ARM alone, as `paribus status STUDY` lists it.
+    """Cancel the runs of STUDY (a name or a study file), or only those of its ARM as `paribus status STUDY` lists it.
 
-    Queued runs are cancelled at once. Running ones write a checkpoint and end; one that finishes first keeps its
-    result. A run that another study asks for, too, goes on for that one.
+    Queued runs are cancelled at once. Running ones write a checkpoint and stop; a run that finishes first keeps its
+    result. A run that another study needs, too, goes on for that study.
     """
-    from paribus.store.reader import Reader
-    from paribus.store.store import Store
-    from paribus.study.home import home
+    from paribus.home import home
+    from paribus.store.store import Reader, Store
 
     place = folder or home()
-    Reader.look(place).close()  # nothing is made for a name that was mistyped
+    Reader.open(place).close()  # no home folder is created for a mistyped name
     with Store.open(place) as store:
         record = store.study(study_name(study))
         done = store.cancel(record.name, None if arm is None else arm_key(record, arm))
@@ -37,10 +36,10 @@ def command(study: str, arm: str | None, folder: Path | None) -> None:
 
 
 def arm_key(study: StudyRecord, named: str) -> str:
-    """Return the key of an arm that is given by its label or its key.
+    """Return the key of an arm, given by label or key.
 
     Raises:
-        StoreError: the study has no such arm; the message lists those that there are.
+        StoreError: the study has no such arm; the message lists its arms.
     """
     from paribus.errors import StoreError, did_you_mean
 
@@ -52,20 +51,18 @@ def arm_key(study: StudyRecord, named: str) -> str:
     return keys[named]
 
 
-def lines(study: str, arm: str | None, done: Cancellation) -> list[str]:
-    """Return what to say."""
+def lines(study: str, arm: str | None, done: CancelResult) -> list[str]:
+    """Return what to print."""
     parts = [
         f"{done.queued} queued cancelled" if done.queued else "",
         f"{done.running} running asked to stop" if done.running else "",
-        f"{done.shared} left to other studies that ask for them" if done.shared else "",
+        f"{done.shared} left to other studies that need them" if done.shared else "",
         f"{done.ended} had ended before" if done.ended else "",
     ]
     subject = f"{study}, {arm}" if arm else study
     said = [f"{subject}: {', '.join(p for p in parts if p) or 'it has no runs'}"]
     if done.running:
-        said.append(
-            "A running one hears of it at its next heartbeat, within some ten seconds, and writes a checkpoint."
-        )
+        said.append("Running ones stop after their next heartbeat, within about ten seconds, with a checkpoint.")
     if done.queued or done.running or done.shared:
-        said.append(f"To take it back: paribus retry {study}{f' {arm!r}' if arm else ''}")
+        said.append(f"To undo: paribus retry {study}{f' {arm!r}' if arm else ''}")
     return said

@@ -1,4 +1,4 @@
-"""How commands print: rich in a terminal, plain text of a fixed width elsewhere."""
+"""How commands print: with rich in a terminal, as plain text of a fixed width elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paribus.store.states import RunState
 
 WIDTH = 100
-"""Columns of output that does not go to a terminal."""
+"""Columns of output without a terminal."""
 
 
 def console() -> Console:
@@ -28,7 +28,7 @@ def console() -> Console:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """Return an empty table with these columns, in the one style of all commands."""
+    """Return an empty table with these columns, in the style of all commands."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
     for name in columns:
         made.add_column(name, overflow="fold")
@@ -43,7 +43,7 @@ def shown(value: object) -> str:
 
 
 def describe(part: BaseModel) -> str:
-    """Return a part of a recipe in one line: its level, then its parameters."""
+    """Return a part of a recipe as one line: its level, then its parameters."""
     values = flatten(part.model_dump(mode="json"))
     kind = values.pop("kind", "")
     rest = ", ".join(f"{path.removesuffix('.kind')}={shown(value)}" for path, value in values.items())
@@ -56,7 +56,7 @@ def states_text(counts: Mapping[RunState, int] | Mapping[str, int]) -> str:
 
 
 def terms_text(priority: int, weight: float) -> str:
-    """Return how a study is served beside others."""
+    """Return e.g. ``priority 0, weight 1``."""
     return f"priority {priority}, weight {weight:g}"
 
 

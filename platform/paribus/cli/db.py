@@ -1,4 +1,4 @@
-"""``paribus db``: the revision of the database, bringing it up to date, and copies of it."""
+"""``paribus db``: show the revision of the database, upgrade it, copy it."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _HOME = click.option("--home", "folder", type=click.Path(path_type=Path), help="
 
 @click.group()
 def command() -> None:
-    """Look after the database: a file in the home folder, or what PARIBUS_DATABASE_URL names on a PostgreSQL server."""
+    """Show, upgrade or copy the database: a file in the home folder, or on the server in PARIBUS_DATABASE_URL."""
 
 
 @command.command()
 @_HOME
 def current(folder: Path | None) -> None:
-    """Show which database is used, its revision, and the one that this version of Paribus expects."""
+    """Show the database, its revision, and the revision that this version of Paribus expects."""
     from paribus.store.migrate import HEAD, revision_of
 
     database, _ = existing(folder)
     with database.read() as connection:
         revision = revision_of(connection)
     database.close()
-    verdict = "up to date" if revision == HEAD else "`paribus db upgrade` brings an older one up to date"
+    verdict = "up to date" if revision == HEAD else "`paribus db upgrade` upgrades an older one"
     click.echo(f"{database.name}\nrevision {revision or 'none'}, expected {HEAD}: {verdict}")
 
 
 @command.command()
 @_HOME
 def upgrade(folder: Path | None) -> None:
-    """Bring the database to the newest revision. End run and scheduler first, and make a copy: `paribus db backup`."""
-    from paribus.schedule.holder import hold
+    """Upgrade the database to the newest revision. First stop all runs and make a copy with `paribus db backup`."""
+    from paribus.scheduler.home_lock import lock_home
     from paribus.store.migrate import HEAD, revision_of
     from paribus.store.migrate import upgrade as migrate
 
     database, place = existing(folder)
     place.mkdir(parents=True, exist_ok=True)
-    with hold(place, "paribus db upgrade"):
+    with lock_home(place, "paribus db upgrade"):
         with database.read() as connection:
             before = revision_of(connection)
         migrate(database, place / "migrate.lock")
@@ -55,28 +55,28 @@ def upgrade(folder: Path | None) -> None:
 @_HOME
 @click.option("--to", "target", type=click.Path(path_type=Path), help="File. [default: backups/paribus-<time>.db]")
 def backup(folder: Path | None, target: Path | None) -> None:
-    """Copy the database, also while a study is run. Run folders are plain files: copy `runs/` as well."""
+    """Copy the database, also while a study runs. Run folders are plain files: copy `runs/` yourself."""
+    from paribus.home import home
     from paribus.store.backup import backup_file, dump_command
     from paribus.store.database import database_url
-    from paribus.study.home import home
 
     place = folder or home()
     url = database_url(place)
     if url.get_backend_name() == "sqlite":
         click.echo(f"wrote {backup_file(place, target)}")
     else:
-        click.echo(f"The database is on a server. This copies it:\n{dump_command(url)}")
+        click.echo(f"The database is on a server. To copy it, run:\n{dump_command(url)}")
 
 
 def existing(folder: Path | None) -> tuple[Database, Path]:
     """Return the database and the home folder.
 
     Raises:
-        StoreError: it would be a file, and that is not there.
+        StoreError: there is neither a server nor a file.
     """
     from paribus.errors import StoreError
+    from paribus.home import home
     from paribus.store.database import FILE, Database, database_url
-    from paribus.study.home import home
 
     place = folder or home()
     url = database_url(place)

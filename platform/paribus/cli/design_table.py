@@ -1,4 +1,4 @@
-"""What each design of a plan costs and can show, for people and for programs."""
+"""Prints what each design of a plan costs and can show, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def orders_as_plain(plan: Plan) -> list[dict[str, Any]]:
 def print_design_summaries(
     study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], out: Console
 ) -> None:
-    """Print one table for all designs, then aliases of fractions and cheaper designs."""
+    """Print one table of all designs, then the aliases of fractions and cheaper designs."""
     from paribus.study.precision import design_summaries, order_summaries
 
     summaries = design_summaries(study, plan, recorded, costs)
@@ -51,7 +51,7 @@ def print_design_summaries(
         return
     units = list(dict.fromkeys(s.cost.unit for s in summaries if s.cost))
     listed = table(
-        "design", "cells", "runs", "effect", "number", "SE", "detects", *([" or ".join(units)] if units else [])
+        "design", "rows", "runs", "effect", "number", "SE", "detects", *([" or ".join(units)] if units else [])
     )
     listed.title = "\nwhat the designs measure"
     for summary in summaries:
@@ -89,10 +89,10 @@ def _print_aliases(summary: DesignSummary, out: Console) -> None:
 
     resolution = ROMAN.get(summary.resolution or 0, "none")
     out.print(
-        f"\n{summary.design}, resolution {resolution}: effect, and what its cells cannot tell from it", style="bold"
+        f"\n{summary.design}, resolution {resolution}: effect, and what its rows cannot separate from it", style="bold"
     )
     for effect, aliases in summary.aliases.items():
         if aliases:
             out.print(f"  {effect}: {' '.join(aliases)}")
     if clear := sum(not aliases for aliases in summary.aliases.values()):
-        out.print(f"  {clear} interactions of two: nothing of two tricks or fewer")
+        out.print(f"  {clear} interactions of two: separate from every effect of two tricks or fewer")

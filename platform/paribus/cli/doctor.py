@@ -1,4 +1,4 @@
-"""``paribus doctor``: what may be wrong around the runs, and what to do about it."""
+"""``paribus doctor``: find problems of a home folder and its machine, each with a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from paribus.schedule.doctor import Check
+    from paribus.audit.doctor import Check
 
 _COLOURS = {"ok": "green", "warn": "yellow", "critical": "red", "unknown": "bright_black"}
 
@@ -21,26 +21,26 @@ _COLOURS = {"ok": "green", "warn": "yellow", "critical": "red", "unknown": "brig
 @click.option("--deep", is_flag=True, help="Check the hashes of all checkpoints, not only of those in use.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def command(folder: Path | None, deep: bool, as_json: bool) -> None:
-    """Look for what may be wrong: disk, database, its invariants, leftover processes, GPUs, MLflow, engines.
+    """Check the disk, the database and its invariants, leftover processes, GPUs, MLflow and the engines.
 
-    It mends nothing. The exit status is 1 if anything is critical.
+    It changes nothing. The exit status is 1 if a check is critical.
     """
-    from paribus.schedule.doctor import examine
-    from paribus.study.home import home
+    from paribus.audit.doctor import examine
+    from paribus.home import home
 
     checks = []
     for check in examine(folder or home(), deep=deep):
         checks.append(check)
         if not as_json:
             show(check)
-    sick = any(check.level == "critical" for check in checks)
+    critical = any(check.level == "critical" for check in checks)
     if as_json:
-        click.echo(json.dumps({"healthy": not sick, "checks": [asdict(check) for check in checks]}, indent=1))
-    sys.exit(int(sick))
+        click.echo(json.dumps({"healthy": not critical, "checks": [asdict(check) for check in checks]}, indent=1))
+    sys.exit(int(critical))
 
 
 def show(check: Check) -> None:
-    """Print one check, with its remedy on a line of its own."""
+    """Print one check, with its remedy on the next line."""
     click.echo(f"{click.style(f'{check.level:<9}', fg=_COLOURS[check.level])}{check.name}: {check.message}")
     if check.remedy:
         click.echo(f"{'':<9}{check.remedy}")

@@ -1,4 +1,4 @@
-"""``paribus health``: what is wrong with a run, the runs of a study, or the log of another trainer."""
+"""``paribus health``: judges a run, the runs of a study, or the log of another trainer."""
 
 from __future__ import annotations
 
@@ -14,41 +14,33 @@ if TYPE_CHECKING:
 
     from paribus.health.diagnose import Diagnosis
     from paribus.health.finding import Finding
+    from paribus.health.judge import Records
     from paribus.health.profile import Profile
-    from paribus.health.records import Records
-    from paribus.store.reader import Reader
-    from paribus.store.records import RunRecord
+    from paribus.store.models import RunRecord
+    from paribus.store.store import Reader
     from paribus.study.plan import Plan
 
 FAILED = 3
-"""Exit status if a finding is as bad as ``--fail-on`` says."""
+"""Exit status if a finding is as bad as ``--fail-on``."""
 UNJUDGED = 4
-"""Exit status with ``--fail-on`` if none is, but a run that was begun cannot be judged, or not all of its records."""
+"""Exit status with ``--fail-on`` without such a finding, if a run that has started could not be judged in full."""
 
 _MLFLOW = "mlflow:"
 _LOGS = (".json", ".jsonl", ".csv")
 _NAMES = 8
-"""Names of a log that are listed as not read; some logs have hundreds."""
+"""How many unmapped names of a log are listed; some logs have hundreds."""
 
 
 @click.command()
 @click.argument("target", metavar="RUN|STUDY|FILE")
-@click.option("--profile", help="Thresholds: a name or a file. [default: those of the study; `default` for a log]")
-@click.option("--trainer", help="Whose metric names a log has. [default: whoever knows most of them]")
+@click.option("--profile", help="Thresholds: a profile or a file. [default: that of the study; `default` for a log]")
+@click.option("--trainer", help="The trainer that wrote a log. [default: guessed from the metric names]")
 @click.option(
     "--fail-on",
     type=click.Choice(["critical", "warn"]),
-    help=f"End with status {FAILED} if one is as bad, {UNJUDGED} if a run cannot be judged.",
+    help=f"Exit with {FAILED} if a finding is this bad or worse, {UNJUDGED} if a run cannot be judged.",
 )
-@click.option(
-    "--as-study",
-    "as_study",
-    is_flag=False,
-    flag_value="",
-    metavar="[FILE]",
-    help="Write the study that tests the remedies of RUN; after RUN. [default: <study>-remedies.yaml, here]",
-)
-@click.option("--all", "show_all", is_flag=True, help="List every detector, also those without a finding.")
+@click.option("--all", "show_all", is_flag=True, help="List all detectors, including those without a finding.")
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -56,23 +48,20 @@ def command(
     profile: str | None,
     trainer: str | None,
     fail_on: Literal["critical", "warn"] | None,
-    as_study: str | None,
     show_all: bool,
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what is wrong with a run, since when, and what to try.
+    """Show what is wrong with a run, since when, and what to try.
 
-    RUN is a fingerprint (or its first digits) or a run folder; STUDY a name or a study file; FILE a log of another
-    trainer: TRL's trainer_state.json, JSON lines of verl or prime-rl, CSV, a TensorBoard event file or folder; or
-    mlflow:RUN_ID.
+    RUN is a fingerprint (or its first digits) or a run folder. STUDY is a name or a study file. FILE is a log of
+    another trainer: TRL's trainer_state.json, JSON lines of verl or prime-rl, CSV, a TensorBoard event file or folder,
+    or mlflow:RUN_ID.
     """
     from paribus.health.profile import load_profile
 
     thresholds = None if profile is None else load_profile(profile)
     _check_trainer(trainer)
-    if as_json and as_study is not None:
-        raise click.UsageError("--json prints one object and nothing else: ask for --as-study without it")
     log = _log(target, trainer, thresholds or load_profile("default"), folder)
     found = _stored(target, thresholds, folder) if log is None else [log]
     if as_json:
@@ -82,45 +71,40 @@ def command(
         _show(*found[0], show_all=show_all)
     else:
         _show_table(found)
-    if as_study is not None:
-        from paribus.cli.remedy_study import write_study
-
-        write_study(target, found[0][1] if log is None and len(found) == 1 else None, as_study, folder)
     if fail_on is not None:
         sys.exit(_status(found, ("critical", "warn") if fail_on == "warn" else ("critical",)))
 
 
 def _status(found: Sequence[tuple[dict[str, Any], Diagnosis]], bad: tuple[str, ...]) -> int:
-    """Return the exit status; a run that waits for its first attempt has nothing to judge."""
-    if any(diagnosis.lamp in bad for _, diagnosis in found):
+    """Return the exit status; runs without an attempt are ignored."""
+    if any(diagnosis.status in bad for _, diagnosis in found):
         return FAILED
     begun = [(about, diagnosis) for about, diagnosis in found if about.get("attempts") != 0]
-    return UNJUDGED if any(about.get("trouble") or d.lamp == "unknown" for about, d in begun) else 0
+    return UNJUDGED if any(about.get("trouble") or d.status == "unknown" for about, d in begun) else 0
 
 
 def _check_trainer(trainer: str | None) -> None:
-    from paribus.health.mapping import PARIBUS, sources
+    from paribus.health.import_logs import PARIBUS, mappings
 
-    known = (PARIBUS, *sources())
+    known = (PARIBUS, *mappings())
     if trainer is not None and trainer not in known:
-        raise click.BadParameter(f"`{trainer}` is none of {', '.join(known)}", param_hint="--trainer")
+        raise click.BadParameter(f"`{trainer}` must be one of {', '.join(known)}", param_hint="--trainer")
 
 
 def _log(
     target: str, trainer: str | None, profile: Profile, folder: Path | None
 ) -> tuple[dict[str, Any], Diagnosis] | None:
-    """Return the diagnosis of a log; ``None`` if the target is none."""
+    """Return the diagnosis of a log; ``None`` if the target is not a log."""
     from paribus.errors import LogFileError
-    from paribus.health.logs import read_log
-    from paribus.health.records import judge_log
-    from paribus.health.trackers import read_mlflow, read_tensorboard
+    from paribus.health.import_logs import read_log, read_mlflow, read_tensorboard
+    from paribus.health.judge import judge_log
 
     path = Path(target)
     if target.endswith((".yaml", ".yml")):
         return None
     if target.startswith(_MLFLOW):
-        from paribus.study.home import home
-        from paribus.track.mlflow import tracking_uri
+        from paribus.home import home
+        from paribus.mlflow_sync.client import tracking_uri
 
         log = read_mlflow(target.removeprefix(_MLFLOW), tracking_uri(folder or home()), trainer)
     elif path.suffix in _LOGS and path.name != "job.json":
@@ -131,8 +115,8 @@ def _log(
         return None
     else:
         raise LogFileError(
-            f"{target}: neither a run folder, nor a folder or file of TensorBoard's, nor one that ends in "
-            f"{', '.join(_LOGS)}, nor a study file: see `paribus health --help`"
+            f"{target}: neither a run folder, nor a TensorBoard file or folder, nor a {', '.join(_LOGS)} file, nor a "
+            "study file; see `paribus health --help`"
         )
     mapped = log.mapped
     about = {"run": target, "trainer": mapped.trainer, "steps": len(log.lines), "proxies": mapped.proxies}
@@ -140,15 +124,15 @@ def _log(
 
 
 def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[tuple[dict[str, Any], Diagnosis]]:
-    """Return the diagnosis of a run folder, of a run in the store, or of all runs of a study; by its own profile."""
+    """Return the diagnosis of a run folder, a run in the store, or all runs of a study; by default with its profile."""
     path = Path(target)
     if (path / "job.json").is_file():
         return [_of_folder(path, profile)]
     from paribus.cli.report import study_name
-    from paribus.store.reader import Reader
-    from paribus.study.home import home
+    from paribus.home import home
+    from paribus.store.store import Reader
 
-    with Reader.look(folder or home()) as reader:
+    with Reader.open(folder or home()) as reader:
         names = {s.name for s in reader.studies()}
         if target not in names and set(target) <= set("0123456789abcdef") and len(target) >= 4:
             study, run = find_run(reader, target)
@@ -158,7 +142,7 @@ def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[t
 
 
 def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
-    """Return the run whose fingerprint begins with these digits, and the plan of its newest study."""
+    """Return the run whose fingerprint starts with these digits, and the plan of its newest study."""
     from paribus.errors import StoreError
 
     found = {
@@ -168,15 +152,15 @@ def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
         if run.fingerprint.startswith(digits)
     }
     if len(found) != 1:
-        many = f"{len(found)} runs have" if found else "there is no study of this name, and no run has"
-        raise StoreError(f"{many} a fingerprint that begins with `{digits}`; `paribus status STUDY --json` lists them")
+        many = f"{len(found)} runs have" if found else "there is no study with this name, and no run has"
+        raise StoreError(f"{many} a fingerprint that starts with `{digits}`; `paribus status STUDY --json` lists them")
     return next(iter(found.values()))
 
 
 def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
+    from paribus.health.judge import judge_run, read_run
     from paribus.health.profile import load_profile
-    from paribus.health.records import judge_run, read_run
-    from paribus.track.folder import SHORT
+    from paribus.run_folder.folder import SHORT
 
     profile = profile or load_profile(plan.profile)
     records = read_run(reader.home, run.fingerprint, run.token)
@@ -190,11 +174,11 @@ def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | No
 def _of_folder(path: Path, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
     from pydantic import ValidationError
 
+    from paribus.contract import Job
     from paribus.errors import RunFolderError
+    from paribus.health.judge import judge_run, read_attempts
     from paribus.health.profile import load_profile
-    from paribus.health.records import judge_run, read_attempts
-    from paribus.study.job import Job
-    from paribus.track.folder import RunFolder
+    from paribus.run_folder.folder import RunFolder
 
     folder = RunFolder(path)
     try:
@@ -217,26 +201,26 @@ def _last(records: Records) -> int:
 def _plain(about: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
     from paribus.health.finding import plain
 
-    return {**about, "lamp": diagnosis.lamp, "verdict": diagnosis.sentence} | {
+    return {**about, "health": diagnosis.status, "sentence": diagnosis.sentence} | {
         "findings": [plain(f) for f in diagnosis.findings]
     }
 
 
 def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> None:
-    """Print the verdict on one run, the evidence and the remedies."""
+    """Print the diagnosis of one run, with evidence and remedies."""
     name = f"{about['arm']}, seed {about['seed']} ({about['run']})" if "arm" in about else about["run"]
-    trainer = f", names of {about['trainer']}" if "trainer" in about else ""
+    trainer = f", log of {about['trainer']}" if "trainer" in about else ""
     click.echo(f"{name}: {about['steps']} steps{trainer}")
     if about.get("trouble"):
-        click.echo(f"not all of its records can be read: {about['trouble']}")
+        click.echo(f"some records cannot be read: {about['trouble']}")
     click.echo(diagnosis.sentence)
     for finding in diagnosis.raised:
         _show_finding(finding)
     if about.get("proxies"):
-        click.echo(f"\nOnly near what their names say in this log: {', '.join(about['proxies'])}")
+        click.echo(f"\nProxies (close to the definition, not exact): {', '.join(about['proxies'])}")
     if unread := about.get("unread"):
         more = f" and {len(unread) - _NAMES} more (--json)" if len(unread) > _NAMES else ""
-        click.echo(f"\nNot read: {', '.join(unread[:_NAMES])}{more}")
+        click.echo(f"\nNot used: {', '.join(unread[:_NAMES])}{more}")
     if show_all:
         from paribus.cli.console import console, table
 
@@ -248,9 +232,9 @@ def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> Non
 
 def _show_finding(finding: Finding) -> None:
     until = f"until {finding.step_cleared}, " if finding.step_cleared else ""
-    note = "; experimental thresholds" if finding.experimental else ""
+    note = "; experimental threshold" if finding.experimental else ""
     click.echo(f"\n{finding.state:8} {finding.detector}, since step {finding.step_onset}, {until}", nl=False)
-    click.echo(f"told at {finding.step_detected}{note}")
+    click.echo(f"detected at {finding.step_detected}{note}")
     click.echo(f"         {finding.evidence}")
     for remedy in finding.remedies:
         patch = f": {_yaml(remedy.patch)}" if remedy.patch else ""
@@ -265,22 +249,23 @@ def _yaml(patch: Any) -> str:
 
 
 def _show_table(found: Sequence[tuple[dict[str, Any], Diagnosis]]) -> None:
-    """Print one row a run."""
+    """Print one row per run."""
     from paribus.cli.console import console, table
 
     shown = table("arm", "seed", "state", "step", "health", "since", "findings")
     for about, diagnosis in found:
         names = ", ".join(
             [f.detector if f.state == "warn" else f.detector.upper() for f in diagnosis.raised]
-            + ["records cannot be read"] * bool(about["trouble"])
+            + ["unreadable records"] * bool(about["trouble"])
         )
         since = str(diagnosis.first.step_onset) if diagnosis.first else ""
         state = about["state"].lower().replace("_", " ")
-        shown.add_row(about["arm"], str(about["seed"]), state, str(about["steps"]), diagnosis.lamp, since, names)
+        shown.add_row(about["arm"], str(about["seed"]), state, str(about["steps"]), diagnosis.status, since, names)
     console().print(shown)
     for about, _ in found:
         if about["trouble"]:
-            click.echo(f"{about['arm']}, seed {about['seed']}: not all of its records can be read: {about['trouble']}")
-    lamps = [d.lamp for _, d in found]
-    counts = ", ".join(f"{lamps.count(lamp)} {lamp}" for lamp in ("critical", "warn", "ok", "unknown") if lamp in lamps)
-    click.echo(f"{len(found)} runs: {counts}. Critical findings are in capitals; `paribus health RUN` tells more.")
+            click.echo(f"{about['arm']}, seed {about['seed']}: some records cannot be read: {about['trouble']}")
+    shown_order = ("critical", "warn", "ok", "unknown")
+    statuses = [d.status for _, d in found]
+    counts = ", ".join(f"{statuses.count(s)} {s}" for s in shown_order if s in statuses)
+    click.echo(f"{len(found)} runs: {counts}. Critical findings are in capitals; `paribus health RUN` shows details.")

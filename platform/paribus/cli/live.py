@@ -1,11 +1,11 @@
-"""The live view of ``paribus run``: a table that is drawn anew in a terminal, one line an event elsewhere."""
+"""The live view of ``paribus run``: a table in a terminal, one line for each event elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import click
 from rich.console import Console, Group
@@ -15,12 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from paribus.cli.console import duration
-from paribus.schedule.progress import Display, RunView, StudyView
+from paribus.monitor.progress import Display, RunView, StudyView
 
-if TYPE_CHECKING:
-    from paribus.study.plan import Plan
-
-_LAMPS = {"ok": ("●", "green"), "warn": ("●", "yellow"), "critical": ("●", "red")}
+_STATUS = {"ok": ("●", "green"), "warn": ("●", "yellow"), "critical": ("●", "red")}
 _COLUMNS = (
     ("reward", "reward/mean"),
     ("right", "reward/correct_frac"),
@@ -32,18 +29,18 @@ _EVERY_S = 30.0
 
 
 @contextmanager
-def display_for(stream: TextIO, plan: Plan) -> Iterator[Display]:
-    """Yield the display that fits a stream."""
+def display_for(stream: TextIO) -> Iterator[Display]:
+    """Yield a live table if the stream is a terminal, else plain lines."""
     if not stream.isatty():
         yield PlainDisplay()
         return
     console = Console(file=stream)
     with Live(console=console, refresh_per_second=2, transient=True, redirect_stdout=False) as live:
-        yield LiveDisplay(live, plan.study)
+        yield LiveDisplay(live)
 
 
 class PlainDisplay:
-    """One line an event, and the counts of each study now and then."""
+    """Prints one line for each event, and the counts of each study when a run ends or after half a minute."""
 
     def __init__(self) -> None:
         self._shown: dict[str, tuple[dict[str, int], float]] = {}
@@ -53,7 +50,7 @@ class PlainDisplay:
         click.echo(line)
 
     def show(self, view: StudyView) -> None:
-        """Print the counts when a run has ended, or half a minute after the last time."""
+        """Print the counts if a run has ended, or half a minute after the last time."""
         now = time.monotonic()
         ended = {str(s): n for s, n in view.counts.items() if s not in (*_WAITING, *_LIVE)}
         before, at = self._shown.setdefault(view.study, ({}, now))
@@ -64,11 +61,10 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A header, the runs in progress, and what happened last."""
+    """Draws a header and the runs in progress; events scroll above."""
 
-    def __init__(self, live: Live, study: str) -> None:
+    def __init__(self, live: Live) -> None:
         self._live = live
-        self._study = study
         self._begun = time.monotonic()
 
     def say(self, line: str) -> None:
@@ -78,7 +74,7 @@ class LiveDisplay:
     def show(self, view: StudyView) -> None:
         """Draw the progress."""
         elapsed = duration(time.monotonic() - self._begun)
-        header = Text.assemble((self._study, "bold"), f"  {counts_line(view)}  {elapsed} gone{_left(view)}")
+        header = Text.assemble((view.study, "bold"), f"  {counts_line(view)}  elapsed {elapsed}{_left(view)}")
         bar = Table.grid(padding=(0, 1, 0, 0))
         bar.add_row(ProgressBar(total=1.0, completed=view.done, width=40), Text(f"{view.done:.0%} of the steps"))
         self._live.update(Group(header, bar, *([runs_table(view.live)] if view.live else [])))
@@ -103,7 +99,7 @@ def runs_table(runs: tuple[RunView, ...]) -> Table:
     for name in ("seed", "step", *(title for title, _ in _COLUMNS)):
         table.add_column(name, justify="right")
     for view in runs:
-        mark, colour = _LAMPS.get(view.lamp, ("○", "dim"))
+        mark, colour = _STATUS.get(view.status, ("○", "dim"))
         numbers = [f"{view.values[m]:.3g}" if m in view.values else "" for _, m in _COLUMNS]
         run = view.run
         table.add_row(Text(mark, style=colour), run.label, str(run.seed), f"{view.step}/{view.steps}", *numbers)

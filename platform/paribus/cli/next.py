@@ -1,4 +1,4 @@
-"""``paribus next``: write the study that the results of a study ask for."""
+"""``paribus next``: writes the follow-up study that the results of a study ask for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from paribus.errors import ParibusError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from paribus.study.plan import Plan
-    from paribus.study.spec import Study
+    from paribus.study.expand import PlanDraft
 
 
 @click.command()
@@ -23,19 +22,20 @@ if TYPE_CHECKING:
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> None:
     """Write the study file that the results of the file STUDY ask for, with the reasons and what it will cost."""
-    from paribus.recipe.document import plain, read_document
-    from paribus.report.analysis import Analysis
+    from paribus.home import home
+    from paribus.report.analysis.analysis import Analysis
+    from paribus.report.collect import read_study
     from paribus.report.follow_up import follow_up
-    from paribus.report.read import read_study
-    from paribus.store.reader import Reader
-    from paribus.study.home import home
+    from paribus.store.store import Reader
+    from paribus.study.expand import draft_file
     from paribus.study.load import load_study
+    from paribus.yaml_file.document import plain, read_document
 
-    spec = load_study(study)
-    with Reader.look(folder or home()) as reader:
+    spec = load_study(study).spec
+    with Reader.open(folder or home()) as reader:
         found = follow_up(Analysis(read_study(reader, spec.study)), spec, seeds)
     if not found.changes:
-        click.echo(f"{spec.study}: nothing more is needed, as far as {seeds} seeds an arm can tell.")
+        click.echo(f"{spec.study}: the results ask for nothing more, with at most {seeds} seeds an arm.")
     for reason in found.reasons:
         click.echo(f"- {reason}")
     for reason in found.left_out:
@@ -43,7 +43,7 @@ def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> N
     if found.changes:
         path = out or Path(f"{found.changes['study']}.yaml")
         write(path, {**plain(read_document(study).root), **found.changes}, found.reasons)
-        click.echo(f"\n{path}: {cost_of(load_study(path), folder or home())}")
+        click.echo(f"\n{path}: {cost_of(draft_file(path), folder or home())}")
         click.echo(f"Look at it: paribus plan {path}")
 
 
@@ -73,18 +73,15 @@ def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...], option
         raise ParibusError(message) from error
 
 
-def cost_of(study: Study, home: Path, seeds: str = "fresh seeds") -> str:
-    """Return runs and hours of a study, as far as they are known."""
+def cost_of(draft: PlanDraft, home: Path, seeds: str = "fresh seeds") -> str:
+    """Return the runs of a study, and their hours if known, in words."""
     from paribus.cli.design_table import hours_text
-    from paribus.store.history import past_runs
-    from paribus.store.recorded import recorded_runs
+    from paribus.store.history import past_runs, recorded_runs
     from paribus.study.costs import run_costs, total
-    from paribus.study.expand import make_plan
-    from paribus.study.runner import load_runner
 
-    plan: Plan = make_plan(study, load_runner(study.runner))
+    plan = draft.checked()
     recorded = recorded_runs(home, [run.fingerprint for run in plan.runs])
     left = [run for run in plan.runs if run.fingerprint not in recorded]
     runs = f"{len(plan.arms)} arms x {len(plan.seeds)} {seeds}, {len(left)} runs"
-    cost = total(run_costs(plan, study.budget.prior, past_runs(home)), left)
+    cost = total(run_costs(plan, draft.study.spec.budget.prior, past_runs(home)), left)
     return f"{runs}, {hours_text(cost)} {cost.unit} by {' and '.join(cost.sources)}" if cost else runs

@@ -1,4 +1,4 @@
-"""``paribus plan``: what a study comes to, before anything is run."""
+"""``paribus plan``: shows the designs, arms, runs and costs of a study before anything is run."""
 
 from __future__ import annotations
 
@@ -9,107 +9,75 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paribus.errors import ParibusError, UnreadableInput
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
-    from paribus.recipe.recipe import Recipe
     from paribus.study.costs import Cost
+    from paribus.study.expand import PlanDraft
+    from paribus.study.pilot import Pilot
     from paribus.study.plan import Plan, Row
-    from paribus.study.probe import Probed
-    from paribus.study.runner import Runner
     from paribus.study.spec import Study
 
 
 @click.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-@click.option("--engine", default="local", show_default=True, help="Where it will run: told if `resources` never fit.")
+@click.option(
+    "--engine",
+    default="local",
+    show_default=True,
+    help="Engine that will run the study; the plan checks that `resources` fit.",
+)
 @click.option(
     "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
 )
-@click.option("--probe", is_flag=True, help="Train a few steps of each kind of run whose cost no recorded run tells.")
+@click.option("--probe", is_flag=True, help="Train a few steps of each kind of run that has no recorded cost.")
 def command(study: Path, as_json: bool, engine: str, options: Path | None, probe: bool) -> None:
-    """Show what STUDY comes to: designs, arms, runs, and what to know before spending compute."""
-    from paribus.store.history import past_runs
-    from paribus.store.recorded import recorded_runs
+    """Show the designs, arms and runs of STUDY, and what to know before you spend compute."""
+    from paribus.home import home
+    from paribus.store.history import past_runs, recorded_runs
     from paribus.study.costs import run_costs
-    from paribus.study.expand import plan_of
-    from paribus.study.home import home
-    from paribus.study.load import load_study
-    from paribus.study.runner import load_runner
+    from paribus.study.expand import draft_file
 
-    spec = load_study(study)
-    runner = _Tolerant(load_runner(spec.runner))
-    plan = plan_of(spec, runner)
+    draft = draft_file(study)
+    plan, spec = draft.plan, draft.study.spec
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
     left = any(run.fingerprint not in recorded for run in plan.runs)
     past = past_runs(home()) if left else ()
     costs = run_costs(plan, spec.budget.prior, past)
-    found: Sequence[Probed] | None = None
+    found: Sequence[Pilot] | None = None
     if probe:
-        from paribus.cli.probe import probed_costs, probes
+        from paribus.cli.pilot import pilot_costs, run_pilots
 
-        _refuse(plan, runner, left, engine, options)
-        found = probes(plan, recorded, run_costs(plan, None, past), engine, options, home())
-        costs |= probed_costs(plan, found)
+        _refuse(draft, left, engine, options)
+        found = run_pilots(plan, recorded, run_costs(plan, None, past), engine, options, home())
+        costs |= pilot_costs(plan, found)
     if as_json:
         click.echo(json.dumps(as_plain(spec, plan, recorded, costs, found), indent=1))
     else:
         print_plan(spec, plan, recorded, costs, found)
-    _refuse(plan, runner, left, engine, options)
+    _refuse(draft, left, engine, options)
 
 
-def _refuse(plan: Plan, runner: _Tolerant, left: bool, engine: str, options: Path | None) -> None:
-    """Do nothing if the study can be run."""
+def _refuse(draft: PlanDraft, left: bool, engine: str, options: Path | None) -> None:
+    """Raise the error that keeps the study from being run, if there is one."""
     from paribus.engines.base import refuse_too_large
     from paribus.engines.options import engine_settings
-    from paribus.study.expand import refuse_unsupported
-    from paribus.study.home import home
+    from paribus.home import home
 
-    refuse_unsupported(plan, runner)
-    if runner.unread:
-        raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(dict.fromkeys(runner.unread)))
+    plan = draft.checked()
     if plan.resources.declared and left:
         refuse_too_large(plan.resources, engine, engine_settings(plan.runner, home(), options=options))
 
 
-class _Tolerant:
-    """A runner whose fingerprints may fail, so that a plan is shown before its data are there."""
-
-    def __init__(self, runner: Runner) -> None:
-        self.unread: list[str] = []
-        self._runner = runner
-
-    def unsupported(self, recipe: Recipe) -> tuple[str, ...]:
-        return self._runner.unsupported(recipe)
-
-    def code_fingerprint(self, recipe: Recipe) -> str:
-        return self._runner.code_fingerprint(recipe)
-
-    def data_fingerprint(self, recipe: Recipe) -> str:
-        return self._or_unread(self._runner.data_fingerprint, recipe)
-
-    def model_fingerprint(self, recipe: Recipe) -> str:
-        return self._or_unread(self._runner.model_fingerprint, recipe)
-
-    def _or_unread(self, fingerprint: Callable[[Recipe], str], recipe: Recipe) -> str:
-        try:
-            return fingerprint(recipe)
-        except ParibusError as error:
-            self.unread.append(str(error))
-            return "unread"
-
-
 def as_plain(
-    study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], found: Sequence[Probed] | None = None
+    study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], found: Sequence[Pilot] | None = None
 ) -> dict[str, Any]:
     """Return the plan as JSON values."""
     from paribus.cli.design_table import designs_as_plain, orders_as_plain
-    from paribus.cli.probe import probes_as_plain
+    from paribus.cli.pilot import pilots_as_plain
 
     return {
         "study": plan.study,
@@ -130,19 +98,19 @@ def as_plain(
         "designs": designs_as_plain(study, plan, recorded, costs),
         "orders": orders_as_plain(plan),
         "resources": plan.resources.model_dump(mode="json", exclude_none=True),
-        "looks": plan.looks and vars(plan.looks),
-        "search": plan.screen and {"design": plan.screen.design, **plan.screen.rule.model_dump(mode="json")},
+        "looks": plan.interim and vars(plan.interim),
+        "search": plan.ranking and {"design": plan.ranking.design, **plan.ranking.rule.model_dump(mode="json")},
         "later": [{"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed} for r in plan.later],
         "evaluate": {**plan.evaluate.model_dump(mode="json"), "primary": plan.evaluate.primary_metric},
-        "notes": [vars(note) for note in plan.notes],
-        "probes": None if found is None else probes_as_plain(found),
+        "notes": [vars(note) for note in plan.warnings],
+        "probes": None if found is None else pilots_as_plain(found),
     }  # fmt: skip
 
 
 def print_plan(
-    study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], found: Sequence[Probed] | None = None
+    study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], found: Sequence[Pilot] | None = None
 ) -> None:
-    """Print the plan for people."""
+    """Print the plan as tables."""
     from paribus.cli.console import console
     from paribus.cli.design_table import print_design_summaries
 
@@ -156,20 +124,20 @@ def print_plan(
     _print_counts(plan, recorded, out)
     _print_hours(plan, recorded, costs, out)
     if found is not None:
-        from paribus.cli.probe import probe_lines
+        from paribus.cli.pilot import pilot_lines
 
-        for line in probe_lines(found):
+        for line in pilot_lines(found):
             out.print(line)
-    if plan.notes:
-        _print_notes(plan, out)
+    if plan.warnings:
+        _print_warnings(plan, out)
 
 
-def _print_notes(plan: Plan, out: Console) -> None:
+def _print_warnings(plan: Plan, out: Console) -> None:
     from rich.table import Table
 
-    out.print("\nto know before the launch (`allow: [code]` silences a note)", style="bold")
+    out.print("\nwarnings (`allow: [code]` silences one)", style="bold")
     listed = Table.grid(padding=(0, 1), pad_edge=True)
-    for note in plan.notes:
+    for note in plan.warnings:
         listed.add_row(f" [{note.code}]", note.message)
     out.print(listed)
 
@@ -196,8 +164,8 @@ def _print_designs(plan: Plan, out: Console) -> None:
 
     for design in dict.fromkeys(row.design for row in plan.rows):
         rows = [row for row in plan.rows if row.design == design]
-        if rows[0].kind == "fractional":  # the changes are those of the tricks that its label names
-            _print_cells(rows, out)
+        if rows[0].kind == "fractional":  # the label names the tricks, and so the changes
+            _print_fraction(rows, out)
             continue
         compared, named = _compared(rows)
         listed = table("row", "arm", f"changes against {compared}", title=f"\n{design} ({rows[0].kind})")
@@ -209,7 +177,7 @@ def _print_designs(plan: Plan, out: Console) -> None:
         out.print(listed)
 
 
-def _print_cells(rows: Sequence[Row], out: Console) -> None:
+def _print_fraction(rows: Sequence[Row], out: Console) -> None:
     from paribus.cli.console import table
 
     listed = table("row", "arm", title=f"\n{rows[0].design} ({rows[0].kind})")
@@ -219,7 +187,7 @@ def _print_cells(rows: Sequence[Row], out: Console) -> None:
 
 
 def _compared(rows: Sequence[Row]) -> tuple[str, bool]:
-    """Return what the rows of a design are compared with, and whether each row must name it."""
+    """Return what the rows of a design are compared with, and whether each row has to name it."""
     if all(row.parent == rows[0].label for row in rows[1:]):
         return f"`{rows[0].label}`", False
     if all(row.parent == above.label for above, row in pairwise(rows)):
@@ -228,7 +196,7 @@ def _compared(rows: Sequence[Row]) -> tuple[str, bool]:
 
 
 def change_text(changes: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return the changes of a row in one line; where the level changes, its new parameters stand behind it."""
+    """Return the changes of a row in one line; a new level is followed by its parameters in parentheses."""
     from paribus.cli.console import shown
 
     levels = {path.removesuffix(".kind") for path in changes if path.endswith(".kind")}
@@ -236,7 +204,7 @@ def change_text(changes: Mapping[str, tuple[Any, Any]]) -> str:
     for path, (before, after) in changes.items():
         owner, _, name = path.rpartition(".")
         if any(owner.startswith(f"{level}.") for level in levels):
-            continue  # stands behind the level that it belongs to
+            continue  # printed with its level
         if name == "kind":
             inner = [
                 f"{other.removeprefix(owner + '.').removesuffix('.kind')}={shown(new)}"
@@ -258,12 +226,12 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
     e = plan.evaluate
     out.print(f"\n{len(plan.arms)} distinct arms; {len(plan.seeds)} {noun}: {how}")
     out.print(f"runs: {listed} listed, {len(plan.runs)} distinct, {known} already recorded (reused)")
-    _print_growth(plan, out)
+    _print_adaptive(plan, out)
     out.print(
         f"evaluation: every {e.every} steps on {e.problems} held-out problems x {e.samples} samples at temperature "
         f"{e.temperature}; score {e.primary_metric}, {e.checkpoint}"
     )
-    caps = [(plan.gpu_hours, "GPU-hours"), (plan.cpu_hours, "CPU-slot-hours")]
+    caps = [(plan.gpu_hours, "GPU-hours"), (plan.cpu_hours, "CPU run-hours")]
     allowed = [f"{hours:g} {unit}" for hours, unit in caps if hours is not None]
     if allowed:
         out.print(f"budget: {', '.join(allowed)}")
@@ -272,18 +240,22 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
     if plan.run_hours is not None:
         need = plan.run_hours * (len(plan.runs) - known)
         short = any(hours is not None and hours < need for hours, _ in caps)
-        enough = "; the budget may not suffice" if short else ""
-        out.print(f"cost: {plan.run_hours:g} hours a run stated, {need:g} for what is not recorded{enough}")
+        enough = "; the budget may be too small" if short else ""
+        out.print(f"cost: {plan.run_hours:g} hours a run declared, {need:g} for the runs without a result{enough}")
 
 
-def _print_growth(plan: Plan, out: Console) -> None:
-    from paribus.study.growth import levels_text, looks_text, runs_between, screen_text
+def _print_adaptive(plan: Plan, out: Console) -> None:
+    from paribus.study.adaptive import interim_text, levels_text, ranking_text, runs_between
 
-    if plan.looks is not None:
-        out.print(f"{looks_text(plan.looks)}; intervals at {levels_text(plan.looks)}, which is 95% over all looks")
-    if plan.screen is not None:
-        out.print(f"{screen_text(plan.screen)}; chosen from results, so not among the arms above")
-    if plan.grows:
+    if plan.interim is not None:
+        out.print(
+            f"{interim_text(plan.interim)}; intervals at {levels_text(plan.interim)}, which is 95% over all looks"
+        )
+    if plan.ranking is not None:
+        out.print(
+            f"{ranking_text(plan.ranking)}; its arms are chosen from results, so the arms above do not include them"
+        )
+    if plan.adaptive:
         least, most = runs_between(plan)
         cost = "" if plan.run_hours is None else f": {plan.run_hours * least:g} to {plan.run_hours * most:g} hours"
         out.print(f"at least {least} runs, at most {most}{cost}")

@@ -16,9 +16,9 @@ import click
     "--published",
     multiple=True,
     metavar="TABLE",
-    help="Show a published table beside, e.g. dapo_table1; may be repeated. [default: `report.published` of the study]",
+    help="Show a published table, for example dapo_table1; can be repeated. [default: `report.published` of the study]",
 )
-@click.option("--compare", nargs=2, metavar="STUDY_A STUDY_B", help="Set two studies side by side.")
+@click.option("--compare", nargs=2, metavar="STUDY_A STUDY_B", help="Compare two studies side by side.")
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 def command(
     study: str | None,
@@ -29,12 +29,12 @@ def command(
 ) -> None:
     """Write the report of STUDY, a name or a study file, finished or not: HTML, Markdown, CSV, LaTeX and JSON."""
     if (study is None) == (compare is None):
-        raise click.UsageError("name one STUDY, or two of them after --compare")
+        raise click.UsageError("name one STUDY, or two studies after --compare")
+    from paribus.home import home
     from paribus.report.write import write_comparison, write_report
-    from paribus.store.reader import Reader
-    from paribus.study.home import home
+    from paribus.store.store import Reader
 
-    with Reader.look(folder or home()) as reader:
+    with Reader.open(folder or home()) as reader:
         if compare:
             a, b = map(study_name, compare)
             written = write_comparison(reader, a, b, out or Path("reports") / f"{a}-vs-{b}")
@@ -50,23 +50,23 @@ def command(
 
 
 def study_name(study: str) -> str:
-    """Return the name of a study that is given by its name or by its file."""
+    """Return the name of a study, given its name or its file."""
     if not is_file(study):
         return study
     from paribus.study.load import load_study
 
-    return load_study(Path(study)).study
+    return load_study(Path(study)).spec.study
 
 
 def is_file(study: str) -> bool:
-    """Whether what was typed is a study file, not a name."""
+    """Whether the argument is a study file, not a name."""
     return study.endswith((".yaml", ".yml"))
 
 
 def _stated(study: str) -> tuple[str, ...] | None:
-    """Return the published tables that a study file names now; ``None`` for a name: those it named when it was run."""
+    """Return the published tables that a study file lists; ``None`` for a name, so that the plan's tables are used."""
     if not is_file(study):
         return None
     from paribus.study.load import load_study
 
-    return load_study(Path(study)).report.published
+    return load_study(Path(study)).spec.report.published

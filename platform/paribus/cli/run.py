@@ -1,4 +1,4 @@
-"""``paribus run``: train a study, or go on with it, and write its report."""
+"""``paribus run``: train a study, or continue it, and write its report."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import click
 from paribus.cli.console import duration, states_text
 
 if TYPE_CHECKING:
-    from paribus.schedule.session import Summary
+    from paribus.scheduler.serve import Summary
 
 INTERRUPTED = 130
+"""Exit status after Ctrl-C: 128 + SIGINT."""
 
 
 @click.command()
@@ -28,30 +29,29 @@ INTERRUPTED = 130
 def command(
     study: Path, engine: str, slots: int | None, options: Path | None, folder: Path | None, report: bool
 ) -> None:
-    """Train STUDY and write its report. Typed again, it goes on where it was; a finished study is not trained again.
+    """Train STUDY and write its report. Run it again to continue; a finished study isn't trained again.
 
-    Where a `paribus scheduler` serves the home folder it trains the study, and this command only follows.
+    If a `paribus scheduler` serves the home folder, the scheduler trains the study, and this command attaches to it.
     """
-    from paribus.study.expand import make_plan
-    from paribus.study.home import home
-    from paribus.study.load import load_study
-    from paribus.study.runner import load_runner
+    from paribus.home import home
+    from paribus.study.expand import draft_file
     from paribus.study.search import refuse_without_optuna
 
-    spec = load_study(study)
-    plan = make_plan(spec, load_runner(spec.runner))
+    plan = draft_file(study).checked()
     refuse_without_optuna(plan)
 
     from paribus.cli.live import display_for
-    from paribus.report.growth import grown
-    from paribus.schedule.session import Settings, run_study
+    from paribus.report.adaptive import grown
+    from paribus.scheduler.adaptive import Adaptive
+    from paribus.scheduler.serve import Settings, run_study
 
-    settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options)
-    with display_for(sys.stdout, plan) as display:
-        summary = run_study(plan, settings, display, grown)
+    adaptive = Adaptive(grown)
+    settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options, adaptive=adaptive)
+    with display_for(sys.stdout) as display:
+        summary = run_study(plan, settings, display)
     for line in closing_lines(summary, settings.home):
         click.echo(line)
-    if report and summary.ending not in ("interrupted", "left"):
+    if report and summary.ending not in ("interrupted", "detached"):
         write_report(settings.home, plan.study)
     sys.exit(exit_status(summary))
 
@@ -59,9 +59,9 @@ def command(
 def write_report(folder: Path, study: str) -> None:
     """Write the report of a study and print its table and the paths of its files."""
     from paribus.report.write import write_report as write
-    from paribus.store.reader import Reader
+    from paribus.store.store import Reader
 
-    with Reader.look(folder) as reader:
+    with Reader.open(folder) as reader:
         written = write(reader, study, Path("reports") / study)
     click.echo(written.text)
     for line in (*written.notes, *map(str, written.paths)):
@@ -69,38 +69,39 @@ def write_report(folder: Path, study: str) -> None:
 
 
 def closing_lines(summary: Summary, folder: Path) -> list[str]:
-    """Return what to say when the session has ended."""
+    """Return what to print at the end."""
     counts = states_text(summary.counts)
+    name = summary.study.name
     lines = []
     match summary.ending:
         case "interrupted":
-            lines.append("Stopped. Type the same command to go on.")
-        case "left":
+            lines.append("Stopped. Type the same command to continue.")
+        case "detached":
             lines.append(
-                f"The scheduler goes on with it. Look: paribus status {summary.study.name} --home {folder}; type the "
-                f"same command to follow it again, or end it: paribus cancel {summary.study.name} --home {folder}"
+                f"Detached; the scheduler keeps training. Watch: paribus status {name} --home {folder}; "
+                f"type the same command to attach again; end it: paribus cancel {name} --home {folder}"
             )
         case "budget":
             lines.append(
-                f"Stopped: the budget does not allow another run (paribus status {summary.study.name} shows it). "
-                "Raise it in the study file, and type the same command to go on."
+                f"Stopped: the budget does not allow another run (paribus status {name} shows it). "
+                "Raise it in the study file, and type the same command to continue."
             )
         case "paused":
             lines.append(f"Paused: {summary.paused}")
-            retry = f"paribus retry {summary.study.name} --home {folder}"
-            lines.append(f"Mend it, then `{retry}`, and type the same command to go on.")
+            retry = f"paribus retry {name} --home {folder}"
+            lines.append(f"Fix it, then `{retry}`, and type the same command to continue.")
         case _ if not summary.trained:
-            lines.append("Every run of this study has come to its end before: nothing to train.")
-    lines.append(f"{summary.study.name}: {counts} in {duration(summary.seconds)}")
+            lines.append("Every run of this study has ended before: nothing to train.")
+    lines.append(f"{name}: {counts} in {duration(summary.seconds)}")
     lines += [summary.mirror] if summary.mirror else []
     if summary.counts.keys() & {"FAILED", "QUARANTINED"}:
-        lines.append(f"Some runs have failed. The reasons: paribus status {summary.study.name} --home {folder}")
+        lines.append(f"Some runs have failed. The reasons: paribus status {name} --home {folder}")
     return lines
 
 
 def exit_status(summary: Summary) -> int:
     """Return 130 after Ctrl-C; 1 if a run failed, or the budget or a pause ended the study; else 0."""
-    if summary.ending in ("interrupted", "left"):
+    if summary.ending in ("interrupted", "detached"):
         return INTERRUPTED
     failed = summary.counts.keys() & {"FAILED", "QUARANTINED"}
     return int(bool(failed) or summary.ending in ("budget", "paused"))

@@ -1,4 +1,4 @@
-"""``paribus scheduler``: serve all studies of a home folder, as a service."""
+"""``paribus scheduler``: serve all studies of a home folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import click
+
+FAILED = {"FAILED", "QUARANTINED"}
 
 
 @click.command()
@@ -19,25 +21,24 @@ import click
     "--reports", type=click.Path(file_okay=False, path_type=Path), default=Path("reports"), show_default=True,
     help="Folder in which each study that ends gets a folder with its report.",
 )  # fmt: skip
-@click.option("--until-idle", is_flag=True, help="End when nothing is left to do; otherwise it goes on for ever.")
+@click.option("--until-idle", is_flag=True, help="End when nothing is left to do. [default: wait for more]")
 def command(
     engine: str, slots: int | None, options: Path | None, folder: Path | None, reports: Path, until_idle: bool
 ) -> None:
-    """Train what is submitted (paribus submit), several studies side by side, each with its share of the slots.
+    """Train submitted studies (paribus submit), several at a time, each with its share of the slots.
 
-    Ctrl-C or SIGTERM stops it: the runs write a checkpoint and are queued again; a second one stops them by force.
-    With --until-idle the exit status is 1 if a run failed, or a study was paused or stopped by its budget.
+    Ctrl-C or SIGTERM stops it: the runs write a checkpoint and are queued again. A second Ctrl-C kills them. With
+    --until-idle the exit status is 1 if a run failed, or a study was paused or stopped by its budget.
     """
     from paribus.cli.live import PlainDisplay
-    from paribus.report.growth import grown
-    from paribus.schedule.service import serve
-    from paribus.schedule.session import Settings
-    from paribus.study.home import home
+    from paribus.home import home
+    from paribus.report.adaptive import grown
+    from paribus.scheduler.adaptive import Adaptive
+    from paribus.scheduler.daemon import serve_home
+    from paribus.scheduler.serve import Settings
 
-    settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options)
-    ended = serve(settings, PlainDisplay(), reports=reports.resolve(), until_idle=until_idle, grown=grown)
+    adaptive = Adaptive(grown)
+    settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options, adaptive=adaptive)
+    ended = serve_home(settings, PlainDisplay(), reports=reports.resolve(), until_idle=until_idle)
     good = all(e.ending in ("complete", "interrupted") and not e.counts.keys() & FAILED for e in ended)
     sys.exit(int(until_idle and not good))
-
-
-FAILED = {"FAILED", "QUARANTINED"}

@@ -1,4 +1,4 @@
-"""``paribus status``: the studies of a home folder, or the runs of one; it only reads, also while a study is run."""
+"""``paribus status``: the studies of a home folder, or the runs of one study. It only reads, at any time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import click
 from paribus.store.states import LIVE, TERMINAL, RunState
 
 if TYPE_CHECKING:
-    from paribus.schedule.holder import Holder
-    from paribus.schedule.progress import RunView
-    from paribus.store.reader import Reader
-    from paribus.store.records import StudyEntry, StudyRecord
+    from paribus.monitor.progress import RunView
+    from paribus.scheduler.home_lock import LockOwner
+    from paribus.store.models import StudyRecord, StudySummary
+    from paribus.store.store import Reader
 
 PAGE = 200
 """Runs on a page."""
@@ -32,29 +32,29 @@ _LAST = ("reward/mean", "reward/correct_frac")
     "states",
     multiple=True,
     type=click.Choice([state.lower() for state in RunState]),
-    help="Only runs of STUDY in this state; may be given again.",
+    help="Only runs of STUDY in this state; repeat for more.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(study: str | None, folder: Path | None, page: int, states: tuple[str, ...], as_json: bool) -> None:
-    """Show the studies in the store, or the runs of STUDY: state, attempt, step, last reward, why one failed."""
-    from paribus.schedule.holder import holder_of
-    from paribus.store.reader import Reader
-    from paribus.study.home import home
+    """Show the studies in the store, or the runs of STUDY: state, attempt, step, last reward, health, reason."""
+    from paribus.home import home
+    from paribus.scheduler.home_lock import lock_owner
+    from paribus.store.store import Reader
 
-    with Reader.look(folder or home()) as reader:
+    with Reader.open(folder or home()) as reader:
         if study is None:
-            show_studies(studies(reader), holder_of(reader.home), as_json)
+            show_studies(studies(reader), lock_owner(reader.home), as_json)
         else:
             show_runs(page_of(reader, study, page, [RunState(s.upper()) for s in states] or tuple(RunState)), as_json)
 
 
 def studies(reader: Reader) -> list[dict[str, Any]]:
-    """Return one entry a study name, with the counts of its newest plan."""
-    newest = {s.name: s for s in reader.entries()}
+    """Return one entry for each study name, with the counts of its newest plan."""
+    newest = {s.name: s for s in reader.summaries()}
     return [_study(reader, s) for s in newest.values()]
 
 
-def _study(reader: Reader, entry: StudyEntry) -> dict[str, Any]:
+def _study(reader: Reader, entry: StudySummary) -> dict[str, Any]:
     counts = reader.counts(entry.id)
     running = sum(counts.get(state, 0) for state in LIVE)
     if not entry.open:
@@ -64,7 +64,7 @@ def _study(reader: Reader, entry: StudyEntry) -> dict[str, Any]:
     elif running:
         state = "running"
     else:
-        state = "queued" if reader.affords(entry.name) else "out of budget"
+        state = "queued" if reader.within_budget(entry.name) else "out of budget"
     return {
         "study": entry.name,
         "state": state,
@@ -78,9 +78,9 @@ def _study(reader: Reader, entry: StudyEntry) -> dict[str, Any]:
 
 
 def page_of(reader: Reader, name: str, page: int = 1, states: Collection[RunState] = tuple(RunState)) -> dict[str, Any]:
-    """Return the counts of a study, what it costs, and one entry for each run on a page, in queue order."""
-    from paribus.schedule.progress import Follower
-    from paribus.study.growth import stage_text
+    """Return a study's counts, its budgets, and one entry for each run on a page, in queue order."""
+    from paribus.monitor.progress import Follower
+    from paribus.study.adaptive import stage_text
 
     study = reader.study(name)
     counts = reader.counts(study.id)
@@ -94,12 +94,12 @@ def page_of(reader: Reader, name: str, page: int = 1, states: Collection[RunStat
         "states": {str(state): n for state, n in counts.items()},
         "page": page,
         "pages": max(1, -(-found // PAGE)),
-        "runs": [_entry(follower.view_run(r)) for r in reader.page_of(study.id, PAGE * (page - 1), PAGE, states)],
+        "runs": [_entry(follower.view_run(r)) for r in reader.runs_page(study.id, PAGE * (page - 1), PAGE, states)],
     }
 
 
 def budgets(reader: Reader, study: StudyRecord, counts: Mapping[RunState, int]) -> list[dict[str, Any]]:
-    """Return one entry for each unit that a study has used or may use at most so much of, in hours."""
+    """Return one entry, in hours, for each unit that a study has used or has a budget in."""
     from paribus.store.budget import UNITS
 
     remaining = sum(n for state, n in counts.items() if state not in TERMINAL)
@@ -125,7 +125,7 @@ def _entry(view: RunView) -> dict[str, Any]:
         "attempt": run.token,
         "step": view.step,
         "steps": view.steps,
-        "health": view.lamp,
+        "health": view.status,
         "detector": view.detector,
         "reward": next((view.values[m] for m in _LAST if m in view.values), None),
         "reason": run.reason,
@@ -133,10 +133,10 @@ def _entry(view: RunView) -> dict[str, Any]:
     }
 
 
-def show_studies(entries: list[dict[str, Any]], holder: Holder | None, as_json: bool) -> None:
-    """Print the studies, why one is paused, and who trains what has not ended."""
+def show_studies(entries: list[dict[str, Any]], owner: LockOwner | None, as_json: bool) -> None:
+    """Print the studies, why one is paused, and which process trains them."""
     if as_json:
-        known = {"command": holder.command, "process": holder.identity.pid, "engine": holder.engine} if holder else None
+        known = {"command": owner.command, "process": owner.identity.pid, "engine": owner.engine} if owner else None
         click.echo(json.dumps({"served_by": known, "studies": entries}, indent=1))
         return
     from paribus.cli.console import console, states_text, table
@@ -148,16 +148,16 @@ def show_studies(entries: list[dict[str, Any]], holder: Holder | None, as_json: 
     console().print(shown)
     for e in entries:
         if e["paused"]:
-            click.echo(f"{e['study']} is paused: {e['paused']}\nMend it, then: paribus retry {e['study']}")
-    on = f" on the engine {holder.engine}" if holder and holder.engine else ""
-    if holder:
-        click.echo(f"{holder} works here{on}")
+            click.echo(f"{e['study']} is paused: {e['paused']}\nFix it, then: paribus retry {e['study']}")
+    on = f" on the engine {owner.engine}" if owner and owner.engine else ""
+    if owner:
+        click.echo(f"{owner} works here{on}")
     elif any(e["state"] in ("queued", "running") for e in entries):
-        click.echo("No process of this machine trains what has not ended: paribus scheduler")
+        click.echo("No process of this machine trains the open studies. Start one: paribus scheduler")
 
 
 def show_runs(found: dict[str, Any], as_json: bool) -> None:
-    """Print a page of runs of a study, what it costs, and why it is paused."""
+    """Print a page of a study's runs, its budgets, and why it is paused."""
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
@@ -180,7 +180,7 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
     for spending in found["budget"]:
         click.echo(spending_line(spending))
     if found["paused"]:
-        click.echo(f"paused: {found['paused']}\nMend it, then: paribus retry {found['study']}")
+        click.echo(f"paused: {found['paused']}\nFix it, then: paribus retry {found['study']}")
 
 
 def spending_line(b: dict[str, Any]) -> str:

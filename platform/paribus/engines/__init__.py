@@ -1,1 +1,5 @@
-"""What starts processes. Engines are unreliable; the store is the truth."""
+"""Engines start jobs on this machine or on a cluster, and report how they ended.
+
+An engine is an unreliable launcher: retries, leases, results and budgets belong to the scheduler and the store.
+Nothing here may import them.
+"""

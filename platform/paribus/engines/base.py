@@ -1,4 +1,4 @@
-"""Engines: what starts processes. They are unreliable launchers; retries, leases and results are not their business."""
+"""The engine protocol. Engines are unreliable launchers; retries, leases and results are the scheduler's business."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Generic, Protocol, TypeVar, cast
 
+from paribus.contract import Device, Need, Resources
 from paribus.errors import ParibusError, did_you_mean
-from paribus.study.resources import Resources
 
 GROUP = "paribus.engines"
 
 
 class JobState(StrEnum):
-    """What an engine knows about a job. A job it has never heard of is UNKNOWN, not failed."""
+    """What an engine knows about a job. A job that the engine has no record of is UNKNOWN, not failed."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -30,49 +30,13 @@ class Status:
     """State of a job.
 
     Attributes:
-        exit_code: known at most once it has ended, negative for a signal.
-        reason: the engine's own word for why the job waits or has ended; empty if it has none.
+        exit_code: set only after the job has ended, and not always; negative for a signal.
+        reason: the engine's own explanation why the job waits or has ended; may be empty.
     """
 
     state: JobState
     exit_code: int | None = None
     reason: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """What a run holds on an engine.
-
-    Attributes:
-        gpus: GPUs: whole ones, or a part of one; 0: none.
-        gpu_memory: GiB of one GPU's memory; where it is not 0 the part is what this is of the GPU that the run gets,
-            and ``gpus`` the least that it can be.
-        cpus: CPU cores that are counted.
-        threads: threads for libraries that are not told otherwise; ``None``: their own choice.
-    """
-
-    gpus: float = 0.0
-    gpu_memory: float = 0.0
-    cpus: float = 0.0
-    threads: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Device:
-    """What an engine gives to runs: a GPU, or the CPU cores of the machine together.
-
-    Attributes:
-        name: what ``CUDA_VISIBLE_DEVICES`` calls it; ``cpu``.
-        amount: 1 for a GPU, else cores.
-        memory: GiB of a GPU; 0: unknown.
-        used: GiB of it in use, by whomever.
-    """
-
-    kind: Literal["gpu", "cpu"]
-    name: str
-    amount: float
-    memory: float = 0.0
-    used: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +46,8 @@ class Spec:
     Attributes:
         module: dotted name of a module with ``main(arguments: Sequence[str]) -> int``.
         arguments: its arguments. An engine that calls ``main`` in its own process adds :data:`INLINE`.
-        need: what it holds; ``None``: what the engine gives where a study says nothing.
-        gpus: names of the GPUs that it holds, where it was given :class:`devices <Device>`.
+        need: the resources it holds; ``None``: the engine's default.
+        gpus: names of the GPUs it holds, if the engine has :meth:`devices <Engine.devices>`.
     """
 
     module: str
@@ -93,22 +57,22 @@ class Spec:
 
 
 INLINE = "--inline"
-"""Tells a module that it runs inside the calling process, which must survive it."""
+"""Argument for a module that runs inside the calling process, which must survive it."""
 
 
 GRACE = "PARIBUS_GRACE_S"
-"""Environment variable in which an engine tells its jobs the seconds that they have after a SIGTERM."""
+"""Environment variable with the seconds that a job has after a SIGTERM."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """What every engine is constructed with.
+    """Constructor argument of every engine.
 
     Attributes:
         runner: name of the runner; an engine may import its heavy parts ahead of time.
         folder: where the engine writes its own logs.
-        slots: runs at a time; ``None``: what the machine suggests.
-        options: file with the options of engines; ``None``: all defaults.
+        slots: runs at a time; ``None``: the engine decides.
+        options: file with engine options; ``None``: all defaults.
     """
 
     runner: str
@@ -119,22 +83,22 @@ class EngineSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How jobs on other machines reach the scheduler: the name of its machine, and a TCP port; 0: a free one."""
+    """How jobs on other machines reach the scheduler: the name of its machine, and a TCP port (0: any free port)."""
 
     host: str
     port: int = 0
 
 
 class Engine(Protocol):
-    """What an entry point of the group ``paribus.engines`` names: a class made from :class:`EngineSettings`.
+    """What an entry point of the group ``paribus.engines`` names: a class constructed with :class:`EngineSettings`.
 
-    All calls are idempotent by the unique name under which a job was submitted. An engine need not have a thread of its
-    own: it may make progress in its calls only, so :meth:`poll` is called often.
+    Jobs are known by the unique name under which they were submitted, and all calls are idempotent by that name. An
+    engine doesn't need a thread of its own: it may make progress inside its calls, so :meth:`poll` is called often.
 
     Attributes:
         name: as on the command line.
-        reach: set where jobs run on other machines; ``None``: all run on this one.
-        about: one line for people: where jobs run and with what; empty where that goes without saying.
+        reach: set if jobs run on other machines; ``None``: all run on this one.
+        about: one line for users: where jobs run and with what; may be empty.
     """
 
     name: str
@@ -142,50 +106,85 @@ class Engine(Protocol):
     about: str
 
     def need(self, resources: Resources) -> Need:
-        """Return what a run of a study holds that declares these resources.
+        """Return what a run holds if its study declares these resources.
 
         Raises:
-            TooLarge: there will never be so much.
+            TooLarge: the engine can never provide that much.
         """
 
     def devices(self) -> tuple[Device, ...]:
-        """Return what runs hold of this machine, as it is now; empty where others place the jobs."""
+        """Return the devices of this machine that runs can hold, as they are now; empty if others place the jobs."""
 
     def submit(self, spec: Spec, name: str) -> str:
-        """Start a job, unless one with this name was started before; return what the engine calls it.
+        """Start a job, unless this name was submitted before; return the engine's own name for it.
 
         Raises:
-            EngineError: the engine will not take the job as it is.
+            EngineError: the engine refuses the job.
         """
 
     def find(self, name: str) -> str | None:
-        """Return what the engine calls the job with this name; ``None`` if it knows none.
+        """Return the engine's own name for the job; ``None`` if it knows no such job.
 
         Raises:
-            EngineError: nobody can tell now.
+            EngineError: the engine can't find out now.
         """
 
     def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
         """Return the status of each named job."""
 
     def cancel(self, name: str, grace: float) -> None:
-        """Ask a job to end (SIGTERM); end it by force (SIGKILL) if it is still there ``grace`` seconds later."""
+        """Send SIGTERM to a job, and SIGKILL if it still runs ``grace`` seconds later."""
 
     def slots(self) -> int:
         """Return how many jobs may run at a time."""
 
     def capacity(self, need: Need | None = None) -> int:
-        """Return how many more jobs that hold so much may be submitted now; devices that are leased are not counted."""
+        """Return how many more jobs of this size may be submitted now, leaving aside which devices are leased."""
 
     def close(self) -> None:
-        """End all jobs by force and free what the engine holds."""
+        """End all jobs by force and release what the engine holds."""
+
+
+class _Live(Protocol):
+    status: Status
+
+
+J = TypeVar("J", bound=_Live)
+
+
+class JobTable(Generic[J]):
+    """The jobs that an engine has been given: everything about live ones, only the status of ended ones.
+
+    A study may have a hundred thousand jobs, so nothing else of an ended job stays in memory.
+
+    Attributes:
+        live: jobs that have not ended, by name.
+    """
+
+    def __init__(self) -> None:
+        self.live: dict[str, J] = {}
+        self._ended: dict[str, Status] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.live or name in self._ended
+
+    def status(self, name: str) -> Status:
+        """Return the status of a job; UNKNOWN if the engine has no record of it."""
+        if name in self.live:
+            return self.live[name].status
+        return self._ended.get(name, Status(state=JobState.UNKNOWN))
+
+    def end(self, name: str, status: Status) -> None:
+        """Replace whatever is known of a job by its final status."""
+        self.live.pop(name, None)
+        self._ended[name] = status
 
 
 def load_engine(name: str) -> Callable[[EngineSettings], Engine]:
     """Return the engine class ``name``.
 
     Raises:
-        ParibusError: no engine has this name; the message lists those that there are.
+        ParibusError: no engine has this name; the message lists the installed ones.
     """
     entries = {e.name: e for e in entry_points(group=GROUP)}
     if name not in entries:
@@ -195,10 +194,10 @@ def load_engine(name: str) -> Callable[[EngineSettings], Engine]:
 
 
 def refuse_too_large(resources: Resources, name: str, settings: EngineSettings) -> None:
-    """Do nothing if an engine can ever give a run what its study declares.
+    """Check that an engine can provide the resources that a study declares.
 
     Raises:
-        TooLarge: it cannot; the message says what there is.
+        TooLarge: it can't; the message says what is available.
     """
     engine = load_engine(name)(settings)
     try:

@@ -1,7 +1,7 @@
-"""Control groups of jobs (cgroup v2), where this process may make some: the kernel then knows what came of a job.
+"""Control groups for jobs (cgroup v2), where this user may create them: the kernel then tracks a job's processes.
 
-No process leaves its group by moving to another session, losing its parent or clearing its environment. No controller
-is turned on: the groups limit nothing, and nothing above them is changed.
+A process can't leave its group by moving to another session, losing its parent or clearing its environment. No
+controller is turned on: the groups limit nothing, and nothing above them changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _END_S = 5.0
 
 
 def own_group(mounts: str, own: str) -> Path | None:
-    """Return the folder of a process's group; ``None`` where it has none that can be seen.
+    """Return the folder of a process's group; ``None`` if it has no visible one.
 
     Args:
         mounts: its ``/proc/self/mountinfo``.
@@ -35,10 +35,10 @@ def own_group(mounts: str, own: str) -> Path | None:
 
 
 def make(name: str) -> tuple[Path | None, str]:
-    """Make a group below that of this process.
+    """Create a group below this process's own.
 
     Returns:
-        Its folder; or ``None``, and why it is not allowed.
+        The folder and an empty string; or ``None`` and the reason why that isn't possible.
     """
     try:
         parent = own_group(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
@@ -47,41 +47,44 @@ def make(name: str) -> tuple[Path | None, str]:
     if parent is None:
         return None, "no cgroup v2 is mounted"
     if not all(os.access(path, os.W_OK) for path in (parent, parent / "cgroup.procs")):
-        return None, f"{parent} is not this user's to write"
+        return None, f"{parent} is not writable for this user"
     group = parent / name
     try:
         group.mkdir(exist_ok=True)
         kind = (group / "cgroup.type").read_text().strip()
     except OSError as error:
-        return None, f"{group} cannot be made: {error.strerror}"
+        return None, f"{group} cannot be created: {error.strerror}"
     if kind == "domain" and (group / "cgroup.kill").exists():
         return group, ""
     remove(group)
-    return None, f"{parent} holds threads" if kind != "domain" else "this kernel cannot end a group (Linux 5.14 can)"
+    return (
+        None,
+        f"{parent} holds threads" if kind != "domain" else "this kernel cannot kill a whole group (Linux 5.14 can)",
+    )
 
 
 def join(group: str) -> None:
-    """Move this process to a group, if there is one; where the kernel refuses, it stays."""
+    """Move this process to a group unless ``group`` is empty; if the kernel refuses, the process stays where it is."""
     if group:
         with suppress(OSError):
             Path(group, "cgroup.procs").write_text("0")
 
 
 def kill(group: Path) -> None:
-    """Kill all processes of a group and of those below it, also those that are forked meanwhile."""
+    """Kill all processes of a group and of the groups below it, including those forked meanwhile."""
     with suppress(OSError):
         (group / "cgroup.kill").write_text("1")
 
 
 def remove(group: Path) -> bool:
-    """Remove a group, and kill what is in it; return whether it is gone: call again until it is."""
+    """Kill a group's processes and remove it; return whether it is gone. Call again until it is."""
     try:
         group.rmdir()
     except FileNotFoundError:
         return True
     except OSError as error:
         if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
-            return True  # not ours to remove any more
+            return True  # no longer ours to remove
     else:
         return True
     kill(group)
@@ -93,7 +96,7 @@ def remove(group: Path) -> bool:
 
 
 def end(group: Path, *, wait_s: float = _END_S) -> bool:
-    """Kill and remove a group with all below it; return whether it is gone."""
+    """Kill and remove a group with everything below it; return whether it is gone."""
     until = time.monotonic() + wait_s
     while not remove(group):
         if time.monotonic() > until:
@@ -103,10 +106,10 @@ def end(group: Path, *, wait_s: float = _END_S) -> bool:
 
 
 class Groups:
-    """The groups of an engine's jobs, all below one; where none are allowed every call does nothing.
+    """The groups of an engine's jobs, all below a common one; without permission every call does nothing.
 
     Args:
-        folder: the engine's; it tells the next engine in it which group to end.
+        folder: the engine's folder; a note in it names the group that the next engine has to end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,11 +119,11 @@ class Groups:
 
     @property
     def root(self) -> str:
-        """The group above all of them; empty where none are allowed."""
+        """The group above all of them; empty without permission."""
         return str(self._root or "")
 
     def begin(self) -> None:
-        """End what an engine in this folder has left that was killed, and make the group above all."""
+        """End what a killed engine in this folder has left, and create the common group."""
         with suppress(OSError):
             left = Path(self._note.read_text())
             if left.name == self._name:
@@ -132,7 +135,7 @@ class Groups:
                 self._note.write_text(self.root)
 
     def make(self, name: str) -> str:
-        """Make the group of a job; return its folder, empty where none are allowed."""
+        """Create a job's group; return its folder, or an empty string without permission."""
         if self._root is None:
             return ""
         try:
@@ -147,10 +150,10 @@ class Groups:
             kill(self._root / name)
 
     def remove(self, name: str) -> bool:
-        """Kill what a job has left; return whether nothing of it is there any more: call again until it is so."""
+        """Kill what a job has left; return whether all of it has ended. Call again until it has."""
         return self._root is None or remove(self._root / name)
 
     def close(self) -> None:
-        """End all of them."""
+        """End all groups."""
         if self._root is not None and end(self._root):
             self._note.unlink(missing_ok=True)

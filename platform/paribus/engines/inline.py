@@ -6,51 +6,51 @@ import os
 import traceback
 from collections.abc import Iterable, Mapping
 
-from paribus.engines.base import INLINE, Device, EngineSettings, JobState, Need, Spec, Status, call_main
-from paribus.study.resources import Resources
+from paribus.contract import Device, Need, Resources
+from paribus.engines.base import INLINE, EngineSettings, JobState, Spec, Status, call_main
 
 
 class InlineEngine:
-    """Runs a job to its end when it is submitted."""
+    """Runs each job to its end while it is submitted."""
 
     name = "inline"
     reach = None
     about = ""
 
     def __init__(self, settings: EngineSettings) -> None:
-        self._ended: dict[str, int] = {}
-        # numbers do not depend on the engine: one thread, as the local engine has it
+        self._ended: dict[str, Status] = {}
+        # one thread, as with the local engine, so that numbers do not depend on the engine
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
     def need(self, resources: Resources) -> Need:
-        """Return nothing: the one job has what this process has."""
+        """Return an empty need: the only job has everything that this process has."""
         return Need()
 
     def devices(self) -> tuple[Device, ...]:
-        """Return none."""
+        """Return an empty tuple."""
         return ()
 
     def submit(self, spec: Spec, name: str) -> str:
         """Run the job and return its name."""
         if name not in self._ended:
-            self._ended[name] = 1
+            code = 1
             try:
-                self._ended[name] = call_main(spec.module, [*spec.arguments, INLINE])
-            except Exception:  # as in a process of its own, a job's error is its exit code
+                code = call_main(spec.module, [*spec.arguments, INLINE])
+            except Exception:  # an error becomes an exit code, as in a separate process
                 traceback.print_exc()
+            self._ended[name] = Status(state=JobState.ENDED, exit_code=code)
         return name
 
     def find(self, name: str) -> str | None:
-        """Return the name, if it was submitted."""
+        """Return the name if it was submitted."""
         return name if name in self._ended else None
 
     def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
-        """Return the status of each named job; all that were submitted have ended."""
-        known = {n: Status(state=JobState.ENDED, exit_code=code) for n, code in self._ended.items()}
-        return {n: known.get(n, Status(state=JobState.UNKNOWN)) for n in names}
+        """Return the status of each named job; every submitted job has ended."""
+        return {name: self._ended.get(name, Status(state=JobState.UNKNOWN)) for name in names}
 
     def cancel(self, name: str, grace: float) -> None:
-        """Do nothing: no job is running when somebody can call this."""
+        """Do nothing: no job is running while this can be called."""
 
     def slots(self) -> int:
         """Return 1."""

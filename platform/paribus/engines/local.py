@@ -1,27 +1,30 @@
-"""The engine of one machine: a number of slots, each run in processes of its own, forked from a warm server."""
+"""The engine for one machine: a number of slots; each run has its own processes, forked from a fork server."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from paribus.engines.base import Device, EngineSettings, JobState, Need, Spec, Status
+from paribus.contract import LEAST, Device, Need, Resources
+from paribus.engines.base import EngineSettings, JobState, JobTable, Spec, Status
 from paribus.engines.cgroup import Groups
-from paribus.engines.gpus import Gpu, visible_gpus
+from paribus.engines.fork_server import Channel
 from paribus.engines.process import KIN, end_kin, signal_group
-from paribus.engines.warm import Channel
 from paribus.errors import TooLarge
-from paribus.study.resources import LEAST, Resources
 
 _CLOSE_S = 5.0
+_GPU_QUERY = ("--query-gpu=index,uuid,memory.total,memory.used", "--format=csv,noheader,nounits")
+_GPU_QUERY_S = 30.0
+_MIB_PER_GIB = 1024.0
 
 
 @dataclass(kw_only=True)
@@ -37,10 +40,10 @@ class _Job:
 class LocalEngine:
     """Runs jobs on this machine.
 
-    A run that declares nothing holds a GPU where there are some, else a CPU core; where more slots than that are asked
-    for, they share. A job on cores uses as many threads unless ``OMP_NUM_THREADS`` says otherwise. No job survives the
-    process that made the engine, not even if that is killed; nor does anything that a job has started, in whatever
-    session it is. Where this user may make control groups, each job has one of its own.
+    A run that declares nothing holds a GPU if the machine has any, else a CPU core; runs share if there are more slots
+    than that. A job uses as many threads as it holds cores, unless ``OMP_NUM_THREADS`` is set. No job survives the
+    process that created the engine, even if that process is killed; nor does anything that a job has started, in any
+    session. If this user may create control groups, each job has its own.
     """
 
     name = "local"
@@ -52,8 +55,7 @@ class LocalEngine:
         self._gpus = visible_gpus()
         self._cores = _cores()
         self._slots = settings.slots or len(self._gpus) or self._cores
-        self._jobs: dict[str, _Job] = {}
-        self._ended: dict[str, int] = {}
+        self._jobs: JobTable[_Job] = JobTable()
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._threads: int | None = None
@@ -70,51 +72,45 @@ class LocalEngine:
         Raises:
             TooLarge: this machine has less.
         """
-        gpus, memory = resources.gpus, resources.gpu_memory_gib or 0.0
-        largest = max((gpu.memory for gpu in self._gpus), default=0.0)
-        if memory:  # where nobody knows a GPU's memory, a run gets it whole
-            gpus = min(memory / largest, 1.0) if largest else 1.0
-        elif gpus is None:
+        gpus = resources.gpus
+        if gpus is None:
             gpus = 1 / -(-self._slots // len(self._gpus)) if self._gpus else 0.0
         share = min(1.0, self._cores / (self._settings.slots or self._cores))
         cpus = float(resources.cpus or (0.0 if gpus else share))
-        if gpus > len(self._gpus) or (largest and memory > largest) or cpus > self._cores:
-            there = f"this machine has {_shown(self._gpus)} and {self._cores} CPU cores"
+        if gpus > len(self._gpus) or cpus > self._cores:
+            count = len(self._gpus)
+            there = f"this machine has {count or 'no'} GPU{'' if count == 1 else 's'} and {self._cores} CPU cores"
             raise TooLarge(resources.about(), there, "Change `resources`, or choose another engine with --engine.")
-        threads = resources.cpus or (None if gpus else 1)
-        return Need(gpus=gpus, gpu_memory=memory, cpus=cpus, threads=threads)
+        return Need(gpus=gpus, cpus=cpus, threads=resources.cpus or (None if gpus else 1))
 
     def devices(self) -> tuple[Device, ...]:
-        """Return the GPUs, with what is used of them now, and the cores."""
-        used = {gpu.name: gpu.used for gpu in (visible_gpus() if self._gpus else ())}
-        gpus = [
-            Device(kind="gpu", name=g.name, amount=1.0, memory=g.memory, used=used.get(g.name, g.used))
-            for g in self._gpus
-        ]
+        """Return the GPUs, with the memory that is in use now, and the cores."""
+        now = {gpu.name: gpu for gpu in (visible_gpus() if self._gpus else ())}
+        gpus = [now.get(gpu.name, gpu) for gpu in self._gpus]
         return (*gpus, Device(kind="cpu", name="cpu", amount=float(self._cores)))
 
     def submit(self, spec: Spec, name: str) -> str:
-        """Start a job; it is pending until the warm server is ready."""
+        """Start a job; it is pending until the fork server is ready."""
         self._begin()
         if self.find(name) is None:
-            self._jobs[name] = _Job(spec=spec, status=Status(state=JobState.PENDING))
+            self._jobs.live[name] = _Job(spec=spec, status=Status(state=JobState.PENDING))
             self._start_pending()
         return name
 
     def find(self, name: str) -> str | None:
-        """Return the name, if it was submitted to this engine; jobs do not survive it."""
-        return name if name in self._jobs or name in self._ended else None
+        """Return the name if it was submitted to this engine; jobs do not survive it."""
+        return name if name in self._jobs else None
 
     def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
         """Return the status of each named job."""
         self._begin()
         self._pump()
-        return {name: self._status(name) for name in names}
+        return {name: self._jobs.status(name) for name in names}
 
     def cancel(self, name: str, grace: float) -> None:
-        """Send SIGTERM, and SIGKILL when the grace is over (at the next :meth:`poll`)."""
+        """Send SIGTERM, and SIGKILL at the first :meth:`poll` after the grace."""
         self._pump()
-        job = self._jobs.get(name)
+        job = self._jobs.live.get(name)
         if job is None:
             return
         if not job.sent and job.process is None:
@@ -124,20 +120,20 @@ class LocalEngine:
         job.kill_at = time.monotonic() + grace
 
     def slots(self) -> int:
-        """Return the number of jobs at a time where studies declare nothing."""
+        """Return the number of jobs at a time if studies declare nothing."""
         return self._slots
 
     def capacity(self, need: Need | None = None) -> int:
-        """Return the number of free slots; where nobody asked for slots, devices are what limits jobs."""
+        """Return the number of free slots; if no number of slots was given, only devices limit jobs."""
         self._pump()
         most = self._settings.slots or self._cores + round(len(self._gpus) / LEAST)
-        return max(0, most - len(self._jobs))
+        return max(0, most - len(self._jobs.live))
 
     def close(self) -> None:
-        """Kill all jobs and the warm server."""
-        for name in self._jobs:
+        """Kill all jobs and the fork server."""
+        for name in self._jobs.live:
             self._signal(name, signal.SIGKILL)
-        for job in self._jobs.values():
+        for job in self._jobs.live.values():
             if job.process is not None:
                 job.process.wait(_CLOSE_S)
         if self._server is not None:
@@ -149,44 +145,40 @@ class LocalEngine:
     # ---- jobs ------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """End what an engine in this folder has left that was killed together with its server.
+        """End what a previous engine in this folder has left that was killed together with its server.
 
-        Not before the first job or look at one: who only asks what there is may do so beside an engine that works.
+        This waits for the first job or status request: an engine that only reports its devices may exist beside one
+        that works.
         """
         if not self._begun:
             self._begun = True
             end_kin(self._mark)
             self._groups.begin()
 
-    def _status(self, name: str) -> Status:
-        if name in self._ended:
-            return Status(state=JobState.ENDED, exit_code=self._ended[name])
-        return self._jobs[name].status if name in self._jobs else Status(state=JobState.UNKNOWN)
-
     def _end(self, name: str, exit_code: int) -> None:
-        """Keep no more of a job than what may be asked for: a study may have a hundred thousand."""
-        del self._jobs[name]
-        self._ended[name] = exit_code
+        self._jobs.end(name, Status(state=JobState.ENDED, exit_code=exit_code))
 
     def _start_pending(self) -> None:
-        for name, job in self._jobs.items():
+        for name, job in self._jobs.live.items():
             if job.sent or job.process is not None:
                 continue
             self._threads = self._threads if self._channel is not None else _threads(job.spec)
             group = self._groups.make(name)
             if self._cold or (self._channel is not None and _threads(job.spec) != self._threads):
-                self._start_cold(job, group)  # what the server has imported counts its threads once
+                self._start_cold(job, group)  # imported libraries have already counted their threads
                 continue
             start = {"do": "start", "name": name, "module": job.spec.module, "arguments": job.spec.arguments}
             job.sent = self._send({**start, "environment": self._own(job.spec), "group": group})
 
     def _start_cold(self, job: _Job, group: str) -> None:
-        command = [sys.executable, "-m", "paribus.engines.launch", str(os.getpid()), group, job.spec.module]
-        job.process = self._popen([*command, *job.spec.arguments], self._own(job.spec), _threads(job.spec))
+        command = [sys.executable, "-m", "paribus.engines.launch", "local", str(os.getpid()), group]
+        job.process = self._popen(
+            [*command, job.spec.module, *job.spec.arguments], self._own(job.spec), _threads(job.spec)
+        )
         job.status = Status(state=JobState.RUNNING)
 
     def _own(self, spec: Spec) -> dict[str, str]:
-        """Return what of a job's environment is its own: the GPUs that it holds; without any it sees none."""
+        """Return the variables that differ between jobs: a job sees exactly the GPUs that it holds."""
         return {"CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)} if self._gpus else {}
 
     def _popen(
@@ -206,7 +198,7 @@ class LocalEngine:
             )
 
     def _signal(self, name: str, number: int) -> None:
-        job = self._jobs[name]
+        job = self._jobs.live[name]
         if number == signal.SIGKILL:
             self._groups.kill(name)
         if job.exit_code is not None:
@@ -216,7 +208,7 @@ class LocalEngine:
         elif job.sent:
             self._send({"do": "signal", "name": name, "signal": int(number)})
 
-    # ---- the warm server -------------------------------------------------------------------------
+    # ---- the fork server -------------------------------------------------------------------------
 
     def _send(self, message: dict[str, Any]) -> bool:
         if self._channel is None:
@@ -230,29 +222,21 @@ class LocalEngine:
 
     def _start_server(self) -> Channel:
         ours, theirs = socket.socketpair()
-        runner, descriptor, parent = self._settings.runner, theirs.fileno(), os.getpid()
-        command = [
-            sys.executable,
-            "-m",
-            "paribus.engines.warm",
-            runner,
-            str(descriptor),
-            str(parent),
-            self._groups.root,
-        ]
-        self._server = self._popen(command, {}, self._threads, descriptor)
+        arguments = [self._settings.runner, str(theirs.fileno()), str(os.getpid()), self._groups.root]
+        command = [sys.executable, "-m", "paribus.engines.fork_server", *arguments]
+        self._server = self._popen(command, {}, self._threads, theirs.fileno())
         theirs.close()
         return Channel(ours)
 
     def _pump(self) -> None:
-        """Take in what has happened since the last call."""
+        """Process what has happened since the last call."""
         try:
             while self._channel is not None and (messages := self._channel.receive(0)):
                 for message in messages:
                     self._take(message)
         except EOFError:
             self._lose_server()
-        for name, job in list(self._jobs.items()):
+        for name, job in list(self._jobs.live.items()):
             if job.process is not None:
                 job.exit_code = job.process.poll()
             if job.exit_code is not None:
@@ -264,19 +248,19 @@ class LocalEngine:
 
     def _take(self, message: dict[str, Any]) -> None:
         if message.get("warm") is False:
-            # the runner cannot be imported ahead of time: each job then starts cold, and says itself what is wrong
+            # each job then starts as a plain process and reports the import error itself
             self._cold = True
-            for job in self._jobs.values():
+            for job in self._jobs.live.values():
                 job.sent = False
             self._stop_server()
         elif "exit" in message:
-            self._jobs[message["name"]].exit_code = message["exit"]
+            self._jobs.live[message["name"]].exit_code = message["exit"]
         elif "pid" in message:
-            self._jobs[message["name"]].status = Status(state=JobState.RUNNING)
+            self._jobs.live[message["name"]].status = Status(state=JobState.RUNNING)
 
     def _lose_server(self) -> None:
-        """The server was killed, and the kernel has killed its jobs with it; the next job starts a new one."""
-        for job in self._jobs.values():
+        """Clean up after a killed server: the kernel has killed its jobs, and the next job starts a new server."""
+        for job in self._jobs.live.values():
             if job.sent and job.exit_code is None:
                 job.exit_code = -signal.SIGKILL
         self._stop_server()
@@ -301,7 +285,47 @@ def _threads(spec: Spec) -> int | None:
     return spec.need.threads if spec.need is not None else None if spec.gpus else 1
 
 
-def _shown(gpus: Sequence[Gpu]) -> str:
-    each = sorted({gpu.memory for gpu in gpus})
-    memory = f" of {' or '.join(f'{m:.0f}' for m in each)} GiB" if any(each) else ""
-    return f"{len(gpus) or 'no'} GPU{'' if len(gpus) == 1 else 's'}{memory}"
+def visible_gpus() -> tuple[Device, ...]:
+    """Return the GPUs of this machine; only those in ``CUDA_VISIBLE_DEVICES``, if it is set.
+
+    Numbers in ``CUDA_VISIBLE_DEVICES`` are taken as nvidia-smi's, which need not be CUDA's; hence the UUIDs as names.
+    """
+    known = _listed_gpus()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return tuple({gpu.name: gpu for gpu in known.values()}.values())
+    names = [name for part in chosen.split(",") if (name := part.strip()) not in ("", "-1")]
+    return tuple(known.get(name) or Device(kind="gpu", name=name, amount=1.0) for name in names)
+
+
+def _listed_gpus() -> dict[str, Device]:
+    """Return the GPUs that nvidia-smi lists, both by number and by UUID; empty if it fails or isn't installed."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return {}
+    try:
+        shown = subprocess.run(
+            [program, *_GPU_QUERY],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GPU_QUERY_S,
+            stdin=subprocess.DEVNULL,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}  # `paribus doctor` reports it
+    found: dict[str, Device] = {}
+    for line in shown.splitlines():
+        index, uuid, total, used = ([field.strip() for field in line.split(",")] + [""] * 4)[:4]
+        if index.isdecimal():
+            name = uuid if uuid.startswith("GPU-") else index
+            gpu = Device(kind="gpu", name=name, amount=1.0, memory=_gib(total), used=_gib(used))
+            found[index] = found[name] = gpu
+    return found
+
+
+def _gib(mib: str) -> float:
+    try:
+        return float(mib) / _MIB_PER_GIB
+    except ValueError:  # `[N/A]`: a GPU that shares main memory
+        return 0.0

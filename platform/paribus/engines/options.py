@@ -1,6 +1,6 @@
-"""Options of engines: what depends on the cluster and never on the study, in a file of its own (``engines.yaml``).
+"""Engine options: what depends on the cluster and never on the study, in a separate file (``engines.yaml``).
 
-One mapping an engine, named as on the command line::
+The file has one mapping per engine, named as on the command line::
 
     slurm:
       partition: gpu
@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paribus.engines.base import GROUP, EngineSettings
 from paribus.errors import Problem, StudyFileError, did_you_mean
-from paribus.recipe.document import Node, locate, plain, read_document
-from paribus.recipe.messages import explain, plain_location
+from paribus.yaml_file.document import Node, locate, plain, read_document
+from paribus.yaml_file.messages import explain, plain_location
 
 FILE = "engines.yaml"
 """Name of the file in the home folder."""
@@ -27,7 +27,7 @@ _WITHOUT_OPTIONS = ("inline", "local")
 
 
 class Options(BaseModel):
-    """Base of an engine's options: unknown names and wrong types are errors."""
+    """Base class of an engine's options: unknown names and wrong types are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -36,24 +36,24 @@ _O = TypeVar("_O", bound=Options)
 
 
 def engine_settings(runner: str, home: Path, slots: int | None = None, options: Path | None = None) -> EngineSettings:
-    """Return what an engine of a home folder is made with; without ``options`` its :data:`FILE`, if it is there."""
+    """Return the settings for an engine of a home folder; ``options`` defaults to the home's :data:`FILE`, if any."""
     found = home / FILE
     chosen = options or (found if found.exists() else None)
     return EngineSettings(runner=runner, folder=home / "engine", slots=slots, options=chosen)
 
 
 def read_options(file: Path | None, engine: str, model: type[_O]) -> _O:
-    """Return the options of an engine; all defaults where there is no file or no mapping for the engine.
+    """Return the options of an engine; all defaults if there is no file, or no mapping for the engine.
 
     Raises:
-        StudyFileError: the file cannot be read or holds something that is not allowed; all of it is listed.
+        StudyFileError: the file can't be read, or contains mistakes; the error lists all of them.
     """
     if file is None:
         return model()
     root = read_document(file).checked()
     names = sorted({e.name for e in entry_points(group=GROUP)} - set(_WITHOUT_OPTIONS))
     if not isinstance(root.value, dict):
-        raise _error(file, root, (), f"engine options are a mapping of engines: {', '.join(names)}")
+        raise _error(file, root, (), f"expected one mapping per engine: {', '.join(names)}")
     for name in root.value:
         if name not in names:
             message = f"no engine `{name}` has options.{did_you_mean(name, names)} Allowed: {', '.join(names)}."

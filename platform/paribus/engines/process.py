@@ -1,4 +1,4 @@
-"""Processes that never outlive their parent, and identities that do not mistake one process for another."""
+"""Processes that never outlive their parent, and identities that never mistake one process for another."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 KIN = "PARIBUS_KIN"
-"""Environment variable that all processes of an engine of this machine carry, whatever session they have moved to."""
+"""Environment variable that marks every process of a local engine, whatever session it has moved to."""
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends, however it ends (Linux).
+    """Make the kernel kill this process when its parent ends for any reason (Linux).
 
     Args:
-        parent: process id of the parent; if it has ended already, this process ends here.
+        parent: process id of the parent; if the parent has already ended, this process exits at once.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -41,23 +41,23 @@ def outlive_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, instead of ``init`` (Linux)."""
+    """Make this process, instead of ``init``, the parent of every descendant that loses its own parent (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> set[int]:
-    """Return the children of this process, those that it has adopted included; empty where nobody tells (not Linux)."""
+    """Return the process ids of this process's children, adopted ones included; empty outside Linux."""
     return {pid for pid, parent in _processes() if parent == os.getpid()}
 
 
 def end_orphans(spared: Collection[int]) -> bool:
-    """Kill the children of this process but those that are spared, and reap what has ended of them.
+    """Kill all children of this process except ``spared``, and reap those that have ended.
 
-    Whatever a killed process leaves is adopted in turn: call again until none is left.
+    This process adopts what a killed child leaves behind, so call again until the result is true.
 
     Returns:
-        Whether none was there.
+        Whether there was nothing to kill.
     """
     strangers = children() - set(spared)
     for pid in strangers:
@@ -71,10 +71,10 @@ def end_orphans(spared: Collection[int]) -> bool:
 def end_kin(mark: str, *, wait_s: float = 5.0) -> bool:
     """Kill all other processes of this user that were started with :data:`KIN` set to ``mark``.
 
-    A process carries its variable into any session and group; it is read from what the kernel keeps.
+    The kernel keeps the environment that a process started with, so moving to another session or group hides nothing.
 
     Returns:
-        Whether none is left.
+        Whether all of them have ended.
     """
     wanted, until = f"{KIN}={mark}".encode(), time.monotonic() + wait_s
     while left := [pid for pid, _ in _processes() if pid != os.getpid() and wanted in _environment(pid)]:
@@ -87,11 +87,11 @@ def end_kin(mark: str, *, wait_s: float = 5.0) -> bool:
     return True
 
 
-def hear_of_children() -> None:
-    """Let this process, and those that it starts, learn how their children end.
+def restore_sigchld() -> None:
+    """Reset SIGCHLD to its default, so that this process and its children learn how their own children end.
 
-    Ray's workers ignore SIGCHLD, and what they start inherits that: ``wait`` then says that all went well. Python's
-    own ``signal`` may only be called in the main thread.
+    Ray's workers ignore SIGCHLD and what they start inherits that; ``wait`` then reports success for every child.
+    Python's ``signal.signal`` works in the main thread only, hence the call into libc.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
@@ -100,12 +100,12 @@ def hear_of_children() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """A process, told apart from a later one with the same number.
+    """A process that can't be confused with a later one under the same number.
 
     Attributes:
         pid: process id; the process leads its own group, so this is the group's id, too.
         start: start time as the system writes it.
-        boot: identity of the system's boot.
+        boot: identifier of the system's boot.
         host: name of the host.
     """
 
@@ -116,7 +116,7 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Identity:
-        """Return the identity of a process that is there."""
+        """Return the identity of a running process."""
         return cls(pid=pid, start=_start_time(pid), boot=_boot_id(), host=socket.gethostname())
 
     @classmethod
@@ -138,10 +138,10 @@ class Identity:
 
 
 def kill_group(leader: Identity, *, wait_s: float = 5.0) -> bool:
-    """Kill the process group of ``leader``, if this very process still leads it.
+    """Kill the process group of ``leader``, provided this very process still leads it.
 
     Returns:
-        Whether it has ended.
+        Whether the leader has ended.
     """
     until = time.monotonic() + wait_s
     while leader.alive():
@@ -153,31 +153,31 @@ def kill_group(leader: Identity, *, wait_s: float = 5.0) -> bool:
 
 
 def lead_group(pid: int) -> None:
-    """Make a child the leader of a group of its own; called in parent and child, so that neither has to wait."""
+    """Make a child the leader of its own process group. Parent and child both call this, so neither has to wait."""
     with suppress(PermissionError, ProcessLookupError):
         os.setpgid(pid, pid)
 
 
 def signal_group(group: int, number: int) -> None:
-    """Send a signal to a process group; one that is gone is no error."""
+    """Send a signal to a process group; do nothing if the group no longer exists."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def since_boot() -> float:
-    """Return seconds on a clock that nobody sets and that goes on while the machine is suspended."""
+    """Return seconds on a clock that can't be set and that keeps running while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """Yield each process with its parent."""
+    """Yield the process id and the parent's process id of each process."""
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             yield int(entry.parent.name), int(entry.read_text().rpartition(")")[2].split()[1])
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return what a process was started with; empty if it has ended, or belongs to somebody else."""
+    """Return the environment a process started with; empty if it has ended or belongs to another user."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -185,7 +185,7 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _start_time(pid: int) -> str:
-    """Return when a process started, empty if there is none or it is only waiting to be reaped."""
+    """Return when a process started; empty if there is no such process or it is a zombie."""
     if sys.platform == "linux":
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,8 +1,8 @@
-"""A detector as a fold over metric lines: what it needs, its rule, and when the rule raises and clears its lamp.
+"""What a detector is, and how its rule becomes a finding.
 
-A rule judges each point from a window of points. A lamp is raised when the rule holds in m of the last n points, since
-the first of them, and cleared after n points in a row in which it does not: a rule that holds now and then neither
-raises nor clears it. The batch form is the fold over all lines at once, so chunks cannot change a verdict
+A rule judges each point from a window of points. A finding is raised if the rule holds in m of the last n points, with
+the first of them as its onset, and cleared after n consecutive points in which the rule does not hold. The state of a
+detector is folded over metric lines, so splitting the lines into chunks does not change the result
 (``docs/decisions/0019-detectors.md``).
 """
 
@@ -15,61 +15,61 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from paribus.health.finding import Finding, Lamp
+from paribus.health.finding import Finding, Status
 from paribus.health.profile import Profile
 from paribus.health.remedies import remedies_of
-from paribus.health.view import View, take, window
+from paribus.health.window import Window, add_point, window_size
 from paribus.recipe.recipe import Recipe
-from paribus.track.folder import MetricLine
+from paribus.run_folder.folder import MetricLine
 
 State = dict[str, Any]
-"""What a detector remembers of a run: plain JSON, some kilobytes."""
+"""What a detector remembers of a run: plain JSON, a few kilobytes."""
 
 _LEAST = 8
-"""Points that are kept however short the windows: evaluations are few."""
+"""Points that are kept even if the windows are shorter: there are few evaluations."""
 
 _RANK: Mapping[str, int] = {"ok": 0, "warn": 1, "critical": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What a rule says of one point.
+class RuleResult:
+    """What a rule says about one point.
 
     Attributes:
         state: how bad it is.
-        says: the evidence, in one sentence.
+        evidence: the numbers in one sentence.
         numbers: values and thresholds.
-        onset: the step since which it holds, where the rule looks back; absent: that of the point.
+        onset: the step since which the rule holds, if it looks back; ``None``: the step of the point.
     """
 
     state: Literal["ok", "warn", "critical"]
-    says: str = ""
+    evidence: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     onset: int | None = None
 
 
-FINE = Verdict(state="ok")
+OK = RuleResult(state="ok")
 
 
-def above(value: float, warn: float, critical: float, says: str, name: str = "share") -> Verdict:
-    """Return the verdict on a value that must not exceed two limits.
+def above(value: float, warn: float, critical: float, evidence: str, name: str = "share") -> RuleResult:
+    """Return the result for a value that must not exceed two limits.
 
     Args:
         value: of the metric.
         warn: the lower limit.
         critical: the upper limit.
-        says: the evidence, if it exceeds one.
-        name: what the value is called in the numbers.
+        evidence: the sentence, if the value exceeds a limit.
+        name: name of the value in ``numbers``.
     """
     if value <= warn:
-        return FINE
+        return OK
     worse = value > critical
     numbers = {name: value, "limit": critical if worse else warn}
-    return Verdict(state="critical" if worse else "warn", says=says, numbers=numbers)
+    return RuleResult(state="critical" if worse else "warn", evidence=evidence, numbers=numbers)
 
 
-Rule = Callable[[View], Verdict | None]
-"""``None``: too little is known to judge."""
+Rule = Callable[[Window], RuleResult | None]
+"""Judges the newest point; ``None``: too little data to judge."""
 
 
 def always(recipe: Recipe) -> str:
@@ -79,20 +79,20 @@ def always(recipe: Recipe) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Detector:
-    """One thing that can go wrong, and how it is seen.
+    """One thing that can go wrong, and how to see it.
 
     Attributes:
-        name: as findings, profiles and ``stop_on`` name it.
+        name: the name in findings, profiles and ``stop_on``.
         looks_for: what goes wrong, in one line.
-        rule: what judges a point.
-        needs: metrics that it cannot do without; it judges when a line has all of them.
-        any_of: metrics of which one is enough.
-        uses: metrics that it looks at if they are there.
-        why_not: why it does not apply to a recipe; empty if it does.
-        keep: windows of w points that it looks back beyond the newest; for ``uses`` at most five.
-        head: windows of w points of the beginning that it remembers.
+        rule: judges a point.
+        needs: metrics that it requires; it judges the lines that have all of them.
+        any_of: metrics of which it requires one.
+        uses: metrics that it uses if they are there.
+        why_not: returns why it does not apply to a recipe; empty if it does.
+        keep: how far it looks back beyond the newest window, in windows of w points; for ``uses`` at most five.
+        head: how much of the beginning it remembers, in windows of w points.
         confirm: m and n in windows of w points.
-        points: m and n in points, in place of ``confirm``.
+        points: m and n in points, instead of ``confirm``.
     """
 
     name: str
@@ -109,11 +109,11 @@ class Detector:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All metrics that it looks at."""
+        """All metrics that it reads."""
         return (*self.needs, *self.any_of, *self.uses)
 
     def m_of_n(self, w: int) -> tuple[int, int]:
-        """Return in how many of how many points the rule must hold."""
+        """Return m and n: the rule must hold in m of n points."""
         m, n = self.confirm
         return self.points or (math.ceil(m * w), math.ceil(n * w))
 
@@ -124,8 +124,8 @@ class Setting:
 
     Attributes:
         profile: the thresholds.
-        recipe: what is trained, if it is known.
-        planned: points that the run will have, if it is known; sets the length of the windows.
+        recipe: what is trained; ``None`` if unknown.
+        planned: number of points that the run will have, which sets the size of the windows; ``None`` if unknown.
     """
 
     profile: Profile
@@ -135,21 +135,21 @@ class Setting:
     @property
     def w(self) -> int:
         """Points of a rolling median."""
-        return window(self.planned)
+        return window_size(self.planned)
 
 
-def begin() -> State:
-    """Return what a detector knows of a run before its first line."""
-    return {"lamp": "unknown", "series": {}, "recent": [], "calm": 0, "seen": False, "memory": {}, "worst": None}
+def initial_state() -> State:
+    """Return the state of a detector before the first line of a run."""
+    return {"status": "unknown", "series": {}, "recent": [], "calm": 0, "seen": False, "memory": {}, "worst": None}
 
 
 def update(
     detector: Detector, setting: Setting, state: State, lines: Iterable[MetricLine]
 ) -> tuple[State, list[Finding]]:
-    """Take in more lines of a run, in the order of their steps.
+    """Judge more lines of a run, in the order of their steps.
 
     Returns:
-        The new state, and a finding for each change of the lamp: raised, worse, or cleared (``ok``).
+        The new state, and a finding for each change of the status: raised, worse, or cleared (``ok``).
     """
     if why_not(detector, setting):
         return state, []
@@ -162,16 +162,16 @@ def _advance(detector: Detector, setting: Setting, state: State, line: MetricLin
     for metric in detector.metrics:
         windows = min(detector.keep, 5.0) if metric in detector.uses else detector.keep
         keep, head = max(_LEAST, math.ceil((windows + 1) * w)), math.ceil(detector.head * w)
-        take(state["series"].setdefault(metric, {}), line, metric, keep, head)
+        add_point(state["series"].setdefault(metric, {}), line, metric, keep, head)
     if not _judges(detector, line):
         return None
     state["seen"] = True
     thresholds = setting.profile.of(detector.name)
-    found = detector.rule(View(line, state["series"], thresholds, setting.recipe, w, state["memory"]))
+    found = detector.rule(Window(line, state["series"], thresholds, setting.recipe, w, state["memory"]))
     if found is None:
         return None
-    if state["lamp"] == "unknown":
-        state["lamp"] = "ok"
+    if state["status"] == "unknown":
+        state["status"] = "ok"
     m, n = detector.m_of_n(w)
     onset = line.step if found.onset is None else found.onset
     state["recent"] = [*state["recent"], [_RANK[found.state], onset]][-n:]
@@ -186,57 +186,57 @@ def _judges(detector: Detector, line: MetricLine) -> bool:
 
 
 def _change(
-    detector: Detector, setting: Setting, state: State, line: MetricLine, found: Verdict, m: int, n: int
+    detector: Detector, setting: Setting, state: State, line: MetricLine, found: RuleResult, m: int, n: int
 ) -> Finding | None:
-    """Raise or clear the lamp; return the finding if it changed."""
-    for lamp in ("critical", "warn"):
-        rank = _RANK[lamp]
+    """Raise or clear the status in place; return the finding if the status changed."""
+    for status in ("critical", "warn"):
+        rank = _RANK[status]
         held = [onset for level, onset in state["recent"] if level >= rank]
-        if _RANK[state["lamp"]] < rank <= _RANK[found.state] and len(held) >= m:
+        if _RANK[state["status"]] < rank <= _RANK[found.state] and len(held) >= m:
             raised = {
-                "state": lamp,
+                "state": status,
                 "step_onset": min(held),
                 "step_detected": line.step,
                 "step_cleared": None,
-                "evidence": found.says,
+                "evidence": found.evidence,
                 "numbers": dict(found.numbers),
             }
-            state["lamp"] = lamp
+            state["status"] = status
             if state["worst"] is None or rank > _RANK[state["worst"]["state"]]:
                 earlier = state["worst"]
                 if earlier is not None and earlier["step_cleared"] is None:
                     raised["evidence"] += f"; a warning since step {earlier['step_onset']}"
                 state["worst"] = raised
-            return _finding(detector, setting, raised)
-    if _RANK[state["lamp"]] and state["calm"] >= n:
-        state["lamp"] = "ok"
+            return _raised(detector, setting, raised)
+    if _RANK[state["status"]] and state["calm"] >= n:
+        state["status"] = "ok"
         if state["worst"]["step_cleared"] is None:
             state["worst"]["step_cleared"] = line.step
         return Finding(detector=detector.name, state="ok", step_detected=line.step, profile=setting.profile.identity)
     return None
 
 
-def lamp(detector: Detector, setting: Setting, state: State) -> Lamp:
-    """Return the lamp now."""
+def current_status(detector: Detector, setting: Setting, state: State) -> Status:
+    """Return the status at the newest line."""
     if why_not(detector, setting):
         return "not_applicable"
-    shown: Lamp = state["lamp"]
-    return shown
+    status: Status = state["status"]
+    return status
 
 
-def verdict(detector: Detector, setting: Setting, state: State) -> Finding:
-    """Return the finding on the run so far: the worst that was raised, also if it was cleared since."""
+def finding_of(detector: Detector, setting: Setting, state: State) -> Finding:
+    """Return the finding on the run so far: the worst that was raised, even if it was cleared since."""
     quiet = partial(Finding, detector=detector.name, profile=setting.profile.identity)
     if reason := why_not(detector, setting):
         return quiet(state="not_applicable", evidence=reason)
     if state["worst"] is not None:
-        return _finding(detector, setting, state["worst"])
-    if state["lamp"] == "unknown":
+        return _raised(detector, setting, state["worst"])
+    if state["status"] == "unknown":
         missing = [m for m in detector.needs if not state["series"].get(m)]
         if not state["seen"]:
             absent = ", ".join(missing) or f"one of {', '.join(detector.any_of)}"
             return quiet(state="unknown", evidence=f"not recorded: {absent}")
-        return quiet(state="unknown", evidence="too little is recorded to judge")
+        return quiet(state="unknown", evidence="too few points to judge")
     return quiet(state="ok")
 
 
@@ -245,7 +245,7 @@ def why_not(detector: Detector, setting: Setting) -> str:
     return "" if setting.recipe is None else detector.why_not(setting.recipe)
 
 
-def _finding(detector: Detector, setting: Setting, raised: Mapping[str, Any]) -> Finding:
+def _raised(detector: Detector, setting: Setting, raised: Mapping[str, Any]) -> Finding:
     return Finding(
         detector=detector.name,
         **raised,

@@ -1,27 +1,27 @@
-"""From findings to a diagnosis: what comes first is the suspected cause, and known courses of events get their name."""
+"""From findings to a diagnosis: the earliest finding is the suspected cause, and known patterns are named."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paribus.health.battery import BATTERY
-from paribus.health.finding import RAISED, Finding, Lamp, worst
+from paribus.health.finding import RAISED, Finding, Status, worst
+from paribus.health.registry import DETECTORS
 
-_ORDER = {d.name: i for i, d in enumerate(BATTERY)}
-_ALWAYS = frozenset(d.name for d in BATTERY if not d.metrics)
-"""Detectors that find nothing to complain of in any record, however little it holds."""
+_ORDER = {d.name: i for i, d in enumerate(DETECTORS)}
+_SANITY = frozenset(d.name for d in DETECTORS if not d.metrics)
+"""Detectors without required metrics: they judge any record, however little it holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """A course of events.
+class Pattern:
+    """A known combination of findings.
 
     Attributes:
         name: what it is called.
         all_of: detectors that must have raised.
-        any_of: detectors of which one must have raised, too; empty: none is asked for.
-        first: the detector that must have begun before the others; empty: any order.
+        any_of: detectors of which at least one must have raised, too; empty: no further one is required.
+        first: the detector whose onset must come before those of ``any_of``; empty: any order.
     """
 
     name: str
@@ -30,21 +30,23 @@ class Course:
     first: str = ""
 
 
-COURSES = (
-    Course(
+PATTERNS = (
+    Pattern(
         name="sampler and learner disagree, and the updates break",
         all_of=("mismatch",),
         any_of=("grad_spike", "reward_noise", "eval_regression", "nan"),
         first="mismatch",
     ),
-    Course(
+    Pattern(
         name="exploration is lost",
         all_of=("entropy_collapse",),
         any_of=("zero_variance", "reward_stall", "clip_saturation_high"),
     ),
-    Course(name="gibberish", all_of=("entropy_explosion",), any_of=("repetition", "truncation", "degenerate_text")),
-    Course(name="length bias", all_of=("length_balloon", "truncation")),
-    Course(name="the reward is not what is wanted", all_of=("reward_hacking",), any_of=("format_hacking", "kl_blowup")),
+    Pattern(name="gibberish", all_of=("entropy_explosion",), any_of=("repetition", "truncation", "degenerate_text")),
+    Pattern(name="length bias", all_of=("length_balloon", "truncation")),
+    Pattern(
+        name="the reward is not what is wanted", all_of=("reward_hacking",), any_of=("format_hacking", "kl_blowup")
+    ),
 )
 
 
@@ -53,20 +55,20 @@ class Diagnosis:
     """What is wrong with a run.
 
     Attributes:
-        lamp: the worst finding; green if none raised and a detector could judge that needs some metric.
-        sentence: the verdict.
+        status: the worst finding; ``ok`` if none was raised and more than the sanity checks could judge.
+        sentence: the diagnosis in words.
         raised: findings that warn or are critical, by onset: the suspected cause first.
         findings: those of all detectors.
     """
 
-    lamp: Lamp
+    status: Status
     sentence: str
     raised: tuple[Finding, ...]
     findings: tuple[Finding, ...]
 
     @property
     def first(self) -> Finding | None:
-        """The first finding that is as bad as the run; what was raised before it may be its cause."""
+        """The earliest of the worst findings; an earlier, less severe finding may be its cause."""
         return _leading(self.raised) if self.raised else None
 
 
@@ -75,25 +77,23 @@ def diagnose(findings: Sequence[Finding], *, damaged: bool = False) -> Diagnosis
 
     Args:
         findings: of all detectors.
-        damaged: whether there are records that could not be read; then nothing is green.
+        damaged: whether some records could not be read; then the run is not ``ok``.
     """
-    raised = sorted((f for f in findings if f.state in RAISED), key=_when)
+    raised = sorted((f for f in findings if f.state in RAISED), key=_by_onset)
     if raised:
         return Diagnosis(
-            lamp=worst(findings), sentence=_sentence(raised), raised=tuple(raised), findings=tuple(findings)
+            status=worst(findings), sentence=_sentence(raised), raised=tuple(raised), findings=tuple(findings)
         )
-    fine = [f.detector for f in findings if f.state == "ok"]
+    judged = [f.detector for f in findings if f.state == "ok"]
+    healthy = not (damaged or _SANITY.issuperset(judged))
+    text = "Healthy" if healthy else "Some records cannot be read" if damaged else "Too little data to judge"
     counts = {s: sum(f.state == s for f in findings) for s in ("unknown", "not_applicable")}
-    healthy = not (damaged or _ALWAYS.issuperset(fine))
-    said = "Healthy" if healthy else "Nothing is known"
-    if damaged:
-        said = "Not known, as not all of its records can be read"
-    said += f": {len(fine)} of {len(findings)} detectors judged, {counts['unknown']} without data, "
-    said += f"{counts['not_applicable']} not applicable."
-    return Diagnosis(lamp="ok" if healthy else "unknown", sentence=said, raised=(), findings=tuple(findings))
+    text += f" ({len(judged)} of {len(findings)} detectors ran, {counts['unknown']} without enough data, "
+    text += f"{counts['not_applicable']} not applicable)."
+    return Diagnosis(status="ok" if healthy else "unknown", sentence=text, raised=(), findings=tuple(findings))
 
 
-def _when(finding: Finding) -> tuple[int, int]:
+def _by_onset(finding: Finding) -> tuple[int, int]:
     onset = finding.step_onset
     return (0 if onset is None else onset, _ORDER.get(finding.detector, len(_ORDER)))
 
@@ -103,26 +103,26 @@ def _leading(raised: Sequence[Finding]) -> Finding:
 
 
 def _sentence(raised: Sequence[Finding]) -> str:
-    """Return the verdict: the first critical finding, else the first warning, with what came before and after it."""
+    """Return the first critical finding, else the first warning, with the findings before and after it."""
     first = _leading(raised)
     place = raised.index(first)
     text = f"{'Critical' if first.state == 'critical' else 'Warning'}: {first.detector}{when(first)}: {first.evidence}"
     for word, others in (("before it", raised[:place]), ("then", raised[place + 1 :])):
         if others:
             text += f"; {word} " + ", ".join(f"{f.detector} ({f.state}, step {f.step_onset})" for f in others)
-    names = [c.name for c in COURSES if _happened(c, raised)]
-    return f"{text}. This is the course of: {'; '.join(names)}." if names else f"{text}."
+    names = [p.name for p in PATTERNS if _matches(p, raised)]
+    return f"{text}. Known pattern: {'; '.join(names)}." if names else f"{text}."
 
 
 def when(finding: Finding) -> str:
-    """Return `` since step 5 until step 9``, or what is known of it."""
+    """Return `` since step 5 until step 9``, without the parts that are unknown."""
     since = "" if finding.step_onset is None else f" since step {finding.step_onset}"
     return since + ("" if finding.step_cleared is None else f" until step {finding.step_cleared}")
 
 
-def _happened(course: Course, raised: Sequence[Finding]) -> bool:
+def _matches(pattern: Pattern, raised: Sequence[Finding]) -> bool:
     names = [f.detector for f in raised]
-    if not set(course.all_of) <= set(names) or (course.any_of and not set(course.any_of) & set(names)):
+    if not set(pattern.all_of) <= set(names) or (pattern.any_of and not set(pattern.any_of) & set(names)):
         return False
-    others = [n for n in names if n in course.any_of]
-    return not course.first or all(names.index(course.first) < names.index(n) for n in others)
+    others = [n for n in names if n in pattern.any_of]
+    return not pattern.first or all(names.index(pattern.first) < names.index(n) for n in others)

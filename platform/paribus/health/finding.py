@@ -1,4 +1,4 @@
-"""A finding: a detector's verdict on a run, with evidence, onset and remedies."""
+"""A finding: what one detector says about a run, with evidence, onset and remedies."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from paribus.track.folder import to_json_number
+from paribus.run_folder.folder import to_json_number
 
-Lamp = Literal["ok", "warn", "critical", "unknown", "not_applicable"]
+Status = Literal["ok", "warn", "critical", "unknown", "not_applicable"]
 
-RAISED: tuple[Lamp, ...] = ("critical", "warn")
-"""The lamps that say that something is wrong, the worst first."""
+RAISED: tuple[Status, ...] = ("critical", "warn")
+"""The states that report a problem, the worst first."""
 
 Evidence = Literal["A", "B", "C"]
 """How well a remedy is supported: A ablated in its source, B argued from the mechanism, C practitioners' advice."""
@@ -24,9 +24,9 @@ class Remedy:
     Attributes:
         text: what to do, in one line.
         evidence: how well it is supported.
-        source: who says so.
-        patch: the patch of the recipe, as a study file would write it; empty where it is no matter of the recipe.
-        multiply: path of a number in the recipe to a factor: a patch that depends on the value that is there.
+        source: where it comes from.
+        patch: the patch of the recipe, as in a study file; empty if the remedy doesn't change the recipe.
+        multiply: path of a number in the recipe to a factor: a patch that depends on the current value.
     """
 
     text: str
@@ -38,23 +38,23 @@ class Remedy:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A detector's verdict.
+    """What a detector found.
 
     Attributes:
-        detector: its name, as ``health.stop_on`` of a study lists it.
-        state: the lamp; of a whole run, the worst that it showed.
-        step_onset: first step at which it holds, as bad as ``state`` says; ``None`` if it does not, or has no step.
-        step_detected: step at which it was told.
-        step_cleared: step from which it no longer held; ``None`` if it still does.
-        evidence: the numbers, in one sentence; where nothing is known, why.
-        numbers: values and the thresholds that they were held against.
+        detector: its name, as in ``health.stop_on`` of a study.
+        state: the status; for a whole run, the worst so far.
+        step_onset: first step at which the rule held, as bad as ``state``; ``None`` without a finding or a step.
+        step_detected: step at which it was detected.
+        step_cleared: step from which the rule no longer held; ``None`` if it still does.
+        evidence: the numbers, in one sentence; the reason if the state is ``unknown`` or ``not_applicable``.
+        numbers: values and the thresholds they were compared with.
         remedies: what to try, the best supported first.
-        experimental: what it was held against is a proposal that no source gives.
+        experimental: whether the threshold is our proposal, without a source.
         profile: name, version and hash of the thresholds.
     """
 
     detector: str
-    state: Lamp
+    state: Status
     step_onset: int | None = None
     step_detected: int | None = None
     step_cleared: int | None = None
@@ -66,12 +66,12 @@ class Finding:
 
 
 def plain(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON has it."""
+    """Return a finding as JSON."""
     return asdict(finding) | {"numbers": {k: to_json_number(v) for k, v in finding.numbers.items()}}
 
 
-def worst(findings: Iterable[Finding]) -> Lamp:
-    """Return the lamp of a run: the worst of its findings."""
-    order: tuple[Lamp, ...] = (*RAISED, "unknown", "ok")
+def worst(findings: Iterable[Finding]) -> Status:
+    """Return the status of a run: its worst finding."""
+    order: tuple[Status, ...] = (*RAISED, "unknown", "ok")
     states = {f.state for f in findings}
     return next((s for s in order if s in states), "unknown")

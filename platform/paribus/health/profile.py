@@ -1,4 +1,4 @@
-"""Profiles: the thresholds of the detectors, each with its source, in versioned files."""
+"""Profiles: the thresholds of the detectors, each with its source, in versioned YAML files."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paribus.errors import Problem, StudyFileError, did_you_mean
-from paribus.recipe.document import Node, locate, plain, read_document
-from paribus.recipe.messages import explain
 from paribus.recipe.recipe import fingerprint_of
+from paribus.yaml_file.document import Node, locate, plain, read_document
+from paribus.yaml_file.messages import explain
 
 _FOLDER = Path(__file__).parent / "profiles"
 
 
 class Threshold(BaseModel):
-    """One number that a rule compares with.
+    """One number that a rule compares a metric with.
 
     Attributes:
         value: the number; its unit is that of the metric.
-        source: who gives it.
-        experimental: no source gives it: it is our proposal.
+        source: where it comes from.
+        experimental: whether it is our own proposal, without a source.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -63,11 +63,11 @@ class Profile:
         return _values(self, detector)
 
     def experimental(self, detector: str, limit: float | None = None) -> bool:
-        """Tell whether a finding rests on a number that no source gives.
+        """Return whether a finding depends on an experimental threshold.
 
         Args:
-            detector: whose it is.
-            limit: what it was held against; unless that is one of the thresholds, all of them count.
+            detector: the detector of the finding.
+            limit: the threshold that was exceeded; if it is not in the profile, any experimental threshold counts.
         """
         known = self.thresholds.get(detector, {}).values()
         held = [t.experimental for t in known if t.value == limit]
@@ -75,7 +75,7 @@ class Profile:
 
     @property
     def identity(self) -> str:
-        """Name, version and the first digits of the hash of all numbers: ``default 1 (3f2a90c1)``."""
+        """Name, version, and the first digits of the hash of all thresholds: ``default 1 (3f2a90c1)``."""
         return _identity(self)
 
     def __hash__(self) -> int:
@@ -94,16 +94,16 @@ def _identity(profile: Profile) -> str:
 
 
 def profile_names() -> tuple[str, ...]:
-    """Return the profiles that come with Paribus."""
+    """Return the names of the built-in profiles."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 
 @cache
 def load_profile(name: str) -> Profile:
-    """Return a profile by its name, or from a YAML file that extends one.
+    """Return a built-in profile, or one from a YAML file that extends it.
 
     Raises:
-        StudyFileError: there is no such profile, or the file is wrong; all problems are listed.
+        StudyFileError: there is no such profile, or the file is invalid; all problems are listed.
     """
     if name in profile_names():
         return _read(_FOLDER / f"{name}.yaml", name)

@@ -1,4 +1,4 @@
-"""The catalogue of remedies: what to try for each detector, with how well it is supported."""
+"""The remedies: what to try for each detector, and how well it is supported (``remedies.yaml``)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from paribus.health.finding import Remedy
-from paribus.recipe.document import plain, read_document
 from paribus.recipe.patch import apply
 from paribus.recipe.recipe import Recipe, flatten
+from paribus.yaml_file.document import plain, read_document
 
 
 @cache
@@ -25,7 +25,7 @@ def catalogue() -> Mapping[str, tuple[Remedy, ...]]:
 
 @cache
 def remedies_of(detector: str, recipe: Recipe | None) -> tuple[Remedy, ...]:
-    """Return what to try; with a recipe, without what it has already, and with patches that fit it."""
+    """Return what to try; with a recipe, patches are fitted to it, and remedies that it already has are left out."""
     listed = catalogue().get(detector, ())
     if recipe is None:
         return listed
@@ -34,7 +34,7 @@ def remedies_of(detector: str, recipe: Recipe | None) -> tuple[Remedy, ...]:
 
 
 def patched(recipe: Recipe, patch: Mapping[str, Any]) -> Recipe | None:
-    """Return the recipe with a patch applied; ``None`` if it does not fit."""
+    """Return the recipe with a patch applied; ``None`` if the patch does not fit."""
     found = apply(recipe.model_dump(), patch)
     if found.faults:
         return None
@@ -45,7 +45,7 @@ def patched(recipe: Recipe, patch: Mapping[str, Any]) -> Recipe | None:
 
 
 def _fitted(remedy: Remedy, recipe: Recipe) -> Remedy | None:
-    """Return the remedy with its patch for this recipe, or without one that does not fit; ``None`` if it holds."""
+    """Return the remedy with its patch for this recipe, if one fits; ``None`` if the patch changes nothing."""
     if not remedy.patch and not remedy.multiply:
         return remedy
     values = flatten(recipe.model_dump(mode="json"))

@@ -1,4 +1,4 @@
-"""What detectors look at beside the canonical metrics: signals from evaluations, samples and other trainers' logs."""
+"""Signals: what detectors use beside the canonical metrics, from evaluations, samples and other trainers' logs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from paribus.run_folder.folder import TRAIN, Evaluation, MetricLine
 from paribus.stats.evals import accuracy_standard_error
-from paribus.track.folder import TRAIN, Evaluation, MetricLine
 
 REWARD = "signal/reward"
 SCORE = "signal/score"
@@ -22,17 +22,17 @@ CLIPPED = "signal/clipped_frac"
 EVALUATION_FAULTS = "signal/evaluation_faults"
 
 SIGNALS: Mapping[str, str] = {
-    REWARD: "share of correct responses, or where a log has none its mean reward",
-    SCORE: "the evaluation that counts: the study's primary metric, else the first avg@k",
-    SCORE_SE: "standard error of that score over problems",
-    REPETITIVE: "share of the samples whose end repeats itself: zlib shrinks the last 10,000 characters more than "
-    "tenfold, or fewer than a fifth of the last 1,000 words' runs of four are distinct",
-    DEGENERATE: "share of the samples that are one character over and over",
+    REWARD: "share of correct responses, or the mean reward if a log lacks it",
+    SCORE: "held-out score: the study's primary metric, else the first avg@k",
+    SCORE_SE: "standard error of this score over problems",
+    REPETITIVE: "share of the samples that end in repetition: zlib compresses the last 10,000 characters more than "
+    "tenfold, or fewer than a fifth of the 4-grams in the last 1,000 words are distinct",
+    DEGENERATE: "share of the samples that repeat a single character",
     DISTINCT: "share of distinct texts among samples of different prompts",
-    ROLLOUT_ERRORS: "share of rollouts that were empty, aborted or ended in an error, as the trainer tells",
-    MISMATCH_K3: "k3 between learner and sampler, nats a token, as the trainer tells",
-    CLIPPED: "share of trained tokens clipped above or below, where the trainer tells only both together",
-    EVALUATION_FAULTS: "evaluations whose problems are not those of the first, or with more right answers than samples",
+    ROLLOUT_ERRORS: "share of rollouts that were empty, aborted or ended in an error, as the trainer logs it",
+    MISMATCH_K3: "k3 between learner and sampler, nats per token, as the trainer logs it",
+    CLIPPED: "share of trained tokens clipped above or below, if the trainer logs only their sum",
+    EVALUATION_FAULTS: "evaluations on other problems than the first, or with more right answers than samples",
 }
 """Signal to definition."""
 
@@ -50,9 +50,9 @@ def with_signals(
 
     Args:
         lines: canonical metrics, by step.
-        primary: metric of the evaluation that counts; absent: the first avg@k of each line.
+        primary: the metric of the score; empty: the first avg@k of each line.
         evaluations: with counts per problem.
-        samples: records of ``samples.jsonl``; the first of each evaluated prompt is looked at.
+        samples: records of ``samples.jsonl``; only the first of each evaluated prompt is used.
     """
     extra: dict[int, dict[str, float]] = {}
     first: dict[str, Evaluation] = {}
@@ -73,6 +73,7 @@ def with_signals(
             step=line.step,
             time_ms=line.time_ms,
             values={**line.values, **_of_line(line.values, primary), **extra.get(line.step, {})},
+            sources=line.sources,
         )
         for line in lines
     ]
@@ -94,7 +95,7 @@ def _of_evaluation(evaluation: Evaluation, first: Evaluation) -> dict[str, float
 
 
 def of_texts(texts: Sequence[str]) -> dict[str, float]:
-    """Return the signals of one step's samples, one text a prompt."""
+    """Return the signals of one step's samples, one text per prompt."""
     count = len(texts)
     return {
         REPETITIVE: sum(map(repetitive, texts)) / count,
@@ -104,10 +105,10 @@ def of_texts(texts: Sequence[str]) -> dict[str, float]:
 
 
 def repetitive(text: str) -> bool:
-    """Tell whether the end of a text repeats itself.
+    """Return whether the end of a text is repetitive.
 
     Source: zlib ratio above 10 over the last 10,000 characters, as in slime's repetition check (THUDM/slime); for short
-    texts the share of distinct runs of four words (distinct-n: Li et al. 2016, arXiv 1510.03055).
+    texts the share of distinct 4-grams of words (distinct-n: Li et al. 2016, arXiv 1510.03055).
     """
     tail = text[-_CHARACTERS:].encode()
     if len(tail) < _SHORT:

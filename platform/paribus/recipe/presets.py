@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paribus._resources import data_root
 from paribus.errors import Problem, StudyFileError, UnknownPreset, did_you_mean
-from paribus.recipe.document import Node, locate, plain, read_document
-from paribus.recipe.messages import explain, split_errors
+from paribus.home import data_root
 from paribus.recipe.patch import apply
 from paribus.recipe.recipe import Recipe, difference
+from paribus.yaml_file.document import Node, locate, plain, read_document
+from paribus.yaml_file.messages import explain, split_errors
 
 RESERVED: Mapping[str, str] = {
     "cisco": "no paper of this name was found. MiniMax-M1's method is `cispo`; an importance correction between "
@@ -47,7 +47,7 @@ class Preset:
         treats: what it is for, in three to six words.
         watch: the failures that it treats or brings, each with the canonical metrics that show them.
         cost: what it costs beside the plain policy gradient.
-        defaults: the source's hyperparameters, as texts; for people, not applied.
+        defaults: the source's hyperparameters, as texts; shown, not applied.
         deviations: where the recipe differs from its source, or where sources leave a choice.
         alias_of: the preset that this is another name for.
         note: what to know about an alias or a contested name.

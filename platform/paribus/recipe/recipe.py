@@ -1,4 +1,4 @@
-"""A recipe: the complete configuration of one RL post-training job, and patches of it."""
+"""A recipe: everything that defines one RL post-training job."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class JsonlTask(f.Level):
     train: Annotated[str, Field(min_length=1)] = Field(description="path of the training problems")
     heldout: Annotated[str, Field(min_length=1)] = Field(description="path of the evaluation problems")
     verifier: Literal["exact", "last_number", "boxed"] = Field(
-        default="last_number", description="how the answer is taken out of a response and compared"
+        default="last_number", description="how the answer is extracted from a response and compared"
     )
 
 
@@ -83,8 +83,23 @@ class Optimizer(f.Level):
     warmup_steps: Annotated[int, Field(ge=0)] = Field(default=0, description="steps of linear warm-up")
 
 
+class Rollout(f.Level):
+    """How responses are sampled in training; no part of the objective."""
+
+    engine: Literal["torch"] = Field(default="torch", description="`torch`: the code that trains also samples")
+
+
+class Compute(f.Level):
+    """How a run uses its devices; no part of the objective."""
+
+    sharding: Literal["none"] = Field(default="none", description="`none`: one device holds the whole model")
+
+
 class Recipe(f.Level):
-    """Model, task, optimizer and the 13 factors of the objective. Frozen; equal values are the same job."""
+    """Model, task, optimizer, the 13 factors of the objective, and how a run samples and computes.
+
+    Frozen; equal values are the same job.
+    """
 
     model: Model = Model()
     task: Task = SearchTask()
@@ -103,6 +118,8 @@ class Recipe(f.Level):
     correction: f.Correction = f.NoCorrection()
     token_weight: f.TokenWeight = f.UniformWeight()
     auxiliary: f.Auxiliary = f.Auxiliary()
+    rollout: Rollout = Rollout()
+    compute: Compute = Compute()
 
     @model_validator(mode="after")
     def _coupled(self) -> Recipe:
@@ -136,7 +153,7 @@ class Recipe(f.Level):
             )
         shift = self.token_weight
         if shift.kind == "router_shift" and shift.target == "ratio" and self.ratio.kind == "none":
-            found.append("`token_weight.target: ratio` needs a ratio, and `ratio` is none")
+            found.append("`token_weight.target: ratio` needs a ratio, but `ratio` is `none`")
         if isinstance(self.length.rule, f.SoftOverlong) and self.length.rule.soft_start >= self.schedule.max_new_tokens:
             found.append(
                 f"length.rule.soft_start ({self.length.rule.soft_start}) is never passed: "

@@ -1,4 +1,4 @@
-"""Puts a report together from a study's data."""
+"""Builds the model of a report: every table, figure and sentence of a study, in order."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from paribus.report import sentences
-from paribus.report.alt import described
-from paribus.report.analysis import Analysis
-from paribus.report.attribution import contribution_table
-from paribus.report.curves import curves, forest_figure
-from paribus.report.data import StudyData
-from paribus.report.design_effects import design_effects, order_tables
-from paribus.report.details import all_details, effects_table
-from paribus.report.effect_figures import contribution_figure, matrix_figures
-from paribus.report.efficiency import efficiency_figure
-from paribus.report.looks import with_looks
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.interim import with_interim_note
+from paribus.report.figures.alt_text import described
+from paribus.report.figures.curves import curves, pass_figure
+from paribus.report.figures.forests import contribution_figure, forest_figure, matrix_figures
+from paribus.report.inputs import StudyData
 from paribus.report.model import Figure, ReportModel, Table
-from paribus.report.pass_rates import pass_figure
 from paribus.report.provenance import provenance
-from paribus.report.reference import reference_tables
-from paribus.report.screen import screen_table
-from paribus.report.tables import behaviour_table, learning_table, score_table
-from paribus.study.growth import stage_text
+from paribus.report.tables.appendix import all_details
+from paribus.report.tables.effects import contribution_table, design_effects, effects_table, order_tables
+from paribus.report.tables.scores import behaviour_table, learning_table, published_tables, score_table
+from paribus.report.tables.search_ranking import search_table
+from paribus.study.adaptive import stage_text
 
 
 def build_report(data: StudyData) -> ReportModel:
@@ -33,15 +29,15 @@ def build_report(data: StudyData) -> ReportModel:
     """
     analysis = Analysis(data)
     ended = sum(r.outcome != "pending" for r in data.runs)
-    screening = data.plan.screen is not None and not data.plan.screen.confirmed
+    screening = data.plan.ranking is not None and not data.plan.ranking.confirmed
     complete = ended == len(data.runs) and not screening
     finished = sum(r.outcome == "finished" for r in data.runs)
     status = (
         f"{'complete' if complete else 'incomplete'}: {ended} of {len(data.runs)} runs ended, {finished} as planned"
     )
     status += f"; {stage_text(data.plan)}" if screening else ""
-    status += f"; beside them {len(data.screened)} of the screen" if data.screened else ""
-    tables = tuple(with_looks(analysis, t) for t in _tables(analysis))
+    status += f"; plus {len(data.screened)} runs of the search" if data.screened else ""
+    tables = tuple(with_interim_note(analysis, t) for t in _tables(analysis))
     figures = (described(f) for f in _figures(analysis))
     there = {table.key for table in tables}
     return ReportModel(
@@ -54,7 +50,9 @@ def build_report(data: StudyData) -> ReportModel:
         words=tuple(sentences.words(analysis)),
         warnings=tuple(sentences.warnings(analysis)),
         tables=tables,
-        figures=tuple(f if f.table in there else replace(f, table="") for f in figures),  # none before the first end
+        figures=tuple(
+            f if f.table in there else replace(f, table="") for f in figures
+        ),  # before the first run ends there is no table
         provenance=provenance(analysis),
     )
 
@@ -69,7 +67,7 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
             yield behaviour_table(analysis, design, chosen)
             yield from design_effects(analysis, design, chosen)
     yield from order_tables(analysis)
-    screen = screen_table(analysis)
+    screen = search_table(analysis)
     if screen is not None:
         yield screen
     both = contribution_table(analysis)
@@ -82,7 +80,7 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
         yield effects
     yield from (t for t in tricks if not t.main)
     yield from all_details(analysis)
-    yield from reference_tables(analysis)
+    yield from published_tables(analysis)
 
 
 def _figures(analysis: Analysis) -> Iterable[Figure]:
@@ -91,14 +89,13 @@ def _figures(analysis: Analysis) -> Iterable[Figure]:
         contribution_figure(analysis),
         *matrix_figures(analysis),
         *curves(analysis),
-        efficiency_figure(analysis),
         pass_figure(analysis),
     )
     yield from (f for f in found if f is not None)
 
 
 def _trick_tables(analysis: Analysis, *, main: bool) -> Iterable[Table]:
-    """Return scores and behaviour of tricks added and removed; main tables unless one table shows both designs."""
+    """Return scores and behaviour of tricks added and removed, as main tables unless one table shows both designs."""
     rows = analysis.plan.rows
     for design in dict.fromkeys(r.design for r in rows if r.kind in ("add_one", "leave_one_out")):
         chosen = [r for r in rows if r.design == design]

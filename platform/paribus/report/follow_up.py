@@ -1,7 +1,7 @@
-"""The study that the results ask for: more seeds where nothing is decided, interactions where sums do not fit.
+"""The follow-up study: more seeds for undecided arms, and interactions if effects don't add up.
 
-What was seen chooses the arms and their number of seeds, so only fresh seeds may answer: with those that were looked at
-before, the next test would find differences that are none in far more than 5% of studies.
+The results choose the arms and the number of seeds, so the follow-up uses fresh seeds only: with the seeds that made
+the choice, its tests would find differences that don't exist in far more than 5% of studies.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from paribus.errors import ParibusError
-from paribus.report.analysis import MIN_SEEDS, Analysis, Effect
-from paribus.report.attribution import full_recipe, gaps
-from paribus.report.text import interval_text, p_text
-from paribus.stats.compare import ALPHA
+from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.attribution import full_recipe, gaps
+from paribus.report.tables.cells import interval_text, p_text
+from paribus.stats.multiple_testing import ALPHA
 from paribus.stats.power import CAP, seeds_needed
 from paribus.study.designs import Draft, drafts
 from paribus.study.spec import Study
 
 SETTLED = 5
-"""Seeds from which a difference that holds after the correction is not confirmed again."""
+"""Seeds from which a difference that is confirmed after the correction needs no further seeds."""
+
 
 MOST_FACTORIAL, MOST_FRACTIONAL = 4, 10
-"""Tricks up to which all their combinations are asked for, and up to which a fraction is."""
+"""Maximum number of tricks for a full factorial, and for a fraction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +32,9 @@ class FollowUp:
     """What to run next.
 
     Attributes:
-        reasons: why, one sentence for each arm and design that is asked for; empty if nothing is needed.
-        left_out: what stays open and is not asked for, with the reason.
-        changes: keys of the study file that take the place of the old ones; empty if nothing is needed.
+        reasons: why, one sentence for each arm and design of the follow-up; empty if nothing is needed.
+        left_out: what stays open without a follow-up, with the reason.
+        changes: keys of the study file that replace the old ones; empty if nothing is needed.
     """
 
     reasons: tuple[str, ...]
@@ -43,7 +44,7 @@ class FollowUp:
 
 @dataclass(frozen=True, kw_only=True)
 class _Verdict:
-    """What becomes of one arm: so many seeds more, or none, with the reason; no reason: it is decided."""
+    """The decision on one arm: a number of further seeds or none, with the reason; without a reason it is decided."""
 
     seeds: int = 0
     reason: str = ""
@@ -58,12 +59,12 @@ def follow_up(analysis: Analysis, study: Study, most: int) -> FollowUp:
         most: seeds an arm that may be asked for.
 
     Raises:
-        ParibusError: runs have not come to their end, the study has a search, or the file has other arms than were run.
+        ParibusError: runs have not ended, the study has a search, or the file has other arms than were run.
     """
-    if analysis.plan.screen is not None:
+    if analysis.plan.ranking is not None:
         raise ParibusError(
-            f"`{analysis.plan.study}` has a search, which confirms what it finds on fresh seeds by itself. "
-            "`paribus next` is for studies whose arms are written out."
+            f"`{analysis.plan.study}` has a search, which confirms its best settings on fresh seeds by itself. "
+            "`paribus next` is for studies whose file lists their arms."
         )
     _refuse_unfinished(analysis)
     rows = _drafts_by_arm(analysis, study)
@@ -89,8 +90,8 @@ def _refuse_unfinished(analysis: Analysis) -> None:
     pending = sum(r.outcome == "pending" for r in analysis.data.runs)
     if pending:
         raise ParibusError(
-            f"{pending} of {len(analysis.data.runs)} runs of `{analysis.plan.study}` have not come to their end, and "
-            "may change what is needed. Run the study to its end (paribus run), then ask again."
+            f"{pending} of {len(analysis.data.runs)} runs of `{analysis.plan.study}` have not ended and can still "
+            "change what is needed. Finish the study (paribus run), then try again."
         )
 
 
@@ -123,7 +124,7 @@ def _verdict(analysis: Analysis, arm: str, effect: Effect | None, most: int) -> 
     needed = seeds_needed(size, e.sd, paired=effect.paired, alpha=ALPHA / analysis.family)
     if effect.confirmed:
         after = f"p {p_text(effect.p_adjusted).replace('<', '< ')} after Holm"
-        reason = f"{name} stood out with few seeds ({seen}, {after}): fresh seeds show whether it was luck."
+        reason = f"{name} stood out with few seeds ({seen}, {after}): fresh seeds show whether that was luck."
         return _Verdict(seeds=min(max(SETTLED, needed or most), most), reason=reason)
     power = f"(80% power, 5% over {analysis.family} comparisons)"
     if needed is None or needed > most:
@@ -135,7 +136,7 @@ def _verdict(analysis: Analysis, arm: str, effect: Effect | None, most: int) -> 
 
 
 def _size_to_find(analysis: Analysis, effect: Effect) -> tuple[float, str]:
-    """Return the difference that the next study has to find: the declared margin, else the one seen."""
+    """Return the difference that the follow-up must detect: the declared margin, or else the observed one."""
     margin = analysis.plan.margin
     if margin is not None:
         return margin, f"a difference of the declared margin, {margin:g},"
@@ -143,7 +144,7 @@ def _size_to_find(analysis: Analysis, effect: Effect) -> tuple[float, str]:
 
 
 def _interactions(analysis: Analysis) -> tuple[Mapping[str, Any], str]:
-    """Return the design that tells which tricks interact, where sums of single effects do not fit; else nothing."""
+    """Return the design that shows which tricks interact, if single effects don't add up; else nothing."""
     tricks = full_recipe(analysis.plan.rows)
     crossed = {row.kind for row in analysis.plan.rows} & {"factorial", "fractional", "pairs"}
     if crossed or not 2 < len(tricks) <= MOST_FRACTIONAL:
@@ -153,11 +154,11 @@ def _interactions(analysis: Analysis) -> tuple[Mapping[str, Any], str]:
     if gap is None:
         return {}, ""
     size = interval_text(gap.estimate, signed=True)
-    why = f"The effects of the tricks miss their whole by {size} when added up, so tricks interact: "
+    why = f"The effects of the tricks miss the total by {size} when added up, so tricks interact: "
     if len(tricks) <= MOST_FACTORIAL:
-        return {"kind": "factorial", "tricks": [*tricks]}, f"{why}all combinations of the {len(tricks)} tell which."
+        return {"kind": "factorial", "tricks": [*tricks]}, f"{why}all combinations of the {len(tricks)} show which."
     design = {"kind": "fractional", "resolution": 5, "tricks": [*tricks]}
-    return design, f"{why}a fraction of resolution V tells which two."
+    return design, f"{why}a fraction of resolution V shows which two."
 
 
 def _lost(analysis: Analysis) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """The report as a value: every number and sentence that is printed, in every format.
 
-Rendering never computes: the renderers lay out these values and escape their texts; a number in any format is a
-number of this model, rounded here. Texts are plain, with names in backquotes.
+Renderers lay out these values and escape their texts; they never compute. A number in any format is a number of this
+model, rounded here. Texts are plain, with names in backquotes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Cell:
     """One cell of a table.
 
     Attributes:
-        text: what is printed, already rounded; ``n/a`` where nothing was measured, an em dash where nothing applies.
+        text: what is printed, already rounded; ``n/a`` if it was not measured, an em dash if it does not apply.
         note: second, smaller line of the cell; may be empty.
         value: number behind the text, to 6 significant digits; ``None`` for words.
         low: lower end of its interval.
@@ -32,7 +32,7 @@ class Cell:
         p_adjusted: after the correction over the family that the table names.
         seeds: value of each seed.
         verdict: whether a difference is separated from seed noise.
-        bold: best of its column, or not distinguishable from the best.
+        bold: whether the arm is among the best of its table.
     """
 
     text: str
@@ -104,7 +104,7 @@ class Line:
 
     Attributes:
         arm: label of the arm.
-        n: seeds behind the mean; the mean ends where the first of them does.
+        n: seeds behind the mean; the mean ends with the shortest of them.
         x: steps, or generated tokens.
         mean: mean over seeds.
         low: lower end of the 95% t band; empty below three seeds.
@@ -123,17 +123,17 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One metric against one x axis, with one line an arm.
+    """One metric against one x axis, with one line per arm.
 
     Attributes:
         key: stable name.
-        title: what is drawn.
-        x_label: what is on the x axis, with its unit.
-        y_label: what is on the y axis, with its unit.
-        lines: one an arm.
-        ticks: x values that get a label, on a logarithmic axis; empty: a linear axis.
+        title: heading.
+        x_label: label of the x axis, with its unit.
+        y_label: label of the y axis, with its unit.
+        lines: one per arm.
+        ticks: labelled x values of a logarithmic axis; empty for a linear axis.
         steps: whether lines stay level until the next point.
-        alt: what it shows, in words, for those who cannot see it.
+        alt: text alternative for screen readers.
     """
 
     key: str
@@ -164,11 +164,11 @@ class Forest:
 
     Attributes:
         key: stable name.
-        title: what is drawn.
-        x_label: what is on the x axis, with its unit.
-        intervals: one a row.
+        title: heading.
+        x_label: label of the x axis, with its unit.
+        intervals: one per row.
         bars: whether bars lead from 0 to the values.
-        alt: what it shows, in words, for those who cannot see it.
+        alt: text alternative for screen readers.
     """
 
     key: str
@@ -185,10 +185,10 @@ class Matrix:
 
     Attributes:
         key: stable name.
-        title: what is shown.
+        title: heading.
         names: tricks, of rows and columns alike.
-        cells: by row, as long as the row's place; ``n/a`` where the design does not tell an interaction.
-        shades: size of each cell's value over the largest of all, -1 to 1; 0 where there is none.
+        cells: lower triangle by row, diagonal included; ``n/a`` if the design does not determine an interaction.
+        shades: each cell's value over the largest absolute value, -1 to 1; 0 without a value.
     """
 
     key: str
@@ -209,7 +209,7 @@ class Figure:
         panels: curves.
         forests: intervals.
         matrices: tricks against tricks.
-        table: key of the table that holds the numbers; empty if there is none.
+        table: key of the table with the numbers; empty if the report has no such table.
     """
 
     key: str
@@ -230,10 +230,10 @@ class ReportModel:
         title: heading.
         question: the study's question.
         status: ``complete: 39 of 39 runs`` or ``incomplete: 12 of 39 runs``.
-        complete: whether every run has come to its end.
-        summary: the answer in one paragraph.
-        words: what was found, one sentence or two a comparison.
-        warnings: what lowers trust: lost runs, fragile verdicts, notes of the plan.
+        complete: whether every run has ended.
+        summary: the answer, in a few sentences.
+        words: the findings, one or two sentences per comparison.
+        warnings: what lowers trust: lost runs, fragile verdicts, warnings of the plan.
         tables: tables in order.
         figures: figures in order.
         provenance: name to value: what the numbers depend on.
@@ -262,15 +262,15 @@ class ReportModel:
 
 
 def rounded(value: float) -> float:
-    """Return a number as the model keeps it: to 6 significant digits, so that files do not differ by machine."""
+    """Return a number as the model stores it: to 6 significant digits, so that files do not differ by machine."""
     return float(f"{value:.6g}")
 
 
 def stored(value: float | None) -> float | None:
-    """Return a number that may be missing as the model keeps it."""
+    """Return a number that may be missing as the model stores it."""
     return None if value is None else rounded(value)
 
 
 def kept(values: Iterable[float]) -> tuple[float, ...]:
-    """Return the numbers of a curve as the model keeps them."""
+    """Return the numbers of a curve as the model stores them."""
     return tuple(map(rounded, values))

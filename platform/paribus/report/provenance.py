@@ -1,42 +1,43 @@
-"""The provenance block: everything that the numbers depend on. A report without it is refused."""
+"""The provenance block: everything that the numbers depend on. Without it there is no report."""
 
 from __future__ import annotations
 
 from paribus.errors import ParibusError
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import FACTORS, difference
-from paribus.report.analysis import Analysis
-from paribus.report.measures import LATE
-from paribus.stats.compare import ALPHA
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.measures import LATE
+from paribus.run_folder.folder import SHORT
+from paribus.run_folder.metrics import METRIC_SCHEMA
 from paribus.stats.intervals import LEVEL
+from paribus.stats.multiple_testing import ALPHA
 from paribus.stats.power import POWER
-from paribus.study.growth import looks_text, screen_text
+from paribus.study.adaptive import interim_text, ranking_text
 from paribus.study.plan import Plan
-from paribus.track.folder import SHORT
-from paribus.track.metrics import METRIC_SCHEMA
 
 OBJECTIVE = (*FACTORS[1:], "loss")
-"""What a preset pins: all factors but the schedule, and the loss family."""
+"""What a preset sets: all factors except the schedule, and the loss family."""
+
 
 RECORDED = ("paribus", "git commit", "code", "data", "initial model", "environment", "submitted", "last result")
-"""What :attr:`StudyData.provenance` has to hold; where something is not known, its text says so."""
+"""Entries that :attr:`StudyData.provenance` must have; if a value is unknown, its text says so."""
 
 
 def provenance(analysis: Analysis) -> dict[str, str]:
-    """Return name to text of all that the numbers depend on.
+    """Return name to text of everything that the numbers depend on.
 
     Raises:
-        ParibusError: something of :data:`RECORDED` is missing.
+        ParibusError: an entry of :data:`RECORDED` is missing.
     """
     recorded = analysis.data.provenance
     missing = [name for name in RECORDED if not recorded.get(name)]
     if missing:
         raise ParibusError(
-            f"the report of `{analysis.plan.study}` is refused: its provenance lacks {', '.join(missing)}. "
-            "Numbers are not printed without what they depend on; look into environment.json of its run folders."
+            f"no report of `{analysis.plan.study}`: its provenance lacks {', '.join(missing)}, and a report must state "
+            "what its numbers depend on. See environment.json in the study's run folders."
         )
     plan, evaluate = analysis.plan, analysis.evaluate
-    floor = "; of scores never below the noise of the evaluations" if analysis.held else ""
+    floor = "; for scores never narrower than evaluation noise implies" if analysis.held else ""
     outcomes = [r.outcome for r in analysis.data.runs]
     counts = ", ".join(f"{outcomes.count(o)} {o.replace('_', ' ')}" for o in dict.fromkeys(outcomes))
     limits = sorted({a.recipe.schedule.max_new_tokens for a in plan.arms})
@@ -57,25 +58,25 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "max new tokens": ", ".join(map(str, limits)),
         "evaluated every": f"{evaluate.every} steps",
         "seeds": ", ".join(map(str, plan.seeds)),
-        **_growth(plan),
+        **_adaptive(plan),
         "runs": f"{len(outcomes)} planned: {counts}",
         "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
         "intervals": f"{LEVEL:.0%} Student t over training seeds{floor}",
         "tests": f"{'paired t by seed' if plan.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
         "correction": _correction(analysis),
-        "power": f"{POWER:.0%} by the noncentral t, at the upper 80% bound of the spread seen",
+        "power": f"{POWER:.0%} by the noncentral t, at the upper 80% bound of the observed spread",
         "equivalence": _equivalence(plan.margin),
         "late in training": f"last {LATE:.0%} of the steps",
     }
 
 
-def _growth(plan: Plan) -> dict[str, str]:
+def _adaptive(plan: Plan) -> dict[str, str]:
     """Return the declared rule by which results added runs, and the plan that declared it."""
     origin = plan.origin or plan.fingerprint
-    if plan.screen is not None:
-        used = plan.screen.optuna or "not asked yet"
-        return {"search": screen_text(plan.screen), "optuna": used, "declared in": origin}
-    return {"looks": looks_text(plan.looks), "declared in": origin} if plan.looks else {}
+    if plan.ranking is not None:
+        used = plan.ranking.optuna or "not used yet"
+        return {"search": ranking_text(plan.ranking), "optuna": used, "declared in": origin}
+    return {"interim analyses": interim_text(plan.interim), "declared in": origin} if plan.interim else {}
 
 
 def _equivalence(margin: float | None) -> str:
@@ -85,7 +86,7 @@ def _equivalence(margin: float | None) -> str:
 
 
 def _preset(plan: Plan) -> dict[str, str]:
-    """Return where the base comes from, how that deviates from its source, and how the base deviates from it."""
+    """Return the source of the preset, how the preset deviates from it, and how the base deviates from the preset."""
     if not plan.preset:
         return {}
     preset = load_preset(plan.preset)
@@ -95,7 +96,7 @@ def _preset(plan: Plan) -> dict[str, str]:
     return {
         "preset": f"{preset.name}: {preset.source}",
         "preset's deviations": " ".join(preset.deviations) or "none",
-        "base's changes of it": ", ".join(own) or "none",
+        "base's changes to it": ", ".join(own) or "none",
     }
 
 
@@ -103,6 +104,6 @@ def _correction(analysis: Analysis) -> str:
     if not analysis.family:
         return "none: no comparison with the base could be tested"
     declared = analysis.plan.symptom_correction != "holm"
-    symptoms = "; what each change moves: Benjamini and Hochberg, declared in the study file" if declared else ""
+    symptoms = "; what each arm moves: Benjamini and Hochberg, declared in the study file" if declared else ""
     score = f"Holm over {analysis.family} comparisons with the base in the primary metric"
-    return f"{score}; elsewhere over the tests of the table{symptoms}"
+    return f"{score}; elsewhere over the tests of each table{symptoms}"

@@ -1,17 +1,24 @@
-"""What was found, in words: templates bound to the results of tests. No claim beyond them, and never "no effect"."""
+"""The findings in words: templates filled with results of tests. They claim nothing beyond them, never "no effect"."""
 
 from __future__ import annotations
 
 import itertools
 
-from paribus.report.analysis import MIN_SEEDS, Analysis, Effect
-from paribus.report.design_effects import TestedDesign, tested_designs
-from paribus.report.details import Single, effect_measures, effects, singles, stars
-from paribus.report.health import health_words
-from paribus.report.looks import where
-from paribus.report.measures import Measure, score_steps, start_measure
-from paribus.report.text import decimals_for, interval_text, listed, needed_text, number, p_text, precision
-from paribus.stats.compare import ALPHA
+from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.effects import (
+    Single,
+    TestedDesign,
+    effect_measures,
+    effects,
+    singles,
+    stars,
+    tested_designs,
+)
+from paribus.report.analysis.interim import where
+from paribus.report.analysis.measures import Measure, score_steps, start_measure
+from paribus.report.tables.cells import decimals_for, interval_text, listed, needed_text, number, p_text, precision
+from paribus.report.tables.health import health_words
+from paribus.stats.multiple_testing import ALPHA
 from paribus.study.contrasts import Contrast
 from paribus.study.plan import Row
 
@@ -23,36 +30,37 @@ NAMES = {
     "zero_spread": "the share of zero-spread groups",
     "generated": "generated tokens",
 }
-"""What the measures of the table of effects are called in a sentence."""
+"""Names of the measures of the table of effects in a sentence."""
+
 
 SHARES = {1: "half", 2: "a quarter", 3: "an eighth"}
-"""How much of an interaction of 2, 3, 4 tricks enters a main effect that it is measured together with."""
+"""How much of an interaction of 2, 3 or 4 tricks enters a main effect that it is confounded with."""
 
 
 def summary(analysis: Analysis) -> list[str]:
-    """Return the answer in one paragraph: does the base learn, does the ladder rise, what do single changes do."""
+    """Return the answer in one paragraph: does the base learn, does the ladder rise, what does each arm do."""
     found = (_learning(analysis), *_ladders(analysis), *_designs(analysis), _singles(analysis), _seeds_rule(analysis))
     return [s for s in found if s]
 
 
 def words(analysis: Analysis) -> list[str]:
-    """Return one item for each single change, each effect of several rows, and each arm with critical runs."""
+    """Return one item for each arm against the base, each effect of several rows, and each arm with critical runs."""
     found = effects(analysis)
-    changes = [_one_change(analysis, single, found) for single in singles(analysis)]
-    if any("*" in text for text in changes):
-        changes.append(f"Marked {stars(analysis, found)}")
+    arms = [_one_arm(analysis, single, found) for single in singles(analysis)]
+    if any("*" in text for text in arms):
+        arms.append(f"Marked {stars(analysis, found)}")
     designs = (text for design in tested_designs(analysis) for text in _design_words(analysis, design))
-    return [*changes, *designs, *health_words(analysis)]
+    return [*arms, *designs, *health_words(analysis)]
 
 
 def warnings(analysis: Analysis) -> list[str]:
     """Return what lowers trust in the tables."""
     found = []
     for outcome, text in (
-        ("failed", "failed, left out of the means"),
-        ("cancelled", "cancelled, left out of the means"),
-        ("stopped_early", "stopped early, counted with the last evaluation before"),
-        ("pending", "not finished, left out of the means so far"),
+        ("failed", "failed (left out of the means)"),
+        ("cancelled", "cancelled (left out of the means)"),
+        ("stopped_early", "stopped early (counted with the last evaluation)"),
+        ("pending", "not finished (left out of the means so far)"),
     ):
         lost = [r for r in analysis.data.runs if r.outcome == outcome]
         if lost:
@@ -60,21 +68,23 @@ def warnings(analysis: Analysis) -> list[str]:
             found.append(f"{len(lost)} of {len(analysis.data.runs)} runs {text}: {names}.")
     fragile = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if analysis.fragile(arm)]
     if fragile:
-        found.append(f"Fragile, the verdict against the base depends on how lost runs are counted: {listed(fragile)}.")
+        found.append(
+            f"Fragile: the verdict against the base depends on how lost runs are counted for {listed(fragile)}."
+        )
     found += _checkpoints(analysis)
-    found += [note.message for note in analysis.plan.notes if note.code != "cost"]  # costs are measured by now
+    found += [note.message for note in analysis.plan.warnings if note.code != "cost"]  # costs are measured by now
     return found
 
 
 def _checkpoints(analysis: Analysis) -> list[str]:
-    """Return which runs have a score that is not made by the declared rule."""
+    """Return which runs have a score that does not follow the declared checkpoint rule."""
     found, runs, evaluate = [], analysis.data.runs, analysis.evaluate
     ends = [(r, score_steps(r, evaluate)) for r in runs if r.outcome in ("finished", "stopped_early")]
     few = [len(used) for r, used in ends if r.outcome == "finished" and 0 < len(used) < 3]
     if few and evaluate.checkpoint == "mean_of_last_3":
         most = max(few)
         found.append(
-            f"{len(few)} of {len(runs)} runs have fewer than 3 evaluations after step 0: their score is a mean of "
+            f"{len(few)} of {len(runs)} runs have fewer than 3 evaluations after step 0: their score is the mean of "
             f"{'one' if most == 1 else f'at most {most}'}."
         )
     untrained = [r for r, used in ends if r.outcome == "stopped_early" and used and used[-1][0] == 0]
@@ -82,7 +92,7 @@ def _checkpoints(analysis: Analysis) -> list[str]:
         names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in untrained))
         found.append(
             f"{len(untrained)} of {len(runs)} runs were stopped before an evaluation: they count with the score before "
-            f"training, which says nothing of them: {names}."
+            f"training, which says nothing about them: {names}."
         )
     return found
 
@@ -91,17 +101,17 @@ def _learning(analysis: Analysis) -> str:
     base, label = analysis.plan.base, analysis.score.label
     after, before = analysis.values(base, analysis.score), analysis.values(base, start_measure(analysis.evaluate))
     seeds = [s for s in after if s in before]
-    who = f"The base arm `{analysis.label(base)}`"
+    subject = f"The base arm `{analysis.label(base)}`"
     if not seeds:
-        return f"{who} has no finished run yet, so nothing can be said about learning."
+        return f"{subject} has no finished run yet, so nothing can be said about learning."
     ends = analysis.estimate(base, start_measure(analysis.evaluate)), analysis.estimate(base, analysis.score)
     if len(seeds) < MIN_SEEDS:
         pairs = listed(f"{number(before[s], 3)} to {number(after[s], 3)}" for s in seeds)
         few = "single run; training variance unknown" if len(seeds) == 1 else "2 runs, too few for an interval"
-        return f"{who} went from {pairs} in {label} ({few})."
+        return f"{subject} went from {pairs} in {label} ({few})."
     gain = analysis.gain(base)
     assert gain is not None and ends[0] is not None and ends[1] is not None  # noqa: PT018 - there are seeds
-    text = f"{who} went from {interval_text(ends[0])} to {interval_text(ends[1])} in {label}"
+    text = f"{subject} went from {interval_text(ends[0])} to {interval_text(ends[1])} in {label}"
     verdict = "" if gain.separated else "; this is not separated from seed noise"
     moved = interval_text(gain.estimate, signed=True)
     return f"{text}, a change of {moved} (paired within {gain.estimate.n} runs, 95% t intervals){verdict}."
@@ -116,12 +126,12 @@ def _ladder(analysis: Analysis, name: str, rows: list[Row]) -> str:
     steps = [(b, analysis.effect(b.arm, a.arm, analysis.score)) for a, b in itertools.pairwise(rows)]
     tested = [(row, e) for row, e in steps if e is not None and e.supported]
     if not tested:
-        return f"Ladder `{name}`: no step has the 3 seeds an arm that a comparison takes."
+        return f"Ladder `{name}`: no step has the 3 seeds per arm that a comparison needs."
     moved = [f"`{row.label}` {interval_text(e.estimate, signed=True)}" for row, e in tested if e.separated]
     count = f"{len(moved)} {'is' if len(moved) == 1 else 'are'}" if moved else "none is"
     testable = "" if len(tested) == len(steps) else f" that can be tested, of {len(steps)}"
     text = f"Ladder `{name}`: of its {len(tested)} steps{testable}, {count} separated from seed noise in "
-    text += f"{analysis.score.label}, each given the rows above and uncorrected"
+    text += f"{analysis.score.label}, each given the rows above and without correction"
     text += f": {listed(moved)}." if moved else "."
     last = analysis.to_base.get(rows[-1].arm)
     if last is None or not last.supported:
@@ -138,7 +148,7 @@ def _design(analysis: Analysis, design: TestedDesign) -> str:
     name = f"{design.kind.capitalize()} `{design.name}`"
     tested = [(c, e) for c, e in design.effects if e is not None and e.supported]
     if not tested:
-        return f"{name}: no effect has the 3 seeds an arm that a test takes."
+        return f"{name}: no effect has the 3 seeds per arm that a test needs."
     parts = []
     for kind, one in (("main effects", True), ("interactions", False)):
         group = [(c, e) for c, e in tested if (len(c.tricks) == 1) is one]
@@ -152,7 +162,7 @@ def _design(analysis: Analysis, design: TestedDesign) -> str:
 
 
 def _design_words(analysis: Analysis, design: TestedDesign) -> list[str]:
-    """Return a sentence for each effect that can be tested; interactions that were not detected share one."""
+    """Return a sentence for each effect that can be tested; undetected interactions share one."""
     label = analysis.score.label
     tested = [(c, e) for c, e in design.effects if e is not None and e.supported]
     quiet = [(c, e) for c, e in tested if len(c.tricks) > 1 and not e.separated and e.detectable is not None]
@@ -163,7 +173,7 @@ def _design_words(analysis: Analysis, design: TestedDesign) -> list[str]:
     ends = " to ".join(dict.fromkeys((min(reach, key=float), max(reach, key=float))))
     pairs = listed(f"`{c.name}`" for c, _ in quiet)
     limit = f"this study could detect {ends} or more, depending on the pair"
-    hidden = " Interactions that are measured together can hide each other." if any(c.aliases for c, _ in quiet) else ""
+    hidden = " Confounded interactions can hide each other." if any(c.aliases for c, _ in quiet) else ""
     return [*found, f"No interaction in {label} detected in `{design.name}` for {pairs}; {limit}.{hidden}"]
 
 
@@ -179,20 +189,20 @@ def _effect_sentence(label: str, design: TestedDesign, contrast: Contrast, effec
         seen = f"no interaction in {label} detected ({size}, {_count(effect)}){_reach(effect)}"
         return f"`{first}` and `{second}` {place}: {seen}.{aliases}"
     more = "more" if e.value > 0 else "less"
-    found = f"together they give {_size(effect)} {more} {label} than the effects of both, added up"
+    found = f"together they give {_size(effect)} {more} {label} than their separate effects added up"
     verdict = f"{_count(effect)}; {_verdict(effect, design.family)}"
     return f"`{first}` and `{second}` {place}: {found} ({verdict}).{aliases}"
 
 
 def _aliases(contrast: Contrast) -> str:
-    """Return what the cells of a fraction cannot tell from an effect."""
+    """Return the effects that the arms of a fraction cannot separate from this one."""
     if not contrast.aliases:
         return ""
     signs = {"+": "", "-": "minus "}
     names = listed(f"{signs[alias[0]]}`{alias[2:]}`" for alias in contrast.aliases)
     share = SHARES.get(contrast.aliases[0].count(" x "), "a part") if len(contrast.tricks) == 1 else ""
-    part = f", of which {share} would be in it" if share else ""
-    return f" Its cells cannot tell it from {names}{part}."
+    part = f", {share} of which would be included in it" if share else ""
+    return f" The arms cannot separate it from {names}{part}."
 
 
 def _singles(analysis: Analysis) -> str:
@@ -202,7 +212,7 @@ def _singles(analysis: Analysis) -> str:
         return ""
     moved = [f"`{s.name}` {interval_text(e.estimate, signed=True)}" for s, e in tested if e.separated]
     kept = [f"`{s.name}`" for s, e in tested if e.confirmed]
-    head = f"Single changes separated from the base in {analysis.score.label}: {len(moved) or 'none'} of {len(tested)}"
+    head = f"Single arms separated from the base in {analysis.score.label}: {len(moved) or 'none'} of {len(tested)}"
     if not moved:
         return f"{head}."
     after = f"after Holm's correction over {analysis.family} comparisons: {listed(kept) if kept else 'none'}"
@@ -211,19 +221,19 @@ def _singles(analysis: Analysis) -> str:
 
 def _seeds_rule(analysis: Analysis) -> str:
     n = len(analysis.plan.seeds)
-    if analysis.plan.looks is not None:
-        few = "; with so few seeds all of this is indicative" if n < 5 else ""
-        return f"{where(analysis)}; intervals and p values are adjusted for the looks{few}."
+    if analysis.plan.interim is not None:
+        few = "; with so few seeds all of this is only indicative" if n < 5 else ""
+        return f"{where(analysis)}; intervals and p values are adjusted for the interim analyses{few}."
     if n == 1:
-        return "Each arm is a single run; training variance unknown: differences between arms are not tested."
+        return "Each arm is a single run, so training variance is unknown and differences between arms are not tested."
     if n == 2:
-        return "Each arm has 2 runs; both values are printed, and differences are not tested."
+        return "Each arm has 2 runs: the tables show both values, and differences are not tested."
     if n < 5:
-        return f"With {n} seeds an arm all of this is indicative."
+        return f"With {n} seeds per arm, all of this is only indicative."
     return ""
 
 
-def _one_change(analysis: Analysis, single: Single, found: dict[tuple[str, str], Effect | None]) -> str:
+def _one_arm(analysis: Analysis, single: Single, found: dict[tuple[str, str], Effect | None]) -> str:
     name = f"`{single.name}` alone" if single.trick else f"`{single.name}`"
     score = analysis.to_base.get(single.arm)
     if score is None:
@@ -246,7 +256,7 @@ def _one_change(analysis: Analysis, single: Single, found: dict[tuple[str, str],
 
 
 def _equivalent(analysis: Analysis, arm: str) -> list[str]:
-    """Return that the arm is as good as the base, where a test against the declared margin shows it."""
+    """Return that the arm is equivalent to the base, if a test against the declared margin shows it."""
     p = analysis.equivalence.get(arm)
     if p is None or p >= ALPHA:
         return []
@@ -271,18 +281,18 @@ def _score_sentence(label: str, effect: Effect, family: int) -> str:
 
 
 def _reach(effect: Effect) -> str:
-    """Return what the study could have detected, and how many seeds the size that was seen would take."""
+    """Return what the study could have detected, and how many seeds the observed difference would need."""
     if effect.detectable is None:
         return ""
     reach = number(effect.detectable, decimals_for(effect.estimate.se, effect.detectable))
-    return f"; this study could detect {reach} or more; for a difference of the size seen {needed_text(effect)}"
+    return f"; this study could detect {reach} or more; the observed difference would need {needed_text(effect)}"
 
 
 def _verdict(effect: Effect, family: int) -> str:
     p = p_text(effect.p_adjusted)
     after = f"p {p.replace('<', '< ')}" if p.startswith("<") else f"p = {p}"
     if effect.p_adjusted is None:
-        return "the same in every pair, so not testable"
+        return "the same in every pair, so it cannot be tested"
     if effect.confirmed:
         return f"{after} after Holm over {family}"
     if effect.separated:
@@ -293,11 +303,11 @@ def _verdict(effect: Effect, family: int) -> str:
 def _count(effect: Effect) -> str:
     if effect.runs is not None:
         return f"fit to {effect.runs} runs"
-    return f"{effect.estimate.n} {'seed pairs' if effect.paired else 'seeds an arm'}"
+    return f"{effect.estimate.n} {'seed pairs' if effect.paired else 'seeds per arm'}"
 
 
 def _size(effect: Effect) -> str:
-    """Return the size of a separated effect without its sign: ``3.5 [2.5, 4.5]``."""
+    """Return the size of a separated effect without its sign, for example ``3.5 [2.5, 4.5]``."""
     e = effect.estimate
     decimals = precision(e)
     ends = sorted(abs(x) for x in (e.low, e.high) if x is not None)

@@ -1,4 +1,4 @@
-"""Writes a report: the same model in five formats."""
+"""Writes the files of a report: one model in five formats."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 from paribus.errors import MissingExtra
 from paribus.report.build import build_report
-from paribus.report.compare import compare
-from paribus.report.csv import to_csv
-from paribus.report.figures import plotly_script
-from paribus.report.html import to_html
-from paribus.report.latex import to_latex
-from paribus.report.markdown import to_markdown
+from paribus.report.collect import read_study
 from paribus.report.model import ReportModel
-from paribus.report.read import read_study
-from paribus.report.terminal import to_terminal
-from paribus.store.reader import Reader
+from paribus.report.render.csv import to_csv
+from paribus.report.render.html import to_html
+from paribus.report.render.latex import to_latex
+from paribus.report.render.markdown import to_markdown
+from paribus.report.render.plotly import plotly_script
+from paribus.report.render.terminal import to_terminal
+from paribus.report.two_studies import compare
+from paribus.store.store import Reader
 from paribus.study.published import load_published
 
 
@@ -29,7 +29,7 @@ class WrittenReport:
     Attributes:
         paths: the files, HTML first.
         text: the main tables for a terminal, 120 characters wide.
-        notes: what the user should know, e.g. that figures are missing.
+        notes: messages for the user, for example that figures are missing.
     """
 
     paths: tuple[Path, ...]
@@ -43,8 +43,8 @@ def write_report(reader: Reader, study: str, out: Path, published: Sequence[str]
     Args:
         reader: the store.
         study: name.
-        out: folder of the files; made if it is not there.
-        published: names of published tables that are shown beside; ``None``: those of the study.
+        out: folder of the files; created if it does not exist.
+        published: names of published tables to show; ``None``: those of the study.
 
     Raises:
         ParibusError: there is no such study or published table, or ``out`` cannot be written.
@@ -65,7 +65,7 @@ def write_comparison(reader: Reader, first: str, second: str, out: Path) -> Writ
 
 
 def write_model(model: ReportModel, out: Path) -> WrittenReport:
-    """Write a report that is already built."""
+    """Write the files of a report that is already built."""
     notes: list[str] = []
     script = None
     try:
@@ -86,7 +86,7 @@ def write_model(model: ReportModel, out: Path) -> WrittenReport:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all, so that an open report is never half of one."""
+    """Write a file atomically, so that a reader never sees half of a report."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)

@@ -9,10 +9,10 @@ from paribus.errors import ParibusError
 
 
 def avg_at_k(correct: Sequence[int], samples: int) -> float:
-    """Return avg@k: the share of right responses of each problem, averaged over problems.
+    """Return avg@k: the share of correct responses to each problem, averaged over problems.
 
     Args:
-        correct: right responses per problem, each 0 to ``samples``.
+        correct: correct responses per problem, each 0 to ``samples``.
         samples: responses per problem, k.
 
     Raises:
@@ -23,18 +23,18 @@ def avg_at_k(correct: Sequence[int], samples: int) -> float:
 
 
 def pass_at_k(correct: Sequence[int], samples: int, k: int) -> float:
-    """Return the unbiased pass@k: the chance that one of k responses, drawn without replacement, is right.
+    """Return the unbiased pass@k: the probability that one of k responses, drawn without replacement, is correct.
 
     Source: Chen et al. 2021, arXiv 2107.03374, Eq. 1, in the product form of its Figure 3:
-    ``1 - prod_{i = K - c + 1}^{K} (1 - k / i)`` with K responses of which c are right.
+    ``1 - prod_{i = K - c + 1}^{K} (1 - k / i)`` with K responses of which c are correct.
 
     Args:
-        correct: right responses per problem, each 0 to ``samples``.
+        correct: correct responses per problem, each 0 to ``samples``.
         samples: responses per problem, K.
         k: responses drawn, 1 to K.
 
     Raises:
-        ParibusError: ``k`` exceeds ``samples``; more responses than were sampled cannot be judged without bias.
+        ParibusError: ``k`` exceeds ``samples``; pass@k has no unbiased estimate for more responses than were sampled.
         ValueError: no problems, ``k`` below 1, or a count outside 0 to ``samples``.
     """
     _check(correct, samples)
@@ -50,14 +50,14 @@ def pass_at_k(correct: Sequence[int], samples: int, k: int) -> float:
 
 
 def maj_at_k(answers: Sequence[Mapping[str, int]], right: Sequence[str | Set[str]]) -> float:
-    """Return maj@k for k = all responses: the chance that the most frequent answer is right.
+    """Return maj@k for k = all responses: the probability that the most frequent answer is correct.
 
     Ties are split evenly over the most frequent answers, so the order of the responses does not matter. Responses
-    without an answer (key ``""``) form no class and cannot win.
+    without an answer (key ``""``) are no class and cannot win.
 
     Args:
         answers: per problem, extracted answer to number of responses.
-        right: per problem, the right answer, or the set of all right ones.
+        right: per problem, the correct answer, or the set of all correct ones.
 
     Raises:
         ValueError: no problems, or lists of different lengths.
@@ -71,11 +71,11 @@ def accuracy_standard_error(correct: Sequence[int], samples: int) -> float:
     """Return the standard error of avg@k over the choice of problems, clustered by problem.
 
     Source: Miller 2024, arXiv 2411.00640, section 2.2, with the problem as the cluster:
-    ``sqrt(sum_q (m_q - mean)^2 / (Q (Q - 1)))`` with ``m_q`` the share of right responses of problem q. It is the
+    ``sqrt(sum_q (m_q - mean)^2 / (Q (Q - 1)))`` with ``m_q`` the share of correct responses of problem q. It is the
     noise of one evaluation of one checkpoint and says nothing about the spread between training runs.
 
     Args:
-        correct: right responses per problem, each 0 to ``samples``.
+        correct: correct responses per problem, each 0 to ``samples``.
         samples: responses per problem, k.
 
     Raises:
@@ -103,4 +103,4 @@ def _check(correct: Sequence[int], samples: int) -> None:
     if not correct:
         raise ValueError("an evaluation needs one problem or more")
     if samples < 1 or min(correct) < 0 or max(correct) > samples:
-        raise ValueError(f"counts of right responses must lie in 0..{samples}, got {min(correct)}..{max(correct)}")
+        raise ValueError(f"counts of correct responses must lie in 0..{samples}, got {min(correct)}..{max(correct)}")

@@ -1,8 +1,8 @@
 """Means and differences over training seeds, with Student t intervals.
 
-The unit is the training run: one number a seed. A bootstrap over few seeds is far too narrow (a nominal 95% interval
-covers about 72% at three seeds), so t intervals are used throughout; they cover at any n if scores are near normal.
-Where the noise of the evaluations is known, no interval is narrower than it demands.
+The unit is the training run: one number per seed. A bootstrap over few seeds is far too narrow (a nominal 95% interval
+covers about 72% at three seeds), so all intervals are t intervals; they cover at any n if scores are near normal. If
+evaluation noise is known, no interval is narrower than it implies.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Estimate:
 
     Attributes:
         value: the mean or the contrast.
-        n: seeds behind it; of an unpaired contrast the smallest number, of a fit see there.
+        n: seeds behind it; for an unpaired contrast the smallest number of an arm, for a fit see ``Fit.contrast``.
         sd: standard deviation of one observation: of a score, or of a difference (unpaired: such that
             ``se = sd sqrt(2 / n)``, for two arms the sd of one score). ``None`` below two seeds.
         se: standard error of ``value``; ``None`` below two seeds.
         low: lower end of the interval; ``None`` below two seeds.
         high: upper end; ``None`` below two seeds.
-        p: two-sided p value of "the value is 0"; ``None`` below two seeds, for a mean, or where there is no spread
-            over seeds and hence no noise to compare with.
+        p: two-sided p value of "the value is 0"; ``None`` below two seeds, for a mean, or without spread over seeds
+            and hence without noise to compare with.
         level: confidence level of the interval.
         errors: standard errors with their degrees of freedom; intervals and tests hold for each of them.
-        noise: that of ``errors`` which the evaluation alone gives; ``None`` if it is not known.
+        noise: the one of ``errors`` that is evaluation noise; ``None`` if it is unknown.
     """
 
     value: float
@@ -53,19 +53,19 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
-        """Half the length of the interval."""
+        """Half the width of the interval."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
     @property
     def separated(self) -> bool:
-        """Whether there is an interval, with a length, that leaves out 0."""
+        """Whether there is an interval of nonzero width that excludes 0."""
         return self.low is not None and self.high is not None and self.low < self.high and self.low * self.high > 0
 
     def equivalence_p(self, margin: float) -> float | None:
         """Return p of two one-sided t tests of "the value lies outside -margin to margin"; ``None`` without noise.
 
         Source: Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15: the larger of both p values. It is
-        below 5% exactly where the 90% interval lies inside the margin.
+        below 5% exactly if the 90% interval lies inside the margin.
         """
         if not self.errors or not all(se > 0 for se, _ in self.errors):
             return None
@@ -78,9 +78,9 @@ def mean_interval(values: Sequence[float], level: float = LEVEL, noise: Noise | 
     """Return the mean over seeds with ``mean +- t_{n-1} sd / sqrt(n)``.
 
     Args:
-        values: one a seed.
+        values: one per seed.
         level: confidence level.
-        noise: what the evaluation alone gives, see :func:`with_interval`.
+        noise: evaluation noise, see :func:`with_interval`.
 
     Raises:
         ValueError: no values, or one that is not finite.
@@ -92,9 +92,9 @@ def difference_interval(differences: Sequence[float], level: float = LEVEL, nois
     """Return the mean of differences that are paired by seed, with interval and p of the paired t test.
 
     Args:
-        differences: one a seed, or contrasts of more arms than two.
+        differences: one per seed, or contrasts of more than two arms.
         level: confidence level.
-        noise: what the evaluation alone gives, see :func:`with_interval`.
+        noise: evaluation noise, see :func:`with_interval`.
 
     Raises:
         ValueError: no values, or one that is not finite.
@@ -107,10 +107,10 @@ def difference_interval(differences: Sequence[float], level: float = LEVEL, nois
 
 
 def band(rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float], list[float]]:
-    """Return :func:`mean_interval` at each place of several rows: means, lower and upper ends.
+    """Return :func:`mean_interval` for each column of several rows: means, lower ends, upper ends.
 
     Args:
-        rows: finite values, one row a seed, all of one length; of a single seed the ends are its values.
+        rows: finite values, one row per seed, all of one length; for a single seed the ends are its values.
     """
     import numpy as np
     from scipy import special
@@ -134,7 +134,7 @@ def welch_interval(
     Args:
         arms: weight and scores of each arm; weights 1 and -1 for a difference.
         level: confidence level.
-        noise: what the evaluation alone gives, see :func:`with_interval`.
+        noise: evaluation noise, see :func:`with_interval`.
 
     Raises:
         ValueError: an arm without values, or a value that is not finite.
@@ -183,20 +183,20 @@ def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
     import numpy as np
 
     every = np.array([*first, *second], float)
-    every -= every.mean()  # then the sum of one part tells the difference of both means
+    every -= every.mean()  # now the sum of one part determines the difference of both means
     splits = np.fromiter(itertools.chain.from_iterable(itertools.combinations(range(n + m), n)), int)
     sums = np.abs(every[splits.reshape(-1, n)].sum(1))
     return float(np.mean(sums >= sums[0] - 1e-12 * np.abs(every).sum()))
 
 
 MOST_SPLITS = 200_000
-"""Splits that are enumerated at most: those of 10 and 10 values."""
+"""Maximum number of enumerated splits; 10 and 10 values have fewer."""
 
 
 def least_permutation_p(n: int, m: int) -> float:
     """Return the smallest p that :func:`permutation_p` can give for n and m values: 0.1 for 3 and 3, 0.029 for 4 and 4.
 
-    Where both are equally many, the opposite split is as extreme.
+    With equal numbers the opposite split is equally extreme.
     """
     return (2 if n == m else 1) / math.comb(n + m, n)
 
@@ -213,7 +213,7 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> float | None
 
 
 def decimals_of(se: float) -> int:
-    """Return the decimals at which the standard error keeps one significant digit; negative left of the point.
+    """Return the decimals that show one significant digit of the standard error; negative left of the point.
 
     A standard error of 0.0116 gives 2, so that its mean is printed as 0.63 and not as 0.6312.
 
@@ -227,7 +227,7 @@ def decimals_of(se: float) -> int:
 
 def _moments(values: Sequence[float]) -> tuple[float, float | None]:
     if not values or not all(math.isfinite(v) for v in values):
-        raise ValueError(f"finite values are needed, one a seed; got {list(values)}")
+        raise ValueError(f"finite values are needed, one per seed; got {list(values)}")
     if min(values) == max(values):  # exactly no spread, which rounding in the mean would hide
         return values[0], 0.0 if len(values) > 1 else None
     mean = math.fsum(values) / len(values)
@@ -237,18 +237,18 @@ def _moments(values: Sequence[float]) -> tuple[float, float | None]:
 def with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise | None, level: float) -> Estimate:
     """Return the estimate, with an interval and a p that hold for the spread over seeds and for the evaluation.
 
-    Three seeds can agree by luck, better than the sampling of their evaluations allows. The half-width is therefore the
-    larger of both, each with its own t quantile, and p the larger of both.
+    By luck, three seeds can agree better than the sampling of their evaluations allows. So the half-width is the larger
+    of both, each with its own t quantile, and so is p.
 
     Args:
         value: mean or contrast.
         n: seeds behind it.
         share: square of the standard error over that of one observation.
         seeds: standard error over seeds, and its degrees of freedom.
-        noise: the same of the evaluation alone; ``None`` if it is not known.
+        noise: the same for evaluation noise alone; ``None`` if it is unknown.
         level: confidence level.
     """
-    from scipy import special  # heavy, and not needed where a report is only planned
+    from scipy import special  # heavy, and a plan does not need it
 
     errors = (seeds, *([noise] if noise else []))
     half = max(float(special.stdtrit(df, (1 + level) / 2)) * se for se, df in errors)
@@ -266,3 +266,39 @@ def with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise
         errors=tuple(e for e in errors if e[0] > 0),
         noise=noise,
     )
+
+
+def iqm_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
+    """Return the interquartile mean with its t interval from winsorised squares.
+
+    Source: Agarwal et al. 2021, arXiv 2108.13264, for the mean of the middle half; the interval is that of Tukey and
+    McLaughlin 1963, Sankhya A 25: ``se = sqrt(SS_w / (h (h - 1)))`` with ``h - 1`` degrees of freedom, where ``h``
+    values remain after a quarter is cut at each end and ``SS_w`` is the sum of squares after moving the cut ones to the
+    nearest that remain.
+
+    Raises:
+        ValueError: fewer than four values; nothing would be cut.
+    """
+    from scipy import special
+
+    if len(values) < 4:
+        raise ValueError(f"an interquartile mean needs 4 values or more, got {len(values)}")
+    ordered = sorted(values)
+    cut = len(ordered) // 4
+    kept = ordered[cut : len(ordered) - cut]
+    h, value = len(kept), math.fsum(kept) / len(kept)
+    moved = [kept[0]] * cut + kept + [kept[-1]] * cut
+    centre = math.fsum(moved) / len(moved)
+    se = math.sqrt(math.fsum((v - centre) ** 2 for v in moved) / (h * (h - 1)))
+    half = float(special.stdtrit(h - 1, (1 + level) / 2)) * se
+    sd = se * math.sqrt(len(values))
+    return Estimate(value=value, n=len(values), sd=sd, se=se, low=value - half, high=value + half, level=level)
+
+
+def better_share(after: Sequence[float], before: Sequence[float]) -> float:
+    """Return the probability of improvement: the share of all pairs of runs in which the first is higher, ties half.
+
+    Source: Mann and Whitney 1947, Annals of Mathematical Statistics 18: ``U / (n_1 n_2)``; Agarwal et al. 2021.
+    """
+    wins = math.fsum((a > b) + (a == b) / 2 for a in after for b in before)
+    return wins / (len(after) * len(before))

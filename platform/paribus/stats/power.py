@@ -1,30 +1,32 @@
-"""How many seeds a difference takes, and which difference a number of seeds can show.
+"""Power of t tests: how many seeds a difference needs, and which difference a number of seeds can detect.
 
-Both by the noncentral t distribution, two-sided; the usual normal approximation is far off below ten seeds. Source:
-Cohen 1988, Statistical Power Analysis for the Behavioral Sciences, chapter 2.
+All by the noncentral t distribution, two-sided; the usual normal approximation is far off below ten seeds. Source:
+Cohen 1988, Statistical Power Analysis for the Behavioral Sciences, chapter 2. :func:`detectable_shift` needs no
+scientific library, because a plan is printed before anything heavy is loaded; a test compares it with the others.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from paribus.stats.compare import ALPHA
 from paribus.stats.intervals import LEVEL
+from paribus.stats.multiple_testing import ALPHA
 
 if TYPE_CHECKING:
     import numpy as np
 
 POWER = 0.8
-"""Chance to detect the stated difference."""
+"""Probability to detect the stated difference."""
 
 CAP = 100
-"""Largest number of seeds that :func:`seeds_needed` looks at; beyond it, it returns ``None``."""
+"""Largest number of seeds that :func:`seeds_needed` considers; above it, the result is ``None``."""
 
 
 def power(effect: float, n: int, *, paired: bool, alpha: float = ALPHA) -> float:
-    """Return the chance that a two-sided t test with ``n`` seeds an arm detects the effect.
+    """Return the probability that a two-sided t test with ``n`` seeds per arm detects the effect.
 
     Args:
         effect: difference of means in standard deviations: of the paired differences, or of one arm's scores.
@@ -41,9 +43,9 @@ def power(effect: float, n: int, *, paired: bool, alpha: float = ALPHA) -> float
 
 @cache
 def _critical_bounds(df: int, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights of the mean over the estimated spread of the normal tail beyond the critical t.
+    """Return nodes and weights for averaging the normal tail beyond the critical t over the estimated spread.
 
-    scipy's own noncentral t returns nan for many large shifts.
+    scipy's noncentral t is not used because it returns nan for many large shifts.
     """
     import numpy as np
     from scipy import special
@@ -62,9 +64,9 @@ def _nodes() -> tuple[np.ndarray, np.ndarray]:
 
 
 def seeds_needed(difference: float, sd: float, *, paired: bool, alpha: float = ALPHA) -> int | None:
-    """Return the seeds an arm at which a true difference of this size is detected with 80% power.
+    """Return the seeds per arm at which a true difference of this size is detected with 80% power.
 
-    Both arguments are estimates from few seeds as a rule, so the answer is rough: say "about".
+    Both arguments usually are estimates from few seeds, so the result is rough: say "about".
 
     Args:
         difference: the difference of means.
@@ -91,10 +93,10 @@ def seeds_needed(difference: float, sd: float, *, paired: bool, alpha: float = A
 
 
 def seeds_for_width(half: float, sd: float, *, paired: bool, level: float = LEVEL) -> int | None:
-    """Return the seeds an arm at which the t interval of a difference reaches so far to each side, at this spread.
+    """Return the seeds per arm at which the t interval of a difference has this half-width, at this spread.
 
     Args:
-        half: half the length of the interval.
+        half: half the width of the interval.
         sd: standard deviation of the paired differences, or of one arm's scores.
         paired: whether seeds are paired.
         level: confidence level.
@@ -117,13 +119,13 @@ def seeds_for_width(half: float, sd: float, *, paired: bool, level: float = LEVE
 
 
 def spread_bound(sd: float, df: float, share: float = 0.8) -> float:
-    """Return what the true standard deviation is below with probability ``share``, by the chi-square distribution.
+    """Return the upper confidence bound of the true standard deviation, by the chi-square distribution.
 
-    Of few seeds the spread is known badly, and half of the time too small: power that is computed from it alone is
-    claimed too high (Browne 1995, Statistics in Medicine 14, 1933-1940).
+    Few seeds give an imprecise spread, which is too small half of the time; power computed from it alone is overstated
+    (Browne 1995, Statistics in Medicine 14, 1933-1940).
 
     Args:
-        sd: the standard deviation that was seen.
+        sd: the observed standard deviation.
         df: its degrees of freedom.
         share: one-sided confidence.
 
@@ -138,7 +140,7 @@ def spread_bound(sd: float, df: float, share: float = 0.8) -> float:
 
 
 def detectable_effect(n: int, sd: float, *, paired: bool, alpha: float = ALPHA) -> float:
-    """Return the smallest true difference that ``n`` seeds an arm detect with 80% power.
+    """Return the smallest true difference that ``n`` seeds per arm detect with 80% power.
 
     Args:
         n: pairs, or seeds in each of the two arms; 2 or more.
@@ -156,7 +158,58 @@ def detectable_effect(n: int, sd: float, *, paired: bool, alpha: float = ALPHA) 
 
 @cache
 def _detectable(n: int, paired: bool, alpha: float) -> float:
-    """Return it in standard deviations."""
+    """Return :func:`detectable_effect` in standard deviations."""
     from scipy import optimize
 
     return float(optimize.brentq(lambda d: power(d, n, paired=paired, alpha=alpha) - POWER, 1e-6, 1e4, xtol=1e-9))
+
+
+_SPREAD_NODES = 2000
+
+
+@cache
+def detectable_shift(df: float, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Return the true effect, in standard errors, that a two-sided t test detects with this power.
+
+    Args:
+        df: degrees of freedom of the standard error, 1 or more.
+        alpha: two-sided error rate.
+        power: probability to detect the effect.
+
+    Raises:
+        ValueError: ``df`` is below 1.
+    """
+    if not df >= 1:
+        raise ValueError(f"a t test has one degree of freedom or more, got {df}")
+    spread = _spread(df)
+
+    def tail(shift: float, bound: float) -> float:
+        return math.fsum(w * (_upper(bound * s - shift) + _upper(bound * s + shift)) for s, w in spread)
+
+    bound = _solve(lambda b: -tail(0.0, b), -alpha)
+    return _solve(lambda d: tail(d, bound), power)
+
+
+@cache
+def _spread(df: float) -> tuple[tuple[float, float], ...]:
+    """Return nodes and weights of the distribution of estimated over true sd, ``sqrt(chi2 / df)``."""
+    top = 1 + 12 / math.sqrt(df)
+    nodes = [top * (k + 0.5) / _SPREAD_NODES for k in range(_SPREAD_NODES)]
+    logs = [(df - 1) * math.log(s) - df * s * s / 2 for s in nodes]
+    highest = max(logs)
+    weights = [math.exp(x - highest) for x in logs]
+    total = math.fsum(weights)
+    return tuple((s, w / total) for s, w in zip(nodes, weights, strict=True) if w > 1e-16 * total)
+
+
+def _upper(z: float) -> float:
+    """Return the tail of the normal distribution above ``z``."""
+    return math.erfc(z / math.sqrt(2)) / 2
+
+
+def _solve(rising: Callable[[float], float], value: float) -> float:
+    low, high = 0.0, 64.0
+    for _ in range(48):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < value else (low, middle)
+    return (low + high) / 2

@@ -1,7 +1,7 @@
-"""Seeds and problems: which part of the spread of a score comes from where.
+"""Variance components: which part of the spread of a score comes from seeds, and which from problems.
 
-All runs of a study answer the same held-out problems, so the scores of an arm, or the differences of two arms that are
-paired by seed, make a table with one row a seed and one column a problem. Arrays may have further axes in front.
+All runs of a study answer the same held-out problems, so the scores of an arm, or the differences of two arms paired by
+seed, form a table with one row per seed and one column per problem. Arrays may have further axes in front.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Where the variance of a mean over seeds and problems comes from; each part holds ``rest`` as well.
+    """The parts of the variance of a mean over seeds and problems; each part includes ``rest``.
 
     Attributes:
-        seeds: what other seeds would change, on these problems.
-        problems: what other problems would change, with these seeds.
-        rest: what belongs to single answers: sampling of the evaluation, and seeds that differ in which problems
-            they solve. An evaluation of the same runs cannot be more certain than this.
+        seeds: variance over seeds, on these problems.
+        problems: variance over problems, with these seeds.
+        rest: variance of single answers: sampling of the evaluation, and seeds that differ in which problems they
+            solve. An evaluation of the same runs cannot be more certain than this.
     """
 
     seeds: Part
@@ -46,14 +46,14 @@ class Parts:
 def parts(tables: Sequence[TableOfScores]) -> Parts:
     """Return the parts of the variance of ``sum_a weight_a * mean of table a``.
 
-    The seeds of different tables are independent, the problems are the same; what is paired by seed goes in as one
-    table of differences. Source: two-way analysis of variance with one value a cell, e.g. Searle, Casella and McCulloch
-    1992, Variance Components, section 4.1: ``MS_S / (S Q)`` and ``MS_E / (S Q)``, added over tables with squared
-    weights, and for the problems the variance of the weighted means of each problem over Q, with Satterthwaite's
-    degrees of freedom.
+    The seeds of different tables are independent, the problems are the same; arms that are paired by seed enter as one
+    table of differences. Source: two-way analysis of variance with one value per cell, for example Searle, Casella and
+    McCulloch 1992, Variance Components, section 4.1: ``MS_S / (S Q)`` and ``MS_E / (S Q)``, added over tables with
+    squared weights, and for the problems the variance of the weighted means of each problem over Q, with
+    Satterthwaite's degrees of freedom.
 
     Args:
-        tables: weight and scores of each arm, two seeds and two problems or more.
+        tables: weight and scores of each arm, with at least two seeds and two problems.
 
     Raises:
         ValueError: a table with fewer than two seeds or problems.
@@ -70,13 +70,13 @@ def parts(tables: Sequence[TableOfScores]) -> Parts:
 
 
 def rest_alone(tables: Sequence[TableOfScores]) -> Part:
-    """Return ``rest`` of :func:`parts`, which every comparison of two arms asks for.
+    """Return ``rest`` of :func:`parts`, which every comparison of two arms needs.
 
     Args:
-        tables: as there.
+        tables: as in :func:`parts`.
 
     Raises:
-        ValueError: as there.
+        ValueError: a table with fewer than two seeds or problems.
     """
     if any(min(table.shape[-2:]) < 2 for _, table in tables):
         raise ValueError("two seeds and two problems or more are needed")
@@ -91,11 +91,11 @@ def rest_alone(tables: Sequence[TableOfScores]) -> Part:
 
 
 def over_problems(found: Parts) -> Part:
-    """Return the variance where seeds and problems are both a sample, for intervals about "problems like these".
+    """Return the variance if seeds and problems are both samples, for intervals about "problems like these".
 
     Source: Satterthwaite 1946, Biometrics Bulletin 2: ``V = V_S + V_Q - V_E`` with
-    ``df = V^2 / (V_S^2 / df_S + V_Q^2 / df_Q + V_E^2 / df_E)``. Where this estimate is below the larger of ``V_S`` and
-    ``V_Q``, of which it cannot be the sum, the larger stands with its own degrees of freedom.
+    ``df = V^2 / (V_S^2 / df_S + V_Q^2 / df_Q + V_E^2 / df_E)``. If this estimate is below the larger of ``V_S`` and
+    ``V_Q``, which a sum cannot be, the larger one is used with its own degrees of freedom.
     """
     s, q, e = found.seeds, found.problems, found.rest
     total = s.variance + q.variance - e.variance

@@ -1,9 +1,9 @@
-"""Several looks at growing results: how much of the error rate each look may spend, and what its numbers become.
+"""Interim analyses: how much of the error rate each one may spend, and how that changes intervals and p values.
 
-Each look tests at its own part of the 5%, and the parts add up to 5%. By Bonferroni's inequality this holds however
-looks depend on each other: for t statistics at three seeds, for Welch's, for intervals that are held to the noise of
-the evaluations, and for any rule that says when to stop. The boundaries that are tabulated for normal statistics are
-less strict from the second look on, but t statistics of few seeds cross them too often.
+Each analysis tests at its own share of the 5%, and the shares add up to 5%. By Bonferroni's inequality this holds for
+any dependence between them: for t statistics at three seeds, for Welch's, for intervals limited by evaluation noise,
+and for any stopping rule. The tabulated boundaries for normal statistics are less strict from the second analysis on,
+but t statistics of few seeds cross them too often.
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from paribus.stats.compare import ALPHA
 from paribus.stats.intervals import LEVEL, Estimate
+from paribus.stats.multiple_testing import ALPHA
 
 Spending = Literal["obrien_fleming", "pocock"]
 
 SPENDING_WORDS = {"obrien_fleming": "O'Brien-Fleming", "pocock": "Pocock"}
-"""How the functions are called in tables."""
-
+"""Names of the spending functions in tables."""
 
 LEAST_SHARE = 1e-5
-"""A look with a smaller share of the 5% is refused: its intervals would be as good as endless."""
+"""Least share of the 5% of an analysis; with less, its intervals would be practically infinite."""
 
 
 def spent(fraction: float, spending: Spending, alpha: float = ALPHA) -> float:
-    """Return the two-sided error rate that may be spent up to a fraction of the largest number of seeds.
+    """Return the cumulative two-sided error rate at a fraction of the largest number of seeds.
 
     Source: Lan and DeMets 1983, Biometrika 70. With ``a = alpha / 2`` a side spends ``2 - 2 Phi(z_{a / 2} / sqrt(t))``,
     close to the bounds of O'Brien and Fleming 1979, Biometrics 35, or ``a ln(1 + (e - 1) t)``, close to those of Pocock
     1977, Biometrika 64.
 
     Raises:
-        ValueError: the fraction does not lie in 0..1, without 0.
+        ValueError: the fraction is not above 0 and at most 1.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"a fraction above 0 and up to 1 is needed, got {fraction}")
@@ -46,25 +45,25 @@ def spent(fraction: float, spending: Spending, alpha: float = ALPHA) -> float:
 
 
 def shares(looks: Sequence[int], spending: Spending) -> tuple[float, ...]:
-    """Return the share of the 5% that each look may spend; they add up to 1.
+    """Return the share of the 5% that each interim analysis may spend; they add up to 1.
 
     Args:
-        looks: seeds an arm at each look, increasing; the last is the most that there can be.
-        spending: name of the function.
+        looks: seeds per arm at each analysis, increasing; the last is the largest possible number.
+        spending: name of the spending function.
     """
     upto = [spent(n / looks[-1], spending) / ALPHA for n in looks]
     return tuple(after - before for before, after in zip([0.0, *upto], upto, strict=False))
 
 
 def level_at(share: float) -> float:
-    """Return the confidence level of the intervals of a look."""
+    """Return the confidence level of the intervals of an analysis with this share."""
     return 1 - (1 - LEVEL) * share
 
 
 def at_look(estimate: Estimate, share: float) -> Estimate:
-    """Return an estimate as a look prints it: its interval at the level of the look, its p over the look's share.
+    """Return an estimate as an interim analysis prints it: interval at its level, p divided by its share.
 
-    Over all looks together such intervals cover with 95%, whichever look is the last (repeated confidence intervals:
+    Over all analyses together such intervals cover with 95%, whichever is the last (repeated confidence intervals:
     Jennison and Turnbull 1989, JRSS B 51), and p is below 5% in 5% of studies without a difference.
     """
     if share == 1 or estimate.low is None:
@@ -78,5 +77,5 @@ def at_look(estimate: Estimate, share: float) -> Estimate:
 
 
 def adjusted(p: float, share: float) -> float:
-    """Return a p value over the share of its look, at most 1."""
+    """Return a p value divided by the share of its analysis, at most 1."""
     return min(1.0, p / share)

@@ -1,40 +1,42 @@
-"""The life of an attempt after its claim: its first word, heartbeats, and the one end that it has.
+"""The life of an attempt: claim, start, heartbeats and exactly one end.
 
-A stale attempt never changes anything: each of its calls names the fence token that it was given, and the row is only
-changed where this is still the newest one.
+A stale attempt changes nothing: each call carries the fence token of its claim, and a row changes only where that token
+is still the newest. All functions run in the caller's transaction. Statements are built once per clock, because
+building one costs more than executing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
 import sqlalchemy as sa
 
 from paribus.errors import LostLease
-from paribus.recipe.recipe import canonical_json
-from paribus.store import statements
+from paribus.run_folder.folder import SHORT
 from paribus.store import tables as t
-from paribus.store.database import again
-from paribus.store.moves import HELD, LEASE_S, THIS_RUN, holder, move_runs
-from paribus.store.pauses import pause_all, pause_same_failures
-from paribus.store.reader import Reader, attempt_record, attempts
-from paribus.store.records import AttemptRecord, FailureKind, Renewal
-from paribus.store.snapshot import payload_hash
+from paribus.store.budget import lock_budget, reserve
+from paribus.store.control import pause_all, pause_same_failures
+from paribus.store.database import serialize
+from paribus.store.devices import Allocation, Pool, allocate, record_leases
+from paribus.store.models import AttemptRecord, Claim, FailureKind, Renewal, payload_hash, unit_of
+from paribus.store.queries import attempt_record, attempts
 from paribus.store.states import LIVE, Move, RunState, target_of
+from paribus.store.transitions import ATTEMPT, FENCED, LEASE_S, Now, fence_params, move_run
 
 PROGRAM_TRIES = 2
-"""Attempts that may end with a failure of the program before the run is quarantined."""
+"""Failures of the program before a run is quarantined."""
 
 INFRASTRUCTURE_TRIES = 5
-"""Attempts that may end with a failure of the infrastructure before the run has failed."""
+"""Failures of the infrastructure before a run has failed."""
 
 REQUEUE_TRIES = 3
-"""Attempts in a row that may ask to be queued again without having come further before the run is quarantined."""
+"""Requests in a row to be requeued without progress before a run is quarantined."""
 
 BACKOFF_MAX_S = 1800.0
-"""Seconds of the longest wait before another attempt."""
+"""Longest wait before the next attempt, in seconds."""
 
 _BACKOFF_S, _JITTER = 30.0, 0.2
 _STUCK = "asked to be queued again without coming further"
@@ -43,18 +45,15 @@ _FAILURES = (Move.RETRY, Move.FAIL, Move.QUARANTINE, Move.CANCEL)
 
 
 def backoff_s(failures: int, run_id: int, token: int) -> float:
-    """Return the wait before the next attempt after so many failures of the infrastructure; the first is free.
+    """Return the seconds to wait before the next attempt after infrastructure failures; the first one is free.
 
-    Runs that failed together, as with a host, do not come back together: each wait is up to a fifth shorter or longer
-    than the power of two. Run and attempt say by how much, so that the same history has the same waits.
+    The wait doubles with each failure, with a jitter of up to a fifth, so that runs that failed together (a lost host)
+    do not return together. The jitter depends on run and token only: the same history has the same waits.
 
     Args:
-        failures: those of the run, with this one.
+        failures: infrastructure failures of the run, this one included.
         run_id: the run.
-        token: fence token of the attempt that failed.
-
-    Returns:
-        Seconds.
+        token: fence token of the failed attempt.
     """
     if failures <= 1:
         return 0.0
@@ -62,257 +61,304 @@ def backoff_s(failures: int, run_id: int, token: int) -> float:
     return min((1 + _JITTER * (digits / 2**31 - 1)) * _BACKOFF_S * 2.0 ** (failures - 2), BACKOFF_MAX_S)
 
 
-class Attempts(Reader):
-    """What the holders of runs tell, and the scheduler about those that say nothing."""
-
-    @again
-    def submitted(self, run_id: int, token: int, external_id: str) -> None:
-        """Note what the engine calls the attempt. It is found by its own name, so nothing waits for the disk."""
-        with self.database.write(flush=False) as connection:
-            connection.execute(statements.SUBMITTED, holder(run_id, token) | {"called": external_id})
-
-    @again
-    def start(self, run_id: int, token: int) -> Renewal:
-        """Note that the supervisor is there, and renew its lease; asked again it only renews.
-
-        On SQLite nothing waits for the disk: a machine that loses its power loses the attempt, too. A server that
-        stops and comes back must still know the start, or it would refuse the result of an attempt that went on.
-
-        Raises:
-            LostLease: another attempt holds the run, or none.
-        """
-        with self.database.write(flush=not self.database.embedded) as connection:
-            row = self._move(connection, Move.START, run_id, token)
-            if row is not None:
-                connection.execute(statements.started(self.database.now()), holder(run_id, token))
-            else:
-                row = self._beat(connection, run_id, token)
-        return Renewal(lease_s=LEASE_S, cancel=_require(row, run_id, token).cancel_requested)
-
-    @again
-    def renew(self, run_id: int, token: int) -> Renewal:
-        """Prolong the lease.
-
-        Nothing waits for the disk: an attempt whose renewal is taken back by a power cut renews again, or is taken
-        for dead when its lease is over, which is always safe.
-
-        Raises:
-            LostLease: another attempt holds the run, or none.
-        """
-        with self.database.write(flush=False) as connection:
-            row = self._beat(connection, run_id, token)
-        return Renewal(lease_s=LEASE_S, cancel=_require(row, run_id, token).cancel_requested)
-
-    def _beat(self, connection: sa.Connection, run_id: int, token: int) -> sa.Row[Any] | None:
-        return connection.execute(statements.beat(self.database.now()), holder(run_id, token)).one_or_none()
-
-    @again
-    def finish(self, run_id: int, token: int, payload: Mapping[str, Any], *, stopped_early: bool = False) -> None:
-        """Record the result of a run, once. The same call again changes nothing.
-
-        Raises:
-            LostLease: another attempt holds the run, or it has a different result already.
-        """
-        text = canonical_json(dict(payload)).encode(errors="replace").decode()  # halves of pairs are no text
-        digest = payload_hash(text)
-        move, reason = Move.SUCCEED, ""
-        if stopped_early:
-            move, reason = Move.STOP_EARLY, str(payload.get("reason", ""))
-        with self.database.write() as connection:
-            row = self._move(connection, move, run_id, token, reason)
-            if row is not None:
-                record = {"run_id": run_id, "token": token, "payload": text, "payload_hash": digest}
-                connection.execute(statements.result(self.database.now()), record)
-                return
-            same = connection.execute(statements.KNOWN, {"this_run": run_id}).one_or_none()
-        if same is None or (same.token, same.payload_hash) != (token, digest):
-            raise LostLease(f"run {run_id} refuses the result of attempt {token}")
-
-    @again
-    def release(
-        self, run_id: int, token: int, reason: str, *, wait_s: float = 0.0, step: int | None = None
-    ) -> RunState:
-        """Put an interrupted run back into the queue; nothing is counted against it, unless it gets nowhere.
-
-        Args:
-            run_id: the run.
-            token: fence token of the attempt.
-            reason: why.
-            wait_s: seconds before the next attempt.
-            step: newest step of an attempt that asked for this by itself; absent: it was interrupted from outside.
-
-        Returns:
-            The state of the run now.
-
-        Raises:
-            LostLease: another attempt holds the run, or none.
-        """
-        with self.database.write() as connection:
-            move, signature = Move.RELEASE, ""
-            asked, stuck = reason, f"{_STUCK}, {REQUEUE_TRIES} times in a row: {reason}"
-            if step is not None and self._count_requeue(connection, run_id, token, step) >= REQUEUE_TRIES:
-                move, signature, reason = Move.QUARANTINE, _STUCK, stuck
-            row = self._end(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
-            return self._state_after(connection, row, run_id, token, _RELEASES, (asked, ""), (stuck, _STUCK))
-
-    def _count_requeue(self, connection: sa.Connection, run_id: int, token: int, step: int) -> int:
-        further = t.run.c.step < step
-        values = {
-            "requeues": sa.case((further, 0), else_=t.run.c.requeues + 1),
-            "step": sa.case((further, step), else_=t.run.c.step),
-        }
-        counted = sa.update(t.run).where(HELD).values(values).returning(t.run.c.requeues)
-        return int(connection.execute(counted, holder(run_id, token)).scalar() or 0)
-
-    @again
-    def fail(self, run_id: int, token: int, kind: FailureKind, reason: str, signature: str = "") -> RunState:
-        """Count a failed attempt, and put the run back into the queue or end it.
-
-        A study of which :data:`~paribus.store.pauses.SAME_FAILURES` arms have failed with one signature is paused. A
-        disk that takes nothing pauses at once, and counts against nobody: every other attempt would fail there, too.
-
-        Returns:
-            The state of the run now.
-
-        Raises:
-            LostLease: another attempt holds the run, or none.
-        """
-        column = t.run.c.program_failures if kind == "program" else t.run.c.infrastructure_failures
-        with self.database.write() as connection:
-            if kind == "storage":
-                row = self._end(connection, Move.RETRY, run_id, token, reason, signature=signature, wait_s=0.0)
-                if row is not None:
-                    pause_all(connection, run_id, reason)
-                return self._state_after(connection, row, run_id, token, _FAILURES, (reason, signature))
-            counted = sa.update(t.run).where(HELD).values({column: column + 1})
-            count = connection.execute(counted.returning(column), holder(run_id, token)).scalar()
-            row = None
-            if count is not None:
-                move, wait_s = _after_failure(kind, count, run_id, token)
-                row = self._end(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
-            return self._state_after(connection, row, run_id, token, _FAILURES, (reason, signature))
-
-    @again
-    def cancelled(self, run_id: int, token: int) -> None:
-        """Note that an attempt has obeyed a request to cancel.
-
-        Raises:
-            LostLease: another attempt holds the run, or none; or nobody asked for it.
-        """
-        with self.database.write() as connection:
-            row = self._move(connection, Move.CANCEL, run_id, token, "cancelled")
-            self._state_after(connection, row, run_id, token, (Move.CANCEL,), ("cancelled", ""))
-
-    @again
-    def expire(self) -> tuple[AttemptRecord, ...]:
-        """Take the runs back whose lease is over.
-
-        Returns:
-            The attempts that lost their run; whatever is left of them should be killed.
-        """
-        lost: list[AttemptRecord] = []
-        over = sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < self.database.now())
-        # skips what a supervisor is renewing at this moment; in one order, so that two reapers never block each other
-        ripe = sa.select(t.run.c.id).where(over).order_by(t.run.c.id).with_for_update(skip_locked=True)
-        count = t.run.c.infrastructure_failures
-        with self.database.write() as connection:
-            for run_id in connection.execute(ripe).scalars().all():
-                counted = sa.update(t.run).where(t.run.c.id == run_id, over).values({count: count + 1})
-                row = connection.execute(counted.returning(t.run.c.token, count)).one_or_none()
-                if row is None:
-                    continue
-                reason, wait_s = "no heartbeat: the lease ran out", backoff_s(row[1], run_id, row.token)
-                for move in (Move.LAPSE, Move.ABANDON if row[1] >= INFRASTRUCTURE_TRIES else Move.EXPIRE):
-                    if self._move(connection, move, run_id, row.token, reason, wait_s=wait_s) is not None:
-                        break
-                held = attempts().where(t.attempt.c.run_id == run_id, t.attempt.c.token == row.token)
-                lost.append(attempt_record(connection.execute(held).one()))
-        return tuple(lost)
-
-    # ---- moves -----------------------------------------------------------------------------------
-
-    def _move(
-        self,
-        connection: sa.Connection,
-        move: Move,
-        run_id: int,
-        token: int | None = None,
-        reason: str = "",
-        *,
-        signature: str = "",
-        wait_s: float = 0.0,
-    ) -> sa.Row[Any] | None:
-        """Move one run; ``None`` if the table of transitions does not allow it."""
-        why = {"reason": reason, "signature": signature}
-        this, now = {"this_run": run_id}, self.database.now()
-        rows = move_runs(connection, now, move, THIS_RUN, this, token=token, wait_s=wait_s, **why)
-        return rows[0] if rows else None
-
-    def _end(
-        self,
-        connection: sa.Connection,
-        move: Move,
-        run_id: int,
-        token: int,
-        reason: str,
-        *,
-        signature: str,
-        wait_s: float,
-    ) -> sa.Row[Any] | None:
-        """End an attempt without a result: cancel its run if somebody asked for it, else make the move."""
-        row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)
-        if row is None:
-            row = self._move(connection, move, run_id, token, reason, signature=signature, wait_s=wait_s)
-            if row is not None and signature:
-                pause_same_failures(connection, run_id, signature, reason)
-        if row is None:  # somebody asked between the two
-            row = self._move(connection, Move.CANCEL, run_id, token, reason, signature=signature)
-        return row
-
-    def _state_after(
-        self,
-        connection: sa.Connection,
-        row: sa.Row[Any] | None,
-        run_id: int,
-        token: int,
-        moves: Collection[Move],
-        *told: tuple[str, str],
-    ) -> RunState:
-        """Return the state in which an end has left a run; of one that is told again, the state it had left then.
-
-        Args:
-            connection: the transaction.
-            row: the run, where this call has ended the attempt.
-            run_id: the run.
-            token: fence token of the attempt.
-            moves: what such a call may make of a run.
-            told: reason and signature that it leaves.
-
-        Raises:
-            LostLease: the attempt had ended in another way.
-        """
-        if row is not None:
-            return RunState(row.state)
-        end = connection.execute(statements.ENDED, holder(run_id, token)).one_or_none()
-        after = None
-        if end is not None and end.outcome in moves and (end.reason, end.signature) in told:
-            after = target_of(Move(end.outcome), RunState.RUNNING)
-        if after is None:
-            raise _lost(run_id, token)
-        return after
+def claim(
+    connection: sa.Connection,
+    now: Now,
+    study_id: int,
+    count: int,
+    *,
+    engine: str,
+    worker: str,
+    gpus: float,
+    pool: Pool | None,
+) -> tuple[Claim, ...]:
+    """Claim up to ``count`` runs, reserve their cost and devices, insert their attempts; see ``Store.claim_many``."""
+    found = connection.execute(_ready(now), {"asking": study_id, "most": count}).all()
+    if not found:
+        return ()
+    budget = lock_budget(connection, now, found[0].name, unit_of(gpus))
+    allowed = found[: budget.allows(len(found))]
+    allocations: Sequence[Allocation] = [Allocation(gpus=gpus)] * len(allowed)
+    if pool is not None and allowed:
+        serialize(connection, f"devices of {pool.host}")
+        allocations = allocate(connection, pool, len(allowed))
+    fitting = zip(allowed, allocations, strict=False)  # runs that do not fit on the host stay queued
+    moved = [(move_run(connection, now, Move.CLAIM, link.id), link.arm, held) for link, held in fitting]
+    taken = [(_claim(row, arm, held), held) for row, arm, held in moved if row is not None]
+    if not taken:
+        return ()
+    common: dict[str, Any] = {"study_id": study_id, "engine": engine, "worker": worker}
+    common |= reserve(connection, budget, len(taken))
+    rows = [
+        {"run_id": c.run_id, "token": c.token, "submit_name": c.submit_name, "gpus": c.gpus, "cpus": held.cpus}
+        for c, held in taken
+    ]
+    connection.execute(_new_attempts(now), [_NOT_KNOWN_YET | common | row for row in rows])
+    record_leases(connection, taken)
+    return tuple(claim for claim, _ in taken)
 
 
-def _require(row: sa.Row[Any] | None, run_id: int, token: int) -> sa.Row[Any]:
+def _claim(row: sa.Row[Any], arm: str, held: Allocation) -> Claim:
+    return Claim(
+        run_id=row.id,
+        fingerprint=row.fingerprint,
+        arm=arm,
+        seed=row.seed,
+        token=row.token,
+        submit_name=f"paribus-{row.fingerprint[:SHORT]}-a{row.token}",
+        gpus=held.gpus,
+        devices=held.names,
+    )
+
+
+def set_external_id(connection: sa.Connection, run_id: int, token: int, external_id: str) -> None:
+    """Record the engine's own id of an attempt."""
+    connection.execute(_SET_EXTERNAL_ID, fence_params(run_id, token) | {"called": external_id})
+
+
+def start(connection: sa.Connection, now: Now, run_id: int, token: int) -> Renewal:
+    """Move a claimed run to RUNNING and renew its lease; a repeated call only renews.
+
+    Raises:
+        LostLease: the attempt no longer holds the run.
+    """
+    row = move_run(connection, now, Move.START, run_id, token)
+    if row is None:
+        return renew(connection, now, run_id, token)
+    connection.execute(_started(now), fence_params(run_id, token))
+    return Renewal(lease_s=LEASE_S, cancel=row.cancel_requested)
+
+
+def renew(connection: sa.Connection, now: Now, run_id: int, token: int) -> Renewal:
+    """Extend the lease.
+
+    Raises:
+        LostLease: the attempt no longer holds the run.
+    """
+    row = connection.execute(_renewed(now), fence_params(run_id, token)).one_or_none()
     if row is None:
         raise _lost(run_id, token)
-    return row
+    return Renewal(lease_s=LEASE_S, cancel=row.cancel_requested)
 
 
-def _lost(run_id: int, token: int) -> LostLease:
-    return LostLease(f"attempt {token} no longer holds run {run_id}")
+def finish(connection: sa.Connection, now: Now, run_id: int, token: int, payload: str, move: Move, reason: str) -> None:
+    """Record a result, once; the same call again changes nothing.
+
+    Args:
+        connection: a transaction.
+        now: the time, in SQL.
+        run_id: the run.
+        token: fence token of the attempt.
+        payload: the result as canonical JSON.
+        move: ``SUCCEED`` or ``STOP_EARLY``.
+        reason: why the run stopped early.
+
+    Raises:
+        LostLease: the attempt no longer holds the run, or the run has another result.
+    """
+    digest = payload_hash(payload)
+    row = move_run(connection, now, move, run_id, token, reason)
+    if row is not None:
+        record = {"run_id": run_id, "token": token, "payload": payload, "payload_hash": digest}
+        connection.execute(_new_result(now), record)
+        return
+    same = connection.execute(_RECORDED_RESULT, {"this_run": run_id}).one_or_none()
+    if same is None or (same.token, same.payload_hash) != (token, digest):
+        raise LostLease(f"run {run_id} refuses the result of attempt {token}")
+
+
+def release(
+    connection: sa.Connection, now: Now, run_id: int, token: int, reason: str, *, wait_s: float, step: int | None
+) -> RunState:
+    """Requeue an interrupted run; see ``Store.release``.
+
+    Raises:
+        LostLease: the attempt no longer holds the run.
+    """
+    move, signature = Move.RELEASE, ""
+    asked, stuck = reason, f"{_STUCK}, {REQUEUE_TRIES} times in a row: {reason}"
+    if step is not None and _count_requeue(connection, run_id, token, step) >= REQUEUE_TRIES:
+        move, signature, reason = Move.QUARANTINE, _STUCK, stuck
+    row = _end(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s)
+    return _state_after(connection, row, run_id, token, _RELEASES, (asked, ""), (stuck, _STUCK))
+
+
+def _count_requeue(connection: sa.Connection, run_id: int, token: int, step: int) -> int:
+    further = t.run.c.step < step
+    values = {
+        "requeues": sa.case((further, 0), else_=t.run.c.requeues + 1),
+        "step": sa.case((further, step), else_=t.run.c.step),
+    }
+    counted = sa.update(t.run).where(FENCED).values(values).returning(t.run.c.requeues)
+    return int(connection.execute(counted, fence_params(run_id, token)).scalar() or 0)
+
+
+def fail(
+    connection: sa.Connection, now: Now, run_id: int, token: int, kind: FailureKind, reason: str, signature: str
+) -> RunState:
+    """Count a failed attempt and requeue or end its run; see ``Store.fail``.
+
+    Raises:
+        LostLease: the attempt no longer holds the run.
+    """
+    if kind == "storage":
+        row = _end(connection, now, Move.RETRY, run_id, token, reason, signature=signature, wait_s=0.0)
+        if row is not None:
+            pause_all(connection, run_id, reason)
+        return _state_after(connection, row, run_id, token, _FAILURES, (reason, signature))
+    column = t.run.c.program_failures if kind == "program" else t.run.c.infrastructure_failures
+    counted = sa.update(t.run).where(FENCED).values({column: column + 1})
+    count = connection.execute(counted.returning(column), fence_params(run_id, token)).scalar()
+    row = None
+    if count is not None:
+        move, wait_s = _after_failure(kind, count, run_id, token)
+        row = _end(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s)
+    return _state_after(connection, row, run_id, token, _FAILURES, (reason, signature))
 
 
 def _after_failure(kind: FailureKind, count: int, run_id: int, token: int) -> tuple[Move, float]:
     if kind == "program":
         return (Move.QUARANTINE if count >= PROGRAM_TRIES else Move.RETRY), 0.0
     return (Move.FAIL if count >= INFRASTRUCTURE_TRIES else Move.RETRY), backoff_s(count, run_id, token)
+
+
+def cancelled(connection: sa.Connection, now: Now, run_id: int, token: int) -> None:
+    """Record that an attempt has obeyed a request to cancel.
+
+    Raises:
+        LostLease: the attempt no longer holds the run, or there was no request to cancel.
+    """
+    row = move_run(connection, now, Move.CANCEL, run_id, token, "cancelled")
+    _state_after(connection, row, run_id, token, (Move.CANCEL,), ("cancelled", ""))
+
+
+def expire(connection: sa.Connection, now: Now) -> tuple[AttemptRecord, ...]:
+    """Take back the runs whose lease has ended; return the attempts that lost them."""
+    lost: list[AttemptRecord] = []
+    over = sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < now)
+    # skips runs that a supervisor is renewing right now; ordered, so that two schedulers never block each other
+    candidates = sa.select(t.run.c.id).where(over).order_by(t.run.c.id).with_for_update(skip_locked=True)
+    count = t.run.c.infrastructure_failures
+    for run_id in connection.execute(candidates).scalars().all():
+        counted = sa.update(t.run).where(t.run.c.id == run_id, over).values({count: count + 1})
+        row = connection.execute(counted.returning(t.run.c.token, count)).one_or_none()
+        if row is None:
+            continue
+        reason, wait_s = "no heartbeat from the supervisor", backoff_s(row[1], run_id, row.token)
+        for move in (Move.LAPSE, Move.ABANDON if row[1] >= INFRASTRUCTURE_TRIES else Move.EXPIRE):
+            if move_run(connection, now, move, run_id, row.token, reason, wait_s=wait_s) is not None:
+                break
+        held = attempts().where(t.attempt.c.run_id == run_id, t.attempt.c.token == row.token)
+        lost.append(attempt_record(connection.execute(held).one()))
+    return tuple(lost)
+
+
+# ---- ends --------------------------------------------------------------------------------------------
+
+
+def _end(
+    connection: sa.Connection,
+    now: Now,
+    move: Move,
+    run_id: int,
+    token: int,
+    reason: str,
+    *,
+    signature: str,
+    wait_s: float,
+) -> sa.Row[Any] | None:
+    """End an attempt without a result: cancel its run if that was requested, otherwise make the move."""
+    row = move_run(connection, now, Move.CANCEL, run_id, token, reason, signature=signature)
+    if row is None:
+        row = move_run(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s)
+        if row is not None and signature:
+            pause_same_failures(connection, run_id, signature, reason)
+    if row is None:  # cancelled between the two statements
+        row = move_run(connection, now, Move.CANCEL, run_id, token, reason, signature=signature)
+    return row
+
+
+def _state_after(
+    connection: sa.Connection,
+    row: sa.Row[Any] | None,
+    run_id: int,
+    token: int,
+    moves: Collection[Move],
+    *reports: tuple[str, str],
+) -> RunState:
+    """Return the run's state after this report; for a duplicate report, the state after the first.
+
+    Args:
+        connection: a transaction.
+        row: the run, if this report ended the attempt.
+        run_id: the run.
+        token: fence token of the attempt.
+        moves: moves that such a report can cause.
+        reports: reason and signature that such a report leaves.
+
+    Raises:
+        LostLease: the attempt had ended in another way.
+    """
+    if row is not None:
+        return RunState(row.state)
+    end = connection.execute(_ENDED, fence_params(run_id, token)).one_or_none()
+    after = None
+    if end is not None and end.outcome in moves and (end.reason, end.signature) in reports:
+        after = target_of(Move(end.outcome), RunState.RUNNING)
+    if after is None:
+        raise _lost(run_id, token)
+    return after
+
+
+def _lost(run_id: int, token: int) -> LostLease:
+    return LostLease(f"attempt {token} no longer holds run {run_id}")
+
+
+# ---- statements --------------------------------------------------------------------------------------
+
+
+@lru_cache
+def _ready(now: Now) -> sa.Select[Any]:
+    """Return the query for the next claimable runs of a study, in queue order."""
+    asking = sa.bindparam("asking", type_=sa.Integer)
+    return (
+        sa.select(t.run.c.id, t.study_run.c.arm, t.study.c.name)
+        .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
+        .join(t.study, t.study.c.id == t.study_run.c.study_id)
+        .where(t.study.c.id == asking, t.study.c.paused == "", t.study_run.c.withdrawn.is_(False))
+        .where(t.study_run.c.study_id == asking, t.study_run.c.recorded.is_(False))
+        .where(t.run.c.state == RunState.QUEUED, t.run.c.not_before <= now)
+        .order_by(t.study_run.c.position)
+        .limit(sa.bindparam("most", type_=sa.Integer))
+        .with_for_update(skip_locked=True, of=t.run)
+    )
+
+
+@lru_cache
+def _new_attempts(now: Now) -> sa.Insert:
+    return sa.insert(t.attempt).values(claimed_at=now)
+
+
+@lru_cache
+def _started(now: Now) -> sa.Update:
+    return ATTEMPT.values(started_at=now)
+
+
+@lru_cache
+def _renewed(now: Now) -> sa.UpdateBase:
+    return sa.update(t.run).where(FENCED).values(lease_until=now + LEASE_S).returning(t.run.c.cancel_requested)
+
+
+@lru_cache
+def _new_result(now: Now) -> sa.Insert:
+    return sa.insert(t.result).values(at=now)
+
+
+_NOT_KNOWN_YET: dict[str, Any] = {"external_id": "", "outcome": "", "reason": "", "signature": ""}
+_SET_EXTERNAL_ID = ATTEMPT.values(external_id=sa.bindparam("called"))
+_ENDED = sa.select(t.attempt.c.outcome, t.attempt.c.reason, t.attempt.c.signature).where(
+    t.attempt.c.run_id == sa.bindparam("this_run"), t.attempt.c.token == sa.bindparam("fence")
+)
+_RECORDED_RESULT = sa.select(t.result.c.token, t.result.c.payload_hash).where(
+    t.result.c.run_id == sa.bindparam("this_run")
+)

@@ -1,4 +1,4 @@
-"""Copies of the database that are whole, also while a study is run."""
+"""Consistent copies of the database, also while a study runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from paribus.store.database import FILE
 
 
 def backup_file(home: Path, target: Path | None = None) -> Path:
-    """Copy the SQLite file of a home folder with SQLite's online backup, check the copy, and return where it is.
+    """Copy the SQLite file of a home folder with SQLite's online backup, check the copy and return its path.
 
     Args:
         home: home folder.
-        target: file to write, which must not be there; absent: ``backups/paribus-<time>.db`` in the home folder.
+        target: file to write; it must not exist. Default: ``backups/paribus-<time>.db`` in the home folder.
 
     Raises:
-        StoreError: there is no store, the target is there, or the copy is damaged.
+        StoreError: there is no store, the target exists, or the copy is damaged.
     """
     if not (home / FILE).is_file():
         raise StoreError(f"there is no store in {home}: nothing to copy.")
@@ -34,10 +34,10 @@ def backup_file(home: Path, target: Path | None = None) -> Path:
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with closing(sqlite3.connect(home / FILE, timeout=30)) as source, closing(sqlite3.connect(partial)) as copy:
-            source.backup(copy)  # at once: a copy in steps begins anew with each write of another process
+            source.backup(copy)  # in one step: a backup in steps restarts whenever another process writes
             verdict = copy.execute("PRAGMA integrity_check").fetchone()[0]
         if verdict != "ok":
-            raise StoreError(f"the copy of {home / FILE} is damaged, and so the file may be: {verdict}")
+            raise StoreError(f"the copy of {home / FILE} is damaged, so the file itself may be, too: {verdict}")
         partial.replace(target)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot copy {home / FILE} to {target}: {error}") from error
@@ -47,7 +47,7 @@ def backup_file(home: Path, target: Path | None = None) -> Path:
 
 
 def dump_command(url: sa.URL) -> str:
-    """Return the ``pg_dump`` command for a server's database, ready to be typed; it asks for the password itself."""
+    """Return the ``pg_dump`` command for a database on a server. It asks for the password itself."""
     hosts = url.query.get("host", ())
     host = url.host or (hosts if isinstance(hosts, str) else next(iter(hosts), None))
     options = {"host": host, "port": url.port, "username": url.username, "dbname": url.database}

@@ -1,7 +1,8 @@
-"""The budget ledger: what a study has reserved and spent, in the transactions that claim and end its attempts.
+"""Budgets: what a study has reserved and spent, updated in the transactions that claim and end its attempts.
 
-Units are GPU-seconds where attempts hold GPUs, and else seconds of a CPU slot. The entries are columns of the attempts;
-the sums are one row a study name and unit, so that a claim costs the same however long the study is.
+The unit is the GPU-second for attempts that hold GPUs, and the second of a CPU slot for the others. Each attempt has
+its own reservation and charge. The sums are one row per study name and unit, so that a claim costs the same however
+long the study is.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from typing import Any
 import sqlalchemy as sa
 
 from paribus.store import tables as t
-from paribus.store.records import TINY_S, BudgetRecord, Unit, unit_of
+from paribus.store.models import TINY_S, BudgetRecord, Unit, unit_of
 from paribus.store.states import Move, RunState
 from paribus.study.plan import Plan
 
 KEPT = (Move.SUCCEED, Move.STOP_EARLY, Move.RELEASE)
-"""Ends that leave a result or a checkpoint; what other attempts were charged is wasted."""
+"""Ends that leave a result or a checkpoint. The charges of all other attempts count as wasted."""
 
 OVERRUN_S = 90.0
-"""Seconds that an attempt goes on at most after the budget is used up: to the end of a lease that nobody renews, or to
-that of the grace that it gets for a checkpoint."""
+"""Most seconds that an attempt goes on after its budget is used up: until its lease ends, or until the end of the grace
+period in which it writes a checkpoint."""
 
-UNITS: Mapping[Unit, str] = {"gpu": "GPU-hours", "cpu": "CPU-slot-hours"}
-"""The hours of each unit in words."""
+UNITS: Mapping[Unit, str] = {"gpu": "GPU-hours", "cpu": "CPU run-hours"}
+"""Each unit for people, in hours."""
 
 _HELD = sa.case((t.attempt.c.gpus > 0, t.attempt.c.gpus), else_=1.0)
 
 
 def open_budgets(connection: sa.Connection, plan: Plan) -> None:
-    """Note what a plan may spend; what its name has spent under earlier plans stays."""
+    """Set what a plan may spend; what earlier plans of its name have spent stays."""
     caps: Mapping[Unit, float | None] = {"gpu": plan.gpu_hours, "cpu": plan.cpu_hours}
     stated = 3600 * (plan.run_hours or 0.0)
     for unit, hours in caps.items():
@@ -41,50 +42,50 @@ def open_budgets(connection: sa.Connection, plan: Plan) -> None:
             connection.execute(sa.insert(t.budget).values(study=plan.study, unit=unit, **terms, **new))
 
 
-def locked(connection: sa.Connection, now: sa.ColumnElement[float], study: str, unit: Unit) -> BudgetRecord:
-    """Return the budget of a study, which nobody else changes before the end of this transaction.
+def lock_budget(connection: sa.Connection, now: sa.ColumnElement[float], study: str, unit: Unit) -> BudgetRecord:
+    """Lock the budget of a study until the end of the transaction, and return it.
 
-    What is in flight is counted only where there is a cap.
+    The use of running attempts is read only if there is a cap.
     """
     row = connection.execute(_LOCKED, {"whose": study, "measure": unit}).one()
     return budget_record(row, None if row.cap is None else connection.execute(live_use(study, unit, now)).one())
 
 
 def reserve(connection: sa.Connection, budget: BudgetRecord, count: int) -> Mapping[str, Any]:
-    """Set aside what each of so many attempts may need; return the entries of the ledger of each."""
+    """Reserve the estimate of each of ``count`` attempts; return the budget columns of each attempt."""
     more = {"more": budget.estimate * count}
     connection.execute(_RESERVED, {"whose": budget.study, "measure": budget.unit, **more})
     return {"reserved": budget.estimate, "cap": budget.cap}
 
 
 def charge(now: sa.ColumnElement[float], lease_until: sa.ColumnElement[float] | None) -> sa.ColumnElement[float]:
-    """Return what an attempt that ends now is charged.
+    """Return the charge of an attempt that ends now.
 
-    It is charged from the first word of its supervisor to its end: with a result to now, else at most to the end of its
-    lease, by when its supervisor has stopped the runner, whenever somebody noticed.
+    The charge runs from its start to now if it leaves a result. Otherwise it stops at the end of its lease at the
+    latest: by then its supervisor has stopped the runner, however late the end was noticed.
 
     Args:
         now: the time, in SQL.
-        lease_until: end of its lease; ``None``: it leaves a result.
+        lease_until: end of its lease; ``None`` if it leaves a result.
     """
     end = now if lease_until is None else sa.case((now < lease_until, now), else_=lease_until)
     began = t.attempt.c.started_at
-    return sa.case((end > began, (end - began) * _HELD), else_=0.0)  # without a first word the comparison is unknown
+    return sa.case((end > began, (end - began) * _HELD), else_=0.0)  # never started: the comparison is NULL, so 0
 
 
 ENTRY = (t.attempt.c.study_id, t.attempt.c.gpus, t.attempt.c.outcome, t.attempt.c.reserved, t.attempt.c.charged)
-"""What :func:`settle` asks of an attempt."""
+"""Columns of an attempt that :func:`settle` needs."""
 
 
 def settle(connection: sa.Connection, entry: sa.Row[Any], *, done: bool) -> None:
-    """Add what an attempt was charged that has just ended to the sums of its study, and give back what it reserved."""
+    """Add the charge of an attempt that has just ended to the sums of its study, and free its reservation."""
     kept = entry.charged if entry.outcome in KEPT else 0.0
     sums = {"back": entry.reserved, "cost": entry.charged, "lost": entry.charged - kept, "most": kept, "got": int(done)}
     connection.execute(_SETTLED, {"charged_study": entry.study_id, "measure": unit_of(entry.gpus), **sums})
 
 
 def live_use(study: str, unit: Unit, now: sa.ColumnElement[float]) -> sa.Select[Any]:
-    """Return the query for what the attempts in flight have used and were not charged, and what of it is unreserved."""
+    """Return the query for what running attempts have used so far, and how much of it exceeds their reservations."""
     gpus = t.attempt.c.gpus
     used = (now - t.attempt.c.started_at) * _HELD
     more = used - t.attempt.c.reserved
@@ -105,9 +106,15 @@ def shown_use(budget: BudgetRecord) -> str:
     return f"{budget.used / 3600:.3g}{of} {UNITS[budget.unit]} used{kept}"
 
 
-def budget_record(row: sa.Row[Any], flying: sa.Row[Any] | None = None) -> BudgetRecord:
-    """Return a row of the table of budgets, with what :func:`live_use` has found, if it was asked."""
-    return BudgetRecord(**row._mapping, **({"live": 0.0, "beyond": 0.0} if flying is None else flying._mapping))
+def read_budget(connection: sa.Connection, now: sa.ColumnElement[float], study: str, unit: Unit) -> BudgetRecord:
+    """Return what all plans of a name may spend and have spent in one unit."""
+    row = connection.execute(sa.select(t.budget).where(*_row(study, unit))).one()
+    return budget_record(row, connection.execute(live_use(study, unit, now)).one())
+
+
+def budget_record(row: sa.Row[Any], live: sa.Row[Any] | None = None) -> BudgetRecord:
+    """Return a row of the budget table, with the result of :func:`live_use` if it was executed."""
+    return BudgetRecord(**row._mapping, **({"live": 0.0, "beyond": 0.0} if live is None else live._mapping))
 
 
 def _row(

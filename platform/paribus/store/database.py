@@ -1,7 +1,6 @@
-"""Opens the database: the one place that knows what differs between SQLite and PostgreSQL.
+"""The connection to SQLite or PostgreSQL: transactions, timeouts, locks and the clock.
 
-The same statements run on both. What differs is how a transaction takes its locks, how long it may wait, and how the
-clock is read.
+Both run the same statements. Everything that differs between them is in this file.
 """
 
 from __future__ import annotations
@@ -21,29 +20,28 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
-from paribus.engines.process import since_boot
 from paribus.errors import MissingExtra, StoreError
-from paribus.study.home import DATABASE_URL
+from paribus.home import DATABASE_URL
 
 FILE = "paribus.db"
 """Name of the SQLite file in a home folder."""
 
 STATEMENT_S, LOCK_S, IDLE_S = 60, 30, 60
-"""Seconds that a statement may take, wait for a lock, and that a transaction may do nothing."""
+"""Seconds that a statement may take, that it may wait for a lock, and that a transaction may be idle."""
 
 TRIES = 5
-"""How often a transaction is tried that a server broke off; with pauses of 0.1, 0.2, 0.4, ... seconds between."""
+"""Tries of a transaction that the server aborts, with pauses of 0.1, 0.2, 0.4, ... seconds in between."""
 
-_AGAIN_S = 0.02
+_WAL_RETRY_S = 0.02
 _SECRET = ("password", "passfile", "sslpassword", "options")
 _WRITES = "paribus_writes"
-_TROUBLES = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.DatabaseError, sa.exc.InternalError)
+_DATABASE_ERRORS = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.DatabaseError, sa.exc.InternalError)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class Unreachable(StoreError):
-    """The server did not answer, or broke a transaction off; the same may work later."""
+    """The server did not answer, or aborted a transaction. The same call may work later."""
 
 
 class Locked(Unreachable):
@@ -51,10 +49,10 @@ class Locked(Unreachable):
 
 
 class database_now(GenericFunction[float]):  # noqa: N801 - SQL functions are named in lower case
-    """Seconds since 1970 on the database's clock; no worker's clock ever enters a decision.
+    """Seconds since 1970 on the database's clock. No decision uses the clock of a worker.
 
-    A file has no clock. Each process that opens one reads the time of day once, and goes on with a clock that nobody
-    sets: a machine whose time is put right by an hour takes no run from those that work.
+    A SQLite file has no clock of its own. Each process that opens one reads the time of day once and goes on with the
+    machine's uptime. If the time of day is corrected by an hour, no live run loses its lease.
     """
 
     type = sa.Float()
@@ -72,11 +70,11 @@ def _now_postgresql(element: database_now, compiler: SQLCompiler, **_: Any) -> s
 
 
 class Database:
-    """A database and its two kinds of transaction.
+    """A database, with transactions for writing and for reading.
 
     Args:
         url: SQLAlchemy URL.
-        clock: seconds since 1970, for tests; absent: the database's own clock.
+        clock: seconds since 1970, for tests; ``None``: the database's own clock.
 
     Raises:
         MissingExtra: the driver is not installed.
@@ -90,54 +88,54 @@ class Database:
             self.engine = sa.create_engine(self.url, **options)
         except ImportError:
             raise MissingExtra("postgresql", "A PostgreSQL database") from None
-        # one element for good: statements that hold it are compiled once
+        # always the same element: statements that contain it are compiled once
         self._now = database_now() if clock is None else sa.bindparam("clock", callable_=clock, type_=sa.Float())
         self._joined = threading.local()
         sa.event.listen(self.engine, "connect", _prepare_sqlite if self.embedded else _prepare_postgresql)
-        # on PostgreSQL a claim must see what others have committed meanwhile; a reader must not
+        # on PostgreSQL a claim must see what others commit meanwhile; a reader must not
         self._writing = {_WRITES: "FULL"} if self.embedded else {"isolation_level": "READ COMMITTED"}
         self._unflushed = {_WRITES: "NORMAL"} if self.embedded else {}
         self._reading = {} if self.embedded else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
     @property
     def name(self) -> str:
-        """The database as people may see it: never with a password."""
+        """The URL or path for people, without a password."""
         return shown_url(self.url)
 
     def now(self) -> sa.ColumnElement[float]:
-        """Return the SQL expression of the time now."""
+        """Return the current time as a SQL expression."""
         return self._now
 
     @contextmanager
     def write(self, *, flush: bool = True) -> Iterator[sa.Connection]:
-        """Yield a connection in a transaction that may write, and commit it.
+        """Yield a connection in a transaction that may write; commit it at the end.
 
-        On SQLite it holds the write lock from its start; on PostgreSQL it locks the rows that it changes.
+        On SQLite it holds the write lock from its start. On PostgreSQL it locks the rows that it changes.
 
         Args:
-            flush: wait until the disk has it. Otherwise a machine that loses its power, or a server that is stopped
-                at once, may lose this transaction, but never one before it without those after it. Any other
-                process that dies loses nothing.
+            flush: wait until the commit is on disk. Without it, a power cut or an immediate stop of the server may
+                lose this transaction together with all later ones, but none before it. The death of any other process
+                loses nothing.
 
         Raises:
-            Unreachable: the server did not answer or broke off; whether it has committed is not known. Or the file
-                stayed locked, and nothing was committed.
+            Unreachable: the server did not answer or aborted; it may or may not have committed. Or the file stayed
+                locked, and nothing was committed.
             StoreError: the file cannot be used.
         """
         joined: sa.Connection | None = getattr(self._joined, "connection", None)
         if joined is not None:
             yield joined
             return
-        with self._transaction(self._writing if flush else {**self._writing, **self._unflushed}) as connection:
+        with self._begin(self._writing if flush else {**self._writing, **self._unflushed}) as connection:
             if not (flush or self.embedded):
                 connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
             yield connection
 
     @contextmanager
-    def together(self, *, flush: bool = True) -> Iterator[None]:
-        """Make one transaction of all those that this thread begins until the end: they share one wait for the disk.
+    def transaction(self, *, flush: bool = True) -> Iterator[None]:
+        """Join all writes of this thread into one transaction, so that they wait for the disk once (group commit).
 
-        Nothing of it may be acknowledged before the end; if that fails, nothing of it has happened.
+        Acknowledge nothing of it before the end. If the commit fails, none of the writes has happened.
 
         Raises:
             Unreachable: as :meth:`write`.
@@ -152,56 +150,39 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Yield a connection in a transaction that sees one state of the database.
+        """Yield a connection in a read-only transaction that sees one state of the database.
 
         Raises:
             Unreachable: the server did not answer.
             StoreError: the file cannot be used.
         """
-        with self._transaction(self._reading) as connection:
+        with self._begin(self._reading) as connection:
             yield connection
-
-    def alone(self, connection: sa.Connection, what: str) -> None:
-        """Let no other transaction do ``what`` until this one ends; on SQLite a writer is alone anyway."""
-        if not self.embedded:
-            lock = sa.func.pg_advisory_xact_lock(sa.func.hashtext("paribus"), sa.func.hashtext(what))
-            connection.execute(sa.select(lock))
-
-    def count_rows(self, connection: sa.Connection, *tables: sa.Table) -> None:
-        """Let a server look at tables that have grown: until it does by itself, its plans take them for small ones."""
-        if not self.embedded:
-            names = ", ".join(self.engine.dialect.identifier_preparer.format_table(table) for table in tables)
-            connection.execute(sa.text(f"ANALYZE {names}"))
-
-    def unhurried(self, connection: sa.Connection) -> None:
-        """Let this transaction take as long as it takes."""
-        if not self.embedded:
-            connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
 
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
 
     @contextmanager
-    def _transaction(self, options: dict[str, Any]) -> Iterator[sa.Connection]:
+    def _begin(self, options: dict[str, Any]) -> Iterator[sa.Connection]:
         try:
             with self.engine.connect().execution_options(**options) as connection, connection.begin():
-                if self.embedded:  # not as an event of the engine: with one, each statement costs a third more
+                if self.embedded:  # an engine event would make each statement a third slower
                     _begin_sqlite(connection, options.get(_WRITES))
                 yield connection
         except sa.exc.DBAPIError as error:
-            if type(error) not in _TROUBLES:
-                raise  # a fault of ours
-            raise self._trouble(error) from error
+            if type(error) not in _DATABASE_ERRORS:
+                raise  # a bug in a statement, not trouble with the database
+            raise self._store_error(error) from error
 
-    def _trouble(self, error: sa.exc.DBAPIError) -> StoreError:
+    def _store_error(self, error: sa.exc.DBAPIError) -> StoreError:
         reason = (str(error.orig).splitlines() or [""])[0]
         kind: type[StoreError] = StoreError
-        remedy = "Is the disk full, or the file damaged? `paribus doctor` looks."
+        remedy = "Is the disk full, or the file damaged? `paribus doctor` checks both."
         if not self.embedded:
-            kind, remedy = Unreachable, f"Does the server run, and is {DATABASE_URL} right?"
+            kind, remedy = Unreachable, f"Is the server running, and is {DATABASE_URL} right?"
         elif getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            kind, remedy = Locked, "Another program works with the file: try again when that has ended."
+            kind, remedy = Locked, "Another program works with the file. Try again when it has ended."
         return kind(f"the database {self.name} cannot be used: {reason}. {remedy}")
 
 
@@ -212,13 +193,13 @@ class _HasDatabase(Protocol):
 _Store = TypeVar("_Store", bound=_HasDatabase)
 
 
-def again(method: Callable[Concatenate[_Store, _P], _T]) -> Callable[Concatenate[_Store, _P], _T]:
-    """Repeat a method of one transaction that a server broke off: a deadlock, a restart, a lost connection.
+def retry_on_disconnect(method: Callable[Concatenate[_Store, _P], _T]) -> Callable[Concatenate[_Store, _P], _T]:
+    """Retry a method of one transaction that the server aborts: a deadlock, a restart, a lost connection.
 
-    A file that stays locked has been waited for, and is not tried again at once.
+    A file that stays locked is not retried: the method has waited for :data:`LOCK_S` already.
 
-    If the transaction was committed all the same, the second try changes nothing: of an attempt its fence token sees to
-    that, of a plan its fingerprint. Runs that a claim took whose answer was lost are put back by whoever claimed them.
+    If the aborted transaction was committed after all, the second try changes nothing: a fence token protects attempts,
+    a fingerprint protects plans. If the answer to a claim is lost, the scheduler requeues the runs that it took.
     """
 
     @wraps(method)
@@ -235,14 +216,37 @@ def again(method: Callable[Concatenate[_Store, _P], _T]) -> Callable[Concatenate
     return trying
 
 
+# ---- what only a server needs; the connection is in a transaction ------------------------------------
+
+
+def serialize(connection: sa.Connection, what: str) -> None:
+    """Lock out all other transactions that serialize on ``what`` until this one ends; SQLite has one writer anyway."""
+    if connection.dialect.name != "sqlite":
+        lock = sa.func.pg_advisory_xact_lock(sa.func.hashtext("paribus"), sa.func.hashtext(what))
+        connection.execute(sa.select(lock))
+
+
+def analyze(connection: sa.Connection, *tables: sa.Table) -> None:
+    """Update the planner's statistics of tables that have grown; until then it plans for small ones."""
+    if connection.dialect.name != "sqlite":
+        names = ", ".join(connection.dialect.identifier_preparer.format_table(table) for table in tables)
+        connection.execute(sa.text(f"ANALYZE {names}"))
+
+
+def no_timeout(connection: sa.Connection) -> None:
+    """Disable the statement timeout for this transaction."""
+    if connection.dialect.name != "sqlite":
+        connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
+
+
 # ---- where the database is ---------------------------------------------------------------------------
 
 
 def database_url(home: Path) -> sa.URL:
-    """Return ``$PARIBUS_DATABASE_URL``, or the URL of the SQLite file of a home folder.
+    """Return ``$PARIBUS_DATABASE_URL``, or the URL of the SQLite file in a home folder.
 
     Raises:
-        StoreError: the variable holds no URL of a PostgreSQL database; the message does not repeat it.
+        StoreError: the variable is not the URL of a PostgreSQL database. The message does not repeat the value.
     """
     named = os.environ.get(DATABASE_URL, "").strip()
     if not named:
@@ -260,12 +264,12 @@ def database_url(home: Path) -> sa.URL:
 
 
 def file_url(home: Path) -> sa.URL:
-    """Return the URL of the SQLite file of a home folder."""
+    """Return the URL of the SQLite file in a home folder."""
     return sa.URL.create("sqlite", database=str(home / FILE))
 
 
 def shown_url(url: sa.URL) -> str:
-    """Return a URL without its secrets; for SQLite the path of the file."""
+    """Return a URL without secrets; for SQLite, the path of the file."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
     harmless = url.difference_update_query([key for key in url.query if key.lower() in _SECRET])
@@ -275,11 +279,16 @@ def shown_url(url: sa.URL) -> str:
 # ---- SQLite ------------------------------------------------------------------------------------------
 
 
+def since_boot() -> float:
+    """Return seconds on a clock that cannot be set and that keeps running while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 _BOOTED = time.time() - since_boot()
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # the driver must not open transactions on its own
+    connection.isolation_level = None  # the driver must not open transactions by itself
     connection.create_function("paribus_now", 0, lambda: _BOOTED + since_boot())
     connection.execute(f"PRAGMA busy_timeout = {LOCK_S}000")
     _write_ahead(connection)
@@ -287,9 +296,9 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _write_ahead(connection: Any) -> None:
-    """Turn the log on, which only the first connection to a new file really does.
+    """Switch the file to write-ahead logging; only the first connection to a new file really changes it.
 
-    The busy timeout does not hold here: SQLite refuses at once where two that turn it on could wait for each other.
+    The busy timeout does not apply here: SQLite refuses at once if two connections that switch could deadlock.
     """
     until = time.monotonic() + LOCK_S
     while True:
@@ -298,13 +307,13 @@ def _write_ahead(connection: Any) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > until:
                 raise
-            time.sleep(_AGAIN_S)
+            time.sleep(_WAL_RETRY_S)
         else:
             return
 
 
 def _begin_sqlite(connection: sa.Connection, flushing: str | None) -> None:
-    # a deferred transaction that reads and then writes fails at once with "database is locked", whatever the timeout
+    # a deferred transaction that reads and then writes fails at once with "database is locked", despite the timeout
     if flushing and connection.info.get(_WRITES) != flushing:
         connection.exec_driver_sql(f"PRAGMA synchronous = {flushing}")
         connection.info[_WRITES] = flushing
@@ -313,7 +322,7 @@ def _begin_sqlite(connection: sa.Connection, flushing: str | None) -> None:
 
 # ---- PostgreSQL --------------------------------------------------------------------------------------
 
-# connection poolers keep neither prepared statements nor start-up options
+# connection poolers support neither prepared statements nor start-up options
 _PATIENCE = {"connect_timeout": 10, "application_name": "paribus", "prepare_threshold": None}
 
 

@@ -1,21 +1,28 @@
-"""What past runs cost: asked at plan time, so for a file without SQLAlchemy and without making one."""
+"""What a plan needs from earlier studies: which of its runs have a result, and what past runs cost.
+
+Without a store these functions return at once and create no file, and `paribus plan` does not import SQLAlchemy. They
+also read databases of older revisions, which a plan must not upgrade.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from paribus.contract import Options
 from paribus.errors import StoreError
+from paribus.home import DATABASE_URL
 from paribus.study.costs import PastRun
-from paribus.study.home import DATABASE_URL
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 STUDIES = 20
-"""Studies that are looked at, the newest first."""
+"""Newest studies that :func:`past_runs` reads."""
 
 _NEWEST = "SELECT id, plan FROM study ORDER BY submitted_at DESC, id DESC LIMIT :studies"
 _CHARGES = (
@@ -24,56 +31,75 @@ _CHARGES = (
     "WHERE study_run.study_id = :study AND run.state = 'SUCCEEDED' GROUP BY run.id, study_run.arm ORDER BY run.id DESC"
 )
 
-Ask = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
+
+def recorded_runs(home: Path, fingerprints: Iterable[str]) -> frozenset[str]:
+    """Return those of the fingerprints whose run has a result in the store of ``home``; empty without a store.
+
+    Raises:
+        StoreError: the file cannot be read as a store, or the server cannot be reached.
+    """
+    with _connection(home) as (connection, columns):
+        if connection is None or "result" not in columns:
+            return frozenset()
+        from paribus.store.queries import recorded
+
+        return recorded(connection, list(fingerprints))
 
 
 def past_runs(home: Path) -> tuple[PastRun, ...]:
-    """Return what the finished runs of the newest studies cost, newest first; none without a store, or with an old one.
+    """Return what the finished runs of the newest studies cost, newest first.
+
+    Empty without a store, or if the store is so old that its attempts have no charge.
 
     Raises:
-        StoreError: the file is there but cannot be read as a store, or the server cannot be reached.
+        StoreError: the file cannot be read as a store, or the server cannot be reached.
     """
-    if os.environ.get(DATABASE_URL):
-        return _on_the_server(home)
-    file = home / "paribus.db"
-    if not file.is_file():
-        return ()
-    try:
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
-            if not connection.execute("SELECT 1 FROM pragma_table_info('attempt') WHERE name = 'charged'").fetchone():
-                return ()  # made before charges were kept
-            return tuple(_read(lambda query, values: connection.execute(query, values).fetchall()))
-    except sqlite3.Error as error:
-        raise StoreError(
-            f"cannot read the store {file}: {error}. If another version wrote it: paribus db upgrade"
-        ) from error
+    with _connection(home) as (connection, columns):
+        if connection is None or "charged" not in columns.get("attempt", ()):
+            return ()
+        return tuple(_past_runs(connection))
 
 
-def _read(ask: Ask) -> Iterator[PastRun]:
+def _past_runs(connection: sa.Connection) -> Iterator[PastRun]:
+    import sqlalchemy as sa
+
     seen: set[int] = set()
-    for study, text in ask(_NEWEST, {"studies": STUDIES}):
+    for study, text in connection.execute(sa.text(_NEWEST), {"studies": STUDIES}).all():
         plan = json.loads(text)
         recipes = {arm["key"]: arm["recipe"] for arm in plan["arms"]}
-        for run, arm, seconds, gpus in ask(_CHARGES, {"study": study}):
+        for run, arm, seconds, gpus in connection.execute(sa.text(_CHARGES), {"study": study}).all():
             if run in seen or not seconds or arm not in recipes:
                 continue
             seen.add(run)
             yield PastRun(
-                runner=plan["runner"], recipe=recipes[arm], evaluate=plan["evaluate"], seconds=seconds, gpus=gpus
+                runner=plan["runner"],
+                recipe=recipes[arm],
+                evaluate=plan["evaluate"],
+                seconds=seconds,
+                gpus=gpus,
+                options=Options.model_validate(plan.get("options", {})),
             )
 
 
-def _on_the_server(home: Path) -> tuple[PastRun, ...]:
+@contextmanager
+def _connection(home: Path) -> Iterator[tuple[sa.Connection | None, Mapping[str, set[Any]]]]:
+    """Yield a connection for reading and the columns of each table; ``None`` if there is no store."""
+    if not os.environ.get(DATABASE_URL) and not (home / "paribus.db").is_file():
+        yield None, {}
+        return
     import sqlalchemy as sa
 
     from paribus.store.database import Database, database_url
-    from paribus.store.migrate import refuse_other_revision
-    from paribus.store.reader import Reader
 
-    with Reader(Database(database_url(home)), home) as reader:
-        try:
-            refuse_other_revision(reader.database)
-        except StoreError:  # a plan does without history, and `paribus run` says what to do
-            return ()
-        with reader.database.read() as connection:
-            return tuple(_read(lambda query, values: connection.execute(sa.text(query), values).all()))
+    database = Database(database_url(home))
+    try:
+        with database.read() as connection:
+            tables = sa.inspect(connection)
+            names = [name for name in ("attempt", "result") if tables.has_table(name)]
+            yield connection, {name: {column["name"] for column in tables.get_columns(name)} for name in names}
+    except StoreError as error:
+        raise StoreError(
+            f"cannot read the store: {error} If another version wrote it, run `paribus db upgrade`."
+        ) from error
+    finally:
+        database.close()

@@ -1,4 +1,4 @@
-"""Brings the database to the shape that this version of Paribus expects."""
+"""Bring the database to the revision that this version of Paribus expects."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from paribus._resources import data_root
 from paribus.errors import StoreError
-from paribus.store.database import Database
+from paribus.home import data_root
+from paribus.store.database import Database, no_timeout, serialize
 
 VERSION_TABLE = "paribus_alembic_version"
-"""An own name: MLflow and Optuna both call theirs ``alembic_version`` and refuse each other's database."""
+"""Not Alembic's default: MLflow and Optuna both use ``alembic_version`` and refuse each other's database."""
 
 HEAD = "0005"
 """The newest revision in ``db_migrations/versions``."""
@@ -20,17 +20,17 @@ _REVISION = sa.text(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608 - 
 
 
 def revision_of(connection: sa.Connection) -> str | None:
-    """Return the revision of a database; ``None`` for one that is empty."""
+    """Return the revision of a database; ``None`` if it is empty."""
     if not sa.inspect(connection).has_table(VERSION_TABLE):
         return None
     return connection.execute(_REVISION).scalar()
 
 
 def refuse_other_revision(database: Database) -> None:
-    """Do nothing if the database has the revision :data:`HEAD`.
+    """Check that the database has the revision :data:`HEAD`.
 
     Raises:
-        StoreError: it is empty, or another version wrote it; the message says what to do.
+        StoreError: it is empty, or another version wrote it. The message says what to do.
     """
     with database.read() as connection:
         revision = revision_of(connection)
@@ -39,37 +39,37 @@ def refuse_other_revision(database: Database) -> None:
     if revision != HEAD:
         raise StoreError(
             f"the database {database.name} has revision {revision}, this version of Paribus reads {HEAD}: "
-            "`paribus db upgrade` brings an older one up to date; for a newer one update Paribus."
+            "`paribus db upgrade` upgrades an older one; for a newer one, update Paribus."
         )
 
 
 def refuse_other_version(connection: sa.Connection) -> None:
-    """Refuse to begin anything new in a database that another version has upgraded since this process opened it.
+    """Refuse to start anything new if another version has upgraded the database since this process opened it.
 
-    What has been begun may still be finished: migrations keep what an older version writes at the end of an attempt.
+    Running attempts may still finish: migrations keep the columns that an older version writes at their end.
 
     Raises:
-        StoreError: the revision is not :data:`HEAD` any more.
+        StoreError: the revision is no longer :data:`HEAD`.
     """
     revision = connection.execute(_REVISION).scalar()
     if revision != HEAD:
         raise StoreError(
-            f"the database was brought from revision {HEAD} to {revision} while this process worked with it. Runs in "
-            "progress come to their end; update Paribus here, and type the same command again."
+            f"the database was upgraded from revision {HEAD} to {revision} while this process was using it. Live runs "
+            "finish; update Paribus here and repeat the command."
         )
 
 
 def migrate(database: Database, lock: Path) -> None:
-    """Bring the database to :data:`HEAD`; one process does it at a time. Nothing happens if it is there.
+    """Upgrade a SQLite file, or fill an empty database of a server, up to :data:`HEAD`; one process at a time.
 
-    A server may have users of an older version, so there only an empty database is filled.
+    An older database on a server is not upgraded here: others may still use it with an older version.
 
     Args:
         database: the database.
-        lock: file that is locked meanwhile.
+        lock: lock file.
 
     Raises:
-        StoreError: the database was written by a newer version, or it is a server's and was written by an older one.
+        StoreError: a newer version wrote the database, or it is on a server and an older version wrote it.
     """
     with database.read() as connection:
         current = revision_of(connection)
@@ -81,10 +81,10 @@ def migrate(database: Database, lock: Path) -> None:
 
 
 def upgrade(database: Database, lock: Path) -> None:
-    """Bring the database to :data:`HEAD` from whatever older revision it has; one process does it at a time.
+    """Upgrade the database to :data:`HEAD` from any older revision; one process at a time.
 
     Raises:
-        StoreError: the database was written by a newer version.
+        StoreError: a newer version wrote the database.
     """
     from filelock import FileLock
 
@@ -96,7 +96,7 @@ def run_alembic(database: Database, command: str, revision: str) -> None:
     """Run ``alembic upgrade`` or ``alembic downgrade`` on the database.
 
     Raises:
-        StoreError: the database was written by a newer version.
+        StoreError: a newer version wrote the database.
     """
     from alembic import command as commands
     from alembic.config import Config
@@ -106,13 +106,13 @@ def run_alembic(database: Database, command: str, revision: str) -> None:
     config.set_main_option("script_location", str(data_root("db_migrations")).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     with database.write() as connection:
-        database.alone(connection, "migrate")
-        database.unhurried(connection)
+        serialize(connection, "migrate")
+        no_timeout(connection)
         current = revision_of(connection)
         if current is not None and current not in known:
             raise StoreError(
                 f"the database {database.name} has revision {current}, which this version of Paribus does not know: a "
-                "newer one wrote it. Update Paribus, or choose another folder with --home."
+                "newer version wrote it. Update Paribus, or choose another folder with --home."
             )
         config.attributes["connection"] = connection
         getattr(commands, command)(config, revision)

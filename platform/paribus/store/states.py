@@ -1,4 +1,4 @@
-"""The states of a run and the moves between them, as one table: it guards the SQL, drives the tests and the docs."""
+"""The state machine of a run, as one table. The SQL guards, the tests and the documentation are derived from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """The state of a run."""
 
     PLANNED = "PLANNED"
     QUEUED = "QUEUED"
@@ -21,7 +21,7 @@ class RunState(StrEnum):
 
 
 class Move(StrEnum):
-    """What can happen to a run. Each is one line of the append-only event log."""
+    """What can happen to a run. Each move is one line of the append-only event log."""
 
     SUBMIT = "submit"
     CLAIM = "claim"
@@ -41,12 +41,12 @@ class Move(StrEnum):
 
 
 class Condition(StrEnum):
-    """What the row must say, beside the state, for a move to be allowed."""
+    """What a move requires of the row, apart from its state."""
 
-    READY = "any wait after a failure is over"
-    LEASE_OVER = "the lease is over"
-    CANCEL_ASKED = "cancellation was asked for"
-    CANCEL_NOT_ASKED = "no cancellation was asked for"
+    READY = "the wait after a failure has ended"
+    LEASE_OVER = "the lease has ended"
+    CANCEL_ASKED = "cancellation was requested"
+    CANCEL_NOT_ASKED = "no cancellation was requested"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ class Transition:
         move: what happens.
         source: state before.
         target: state after.
-        fenced: only the holder of the newest fence token may do it.
-        conditions: what else the row must say.
-        note: when it happens, or what it does beside, in words.
+        fenced: it requires the newest fence token.
+        conditions: further requirements on the row.
+        note: when it happens, or what else it does, for the documentation.
     """
 
     move: Move
@@ -71,7 +71,7 @@ class Transition:
 
 
 LIVE = (RunState.LEASED, RunState.RUNNING)
-"""States in which an attempt holds the run; only in these is a lease renewed."""
+"""States in which an attempt holds the run and renews its lease."""
 
 TERMINAL = (
     RunState.SUCCEEDED,
@@ -80,7 +80,7 @@ TERMINAL = (
     RunState.CANCELLED,
     RunState.QUARANTINED,
 )
-"""States in which nothing happens by itself. Those without a result are left when somebody asks for it."""
+"""States that a run does not leave by itself. One without a result is left only on request."""
 
 RECORDED = (RunState.SUCCEEDED, RunState.STOPPED_EARLY)
 """Terminal states with a result."""
@@ -101,27 +101,27 @@ def _table() -> tuple[Transition, ...]:
         *_each((s.PLANNED,), m.SUBMIT, s.QUEUED, fenced=False),
         *_each((s.QUEUED,), m.CLAIM, s.LEASED, c.READY, fenced=False, note="raises the token by one"),
         *_each((s.LEASED,), m.START, s.RUNNING, fenced=True),
-        *_each((s.RUNNING,), m.SUCCEED, s.SUCCEEDED, fenced=True, note="also if cancellation was asked for"),
-        *_each((s.RUNNING,), m.STOP_EARLY, s.STOPPED_EARLY, fenced=True, note="also if cancellation was asked for"),
+        *_each((s.RUNNING,), m.SUCCEED, s.SUCCEEDED, fenced=True, note="also if cancellation was requested"),
+        *_each((s.RUNNING,), m.STOP_EARLY, s.STOPPED_EARLY, fenced=True, note="also if cancellation was requested"),
         *_each(
             LIVE, m.RELEASE, s.QUEUED, c.CANCEL_NOT_ASKED, fenced=True, note="interrupted: not counted as a failure"
         ),
-        *_each(LIVE, m.RETRY, s.QUEUED, c.CANCEL_NOT_ASKED, fenced=True, note="it failed and has tries left"),
+        *_each(LIVE, m.RETRY, s.QUEUED, c.CANCEL_NOT_ASKED, fenced=True, note="a failure with tries left"),
         *_each(LIVE, m.FAIL, s.FAILED, fenced=True, note="the infrastructure failed too often"),
         *_each(
-            LIVE, m.QUARANTINE, s.QUARANTINED, fenced=True, note="the program failed, or came no further, too often"
+            LIVE, m.QUARANTINE, s.QUARANTINED, fenced=True, note="the program failed, or made no progress, too often"
         ),
         *_each(LIVE, m.EXPIRE, s.QUEUED, c.LEASE_OVER, c.CANCEL_NOT_ASKED, fenced=False),
-        *_each(LIVE, m.ABANDON, s.FAILED, c.LEASE_OVER, fenced=False, note="for the last time"),
+        *_each(LIVE, m.ABANDON, s.FAILED, c.LEASE_OVER, fenced=False, note="at the last try"),
         *_each(LIVE, m.LAPSE, s.CANCELLED, c.LEASE_OVER, c.CANCEL_ASKED, fenced=False),
-        *_each((s.QUEUED,), m.WITHDRAW, s.CANCELLED, fenced=False, note="no study asks for it any more"),
+        *_each((s.QUEUED,), m.WITHDRAW, s.CANCELLED, fenced=False, note="no study needs it any more"),
         *_each(LIVE, m.CANCEL, s.CANCELLED, c.CANCEL_ASKED, fenced=True),
-        *_each(unrecorded, m.RERUN, s.QUEUED, fenced=False, note="somebody asks for it: begins a new generation"),
+        *_each(unrecorded, m.RERUN, s.QUEUED, fenced=False, note="on request: begins a new generation"),
     )
 
 
 TRANSITIONS = _table()
-"""Every move that there is. A move with several sources has them in the order in which a run passes through them."""
+"""All moves. A move with several sources lists them in the order in which a run passes through them."""
 
 
 def target_of(move: Move, source: RunState) -> RunState | None:
@@ -130,13 +130,13 @@ def target_of(move: Move, source: RunState) -> RunState | None:
 
 
 def steps_of(move: Move) -> tuple[Transition, ...]:
-    """Return the lines of the table for a move."""
+    """Return the lines of the table for one move."""
     return tuple(t for t in TRANSITIONS if t.move == move)
 
 
 def states_page() -> str:
     """Return the table of transitions in Markdown, for ``docs/reference``."""
-    lines = ["| move | from | to | needs the token | condition | |", "|---|---|---|---|---|---|"]
+    lines = ["| move | from | to | needs the fence token | condition | |", "|---|---|---|---|---|---|"]
     for t in TRANSITIONS:
         cells = (f"`{t.move}`", t.source, t.target, "yes" if t.fenced else "no", ", ".join(t.conditions), t.note)
         lines.append(f"| {' | '.join(cells)} |")

@@ -1,4 +1,4 @@
-"""Puts a plan into the store: each distinct run once, whoever asks for it."""
+"""Submit a plan: each distinct run is stored once and shared by all studies that contain it."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter
 
 from paribus.store import tables as t
 from paribus.store.budget import open_budgets
-from paribus.store.moves import Now, move_runs
-from paribus.store.records import Terms
-from paribus.store.requests import want_again
+from paribus.store.control import requeue_cancelled
+from paribus.store.models import PLAN, Terms
 from paribus.store.states import Move, RunState
+from paribus.store.transitions import Now, move_runs
 from paribus.study.plan import Plan
 
-PLAN = TypeAdapter(Plan)
 _BATCH = 500
 _TICK_S = 1e-3
 
 
 def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> int:
-    """Insert a study, its new runs and its links; the same plan again gets a newer time, budget, resources and terms.
+    """Insert a study, its new runs and its links. If the plan is known, update its time, budget, resources and terms.
 
     Args:
         connection: a transaction.
         now: the time, in SQL.
         plan: the study.
-        terms: its ``priority`` and ``weight``; absent: those of its name, else the defaults.
+        terms: ``priority`` and ``weight``; absent: those of the newest plan of its name, else the defaults.
 
     Returns:
-        The number of the study, which is now the newest of its name.
+        The number of the study, which is now the newest plan of its name.
     """
     same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
     open_budgets(connection, plan)
@@ -66,7 +64,7 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> int
         has_result = t.study_run.c.run_id.in_(sa.select(t.result.c.run_id))
         mine = sa.update(t.study_run).where(t.study_run.c.study_id == study_id, has_result)
         connection.execute(mine.values(recorded=True))
-    want_again(connection, now, study_id, f"asked for by the study {plan.study}")
+    requeue_cancelled(connection, now, study_id, f"asked for by the study {plan.study}")
     return study_id
 
 
@@ -91,7 +89,7 @@ def _terms(connection: sa.Connection, name: str) -> dict[str, Any]:
 
 
 def _after_all(connection: sa.Connection, now: Now, plan: Plan) -> float:
-    """Return the time, but one after the other plans of the name: the newest counts, also if the clock was set back."""
+    """Return the time, but later than all other plans of the name, so that this one is the newest on any clock."""
     others = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint != plan.fingerprint)
     before = sa.select(sa.func.max(t.study.c.submitted_at)).where(others)
     clock, newest = connection.execute(sa.select(now, before.scalar_subquery())).one()
@@ -99,7 +97,7 @@ def _after_all(connection: sa.Connection, now: Now, plan: Plan) -> float:
 
 
 def _known(connection: sa.Connection, fingerprints: Sequence[str]) -> dict[str, int]:
-    """Return the numbers of those runs that are there."""
+    """Return the numbers of the runs that exist, by fingerprint."""
     found: dict[str, int] = {}
     for batch in _batches(fingerprints):
         query = sa.select(t.run.c.fingerprint, t.run.c.id).where(t.run.c.fingerprint.in_(batch))
@@ -112,6 +110,6 @@ def _batches(values: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _withdrawn(connection: sa.Connection, name: str) -> set[int]:
-    """Return the runs that were cancelled under the name of a study: a changed plan does not bring them back."""
+    """Return the runs that were cancelled under a study name: an edited plan does not bring them back."""
     query = sa.select(t.study_run.c.run_id).join(t.study, t.study.c.id == t.study_run.c.study_id)
     return set(connection.execute(query.where(t.study.c.name == name, t.study_run.c.withdrawn.is_(True))).scalars())

@@ -56,8 +56,7 @@ run = sa.Table(
     sa.Index(None, "state", "lease_until"),
 )
 
-# A link is recorded for ever once its run has a result. The flag only spares a claim the look at what has ended: a link
-# whose run has a result may lack it, one whose run has none must never have it.
+# Lets claims skip runs that have a result. A link whose run has a result may lack the flag; other links never have it.
 _RECORDED = sa.Column("recorded", sa.Boolean, nullable=False, server_default=sa.false())
 _WITHDRAWN = sa.Column("withdrawn", sa.Boolean, nullable=False, server_default=sa.false())
 _OPEN = sa.and_(_WITHDRAWN.is_(False), _RECORDED.is_(False))
@@ -120,7 +119,7 @@ device = sa.Table(
     sa.UniqueConstraint("host", "kind", "name"),
 )
 
-# What an attempt holds of a GPU, from its claim to its end; the cores that it holds of its host are in its own row.
+# The share of a GPU that an attempt holds from its claim to its end; its CPU cores are in its own row.
 lease = sa.Table(
     "lease",
     metadata,
@@ -131,6 +130,7 @@ lease = sa.Table(
     sa.PrimaryKeyConstraint("run_id", "token", "device_id"),
 )
 
+# No longer used, like the last two columns of `device`; kept so that databases of older versions keep their schema.
 waiting = sa.Table(
     "waiting",
     metadata,

@@ -19,7 +19,7 @@ class Contrast:
     Attributes:
         tricks: the trick, or the tricks whose interaction it is; empty for the difference of two rows.
         weights: arm to weight; the weights sum to 0, and arms of weight 0 are left out.
-        aliases: what the rows cannot tell from it, e.g. ``- b x c``: measured together with it, with this sign. An
+        aliases: what the rows cannot separate from it, e.g. ``- b x c``: measured together with it, with this sign. An
             interaction enters a main effect with half its size.
     """
 

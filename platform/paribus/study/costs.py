@@ -1,13 +1,16 @@
-"""What the runs of a plan will cost: as much as runs of the same kind did, else as the study file believes."""
+"""Estimates what the runs of a plan cost: from recorded runs of the same kind, else from the prior of the study."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
+from paribus.contract import Options
+from paribus.recipe.recipe import flatten
+from paribus.study.fingerprint import without_added
 from paribus.study.plan import Plan, PlannedRun
 from paribus.study.spec import RunHours
 
@@ -19,11 +22,12 @@ class PastRun:
     """A run with a result, and what it cost.
 
     Attributes:
-        runner: what trained it.
-        recipe: its recipe, as a plan keeps it.
-        evaluate: how it was evaluated, as a plan keeps it.
-        seconds: charged for all its attempts: of its GPUs together, or of a CPU slot.
-        gpus: GPUs that it held; 0: a CPU slot.
+        runner: name of its runner.
+        recipe: its recipe, as stored in the plan.
+        evaluate: its evaluation, as stored in the plan.
+        seconds: device time of all its attempts: of its GPUs together, or of the run on CPU cores.
+        gpus: GPUs that it held; 0: it ran on CPU cores.
+        options: what its study said to the runner.
     """
 
     runner: str
@@ -31,6 +35,7 @@ class PastRun:
     evaluate: Mapping[str, Any]
     seconds: float
     gpus: float
+    options: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +43,10 @@ class Cost:
     """Hours of devices.
 
     Attributes:
-        low: if all goes as cheaply as it has gone, a tenth of the runs left out.
+        low: if every run costs as little as the cheapest recorded ones, without the cheapest tenth.
         expected: by the mean.
-        high: if all is as dear as it has been, a tenth of the runs left out.
-        unit: ``GPU-hours``, ``CPU-slot-hours``, or ``device-hours`` where runs differ.
+        high: if every run costs as much as the dearest recorded ones, without the dearest tenth.
+        unit: ``GPU-hours``, ``CPU run-hours``, or ``device-hours`` where runs differ.
         sources: where the numbers come from.
     """
 
@@ -53,29 +58,31 @@ class Cost:
 
 
 def run_costs(plan: Plan, prior: RunHours | None, past: Sequence[PastRun] = ()) -> dict[str, Cost]:
-    """Return what one run of each arm costs, by key of the arm; arms of which nothing is known are left out.
+    """Return the cost of one run of each arm, by key of the arm, without the arms whose cost is unknown.
 
-    Known are, first, runs of the same recipe and evaluation; then runs of the same kind, see :func:`kind_of`; then the
-    prior of the study file.
+    Sources, in this order: runs of the same recipe and evaluation; runs of the same kind (:func:`kind_of`); the prior
+    of the study.
 
     Args:
         plan: the plan.
         prior: of the study file.
-        past: runs with a result, newest first; those on other devices than the newest are not looked at.
+        past: runs with a result, newest first; runs on another kind of device than the newest are ignored.
     """
     on_gpus = bool(past) and past[0].gpus > 0
-    alike = [run for run in past if (run.gpus > 0) == on_gpus and run.runner == plan.runner]
+    alike = [
+        run for run in past if (run.gpus > 0) == on_gpus and (run.runner, run.options) == (plan.runner, plan.options)
+    ]
     evaluate = plan.evaluate.model_dump(mode="json")
     same: dict[str, list[float]] = {}
     kinds: dict[str, list[float]] = {}
     for run in alike:
-        same.setdefault(_text([run.recipe, run.evaluate]), []).append(run.seconds / 3600)
+        same.setdefault(_text([without_added(flatten(run.recipe)), run.evaluate]), []).append(run.seconds / 3600)
         kinds.setdefault(kind_of(run.recipe, run.evaluate), []).append(run.seconds / 3600)
-    unit = "GPU-hours" if on_gpus else "CPU-slot-hours"
+    unit = "GPU-hours" if on_gpus else "CPU run-hours"
     found = {}
     for arm in plan.arms:
         recipe = arm.recipe.model_dump(mode="json")
-        if hours := same.get(_text([recipe, evaluate])):
+        if hours := same.get(_text([without_added(flatten(recipe)), evaluate])):
             found[arm.key] = _cost(hours, unit, "recorded runs of the same recipe")
         elif hours := kinds.get(kind_of(recipe, evaluate)):
             found[arm.key] = _cost(hours, unit, "recorded runs of the same kind")
@@ -85,7 +92,7 @@ def run_costs(plan: Plan, prior: RunHours | None, past: Sequence[PastRun] = ()) 
 
 
 def total(costs: Mapping[str, Cost], runs: Iterable[PlannedRun]) -> Cost | None:
-    """Return what these runs cost together; ``None`` if nothing is known of one of them, or there are none."""
+    """Return the cost of these runs together; ``None`` without runs, or if the cost of one is unknown."""
     each = [costs.get(run.arm) for run in runs]
     known = [cost for cost in each if cost is not None]
     if not known or len(known) < len(each):
@@ -101,13 +108,15 @@ def total(costs: Mapping[str, Cost], runs: Iterable[PlannedRun]) -> Cost | None:
 
 
 def kind_of(recipe: Mapping[str, Any], evaluate: Mapping[str, Any]) -> str:
-    """Return what the cost of a run mostly depends on: model, task, schedule, evaluation and the kinds of factors.
+    """Return the parts of a recipe that decide most of the cost: model, task, schedule, evaluation, kinds of factors.
 
-    The values of factors (clip bounds, coefficients) cost nothing; their kinds may: a filter that samples again, a
+    Values of factors (clip bounds, coefficients) cost nothing. Their kinds may cost: a filter that samples again, a
     critic, a reference model.
     """
     whole = {name: recipe.get(name) for name in ("model", "task", "schedule")}
-    kinds = {name: value.get("kind") for name, value in recipe.items() if isinstance(value, Mapping)}
+    ways = {name: recipe[name] for name in ("rollout", "compute") if name in recipe}
+    factors = {name: value for name, value in recipe.items() if isinstance(value, Mapping) and name not in ways}
+    kinds = {name: value.get("kind") for name, value in factors.items()} | without_added(flatten(ways))
     cheap = ("primary", "checkpoint", "temperature")
     return _text([whole, kinds, {k: v for k, v in evaluate.items() if k not in cheap}])
 

@@ -1,4 +1,4 @@
-"""What is wrong in a design whose syntax is right."""
+"""Mistakes in designs whose syntax is right."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def _trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator
             elif trick in tricks[:k]:
                 yield Fault(place=where, message=f"the trick `{trick}` appears twice")
     if isinstance(design, (AddOne, LeaveOneOut, Factorial)) and design.tricks is None and not defined:
-        yield Fault(
-            place=("designs", name), message=f"`{design.kind}` needs tricks, and none is defined under `tricks`"
-        )
+        yield Fault(place=("designs", name), message=f"`{design.kind}` needs tricks: define some under `tricks`")
     if isinstance(design, Listed) and "base" in design.arms:
         message = "the first row of every list is `base`: give this arm another name"
         yield Fault(place=("designs", name, "arms", "base"), message=message, at_key=True)
@@ -80,7 +78,7 @@ def _order_faults(name: str, design: Cumulative, study: Study) -> Iterator[Fault
         if order in (first, *rest[: k - 1]):
             yield Fault(place=(*place, "orders", k), message="this order appears twice")
         elif set(order) != set(first):
-            message = "is not an order of the tricks of the first: write another design for other tricks"
+            message = "has other tricks than the first order: write another design for them"
             yield Fault(place=(*place, "orders", k), message=message)
     if design.random is not None:
         asked, left = design.random.n * (2 if design.reverse else 1), other_orders(design)
@@ -90,7 +88,7 @@ def _order_faults(name: str, design: Cumulative, study: Study) -> Iterator[Fault
             return
     for ladder, _ in ladders(name, design)[1:]:
         if ladder in study.designs:
-            message = f"`{ladder}` is what a further ladder of the design `{name}` is called: choose another name"
+            message = f"a further ladder of the design `{name}` already has the name `{ladder}`: choose another one"
             yield Fault(place=("designs", ladder), message=message, at_key=True)
 
 

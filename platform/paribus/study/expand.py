@@ -1,77 +1,103 @@
-"""Makes the plan of a study: rows, distinct arms, distinct runs, notes."""
+"""Makes the plan of a study: rows, distinct arms, distinct runs, warnings."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from paribus.errors import Problem, StudyFileError, UnsupportedRecipe
+from paribus.contract import Evaluate, Hashes, Options, Runner, load_runner, unknown_runner
+from paribus.errors import ParibusError, UnreadableInput, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
-from paribus.study.designs import Draft, candidates, drafts, tricks_alone
+from paribus.study.adaptive import interim_rule
 from paribus.study.fingerprint import fingerprints, recipe_key, stops_of
-from paribus.study.growth import looks_of
-from paribus.study.job import Evaluate
-from paribus.study.notes import notes_of
-from paribus.study.plan import Arm, Plan, PlannedRun, Row, Screen
-from paribus.study.resolve import Resolved, resolve_base, resolve_row
+from paribus.study.lint import lint
+from paribus.study.load import LoadedStudy, ResolvedRow, load_study
+from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking
+from paribus.study.resolve import Fault
 from paribus.study.spec import Search, Study
 
 KEY_DIGITS = 12
 
-
-class PlanRunner(Protocol):
-    """What a plan asks of a runner; a part of :class:`paribus.study.runner.Runner`."""
-
-    def unsupported(self, recipe: Recipe) -> tuple[str, ...]:
-        """Return what of the recipe the runner cannot train, one sentence each."""
-
-    def code_fingerprint(self, recipe: Recipe) -> str:
-        """Return a hash of the code that the numbers of a run depend on."""
-
-    def data_fingerprint(self, recipe: Recipe) -> str:
-        """Return a hash of problems and verifier."""
-
-    def model_fingerprint(self, recipe: Recipe) -> str:
-        """Return a hash of the initial model."""
+UNREAD = Hashes(code="unread", data="unread", model="unread")
+"""In place of the hashes of an arm whose data or model cannot be read: such a plan is shown, but not run."""
 
 
-def make_plan(study: Study, runner: PlanRunner) -> Plan:
-    """Return the plan of a study that the runner can train.
+@dataclass(frozen=True, kw_only=True)
+class PlanDraft:
+    """A plan, and what keeps it from being run.
+
+    Attributes:
+        study: the study.
+        plan: its plan; fingerprints of runs have a meaning only if ``unread`` is empty.
+        unsupported: why the runner cannot train the study, all reasons in one message; empty if it can.
+        unread: messages about data and models that cannot be read.
+    """
+
+    study: LoadedStudy
+    plan: Plan
+    unsupported: str
+    unread: tuple[str, ...]
+
+    def checked(self) -> Plan:
+        """Return the plan if it can be run.
+
+        Raises:
+            UnsupportedRecipe: the runner cannot train some arms, or not on so many GPUs.
+            UnreadableInput: data or a model cannot be read.
+        """
+        if self.unsupported:
+            raise UnsupportedRecipe(self.unsupported)
+        if self.unread:
+            raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(self.unread))
+        return self.plan
+
+
+def draft_file(path: Path) -> PlanDraft:
+    """Return the plan of a study file, whether or not it can be run.
 
     Raises:
-        UnsupportedRecipe: the runner cannot train some arms; all arms are listed with what is missing.
-        StudyFileError: a study that did not come from a file has a patch that is wrong.
+        StudyFileError: the file is not a valid study; every problem is listed with its place.
     """
-    plan = plan_of(study, runner)
-    refuse_unsupported(plan, runner)
-    return plan
+    study = load_study(path)
+    if problem := unknown_runner(study.spec.runner.kind):
+        raise study.error([Fault(place=("runner",), message=problem)])
+    return draft_plan(study, load_runner(study.spec.runner.kind))
 
 
-def plan_of(study: Study, runner: PlanRunner) -> Plan:
-    """Return the plan of a study, whether or not the runner can train it.
+def make_plan(study: LoadedStudy, runner: Runner) -> Plan:
+    """Return the plan of a study that can be run.
 
     Raises:
-        StudyFileError: a study that did not come from a file has a patch that is wrong.
+        StudyFileError: options of the runner are wrong.
+        UnsupportedRecipe: the runner cannot train some arms; all reasons are listed with the arms.
+        UnreadableInput: data or a model cannot be read.
     """
-    base_values = resolve_base(study.base)
-    base = _recipe(base_values, study.study)
-    resolved = [(row, _recipe(resolve_row(base_values.values, row), study.study)) for row in drafts(study)]
-    arms = _arms(base, resolved)
-    rows = tuple(_rows(resolved))
-    alone = [(row, _recipe(resolve_row(base_values.values, row), study.study)) for row in tricks_alone(study)]
-    changes = (*(row for row in rows if row.kind != "fractional"), *_rows(alone))
-    recipes = {arm_key(recipe): recipe for _, recipe in (*resolved, *alone)}
+    return draft_plan(study, runner).checked()
+
+
+def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
+    """Return the plan of a study, whether or not it can be run.
+
+    Raises:
+        StudyFileError: options of the runner are wrong.
+    """
+    study, options = loaded.spec, loaded.options
+    _refuse_wrong_options(loaded, runner)
+    unread: dict[str, None] = {}
+    arms = tuple(_examined(arm, runner, options, unread) for arm in _arms(loaded.base, loaded.rows))
+    rows = tuple(_rows(loaded.rows))
     at = study.seeds.at
     seeds = tuple(range(study.seeds.start, study.seeds.start + at[-1]))
-    runs = tuple(_runs(study, arms, seeds, runner))
+    runs = tuple(_runs(study, options, arms, seeds))
     first = at[0] * len(arms)
     plan = Plan(
         study=study.study,
         fingerprint="",
         question=study.question,
-        runner=study.runner,
+        runner=study.runner.kind,
         base=arms[0].key,
         arms=arms,
         rows=rows,
@@ -86,43 +112,85 @@ def plan_of(study: Study, runner: PlanRunner) -> Plan:
         gpu_hours=study.budget.gpu_hours,
         cpu_hours=study.budget.cpu_hours,
         run_hours=study.budget.run_hours,
-        notes=tuple(n for n in notes_of(study, arms, rows, changes, recipes) if n.code not in study.allow),
+        warnings=lint(
+            study,
+            arms,
+            rows,
+            changes=(*(row for row in rows if row.kind != "fractional"), *_rows(loaded.alone)),
+            recipes={arm_key(recipe): recipe for _, recipe in (*loaded.rows, *loaded.alone)},
+            samples_itself=lambda recipe: runner.requirements(recipe, options).samples_with_training_code,
+        ),
         preset=study.base.preset,
         margin=study.margin,
         symptom_correction=study.report.symptom_correction,
         published=study.report.published,
         resources=study.resources,
-        looks=looks_of(study.seeds),
+        interim=interim_rule(study.seeds),
         later=runs[first:],
-        screen=_screen(study, base_values.values),
+        ranking=_ranking(loaded),
+        options=options,
     )
-    return with_fingerprint(plan)
+    unsupported = _unsupported(plan, runner)
+    return PlanDraft(study=loaded, plan=with_fingerprint(plan), unsupported=unsupported, unread=tuple(unread))
 
 
-def _screen(study: Study, base: Mapping[str, Any]) -> Screen | None:
-    """Return the search of the study with what it tunes, before its first trial; ``None`` without one."""
-    for name, design in study.designs.items():
-        if isinstance(design, Search):
-            found = [(row, _recipe(resolve_row(base, row), study.study)) for row in candidates(name, design, study)]
-            rows = tuple(_rows(found))
-            return Screen(design=name, rule=design, candidates=rows, untuned=tuple(recipe for _, recipe in found))
-    return None
+def _refuse_wrong_options(loaded: LoadedStudy, runner: Runner) -> None:
+    kind = loaded.spec.runner.kind
+    faults = [
+        Fault(place=(kind if p.passthrough else "runner", *p.path), message=p.message, at_key=p.at_key)
+        for p in runner.check_options(loaded.options)
+    ]
+    if faults:
+        raise loaded.error(faults)
 
 
-def refuse_unsupported(plan: Plan, runner: PlanRunner) -> None:
-    """Do nothing if the runner can train every arm.
+def _examined(arm: Arm, runner: Runner, options: Options, unread: dict[str, None]) -> Arm:
+    """Return the arm with its hashes; note in ``unread`` why there are none."""
+    try:
+        return examined(arm, runner, options)
+    except ParibusError as error:
+        unread[str(error)] = None
+        return replace(arm, hashes=UNREAD)
+
+
+def examined(arm: Arm, runner: Runner, options: Options) -> Arm:
+    """Return the arm with its hashes, and with what its runner trains approximately.
 
     Raises:
-        UnsupportedRecipe: it cannot; what is missing is listed with the arms that ask for it.
+        ParibusError: a file of data or model cannot be read.
     """
-    missing: dict[str, list[str]] = {}
+    support = runner.support(arm.recipe, options)
+    return replace(
+        arm,
+        hashes=runner.hashes(arm.recipe, options),
+        approximate=tuple(s for s in support if s.level == "approximate"),
+    )
+
+
+def _unsupported(plan: Plan, runner: Runner) -> str:
+    """Return why the runner cannot train the plan, each reason with the arms that it holds for; empty if it can."""
+    reasons: dict[str, list[str]] = {}
+    asked = plan.resources.gpus
     for arm in plan.arms:
-        for part in runner.unsupported(arm.recipe):
-            missing.setdefault(part, []).append(f"`{arm.label}`")
-    if missing:
-        lines = [f"the runner `{plan.runner}` cannot train this study:"]
-        lines += [f"  {part} (arms: {', '.join(labels)})" for part, labels in missing.items()]
-        raise UnsupportedRecipe("\n".join(lines))
+        found = [s.reason for s in runner.support(arm.recipe, plan.options) if s.level == "unsupported"]
+        need = runner.requirements(arm.recipe, plan.options)
+        if asked is not None and asked < need.least_gpus:
+            found.append(f"A run needs at least {need.least_gpus:g} GPUs, and `resources.gpus` is {asked:g}.")
+        if asked is not None and need.most_gpus is not None and asked > need.most_gpus:
+            found.append(f"A run uses at most {need.most_gpus:g} GPUs, and `resources.gpus` is {asked:g}.")
+        for reason in found:
+            reasons.setdefault(reason, []).append(f"`{arm.label}`")
+    lines = [f"  {reason} (arms: {', '.join(labels)})" for reason, labels in reasons.items()]
+    return "\n".join([f"the runner `{plan.runner}` cannot train this study:", *lines]) if lines else ""
+
+
+def _ranking(loaded: LoadedStudy) -> SearchRanking | None:
+    """Return the search of the study with what it tunes, before its first trial; ``None`` without one."""
+    for name, design in loaded.spec.designs.items():
+        if isinstance(design, Search):
+            rows, untuned = tuple(_rows(loaded.tuned)), tuple(recipe for _, recipe in loaded.tuned)
+            return SearchRanking(design=name, rule=design, candidates=rows, untuned=untuned)
+    return None
 
 
 def arm_key(recipe: Recipe) -> str:
@@ -130,14 +198,7 @@ def arm_key(recipe: Recipe) -> str:
     return fingerprint_of(recipe_key(recipe))[:KEY_DIGITS]
 
 
-def _recipe(resolved: Resolved, name: str) -> Recipe:
-    if resolved.recipe is None:
-        problems = [Problem(message=f.message, path=".".join(map(str, f.place))) for f in resolved.faults]
-        raise StudyFileError(name, problems)
-    return resolved.recipe
-
-
-def _arms(base: Recipe, resolved: Sequence[tuple[Draft, Recipe]]) -> tuple[Arm, ...]:
+def _arms(base: Recipe, resolved: Sequence[ResolvedRow]) -> tuple[Arm, ...]:
     """Return the distinct arms, the base first; a label that two arms would share is qualified by its design."""
     found = {arm_key(base): Arm(key=arm_key(base), label="base", recipe=base, changes={})}
     taken = {"base"}
@@ -151,7 +212,7 @@ def _arms(base: Recipe, resolved: Sequence[tuple[Draft, Recipe]]) -> tuple[Arm, 
     return tuple(found.values())
 
 
-def _rows(resolved: Sequence[tuple[Draft, Recipe]]) -> Iterator[Row]:
+def _rows(resolved: Sequence[ResolvedRow]) -> Iterator[Row]:
     recipes = {(row.design, row.label): recipe for row, recipe in resolved}
     for row, recipe in resolved:
         parent = recipes[row.design, row.parent] if row.parent is not None else recipe
@@ -166,26 +227,32 @@ def _rows(resolved: Sequence[tuple[Draft, Recipe]]) -> Iterator[Row]:
         )
 
 
-def identities(
-    arms: Iterable[Arm], evaluate: Evaluate, runner: PlanRunner, stops: Mapping[str, Any]
-) -> dict[str, Callable[[int], str]]:
-    """Return key of each arm to a function from a seed to the fingerprint of the run; see :func:`fingerprints`."""
-    return {
-        arm.key: fingerprints(
-            recipe=arm.recipe,
-            evaluate=evaluate,
-            code=runner.code_fingerprint(arm.recipe),
-            data=runner.data_fingerprint(arm.recipe),
-            model=runner.model_fingerprint(arm.recipe),
-            stops=stops,
-        )
-        for arm in arms
-    }
+def run_fingerprints(arm: Arm, evaluate: Evaluate, options: Options, stops: Mapping[str, Any]) -> Callable[[int], str]:
+    """Return a function from a seed to the fingerprint of the arm's run; the arm is an examined one."""
+    assert arm.hashes is not None  # see above
+    return fingerprints(recipe=arm.recipe, evaluate=evaluate, hashes=arm.hashes, options=options, stops=stops)
 
 
-def _runs(study: Study, arms: Sequence[Arm], seeds: Sequence[int], runner: PlanRunner) -> Iterator[PlannedRun]:
+def matches(plan: Plan, arm: Arm, hashes: Hashes) -> bool:
+    """Return whether runs of an arm still have the fingerprints under which they were planned.
+
+    Args:
+        plan: any plan, also one of version 0.1, which keeps no hashes.
+        arm: an arm of the plan.
+        hashes: of code, data and initial model as they are now.
+    """
+    if arm.hashes is not None:
+        return arm.hashes == hashes
+    run = next((run for run in plan.all_runs if run.arm == arm.key), None)
+    now = replace(arm, hashes=hashes)
+    stops = stops_of(plan.stop_on, plan.profile)
+    return run is None or run_fingerprints(now, plan.evaluate, plan.options, stops)(run.seed) == run.fingerprint
+
+
+def _runs(study: Study, options: Options, arms: Sequence[Arm], seeds: Sequence[int]) -> Iterator[PlannedRun]:
     """Yield the runs seed by seed, the base arm first, so that a study that is cut short has whole blocks."""
-    identify = identities(arms, study.evaluate, runner, stops_of(study.health.stop_on, study.health.profile))
+    stops = stops_of(study.health.stop_on, study.health.profile)
+    identify = {arm.key: run_fingerprints(arm, study.evaluate, options, stops) for arm in arms}
     own = {} if study.seeds.paired else own_seeds([arm.key for arm in arms], study.seeds.start, len(seeds))
     order = 0
     for k, shared in enumerate(seeds):
@@ -223,14 +290,15 @@ def with_fingerprint(plan: Plan) -> Plan:
         **({"profile": plan.profile} if plan.profile != "default" else {}),
         **({"margin": plan.margin} if plan.margin is not None else {}),  # one that is declared after a look is seen
         **({"symptoms": plan.symptom_correction} if plan.symptom_correction != "holm" else {}),
-        **({"looks": [plan.looks.at, plan.looks.spending, plan.looks.width]} if plan.looks else {}),
-        **({"screen": _meaning_of(plan.screen)} if plan.screen else {}),
+        **({"looks": [plan.interim.at, plan.interim.spending, plan.interim.width]} if plan.interim else {}),
+        **({"screen": _meaning_of(plan.ranking)} if plan.ranking else {}),
         **({"origin": plan.origin} if plan.origin else {}),
+        **({"options": plan.options.model_dump(mode="json")} if plan.options else {}),
     }
     return replace(plan, fingerprint=fingerprint_of(meaning))
 
 
-def _meaning_of(screen: Screen) -> list[Any]:
+def _meaning_of(screen: SearchRanking) -> list[Any]:
     tuned = [(row.label, recipe_key(recipe)) for row, recipe in zip(screen.candidates, screen.untuned, strict=True)]
     runs = [run.fingerprint for run in screen.runs]
     return [screen.design, screen.rule.model_dump(mode="json"), tuned, runs, screen.confirmed]

@@ -10,77 +10,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from paribus.contract import Evaluate, Hashes, Options
 from paribus.recipe.recipe import Recipe, fingerprint_of, flatten
-from paribus.study.job import Evaluate
 
 SCHEMA = 1
 """Version of what goes into a fingerprint; raised only when the meaning of recorded values changes."""
 
-ADDED: Mapping[str, Any] = {}
+ADDED: Mapping[str, Any] = {"rollout.engine": "torch", "compute.sharding": "none"}
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""
 
 
 def recipe_key(recipe: Recipe, added: Mapping[str, Any] = ADDED) -> dict[str, Any]:
     """Return the part of a fingerprint that the recipe gives: dotted path to value, without what was added later."""
-    return _without(flatten(recipe.model_dump(mode="json")), added)
-
-
-def run_fingerprint(
-    *,
-    recipe: Recipe,
-    evaluate: Evaluate,
-    seed: int,
-    code: str,
-    data: str,
-    model: str,
-    added: Mapping[str, Any] = ADDED,
-) -> str:
-    """Return the identity of a run, 64 hexadecimal digits.
-
-    Args:
-        recipe: as in :func:`fingerprints`.
-        evaluate: as there.
-        seed: the run's seed.
-        code: as there.
-        data: as there.
-        model: as there.
-        added: as there.
-    """
-    of = fingerprints(recipe=recipe, evaluate=evaluate, code=code, data=data, model=model, added=added)
-    return of(seed)
+    return without_added(flatten(recipe.model_dump(mode="json")), added)
 
 
 def fingerprints(
     *,
     recipe: Recipe,
     evaluate: Evaluate,
-    code: str,
-    data: str,
-    model: str,
-    added: Mapping[str, Any] = ADDED,
+    hashes: Hashes,
+    options: Options | None = None,
     stops: Mapping[str, Any] | None = None,
+    added: Mapping[str, Any] = ADDED,
 ) -> Callable[[int], str]:
-    """Return a function from the seed of an arm's run to the run's identity, so that an arm is looked at once.
+    """Return a function from a seed to the fingerprint of an arm's run, 64 hexadecimal digits.
 
     Args:
         recipe: all values resolved.
         evaluate: how the run is evaluated.
-        code: the runner's hash of the code that the numbers depend on.
-        data: the runner's hash of problems and verifier.
-        model: the runner's hash of the initial model.
-        added: see :data:`ADDED`; paths under ``evaluate.`` for options of the evaluation.
+        hashes: of code, data and initial model.
+        options: what the study says to the runner; left out if empty.
         stops: of :func:`stops_of`; absent: none.
+        added: see :data:`ADDED`; paths under ``evaluate.`` for options of the evaluation.
     """
     measured = {**evaluate.model_dump(mode="json"), "primary": evaluate.primary_metric}
     shared = {
         "schema": SCHEMA,
         "recipe": recipe_key(recipe, added),
-        "evaluate": _without(measured, {k.removeprefix("evaluate."): v for k, v in added.items()}),
+        "evaluate": without_added(measured, {k.removeprefix("evaluate."): v for k, v in added.items()}),
         "horizon": recipe.schedule.steps,
-        "code": code,
-        "data": data,
-        "model": model,
+        "code": hashes.code,
+        "data": hashes.data,
+        "model": hashes.model,
         **(stops or {}),
+        **({"options": options.model_dump(mode="json")} if options else {}),
     }
     return lambda seed: fingerprint_of({**shared, "seed": seed})
 
@@ -94,5 +68,6 @@ def stops_of(stop_on: Iterable[str], profile: str) -> dict[str, Any]:
     return {"stops": {"on": named, "profile": profile}} if named else {}
 
 
-def _without(flat: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+def without_added(flat: Mapping[str, Any], added: Mapping[str, Any] = ADDED) -> dict[str, Any]:
+    """Return dotted paths and values without those that mean the behaviour before their option was added."""
     return {path: value for path, value in flat.items() if path not in added or added[path] != value}

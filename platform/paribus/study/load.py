@@ -1,29 +1,64 @@
-"""Reads study files: a :class:`~paribus.study.spec.Study`, or all problems at once with their places."""
+"""Reads study files and resolves every recipe once; reports all problems together, with their places."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from paribus.contract import Options, unknown_runner
 from paribus.errors import Problem, StudyFileError, did_you_mean
-from paribus.recipe.document import Node, locate, plain, read_document
-from paribus.recipe.messages import explain, fields_at, plain_location, shown
 from paribus.recipe.presets import unknown_preset
+from paribus.recipe.recipe import Recipe
 from paribus.study.design_faults import design_faults, tricks_of
-from paribus.study.designs import Draft, Step, expand
+from paribus.study.designs import Draft, Step, candidates, expand, tricks_alone
 from paribus.study.published import unknown_published
 from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row, written_faults
-from paribus.study.spec import ALPHABETS, DESIGN_KINDS, Listed, Study
+from paribus.study.spec import ALPHABETS, DESIGN_KINDS, Listed, Search, Study
+from paribus.yaml_file.document import Mark, Node, locate, plain, read_document
+from paribus.yaml_file.messages import explain, fields_at, plain_location, shown
+
+ResolvedRow = tuple[Draft, Recipe]
+"""A row of a design and its recipe."""
 
 _EVAL_NAMES = ("truncated_frac", "length_mean", "length_mean_correct", "length_mean_incorrect")
 
 
-def load_study(path: Path) -> Study:
-    """Return the study in a file, checked: every trick alone and every arm of every design is a valid recipe.
+@dataclass(frozen=True, kw_only=True)
+class LoadedStudy:
+    """A study with every recipe resolved and checked.
+
+    Attributes:
+        spec: the study as written.
+        options: what it says to its runner.
+        base: the recipe that all arms start from.
+        rows: rows of all designs with their recipes, in the order of the study file. A search has none yet.
+        alone: for each fraction, the base and each trick alone: the rows of a fraction change several tricks at once.
+        tuned: of a search, the base and each trick that it tunes.
+        file: path of the file, or the name of the study.
+        root: content of the file with places; ``None`` for a study that came from no file.
+    """
+
+    spec: Study
+    options: Options
+    base: Recipe
+    rows: tuple[ResolvedRow, ...]
+    alone: tuple[ResolvedRow, ...]
+    tuned: tuple[ResolvedRow, ...]
+    file: str
+    root: Node | None
+
+    def error(self, faults: Iterable[Fault]) -> StudyFileError:
+        """Return the error that lists faults with their places in the file."""
+        return StudyFileError(self.file, {_problem(self.root, fault) for fault in faults})
+
+
+def load_study(path: Path) -> LoadedStudy:
+    """Return the study in a file: every trick alone and every row of every design is a valid recipe.
 
     Raises:
         StudyFileError: the file is not a valid study; every problem is listed with its place and a remedy.
@@ -35,15 +70,71 @@ def load_study(path: Path) -> Study:
         message = "a study is a mapping that begins with `study: <name>`: see docs/studies.md"
         problem = Problem(message=message, line=root.mark.line, column=root.mark.column)
         raise StudyFileError(str(path), [*document.problems, problem])
-    study, faults = _parse(raw)
+    rest, passthrough, faults = _without_section(raw)
+    study, wrong = _parse(rest)
+    faults += wrong
+    resolution = _Resolution()
     if study is not None:
-        faults += _meaning(study, defined=tuple(_mapping(raw.get("tricks"))))
+        resolution = _resolved(study, defined=tuple(_mapping(raw.get("tricks"))))
+        faults += resolution.faults
     known = {(p.line, p.column) for p in document.problems}  # what stands there has no meaning that could be wrong
     meant = (_problem(root, fault) for fault in faults)
     problems = {*document.problems, *(p for p in meant if (p.line, p.column) not in known)}
     if study is None or problems:
         raise StudyFileError(str(path), problems)
-    return study
+    return _loaded(study, passthrough, resolution, str(path), root)
+
+
+def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) -> LoadedStudy:
+    """Return a study that came from no file with its recipes.
+
+    Raises:
+        StudyFileError: a patch or a design is wrong.
+    """
+    resolution = _resolved(study, defined=tuple(study.tricks))
+    if resolution.faults:
+        raise StudyFileError(study.study, {_problem(None, fault) for fault in resolution.faults})
+    return _loaded(study, passthrough or {}, resolution, study.study, None)
+
+
+def _without_section(raw: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any], list[Fault]]:
+    """Return the study without the section named after its runner, that section, and what is wrong with it."""
+    chosen = raw.get("runner", "native")
+    kind = chosen.get("kind") if isinstance(chosen, Mapping) else chosen
+    if not isinstance(kind, str) or kind not in raw or kind in Study.model_fields:
+        return dict(raw), {}, []
+    rest = {key: value for key, value in raw.items() if key != kind}
+    section = raw[kind]
+    if not isinstance(section, Mapping):
+        return rest, {}, [Fault(place=(kind,), message=f"expects a mapping, and {shown(section)} is not")]
+    return rest, section, []
+
+
+def _loaded(
+    study: Study, passthrough: Mapping[str, Any], resolution: _Resolution, file: str, root: Node | None
+) -> LoadedStudy:
+    assert resolution.base is not None  # without faults there is a base
+    try:
+        options = Options(own=dict(study.runner.own), passthrough=dict(passthrough))
+    except ValidationError:
+        message = "options of a runner are text, true or false, finite numbers, lists and mappings"
+        raise StudyFileError(file, [_problem(root, Fault(place=("runner",), message=message))]) from None
+    alone, base = resolution.alone, resolution.base
+    searches = [(name, design) for name, design in study.designs.items() if isinstance(design, Search)]
+    return LoadedStudy(
+        spec=study,
+        options=options,
+        base=base,
+        rows=resolution.rows,
+        alone=tuple((row, alone[row.tricks[0]] if row.tricks else base) for row in tricks_alone(study)),
+        tuned=tuple(
+            (row, alone[row.tricks[0]] if row.tricks else base)
+            for name, design in searches
+            for row in candidates(name, design, study)
+        ),
+        file=file,
+        root=root,
+    )
 
 
 def _parse(raw: Mapping[str, Any]) -> tuple[Study | None, list[Fault]]:
@@ -76,6 +167,12 @@ _NOTHING = {"kind": "list", "arms": {"-": {}}}
 def _syntax_fault(error: ErrorDetails, raw: Mapping[str, Any]) -> Fault:
     path = plain_location(error, raw)
     kind = error["type"]
+    if kind == "extra_forbidden" and len(path) == 1 and not unknown_runner(str(path[0])):
+        message = f"this section is for the runner `{path[0]}`, which this study does not use: remove it, or write "
+        return Fault(place=path, message=message + f"`runner: {path[0]}`", at_key=True)
+    if kind == "extra_forbidden" and path == ("resources", "gpu_memory_gib"):
+        message = "write a fraction of a GPU instead, e.g. `gpus: 0.25`, which puts four runs on one"
+        return Fault(place=path, message=message, at_key=True)
     if kind == "extra_forbidden":
         return Fault(place=path, message=explain(error, fields_at(Study, error["loc"])), at_key=True)
     if kind == "string_pattern_mismatch":
@@ -93,8 +190,18 @@ def _syntax_fault(error: ErrorDetails, raw: Mapping[str, Any]) -> Fault:
     return Fault(place=path, message=explain(error))
 
 
-def _meaning(study: Study, defined: Sequence[str]) -> list[Fault]:
-    """Return what is wrong in a study whose syntax is right; ``defined`` are all names under ``tricks``."""
+@dataclass(frozen=True, kw_only=True)
+class _Resolution:
+    """What became of the patches of a study: recipes, and what is wrong."""
+
+    base: Recipe | None = None
+    alone: Mapping[str, Recipe] = field(default_factory=dict)
+    rows: tuple[ResolvedRow, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+def _resolved(study: Study, defined: Sequence[str]) -> _Resolution:
+    """Resolve every recipe of a study whose syntax is right; ``defined`` are all names under ``tricks``."""
     faults = [*_evaluate_faults(study), *_preset_faults(study), *_published_faults(study)]
     usable = {}
     for name, design in study.designs.items():
@@ -105,24 +212,29 @@ def _meaning(study: Study, defined: Sequence[str]) -> list[Fault]:
     tricks = [Step(place=("tricks", name), patch=patch) for name, patch in study.tricks.items()]
     if unknown_preset(study.base.preset):
         steps = (Step(place=("base", "set"), patch=study.base.set), *tricks)
-        return [*faults, *(fault for step in steps for fault in written_faults(step))]
+        return _Resolution(faults=(*faults, *(fault for step in steps for fault in written_faults(step))))
     base = resolve_base(study.base)
     faults += base.faults
     of_base = {fault.message for fault in base.faults}
-    for step in tricks:
+    alone, broken = {}, set()
+    for name, step in zip(study.tricks, tricks, strict=True):
         resolved = resolve(base.values, (step,), step.place)
-        faults += [fault for fault in resolved.faults if fault.message not in of_base]
-    if not base.faults:
-        for name, design in usable.items():
-            faults += _row_faults(base.values, expand(name, design, study.tricks), known=faults)
-    return faults
-
-
-def _row_faults(base: Mapping[str, Any], rows: Sequence[Draft], known: Sequence[Fault]) -> list[Fault]:
-    """Return what is wrong with rows made of tricks that are right by themselves."""
-    broken = {fault.place[1] for fault in known if fault.place[0] == "tricks"}
-    sound = (row for row in rows if not broken & set(row.tricks))
-    return [f for row in sound if _preset_known(row) for f in resolve_row(base, row).faults]
+        own = [fault for fault in resolved.faults if fault.message not in of_base]
+        faults += own
+        if own:
+            broken.add(name)
+        elif resolved.recipe is not None:
+            alone[name] = resolved.recipe
+    rows: list[ResolvedRow] = []
+    sound = (row for name, design in usable.items() for row in expand(name, design, study.tricks))
+    for row in sound if base.recipe is not None else ():
+        if broken & set(row.tricks) or not _preset_known(row):
+            continue
+        resolved = resolve_row(base.values, row)
+        faults += resolved.faults
+        if resolved.recipe is not None and row.kind != "search":  # those of a search only bound what it may try
+            rows.append((row, resolved.recipe))
+    return _Resolution(base=base.recipe, alone=alone, rows=tuple(rows), faults=tuple(faults))
 
 
 def _preset_known(row: Draft) -> bool:
@@ -157,8 +269,8 @@ def _published_faults(study: Study) -> Iterator[Fault]:
             yield Fault(place=("report", "published", k), message=message)
 
 
-def _problem(root: Node, fault: Fault) -> Problem:
-    mark = locate(root, fault.place, key=fault.at_key)
+def _problem(root: Node | None, fault: Fault) -> Problem:
+    mark = Mark(0, 0) if root is None else locate(root, fault.place, key=fault.at_key)
     path = ".".join(str(part + 1) if isinstance(part, int) else part for part in fault.place)
     return Problem(message=fault.message, path=path, line=mark.line, column=mark.column)
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from pydantic import ConfigDict
+from pydantic import Field as Stored
+
+from paribus.contract import Evaluate, Hashes, Options, Resources, Support
 from paribus.recipe.recipe import Recipe
-from paribus.stats.compare import Correction
+from paribus.stats.multiple_testing import Correction
 from paribus.stats.sequential import Spending
-from paribus.study.job import Evaluate
-from paribus.study.resources import Resources
 from paribus.study.spec import Search
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of one design: a place where an arm stands.
+    """One row of a design: a place of an arm in a table.
 
     Attributes:
         design: name of the design in the study, e.g. ``ladder``.
         kind: kind of the design, e.g. ``cumulative``.
-        label: what the row is called in tables, e.g. ``+ clip_higher``.
+        label: name of the row in tables, e.g. ``+ clip_higher``.
         arm: key of the arm (:attr:`Arm.key`).
         parent: label of the row that this one is compared with inside the design; ``None`` for its first row.
         tricks: names of the tricks that are on, in order of application.
@@ -46,12 +48,16 @@ class Arm:
         label: short name for people: the label of its first row.
         recipe: all values resolved.
         changes: what differs from the base arm: dotted path to (base, arm).
+        hashes: of code, data and initial model when it was planned; ``None`` in plans of version 0.1.
+        approximate: what the runner trains only approximately, with its reasons.
     """
 
     key: str
     label: str
     recipe: Recipe
     changes: Mapping[str, tuple[Any, Any]]
+    hashes: Hashes | None = None
+    approximate: tuple[Support, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +78,8 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
-    """Something that the user should know before spending compute.
+class PlanWarning:
+    """Something to know before you spend compute.
 
     Attributes:
         code: ``inert``, ``same_responses``, ``identical_rows``, ``seeds``, ...
@@ -87,8 +93,8 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looks:
-    """When a study that adds seeds looks at its results, declared before the first run.
+class InterimRule:
+    """The interim analyses of a study that adds seeds, declared before the first run.
 
     Attributes:
         at: seeds an arm at each look; the last is the most that there will be.
@@ -120,8 +126,8 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Screen:
-    """A search: settings are ranked by runs of their own, and the best of each candidate is run anew on fresh seeds.
+class SearchRanking:
+    """A search: trials rank settings by runs of their own; the best setting of each tuned arm runs on fresh seeds.
 
     Attributes:
         design: name of the design.
@@ -150,7 +156,7 @@ class Screen:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a study comes to.
+    """The arms and runs of a study, with everything that scheduling and reporting need.
 
     Attributes:
         study: name of the study.
@@ -161,20 +167,23 @@ class Plan:
         rows: rows of all designs, in the order of the study file.
         runs: distinct runs in queue order.
         seeds: one number a block; without ``paired`` only their count matters, each run has its own seed.
-        notes: what to know before the launch.
+        warnings: what to know before the launch.
         stop_on: detectors that end a run when they become critical.
         profile: thresholds of the detectors.
-        webhook: environment variable with the address that gets what becomes critical; empty: none.
-        command: program and arguments that get it on their standard input; empty: none.
+        webhook: environment variable with the address that gets critical findings; empty: none.
+        command: program and arguments that get them on standard input; empty: none.
         margin: difference in the primary metric below which arms count as equivalent; ``None`` if none was declared.
-        symptom_correction: of the table of what each change moves.
-        published: tables of others that the report shows beside; no part of the fingerprint.
+        symptom_correction: of the table of what each arm moves.
+        published: published tables that the report shows for orientation; no part of the fingerprint.
         resources: what each run holds; no part of the fingerprint.
-        looks: rule by which seeds are added; ``None``: all runs are known.
+        interim: rule by which seeds are added; ``None``: all runs are known.
         later: runs that the rule may add, in queue order.
-        screen: a search before the last of its runs are known; ``None`` without one.
+        ranking: a search before the last of its runs are known; ``None`` without one.
         origin: fingerprint of the plan that this one grew from; empty for the plan of a study file.
+        options: what the study says to its runner beside the recipe.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(serialize_by_alias=True)  # stored under the first names
 
     study: str
     fingerprint: str
@@ -189,7 +198,7 @@ class Plan:
     evaluate: Evaluate
     stop_on: tuple[str, ...]
     gpu_hours: float | None
-    notes: tuple[Note, ...]
+    warnings: Annotated[tuple[PlanWarning, ...], Stored(alias="notes")]
     preset: str = ""
     profile: str = "default"
     webhook: str = ""
@@ -200,38 +209,39 @@ class Plan:
     symptom_correction: Correction = "holm"
     published: tuple[str, ...] = ()
     resources: Resources = field(default_factory=Resources)
-    looks: Looks | None = None
+    interim: Annotated[InterimRule | None, Stored(alias="looks")] = None
     later: tuple[PlannedRun, ...] = ()
-    screen: Screen | None = None
+    ranking: Annotated[SearchRanking | None, Stored(alias="screen")] = None
     origin: str = ""
+    options: Options = field(default_factory=Options)
 
     @property
-    def grows(self) -> bool:
+    def adaptive(self) -> bool:
         """Whether results may add runs."""
-        return self.looks is not None or self.screen is not None
+        return self.interim is not None or self.ranking is not None
 
     @property
     def all_runs(self) -> tuple[PlannedRun, ...]:
-        """What is to be run: also what no table of effects has."""
-        return (*self.runs, *self.screen.runs) if self.screen else self.runs
+        """All runs, also those of trials, which no table of effects shows."""
+        return (*self.runs, *self.ranking.runs) if self.ranking else self.runs
 
     @property
     def all_arms(self) -> tuple[Arm, ...]:
         """The arms of these runs, each once."""
-        if self.screen is None:
+        if self.ranking is None:
             return self.arms
         known = {arm.key for arm in self.arms}
-        return (*self.arms, *(arm for arm in self.screen.arms if arm.key not in known))
+        return (*self.arms, *(arm for arm in self.ranking.arms if arm.key not in known))
 
     @property
     def look(self) -> int:
-        """Number of the look at whose seeds the plan stands: 1, 2, ...; 0 for a study without looks."""
-        return self.looks.at.index(len(self.seeds)) + 1 if self.looks else 0
+        """Number of the current look: 1, 2, ...; 0 for a study without interim analyses."""
+        return self.interim.at.index(len(self.seeds)) + 1 if self.interim else 0
 
     def under(self, first: Plan) -> Plan:
-        """Return the plan with what no fingerprint holds as in the first: budget, resources, hooks, words, tables."""
+        """Return the plan with everything outside of its fingerprint as in ``first``: budget, resources, alerts."""
         money = ("gpu_hours", "cpu_hours", "run_hours", "resources")
-        terms = ("question", "notes", "webhook", "command", "published", *money)
+        terms = ("question", "warnings", "webhook", "command", "published", *money)
         return replace(self, **{name: getattr(first, name) for name in terms})
 
     def arm(self, key: str) -> Arm:

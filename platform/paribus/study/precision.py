@@ -1,4 +1,4 @@
-"""What each design of a plan costs and can show, before anything is run."""
+"""How precisely each design of a plan measures its effects, and what it costs, before anything is run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isclose, sqrt
 
-from paribus.stats.shift import detectable_shift
+from paribus.stats.power import detectable_shift
 from paribus.study.contrasts import (
     FACTORIALS,
     Contrast,
@@ -26,7 +26,7 @@ from paribus.study.spec import Grid, Study
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """How well one kind of effect of a design is known.
+    """How precisely a design measures one kind of effect.
 
     Attributes:
         effect: what it is, in words.
@@ -51,10 +51,10 @@ class DesignSummary:
         design: its name.
         kind: its kind.
         cells: its rows.
-        runs: distinct runs of its arms, whether other designs have them, too, or not.
-        unrecorded: those of them that have no result yet.
+        runs: distinct runs of its arms, also those that other designs share.
+        unrecorded: those without a result.
         precisions: its effects.
-        cost: of the runs without result; ``None`` if it is not known, or there are none.
+        cost: of the runs without a result; ``None`` if it is unknown, or there are none.
         aliases: for each effect of a fraction what is measured together with it.
         resolution: of a fraction.
         cheaper: a sentence on a design that answers the same for less; empty if there is none.
@@ -75,13 +75,13 @@ class DesignSummary:
 def design_summaries(
     study: Study, plan: Plan, recorded: frozenset[str] = frozenset(), costs: Mapping[str, Cost] | None = None
 ) -> tuple[DesignSummary, ...]:
-    """Return what each design of the plan costs and can show, in the order of the study file.
+    """Return cost and precision of each design of the plan, in the order of the study file.
 
     Args:
         study: the study.
         plan: its plan.
         recorded: fingerprints of the runs that have a result.
-        costs: what one run of each arm costs; absent: as the study file believes.
+        costs: cost of one run of each arm; absent: the prior of the study.
     """
     costs = run_costs(plan, study.budget.prior) if costs is None else costs
     return tuple(
@@ -183,20 +183,20 @@ def _cheaper(study: Study, rows: Sequence[Row]) -> str:
         if kind == "factorial" and fewer < cells:
             return (
                 "a fractional factorial of resolution V gives all main effects and interactions of two in "
-                f"{fewer} cells instead of {cells}"
+                f"{fewer} rows instead of {cells}"
             )
         if kind == "pairs" and fewer <= cells:
-            same = "as many cells" if fewer == cells else f"{fewer} cells instead of {cells}"
+            same = "as many rows" if fewer == cells else f"{fewer} rows instead of {cells}"
             return (
-                f"a fractional factorial of resolution V has {same} and tells every trick and pair of "
-                "tricks more precisely, as a mean over the other tricks"
+                f"a fractional factorial of resolution V has {same} and measures every trick and pair "
+                "of tricks more precisely, as a mean over the other tricks"
             )
         if kind == "factorial" and (half := best_fraction(k, 4)).resolution is not None:
             return (
                 "if only main effects are asked for: a fractional factorial of resolution IV has "
-                f"{len(half.cells)} cells instead of {cells}"
+                f"{len(half.cells)} rows instead of {cells}"
             )
     design = study.designs.get(rows[0].design)
     if isinstance(design, Grid) and (single := 1 + sum(map(len, design.over.values()))) < cells:
-        return f"if the paths do not interact: one_at_a_time over the same values has {single} cells instead of {cells}"
+        return f"if the paths do not interact: one_at_a_time over the same values has {single} rows instead of {cells}"
     return ""

@@ -1,4 +1,4 @@
-"""Tables that others have published, from ``ablations/published/*.yaml``: beside a study, never tested."""
+"""Published tables from ``ablations/published/*.yaml``: shown beside a study, never tested against."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paribus._resources import data_root
 from paribus.errors import ParibusError, Problem, StudyFileError, did_you_mean
-from paribus.recipe.document import locate, plain, read_document
-from paribus.recipe.messages import explain
+from paribus.home import data_root
+from paribus.yaml_file.document import locate, plain, read_document
+from paribus.yaml_file.messages import explain
 
 
 class PublishedRow(BaseModel):
@@ -72,7 +72,7 @@ def load_published(name: str) -> Published:
     """Return a published table.
 
     Raises:
-        ParibusError: there is none of this name; the message says which there are.
+        ParibusError: no table has this name; the message lists the tables.
         StudyFileError: its file is wrong.
     """
     if problem := unknown_published(name):

@@ -10,12 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from paribus.recipe.messages import explain, plain_location, split_errors
 from paribus.recipe.patch import PatchFault, apply, read_patch
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe
 from paribus.study.designs import Draft, Step
 from paribus.study.spec import Base
+from paribus.yaml_file.messages import explain, plain_location, split_errors
 
 
 @dataclass(frozen=True, kw_only=True)

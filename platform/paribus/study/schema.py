@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
+from paribus.contract import available
 from paribus.recipe.presets import preset_names
 from paribus.recipe.shape import Choice, Leaf, Record, Shape, paths, recipe_shape
 from paribus.study.published import published_names
@@ -20,6 +21,9 @@ def study_schema() -> dict[str, Any]:
     """Return the schema: all keys of a study, and in patches every path of the recipe, dotted or nested."""
     schema = Study.model_json_schema()
     parts = schema["$defs"]
+    for runner in available():
+        section = {"type": "object", "description": f"settings that the runner `{runner.name}` passes through"}
+        schema["properties"].setdefault(runner.name, section)
     parts["Patch"] = patch_schema()
     for owner in ("Base", "ListedArm"):
         parts[owner]["properties"]["set"] |= _PATCH

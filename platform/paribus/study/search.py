@@ -1,7 +1,7 @@
-"""Search designs: Optuna chooses settings, our queue runs them, and the best of them are run anew on fresh seeds.
+"""Search designs: Optuna chooses settings, the scheduler runs them, and the best run again on fresh seeds.
 
-Optuna keeps nothing. Each time it is asked, its study is made again in memory from the trials in the plan and from the
-scores that were recorded, with a seed of that block; so the same records give the same trials, whatever was killed.
+Optuna stores nothing. For each block of trials, its study is rebuilt in memory from the trials in the plan and their
+recorded scores, with a seed of that block. So the same records give the same trials, even after a crash.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from paribus.contract import Runner
 from paribus.errors import MissingExtra
 from paribus.recipe.recipe import Recipe, difference, flatten
 from paribus.study.designs import Step
-from paribus.study.expand import PlanRunner, arm_key, identities, own_seeds
+from paribus.study.expand import arm_key, examined, own_seeds, run_fingerprints
 from paribus.study.fingerprint import stops_of
-from paribus.study.plan import Arm, Plan, PlannedRun, Row, Screen, Trial
+from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking, Trial
 from paribus.study.resolve import resolve
 from paribus.study.spec import Search
 
@@ -26,38 +27,38 @@ if TYPE_CHECKING:
     import optuna
 
 SEED = 2_000_000
-"""First seed of a screen: beyond all that ``seeds`` can name, so that no run of it is among the fresh ones."""
+"""First seed of the trials: beyond every seed that a study can name, so that no trial uses a fresh seed."""
 
 DIGITS = 4
-"""Significant digits of the numbers that are tried, so that they can be printed and written down."""
+"""Significant digits of the numbers that are tried, so that they print short and exact."""
 
 RANDOM_FIRST = 10
-"""Trials that ``tpe`` draws by chance before it learns; at most half of all, else small searches learn nothing."""
+"""Random trials before ``tpe`` learns; at most half of all trials, so that small searches learn, too."""
 
 Scores: TypeAlias = Mapping[tuple[str, int], float | None]
-"""Candidate and number of a trial to the mean score of its runs, the higher the better; ``None`` for a failed one."""
+"""Tuned arm and number of a trial to the mean score of its runs, higher is better; ``None`` for a failed trial."""
 
 
 def refuse_without_optuna(plan: Plan) -> None:
-    """Do nothing if the plan has no search, or Optuna is installed.
+    """Refuse a plan with a search if Optuna is missing.
 
     Raises:
-        MissingExtra: it is not.
+        MissingExtra: Optuna is not installed, and the plan has a search.
     """
-    if plan.screen is not None and importlib.util.find_spec("optuna") is None:
-        raise MissingExtra("search", f"the design `{plan.screen.design}` (kind `search`)")
+    if plan.ranking is not None and importlib.util.find_spec("optuna") is None:
+        raise MissingExtra("search", f"the design `{plan.ranking.design}` (kind `search`)")
 
 
-def next_trials(plan: Plan, scores: Scores, runner: PlanRunner) -> Plan | None:
-    """Return the plan with the next trials, as many for each candidate; ``None`` if all have had theirs.
+def next_trials(plan: Plan, scores: Scores, runner: Runner) -> Plan | None:
+    """Return the plan with the next trials, equally many for each tuned arm; ``None`` after the last trial.
 
     Args:
         plan: a plan with a screen.
         scores: of all trials of the plan.
         runner: gives the new runs their fingerprints.
     """
-    screen = plan.screen
-    assert screen is not None  # see above
+    screen = plan.ranking
+    assert screen is not None  # documented above
     if len(screen.trials) == screen.rule.trials * len(screen.candidates):
         return None
     arms, trials = {arm.key: arm for arm in screen.arms}, list(screen.trials)
@@ -67,27 +68,28 @@ def next_trials(plan: Plan, scores: Scores, runner: PlanRunner) -> Plan | None:
             recipe = _with_values(untuned, values)
             key = arm_key(recipe)
             changes = difference(plan.arm(plan.base).recipe, recipe)
-            arms.setdefault(key, Arm(key=key, label=f"{row.label}: trial {k}", recipe=recipe, changes=changes))
+            if key not in arms:
+                arm = Arm(key=key, label=f"{row.label}: trial {k}", recipe=recipe, changes=changes)
+                arms[key] = examined(arm, runner, plan.options)
             trials.append(Trial(candidate=row.label, number=k, values=values, arm=key))
     fresh = [arm for key, arm in arms.items() if key not in {a.key for a in screen.arms}]
     seeds = range(SEED, SEED + screen.rule.seeds)
-    runs = _runs(plan, fresh, {arm.key: seeds for arm in fresh}, runner)
+    runs = _runs(plan, fresh, {arm.key: seeds for arm in fresh})
     return replace(
         plan,
-        screen=replace(
+        ranking=replace(
             screen, trials=tuple(trials), arms=tuple(arms.values()), runs=(*screen.runs, *runs), optuna=version()
         ),
     )
 
 
-def confirm(plan: Plan, scores: Scores, runner: PlanRunner) -> Plan:
-    """Return the plan with the best setting of each candidate as an arm, run on the seeds of the study.
+def confirm(plan: Plan, scores: Scores, runner: Runner) -> Plan:
+    """Return the plan with the best setting of each tuned arm, to be run on the seeds of the study.
 
-    The rows are those of an ordinary design; the first is the reference of the others. A candidate of which every trial
-    failed has none.
+    The rows form an ordinary design whose first row is the reference. A tuned arm whose trials all failed has no row.
     """
-    screen = plan.screen
-    assert screen is not None  # as above
+    screen = plan.ranking
+    assert screen is not None  # documented above
     tried = {arm.key: arm.recipe for arm in screen.arms}
     best = chosen(screen, scores)
     arms, rows = {arm.key: arm for arm in plan.arms}, list[Row]()
@@ -99,9 +101,9 @@ def confirm(plan: Plan, scores: Scores, runner: PlanRunner) -> Plan:
         first = rows[0] if rows else None
         changes = difference(arms[first.arm].recipe, recipe) if first else {}
         rows.append(replace(candidate, label=label, arm=key, parent=first.label if first else None, changes=changes))
-        arms.setdefault(
-            key, Arm(key=key, label=label, recipe=recipe, changes=difference(arms[plan.base].recipe, recipe))
-        )
+        if key not in arms:
+            arm = Arm(key=key, label=label, recipe=recipe, changes=difference(arms[plan.base].recipe, recipe))
+            arms[key] = examined(arm, runner, plan.options)
     fresh = [arm for key, arm in arms.items() if key not in {a.key for a in plan.arms}]
     own = own_seeds([a.key for a in fresh], plan.seeds[0], len(plan.seeds))
     seeds = {arm.key: plan.seeds if plan.paired else own[arm.key] for arm in fresh}
@@ -109,13 +111,13 @@ def confirm(plan: Plan, scores: Scores, runner: PlanRunner) -> Plan:
         plan,
         arms=tuple(arms.values()),
         rows=(*plan.rows, *rows),
-        runs=(*plan.runs, *_runs(plan, fresh, seeds, runner)),
-        screen=replace(screen, confirmed=True, importance=_importances(screen, scores)),
+        runs=(*plan.runs, *_runs(plan, fresh, seeds)),
+        ranking=replace(screen, confirmed=True, importance=_importances(screen, scores)),
     )
 
 
-def chosen(screen: Screen, scores: Scores) -> dict[str, Trial]:
-    """Return the best trial of each candidate, the earlier of two equal ones."""
+def chosen(screen: SearchRanking, scores: Scores) -> dict[str, Trial]:
+    """Return the best trial of each tuned arm; of equal ones the earlier."""
     best: dict[str, tuple[float, Trial]] = {}
     for trial in screen.trials:
         score = scores[trial.candidate, trial.number]
@@ -125,15 +127,14 @@ def chosen(screen: Screen, scores: Scores) -> dict[str, Trial]:
 
 
 def version() -> str:
-    """Return Optuna's version; another one may choose other trials."""
+    """Return Optuna's version; another version may choose other trials."""
     return importlib.metadata.version("optuna")
 
 
-def _runs(
-    plan: Plan, arms: Sequence[Arm], seeds: Mapping[str, Sequence[int]], runner: PlanRunner
-) -> Iterator[PlannedRun]:
-    """Yield the runs of new arms seed by seed, behind those of the plan."""
-    identify = identities(arms, plan.evaluate, runner, stops_of(plan.stop_on, plan.profile))
+def _runs(plan: Plan, arms: Sequence[Arm], seeds: Mapping[str, Sequence[int]]) -> Iterator[PlannedRun]:
+    """Yield the runs of new arms seed by seed, after those of the plan."""
+    stops = stops_of(plan.stop_on, plan.profile)
+    identify = {arm.key: run_fingerprints(arm, plan.evaluate, plan.options, stops) for arm in arms}
     order = 1 + max(run.order for run in plan.all_runs)
     count = min(map(len, seeds.values()), default=0)
     for place, (k, arm) in enumerate((k, arm) for k in range(count) for arm in arms):
@@ -148,7 +149,7 @@ def _with_values(recipe: Recipe, values: Mapping[str, float]) -> Recipe:
 
 
 def _ask(rule: Search, untuned: Recipe, known: Sequence[Trial], scores: Scores) -> Iterator[dict[str, float]]:
-    """Yield the next settings of one candidate; the first of all is its untuned one, where that lies in the ranges."""
+    """Yield the next settings of one arm. Its first is the untuned one, if that lies in the ranges."""
     study = _study(rule, known, scores)
     if not known and (own := _own(rule, untuned)):
         study.enqueue_trial(own)
@@ -160,7 +161,7 @@ def _study(rule: Search, known: Sequence[Trial], scores: Scores) -> optuna.Study
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    key = f"{rule.seed}/{len(known)}".encode()  # for all candidates the same, so that none is luckier at first
+    key = f"{rule.seed}/{len(known)}".encode()  # equal for all tuned arms, so that none has a luckier start
     seed = int.from_bytes(hashlib.sha256(key).digest()[:4], "big")
     sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=seed)
     if rule.sampler == "tpe":
@@ -182,7 +183,7 @@ def _ranges(rule: Search) -> dict[str, Any]:
 
 
 def _own(rule: Search, untuned: Recipe) -> dict[str, float]:
-    """Return the candidate's own values; empty if one lies outside its range."""
+    """Return the untuned values of the searched paths; empty if one lies outside its range."""
     values = flatten(untuned.model_dump(mode="json"))
     own = {path: values.get(path) for path in rule.over}
     inside = all(isinstance(v, int | float) and rule.over[p].low <= v <= rule.over[p].high for p, v in own.items())
@@ -195,8 +196,8 @@ def _rounded(value: float, rule: Search, path: str, untuned: Recipe) -> float:
     return min(max(float(f"{value:.{DIGITS}g}"), rule.over[path].low), rule.over[path].high)
 
 
-def _importances(screen: Screen, scores: Scores) -> dict[str, dict[str, float]]:
-    """Return candidate to path to its share, by the evaluator that the rule names; without what it cannot rate."""
+def _importances(screen: SearchRanking, scores: Scores) -> dict[str, dict[str, float]]:
+    """Return tuned arm to path to its importance, by the declared evaluator, where the evaluator gives one."""
     if screen.rule.importance is None or len(screen.rule.over) < 2:
         return {}
     from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator, get_param_importances

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from paribus.contract import Evaluate, Resources
 from paribus.recipe.factors import Fraction
-from paribus.stats.compare import Correction
+from paribus.stats.multiple_testing import Correction
 from paribus.stats.sequential import LEAST_SHARE, Spending, shares
-from paribus.study.job import Evaluate
-from paribus.study.resources import Resources
 
-NOTE_CODES = (
-    "confounded", "cost", "identical_rows", "inert", "length_weighted", "never_clips", "no_change", "rescaled",
-    "same_responses", "seeds",
+WARNING_CODES = (
+    "approximate", "confounded", "cost", "identical_rows", "inert", "length_weighted", "never_clips", "no_change",
+    "rescaled", "same_responses", "seeds",
 )  # fmt: skip
-"""Codes of the notes that ``allow`` may silence."""
+"""Codes of the warnings that ``allow`` may silence."""
 
 DESIGN_KINDS = (
     "cumulative", "add_one", "leave_one_out", "pairs", "factorial", "fractional", "grid", "one_at_a_time", "list",
@@ -34,7 +34,7 @@ DETECTORS = (
     "length_balloon", "length_collapse", "truncation", "repetition", "degenerate_text", "reward_noise",
     "reward_stall", "format_hacking", "reward_hacking", "eval_regression",
 )  # fmt: skip
-"""Detectors that ``health.stop_on`` may name: those of :data:`paribus.health.battery.BATTERY`."""
+"""Detectors that ``health.stop_on`` may name: those of :data:`paribus.health.registry.DETECTORS`."""
 
 PROFILES = ("base_model", "default", "moe")
 """Profiles of thresholds that ``health.profile`` may name."""
@@ -70,10 +70,10 @@ class Base(Part):
 
 
 class RandomOrders(Part):
-    """Orders that chance chooses, the same for the same seed."""
+    """Random orders, the same for the same seed."""
 
-    n: Annotated[int, Field(ge=1, le=100)] = Field(description="orders, all different")
-    seed: Annotated[int, Field(ge=0)] = Field(description="which orders")
+    n: Annotated[int, Field(ge=1, le=100)] = Field(description="number of orders, all different")
+    seed: Annotated[int, Field(ge=0)] = Field(description="seed of the choice")
 
 
 class Cumulative(Part):
@@ -133,14 +133,14 @@ class Factorial(Part):
 
 
 class Fractional(Part):
-    """The smallest 2^(k-p) subsets of the tricks that keep effects apart as far as the resolution says."""
+    """The fewest 2^(k-p) subsets of the tricks that have the resolution."""
 
     kind: Literal["fractional"]
     resolution: Literal[3, 4, 5] = Field(
         description="3: main effects apart from each other; 4: from pairs, too; 5: pairs from each other, too"
     )
     tricks: TrickList | None = Field(
-        default=None, description="3 to 10, the last of them decided by the first; absent: all"
+        default=None, description="3 to 10 tricks, of which the first decide the last; absent: all"
     )
 
 
@@ -160,7 +160,7 @@ class Listed(Part):
 
 
 class Range(Part):
-    """Where a number of the recipe is looked for."""
+    """Range in which a search looks for a number of the recipe."""
 
     low: float
     high: float
@@ -174,20 +174,22 @@ class Range(Part):
 
 
 class Search(Part):
-    """Numbers of the recipe, tuned for the base and for each trick by itself, then tried on fresh seeds."""
+    """Numbers of the recipe, tuned for the base and for each trick by itself, then run on fresh seeds."""
 
     kind: Literal["search"]
     over: Annotated[dict[str, Range], Field(min_length=1)] = Field(description="path of the recipe to its range")
     tricks: TrickList | None = Field(default=None, description="each is tuned beside the base; absent: all")
     trials: Annotated[int, Field(ge=1, le=500)] = Field(description="settings that each of them gets")
-    seeds: Annotated[int, Field(ge=1, le=100)] = Field(default=1, description="seeds of one trial; never used again")
+    seeds: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=1, description="seeds of one trial, used by no other run"
+    )
     parallel: Annotated[int, Field(ge=1, le=100)] = Field(
-        default=1, description="trials of one trick that are chosen at a time, before their results are known"
+        default=1, description="trials of one trick that are chosen together, before their results are known"
     )
     sampler: Literal["tpe", "random"] = Field(default="tpe", description="how Optuna chooses the trials")
     seed: Annotated[int, Field(ge=0, le=1_000_000)] = Field(default=0, description="which trials")
     importance: Literal["ped_anova", "fanova"] | None = Field(
-        default=None, description="evaluator of Optuna that says which path mattered in the screen"
+        default=None, description="evaluator of Optuna that rates how much each path mattered"
     )
 
 
@@ -222,7 +224,7 @@ class Until(Part):
 
 
 class Seeds(Part):
-    """How often each arm is run: `n` times, or from `min` to `max` times with looks at the results in between."""
+    """How often each arm runs: `n` times, or `min` to `max` times with looks at the results in between."""
 
     n: Annotated[int, Field(ge=1, le=1000)] = Field(default=3, description="seeds an arm")
     paired: bool = Field(default=True, description="all arms get the same seeds, and so the same prompts in order")
@@ -231,7 +233,7 @@ class Seeds(Part):
         default=None, description="in place of `n`: seeds an arm before the first look"
     )
     max: Annotated[int, Field(ge=4, le=1000)] | None = Field(default=None, description="seeds an arm at the last look")
-    until: Until | None = Field(default=None, description="a look that sees this ends the study: `decided`, or a width")
+    until: Until | None = Field(default=None, description="when a look ends the study: `decided`, or a width")
     looks: tuple[int, ...] | None = Field(
         default=None, description="seeds an arm at each look, from `min` to `max`; absent: these two"
     )
@@ -269,7 +271,7 @@ class Seeds(Part):
 
 
 class Health(Part):
-    """What is watched while runs train, and what stops one."""
+    """Which detectors watch runs while they train, and which of them stop a run."""
 
     profile: Literal[PROFILES] = Field(  # type: ignore[valid-type]  # the literal is made of the names
         default="default", description="thresholds of the detectors"
@@ -278,10 +280,10 @@ class Health(Part):
         default=("nan",), description="detectors that end a run when they become critical, as an outcome of the table"
     )
     webhook: str | None = Field(
-        default=None, description="${NAME}: environment variable with the address that gets what becomes critical"
+        default=None, description="${NAME}: environment variable with the address that gets critical findings"
     )
     command: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] | None = Field(
-        default=None, description="program and arguments; gets what becomes critical as JSON on its standard input"
+        default=None, description="program and arguments; gets critical findings as JSON on its standard input"
     )
 
     @field_validator("webhook")
@@ -294,7 +296,7 @@ class Health(Part):
 
 
 class RunHours(Part):
-    """GPU-hours that one run takes, as believed before the first."""
+    """Your estimate of the GPU-hours of one run."""
 
     low: Annotated[float, Field(gt=0)]
     expected: Annotated[float, Field(gt=0)]
@@ -308,41 +310,64 @@ class RunHours(Part):
 
 
 class Budget(Part):
-    """The most that the study may spend, under this name and whatever changes in the file."""
+    """The most that the study may spend under its name, also after the file has changed."""
 
     gpu_hours: Annotated[float, Field(gt=0)] | None = Field(default=None, description="GPU-hours of all runs together")
     cpu_hours: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="hours of CPU slots, where runs hold no GPU"
+        default=None, description="hours of all runs together, where runs hold no GPU"
     )
     run_hours: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="GPU-hours (without a GPU: hours of a CPU slot) that one run takes at most, as far as known; "
-        "reserved for each run until the first of the study has ended, then as much as the longest took",
+        description="your estimate of the most GPU-hours (without a GPU: hours) of one run; reserved for each run "
+        "until the first of the study has ended, then as much as the longest took",
     )
     prior: RunHours | None = Field(
         default=None, description="GPU-hours of one run; the plan prints what each design costs"
     )
     rows: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="most rows of one design; more than 128 have to be asked for here"
+        default=None, description="most rows of one design; needed for more than 128"
     )
     pass_rates: Annotated[tuple[Fraction, ...], Field(max_length=10_000)] = Field(
         default=(),
         description="share of right responses of the initial model, one number for each of equally many prompts, "
-        "as far as known; the plan estimates from it what `filter: refill` costs",
+        "if you know it; the plan estimates from it what `filter: refill` costs",
     )
 
 
 class Report(Part):
-    """What the report shows beside the study's own numbers."""
+    """Options of the report."""
 
     published: tuple[str, ...] = Field(
         default=(), description="names of published tables, e.g. dapo_table1: shown for orientation, never tested"
     )
     symptom_correction: Correction = Field(
         default="holm",
-        description="of the table of what each change moves: holm allows one false mark in 5% of studies, "
+        description="correction of the table of what each arm moves: holm allows one false mark in 5% of studies, "
         "benjamini_hochberg 5% of the marks, for studies that screen; scores are always corrected by Holm",
     )
+
+
+class RunnerChoice(BaseModel):
+    """What trains: the name of an installed runner, or a mapping of ``kind`` and options that the runner defines."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    kind: str = Field(description="name of an installed runner")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name(cls, given: Any) -> Any:
+        return {"kind": given} if isinstance(given, str) else given
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """The options beside ``kind``."""
+        return self.model_extra or {}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema with the short form."""
+        return {"anyOf": [{"type": "string"}, handler(core)]}
 
 
 class Study(Part):
@@ -350,7 +375,10 @@ class Study(Part):
 
     study: Annotated[str, Field(pattern=STUDY_NAME, max_length=64)] = Field(description="name of the study")
     question: str = Field(default="", max_length=2000, description="what the study asks; printed above its tables")
-    runner: str = Field(default="native", description="what trains: the name of an installed runner")
+    runner: RunnerChoice = Field(
+        default=RunnerChoice(kind="native"),
+        description="an installed runner, or `{kind: <name>, ...}`",
+    )
     base: Base
     tricks: dict[Name, Patch] = Field(default={}, description="named patches of the recipe")
     designs: Annotated[dict[Name, Design], Field(min_length=1)] = Field(description="rules that make arms from tricks")
@@ -364,6 +392,6 @@ class Study(Part):
     budget: Budget = Budget()
     report: Report = Report()
     resources: Resources = Resources()
-    allow: tuple[Literal[NOTE_CODES], ...] = Field(  # type: ignore[valid-type]  # the literal is made of the codes
-        default=(), description="codes of notes that are known and accepted"
+    allow: tuple[Literal[WARNING_CODES], ...] = Field(  # type: ignore[valid-type]  # the literal is made of the codes
+        default=(), description="codes of warnings that you accept"
     )

@@ -1,4 +1,4 @@
-"""The jobs of the engines' tests: ``touch``, ``exit``, ``sleep``, ``fork``, ``hide``, ``tell``, ``ray`` and others."""
+"""The jobs of the engines' tests: ``touch``, ``exit``, ``sleep``, ``fork``, ``hide``, ``env``, ``ray`` and others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     ``touch FILE`` adds a line with the arguments; ``exit N`` returns N; ``fail`` raises; ``sleep FILE`` writes
     its process id, sleeps a minute, and exits with 7 on SIGTERM; ``deaf FILE`` does not hear SIGTERM; ``fork FILE
     OTHER`` sleeps, and so does a child in a session of its own, whose process id is in OTHER; ``hide FILE OTHER`` is
-    the same with a grandchild that has lost its parent and has nothing in its environment; ``tell FILE`` writes its
+    the same with a grandchild that has lost its parent and has nothing in its environment; ``env FILE`` writes its
     environment as JSON; ``ray FILE OTHER`` is a Ray program that sleeps: it lets two of its workers hold a GPU each,
     whose names are in OTHER.
     """
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         case "touch":
             with Path(arguments[1]).open("a") as file:
                 file.write(" ".join(arguments) + "\n")
-        case "tell":
+        case "env":
             Path(arguments[1]).write_text(json.dumps(dict(os.environ)))
         case "exit":
             return int(arguments[1])

@@ -1,4 +1,4 @@
-"""The conformance suite of engines: subclass :class:`EngineSuite`, name the engine, and let pytest run it."""
+"""The conformance suite for engines: subclass :class:`EngineTestCase`, set ``make``, and let pytest run it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,13 @@ def gone(pid: int) -> bool:
     return state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-class EngineSuite:
-    """What every engine must do. Set :attr:`make`; override :attr:`concurrent` if jobs run inside ``submit``."""
+class EngineTestCase:
+    """What every engine must do.
+
+    Attributes:
+        make: constructs the engine; usually its class.
+        concurrent: set it to false if jobs run inside ``submit``.
+    """
 
     make: Callable[[EngineSettings], Engine]
     concurrent = True
@@ -64,7 +69,7 @@ class EngineSuite:
         yield made
         made.close()
 
-    def test_a_job_gets_its_arguments_and_its_exit_code_is_told(self, engine: Engine, tmp_path: Path) -> None:
+    def test_a_job_gets_its_arguments_and_returns_its_exit_code(self, engine: Engine, tmp_path: Path) -> None:
         """Each job's ``main`` is called with its arguments, and its return value is the exit code."""
         engine.submit(job("touch", tmp_path / "file", "b c"), "first")
         assert ended(engine, "first").exit_code == 0
@@ -82,7 +87,7 @@ class EngineSuite:
         assert identities == {engine.find("once")}
 
     def test_an_unknown_name_is_unknown_and_not_failed(self, engine: Engine) -> None:
-        """Nobody can tell how a job ended that the engine never heard of."""
+        """A job that the engine never heard of has no known end."""
         assert engine.find("never") is None
         assert engine.poll(["never"]) == {"never": Status(state=JobState.UNKNOWN)}
         engine.cancel("never", 0.0)
@@ -104,9 +109,9 @@ class EngineSuite:
         assert engine.capacity() == engine.slots()
 
     def test_cancel_asks_first_and_then_uses_force(self, engine: Engine, tmp_path: Path) -> None:
-        """SIGTERM lets a job end by itself; one that does not hear is killed when the grace is over."""
+        """SIGTERM lets a job end by itself; a job that ignores it is killed when the grace is over."""
         if not self.concurrent:
-            pytest.skip("jobs run inside submit: nobody can cancel one")
+            pytest.skip("jobs run inside submit and cannot be cancelled")
         for kind, grace, code in (("sleep", 60.0, 7), ("deaf", 0.2, -signal.SIGKILL)):
             engine.submit(job(kind, tmp_path / kind), kind)
             pid = started(engine, kind, tmp_path / kind)

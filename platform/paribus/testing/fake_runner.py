@@ -10,47 +10,54 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paribus.contract import Hashes, Options, Requirements, RunnerBase, Support
+from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import Recipe, fingerprint_of
-from paribus.study.coefficients import ResponseCoefficients
-from paribus.study.responses import Response
 from paribus.testing import fake_training
 
 
 @dataclass(frozen=True, kw_only=True)
-class FakeRunner:
-    """Implements :class:`paribus.study.runner.Runner` with fingerprints that depend on their subject alone.
+class FakeRunner(RunnerBase):
+    """Implements :class:`paribus.contract.Runner` with hashes that depend on their subject alone.
 
     Attributes:
         name: the runner's name.
-        missing: what :meth:`unsupported` answers for recipes whose ``clip.kind`` is a key, one sentence each.
-        version: changes the code fingerprint, as a new version of a trainer would.
+        missing: pairs of a ``clip.kind`` and why recipes with it are unsupported.
+        approximate: pairs of a ``clip.kind`` and why recipes with it are trained approximately.
+        gpus: least and most GPUs of a run.
+        samples_with_training_code: as in :class:`paribus.contract.Requirements`.
+        version: changes the hash of the code, as a new version of a trainer would.
     """
 
     name: str = "fake"
     missing: tuple[tuple[str, str], ...] = ()
+    approximate: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[float, float | None] = (0.0, None)
+    samples_with_training_code: bool = True
     version: str = "1"
 
-    def unsupported(self, recipe: Recipe) -> tuple[str, ...]:
-        """Return the sentences of :attr:`missing` for the recipe's clip rule."""
-        return tuple(sentence for kind, sentence in self.missing if recipe.clip.kind == kind)
+    def support(self, recipe: Recipe, options: Options) -> tuple[Support, ...]:
+        """Return what :attr:`missing` and :attr:`approximate` say of the recipe's clip rule."""
+        kind = recipe.clip.kind
+        return (
+            *(Support(feature="clip.kind", level="unsupported", reason=r) for k, r in self.missing if k == kind),
+            *(Support(feature="clip.kind", level="approximate", reason=r) for k, r in self.approximate if k == kind),
+        )
 
-    def code_fingerprint(self, recipe: Recipe) -> str:
-        """Return a hash of :attr:`version`."""
-        return fingerprint_of(["code", self.version])
+    def requirements(self, recipe: Recipe, options: Options) -> Requirements:
+        """Return :attr:`gpus` and :attr:`samples_with_training_code`."""
+        least, most = self.gpus
+        return Requirements(
+            least_gpus=least, most_gpus=most, samples_with_training_code=self.samples_with_training_code
+        )
 
-    def data_fingerprint(self, recipe: Recipe) -> str:
-        """Return a hash of the task."""
-        return fingerprint_of(["data", recipe.task.model_dump(mode="json")])
-
-    def model_fingerprint(self, recipe: Recipe) -> str:
-        """Return a hash of the model and the task that warms it up."""
-        return fingerprint_of(["model", recipe.model.model_dump(mode="json"), recipe.task.kind])
-
-    def warm(self) -> None:
-        """Import nothing."""
-
-    def prepare(self, recipe: Recipe, cache: Path) -> None:
-        """Make nothing."""
+    def hashes(self, recipe: Recipe, options: Options) -> Hashes:
+        """Return hashes of :attr:`version`, of the task, and of the model with the task that warms it up."""
+        return Hashes(
+            code=fingerprint_of(["code", self.version]),
+            data=fingerprint_of(["data", recipe.task.model_dump(mode="json")]),
+            model=fingerprint_of(["model", recipe.model.model_dump(mode="json"), recipe.task.kind]),
+        )
 
     def run(self, folder: Path) -> None:
         """Write made-up numbers, or misbehave as the environment says."""

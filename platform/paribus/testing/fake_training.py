@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paribus.study.job import Job
-from paribus.track.folder import Evaluation, MetricLine, RunFolder, read_json, write_json
+from paribus.contract import PREEMPTED, Job
+from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder, read_json, write_json
 
 VARIABLE = "PARIBUS_FAKE"
 
@@ -46,7 +46,7 @@ def train(path: Path) -> None:
         if stopping:
             folder.checkpoint.mkdir(exist_ok=True)
             write_json(folder.checkpoint / "state.json", {"step": step - 1})
-            sys.exit(75)
+            sys.exit(PREEMPTED)
         values = _values(job, step)
         for rule in orders.get("rules", ()):
             if rule["at"] == step and _applies(rule, job):
@@ -85,7 +85,7 @@ def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
             if what == "deaf":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             else:
-                signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit(PREEMPTED))
             while True:
                 time.sleep(0.05)
         case "fork":
@@ -118,7 +118,7 @@ _ENDS: Mapping[str, Callable[[], object]] = {
     "memory": lambda: bytearray(1 << 62),
     "segfault": lambda: ctypes.string_at(0),
     "exit": lambda: sys.exit(0),
-    "requeue": lambda: sys.exit(75),
+    "requeue": lambda: sys.exit(PREEMPTED),
     "eio": lambda: _disk(errno.EIO),
     "erofs": lambda: _disk(errno.EROFS),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -126,7 +126,7 @@ _ENDS: Mapping[str, Callable[[], object]] = {
 
 
 def _fork(folder: Path) -> None:
-    """Start three processes that survive whoever does not look for them."""
+    """Start three processes that outlive a supervisor that misses them."""
     for name in ("group", "session", "daemon"):
         if os.fork():
             continue

@@ -1,7 +1,7 @@
-"""Attention without padding: responses of a group share their prompt, and lie end to end in one row.
+"""Attention without padding: responses of a group share their prompt and stand end to end in one row.
 
 The functions here are registered with Transformers as the attention implementation ``paribus``. All other parts of a
-model work on tokens one by one, so they never see padding; attention gathers the tokens of each sequence, and hands
+model work on tokens one by one, so they never see padding; attention gathers the tokens of each sequence and scatters
 them back.
 """
 
@@ -38,7 +38,7 @@ class Packing:
         sequences: number of sequences.
         width: tokens of the longest sequence.
         positions: [T] position of each token in its sequence.
-        keys: keys and values by layer, each [T, heads, size]; kept if not None.
+        keys: keys and values by layer, each [T, heads, size]; None if they are not kept.
     """
 
     gather: Tensor
@@ -91,7 +91,7 @@ class KeyCache:
         self._mask = None if self._mask is None else self._mask.index_select(0, rows)
 
     def advance(self) -> None:
-        """Make place for one more token of each sequence; call before each pass."""
+        """Make room for one more token of each sequence; call before each pass."""
         self.width += 1
         if self._mask is not None:
             self._mask = F.pad(self._mask, (0, 1), value=True)

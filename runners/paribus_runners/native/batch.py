@@ -1,4 +1,4 @@
-"""Optimizer batches: whole groups of a step's experience, and their tokens with the weights that they have there."""
+"""Optimizer batches: whole groups of a step's experience, and the weights of their tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def minibatches(recipe: Recipe, experience: Experience, random: Random) -> Itera
     """Yield the optimizer batches of one epoch: whole groups, shuffled, in ``minibatches`` parts of nearly equal size.
 
     If fewer groups were kept than there are minibatches, there are fewer updates. A minibatch without a response in the
-    loss is left out. With a loss of pairs a batch has the two responses of each pair alone, and counts pairs.
+    loss is skipped. With a loss of pairs a batch has the two responses of each pair alone, and counts pairs.
     """
     rollouts = experience.rollouts
     group, inside = rollouts.scored.group, in_loss(recipe, experience)
@@ -92,10 +92,10 @@ def _weights(recipe: Recipe, rollouts: Rollouts, batch: Batch) -> Tensor:
 
 
 def passes(recipe: Recipe, tokens: Tokens) -> list[Tokens]:
-    """Return the updates that an optimizer batch is used for, each as all tokens with the weights that they have in it.
+    """Return the updates of an optimizer batch, each as all of its tokens with their weights in the update.
 
     ``joint``: one. ``lopti``: one with the tokens of low probability alone, then one with the others alone; an empty
-    one is left out (Lopti, arXiv 2505.12929, section 4). The denominators stay those of the whole batch.
+    one is skipped (Lopti, arXiv 2505.12929, section 4). The denominators stay those of the whole batch.
     """
     if not isinstance(recipe.schedule.update, f.Lopti):
         return [tokens]

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON, whole or not there, with a hash of every file."""
+"""Checkpoints: safetensors and JSON, written whole or not at all, with a hash of every file."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from paribus.errors import RunFolderError
-from paribus.track.folder import read_json, write_json
+from paribus.run_folder.folder import read_json, write_json
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.metrics import Spent
 from paribus_runners.native.objective.history import Visits
-from paribus_runners.native.rollout.backlog import Backlog
+from paribus_runners.native.rollout.queue import RolloutQueue
 
 MANIFEST = "paribus.json"
 WEIGHTS, MOMENTS = "model.safetensors", "optimizer.safetensors"
 CRITIC, CRITIC_MOMENTS = "critic.safetensors", "critic_optimizer.safetensors"
 REFERENCE = "reference.safetensors"
-BACKLOG, HISTORY = "backlog.safetensors", "history.json"
+QUEUE, HISTORY = "backlog.safetensors", "history.json"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands. All random numbers follow from the step.
+    """How far a run is. All random numbers follow from the step.
 
     Attributes:
         step: steps done.
-        spent: what they cost.
+        spent: their costs.
         history: statistics of the prompts that were trained on; empty without ``baseline: history``.
-        backlog: what was sampled and not trained on yet.
+        queued: rollouts that are still to be trained on.
     """
 
     step: int = 0
     spent: Spent = field(default_factory=Spent)
     history: Mapping[str, Visits] = field(default_factory=dict)
-    backlog: Backlog = field(default_factory=Backlog)
+    queued: RolloutQueue = field(default_factory=RolloutQueue)
 
 
 def save(folder: Path, run: str, progress: Progress, learner: Learner) -> None:
-    """Replace the checkpoint in ``folder``; Transformers can load it as a model, too."""
+    """Replace the checkpoint in ``folder``; Transformers can also load it as a model."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -65,8 +65,8 @@ def save(folder: Path, run: str, progress: Progress, learner: Learner) -> None:
         save_file(_weights(learner.reference.model), partial / REFERENCE)
     if progress.history:
         write_json(partial / HISTORY, {prompt: asdict(visits) for prompt, visits in progress.history.items()})
-    if progress.backlog:
-        progress.backlog.save(partial / BACKLOG)
+    if progress.queued:
+        progress.queued.save(partial / QUEUE)
     hashes = {p.name: _hash(p) for p in sorted(partial.iterdir()) if p.is_file()}
     record = {"run": run, "step": progress.step, "spent": asdict(progress.spent), "files": hashes}
     write_json(partial / MANIFEST, record)
@@ -78,7 +78,7 @@ def save(folder: Path, run: str, progress: Progress, learner: Learner) -> None:
 
 
 def read(folder: Path, run: str) -> Progress:
-    """Return how far a checkpoint is, after checking all of its files.
+    """Return the progress of a checkpoint after verifying all of its files.
 
     Raises:
         RunFolderError: there is no checkpoint, it is damaged, or it belongs to another run.
@@ -93,7 +93,7 @@ def read(folder: Path, run: str) -> Progress:
                 int(raw["step"]),
                 Spent(**raw["spent"]),
                 {prompt: Visits(**visits) for prompt, visits in history.items()},
-                Backlog.load(folder / BACKLOG) if BACKLOG in files else Backlog(),
+                RolloutQueue.load(folder / QUEUE) if QUEUE in files else RolloutQueue(),
             )
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
         raise RunFolderError(f"the checkpoint {folder} is damaged: {error}") from error
@@ -105,7 +105,7 @@ def read(folder: Path, run: str) -> Progress:
 
 
 def load(folder: Path, learner: Learner) -> None:
-    """Take weights and moments over from a checkpoint that was read.
+    """Load weights and optimizer moments from a checkpoint that was read.
 
     Raises:
         RunFolderError: it does not fit the learner.

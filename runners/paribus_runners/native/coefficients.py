@@ -1,68 +1,60 @@
-"""What weight each token of an experience has in the gradient, with log-probabilities as the autograd leaf."""
+"""The weight of each token of given responses in the gradient, through the functions that training calls."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
+from paribus.recipe.coefficients import Response, ResponseCoefficients, State
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.batch import minibatches, passes, tokens_of
-from paribus_runners.native.experience import Experience
-from paribus_runners.native.objective import token_weight
+from paribus_runners.native.batch import in_loss, minibatches, passes, tokens_of
+from paribus_runners.native.experience import Before, Experience, weigh
+from paribus_runners.native.objective import length, segment, token_weight
+from paribus_runners.native.objective.advantage import Scored, shaped_reward
+from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.objective.loss import Tokens, loss
+from paribus_runners.native.responses import Responses
+from paribus_runners.native.rollout.rollouts import Rollouts, charges
 
-PARTS = ("total", "surrogate", "kl", "nll")
+ROUNDING = 1e-9
+"""Bound on what is left of an advantage of 0 after a batch mean was subtracted from it."""
 
 
-@dataclass(frozen=True)
-class Coefficients:
-    """c of all tokens of an experience as one optimizer batch, and what it is made of; [N, M], 0 past the ends.
+def view(recipe: Recipe, responses: Sequence[Response]) -> list[ResponseCoefficients]:
+    """Return the coefficients of each response under a recipe; all kept groups are one optimizer batch.
 
-    ``total`` = ``surrogate`` + ``kl`` + ``nll``; ``surrogate`` = ``plain`` x ``factor`` where ``plain`` is not 0.
-
-    Attributes:
-        total: c = -d loss / d log pi.
-        surrogate: share of the clipped surrogate.
-        kl: share of KL in the loss.
-        nll: share of the NLL of correct responses.
-        ratio: the ratio that the clip rule looks at; nan outside the loss.
-        advantage: A; for a loss of pairs 1 in the better response and -1 in the worse one.
-        token_weight: what F11 multiplies A with; 0 outside the loss.
-        correction: importance weight between sampler and learner.
-        weight: [N] what the aggregation multiplies each token with; 0 outside the loss.
+    Args:
+        recipe: the objective; its model, task and optimizer are ignored.
+        responses: the responses of a step, in any order.
     """
-
-    total: Tensor
-    surrogate: Tensor
-    kl: Tensor
-    nll: Tensor
-    ratio: Tensor
-    advantage: Tensor
-    token_weight: Tensor
-    correction: Tensor
-    weight: Tensor
-
-    @property
-    def plain(self) -> Tensor:
-        """A x token weight x correction x aggregation weight: c of the surrogate at ratio 1."""
-        return self.advantage * self.token_weight * self.correction * self.weight[:, None]
-
-    @property
-    def factor(self) -> Tensor:
-        """What ratio and clip rule make of one unit of A; nan where ``plain`` is 0."""
-        return torch.where(self.plain != 0, self.surrogate / self.plain, torch.nan)
+    rollouts = _rollouts(recipe, responses)
+    mask = rollouts.responses.mask
+    old = _padded([x.logp_old for x in responses])
+    value = _padded([x.value for x in responses])[mask] if recipe.baseline.kind == "critic_gae" else None
+    experience = weigh(recipe, rollouts, Before(logp=old[mask], value=value))
+    found = coefficients(recipe, experience, _padded([x.logp_new for x in responses]))
+    weight, reward = found.pop("weight")[:, 0].tolist(), shaped_reward(recipe, rollouts.scored).tolist()
+    values = {name: x.tolist() for name, x in found.items()}
+    records = []
+    for i, state in enumerate(_states(recipe, experience)):
+        rows = {name: tuple(x[i][: responses[i].length]) for name, x in values.items()}
+        rows |= {name: tuple(None if x != x else x for x in rows[name]) for name in ("ratio", "factor")}  # nan: none
+        records.append(ResponseCoefficients(state=state, reward=reward[i], weight=weight[i], **rows))
+    return records
 
 
-def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> Coefficients:
-    """Return the coefficients at given log-probabilities, through the functions that training calls.
+def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> dict[str, Tensor]:
+    """Return the fields of :class:`ResponseCoefficients`, each [N, M], 0 past the ends of responses.
 
-    The parts are gradients of the same loss with the other parts switched off. All kept groups are one optimizer batch.
-    Where the update has two passes (Lopti), both are taken at ``new``. The routing counts as unchanged, and entropies
-    have no gradient, for they are no function of the log-probabilities of the sampled tokens alone.
+    The parts of c are gradients of the same loss with its other terms switched off; the leaf is ``new``. If the update
+    has two passes (Lopti), both are taken at ``new``. The routing counts as unchanged, and entropies have no gradient,
+    because they are no function of the log-probabilities of the sampled tokens alone. ``ratio`` is nan outside the
+    loss, ``factor`` where nothing is multiplied with it.
 
     Args:
         recipe: the objective.
@@ -72,8 +64,8 @@ def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> Coeffic
     schedule = recipe.schedule.model_copy(update={"minibatches": 1, "epochs": 1})
     recipe = recipe.model_copy(update={"schedule": schedule})
     responses = experience.rollouts.responses
-    found = {name: torch.zeros_like(new) for name in PARTS}
-    ratio, each, weight = torch.full_like(new, torch.nan), torch.zeros_like(new), new.new_zeros(len(new))
+    found = {name: torch.zeros_like(new) for name in ("total", "surrogate", "kl", "nll", "token_weight", "weight")}
+    ratio = torch.full_like(new, torch.nan)
     for batch in minibatches(recipe, experience, Random(0)):
         tokens = tokens_of(recipe, experience, batch)
         at = batch.rows[tokens.row], responses.mask[batch.rows].nonzero()[:, 1]
@@ -82,20 +74,17 @@ def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> Coeffic
             for name, (level, some) in _parts(recipe, one).items():
                 found[name][at] += _minus_gradient(level, new[at], some, entropy)
         ratio[at] = loss(recipe, new[at], tokens, entropy, torch.ones_like(new[at])).ratio
-        each[at] = token_weight.weight(recipe.token_weight, entropy, tokens.old).to(new.dtype)
-        weight[batch.rows] = tokens.weight.new_zeros(tokens.rows).scatter(0, tokens.row, tokens.weight).to(new.dtype)
-    return Coefficients(
-        **found,
-        ratio=ratio,
-        advantage=experience.advantage.to(new.dtype),
-        token_weight=each,
-        correction=experience.correction.to(new.dtype),
-        weight=weight,
-    )
+        found["token_weight"][at] = token_weight.weight(recipe.token_weight, entropy, tokens.old).to(new.dtype)
+        each = tokens.weight.new_zeros(tokens.rows).scatter(0, tokens.row, tokens.weight)
+        found["weight"][batch.rows] = each[:, None].to(new.dtype)
+    advantage, corrected = experience.advantage.to(new.dtype), experience.correction.to(new.dtype)
+    plain = advantage * found["token_weight"] * corrected * found["weight"]
+    factor = torch.where(plain != 0, found["surrogate"] / plain, torch.nan)
+    return {**found, "advantage": advantage, "correction": corrected, "ratio": ratio, "factor": factor}
 
 
 def _parts(recipe: Recipe, tokens: Tokens) -> dict[str, tuple[Recipe, Tokens]]:
-    """Return for each part the recipe and the tokens that leave it alone in the loss."""
+    """Return for each part of c the recipe and the tokens that leave it alone in the loss."""
     no_auxiliary = recipe.model_copy(update={"auxiliary": f.Auxiliary()})
     no_kl = recipe.model_copy(update={"kl": f.NoKl()})
     neither = no_auxiliary.model_copy(update={"kl": f.NoKl()})
@@ -113,3 +102,60 @@ def _minus_gradient(recipe: Recipe, new: Tensor, tokens: Tokens, entropy: Tensor
     leaf = new.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(recipe, leaf, tokens, entropy, torch.ones_like(new)).value, leaf)
     return -gradient
+
+
+def _rollouts(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
+    """Return the responses as the filtered rollouts of a step; without a correction the old policy sampled them."""
+    names = list(dict.fromkeys(x.group for x in responses))
+    group = torch.tensor([names.index(x.group) for x in responses])
+    size, truncated = torch.tensor([x.length for x in responses]), torch.tensor([x.truncated for x in responses])
+    logp = _padded([x.logp_old if recipe.correction.kind == "off" else x.logp_sampler for x in responses])
+    ids = torch.zeros(logp.shape, dtype=torch.long)
+    sample = Responses(ids, logp, _padded([x.entropy for x in responses]), size, truncated)
+    scored = Scored(
+        group=group,
+        groups=len(names),
+        score=torch.tensor([x.score for x in responses], dtype=torch.float64),
+        correct=torch.tensor([x.correct for x in responses]),
+        formatted=torch.tensor([x.formatted for x in responses]),
+        length=size,
+        truncated=truncated,
+        kl=torch.zeros(len(responses), dtype=torch.float64),
+    )
+    reference = None
+    if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
+        reference = _padded([x.logp_reference for x in responses])
+        scored = replace(scored, kl=charges(recipe.kl, sample, reference).sum(1))
+    return Rollouts(
+        prompts=[[] for _ in names],
+        problems=names,
+        born=torch.zeros(len(names)),
+        carried=torch.zeros(len(names), dtype=torch.bool),
+        responses=sample,
+        scored=scored,
+        reference=reference,
+        kept=length.present(recipe.length, truncated) & good_groups(recipe, scored)[group],
+        rounds=1,
+        seconds_sampling=0.0,
+        seconds_reward=0.0,
+    )
+
+
+def _states(recipe: Recipe, experience: Experience) -> list[State]:
+    """Return for each response whether it is in the loss, and if not, why."""
+    rollouts, scored = experience.rollouts, experience.rollouts.scored
+    present, inside = length.present(recipe.length, scored.truncated), in_loss(recipe, experience)
+    reward, kept = shaped_reward(recipe, scored), rollouts.kept
+    spread = segment.spread(reward[kept], scored.group[kept], scored.groups)[scored.group]
+    moved = (spread > 0) | (experience.advantage.abs() > ROUNDING).any(1)
+    out: State = "no_pair" if recipe.loss.kind == "pair_dpo" else "masked"
+    return [
+        "dropped" if not p else "filtered" if not k else out if not i else "in_loss" if m else "zero_spread"
+        for p, k, i, m in zip(present.tolist(), kept.tolist(), inside.tolist(), moved.tolist(), strict=True)
+    ]
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> Tensor:
+    """Return [N, M] of rows of any length, float64, padded with zeros on the right."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float64)

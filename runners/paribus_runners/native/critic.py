@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paribus_runners.native.log_probabilities import by_prompt, line_up
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.rollout.responses import Responses
-from paribus_runners.native.score import by_prompt, line_up
+from paribus_runners.native.responses import Responses
 
 
 class ValueModel(nn.Module):
@@ -29,7 +29,7 @@ class ValueModel(nn.Module):
 
 @dataclass(frozen=True)
 class Critic:
-    """A value model that is trained.
+    """A value model in training.
 
     Attributes:
         model: its weights, in float32.

@@ -1,4 +1,4 @@
-"""What a step trains on: rollouts with their advantages and weights, as the policy stood before the updates."""
+"""The experience of a step: rollouts with advantages and weights, computed before the updates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from paribus_runners.native.rollout.rollouts import Rollouts, charges
 
 @dataclass(frozen=True)
 class Before:
-    """What was computed of the rollouts before the first update, response after response.
+    """Values computed from the rollouts before the first update, response after response.
 
     Attributes:
         logp: [T] log-probability under the policy; ``None``: as when they were sampled.
-        routing: how the policy routed them; ``None`` without router shift.
+        routing: how the policy routed the tokens; ``None`` without router shift.
         value: [T] the critic's values; ``None`` without a critic.
     """
 
@@ -73,7 +73,7 @@ def weigh(
     Args:
         recipe: the objective.
         rollouts: what was sampled.
-        before: what was computed before the updates; absent: nothing is needed.
+        before: values computed before the updates; absent if the recipe needs none.
         visited: statistics of the prompts before this step, for ``baseline: history``.
     """
     before, visited = before or Before(), visited or {}

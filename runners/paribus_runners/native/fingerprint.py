@@ -1,21 +1,38 @@
-"""Hashes of what the numbers of a run depend on: code, data, initial model. Light: no torch."""
+"""Hashes of what the numbers of a run depend on: code, data, initial model. Light: no torch.
+
+Source counts by its meaning: comments, docstrings and formatting don't change a hash, a constant does. When a change
+of the code provably keeps all numbers, ``same_numbers.json`` maps today's hash to the hash under which earlier runs
+are recorded, so that those runs are found and not trained again. ``python -m paribus_runners.native.fingerprint``
+prints today's hashes beside the table.
+"""
 
 from __future__ import annotations
 
+import argparse
+import ast
 import hashlib
-from collections.abc import Iterable
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import JsonlTask, Recipe, fingerprint_of
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 
-HERE = Path(__file__).parent
+PACKAGES = Path(__file__).parents[1]
+TABLE = Path(__file__).with_name("same_numbers.json")
+SHARED = ("tasks", "rewards", "evaluation")
+NO_NUMBERS = frozenset({"native/coefficients.py", "native/fingerprint.py", "native/runner.py", "native/versions.py"})
+"""Files that no number of a run depends on."""
+KINDS = ("chain", "search", "jsonl")
 
 
 def code(recipe: Recipe) -> str:
-    """Return a hash of the trainer's source; that of the tasks is part of it."""
-    return _hash_files(HERE, sorted(HERE.rglob("*.py")))
+    """Return a hash of the source that trains, verifies and evaluates."""
+    return recorded("code")
 
 
 def data(recipe: Recipe) -> str:
@@ -25,36 +42,96 @@ def data(recipe: Recipe) -> str:
         ParibusError: a problem file cannot be read.
     """
     task = recipe.task
-    source = _hash_files(HERE, [HERE / "task" / "base.py", HERE / "task" / f"{task.kind}.py"])
+    source = recorded(f"data/{task.kind}")
     if isinstance(task, JsonlTask):
-        files = [_hash_file(Path(p).expanduser(), f"task.{k}") for k, p in _files(task)]
+        paths = {"task.train": task.train, "task.heldout": task.heldout}
+        files = [_hash_file(Path(path).expanduser(), field) for field, path in paths.items()]
         return fingerprint_of([source, task.verifier, files])
     return fingerprint_of([source, task.kind, task.problems])
 
 
 def model(recipe: Recipe) -> str:
-    """Return a hash of the initial model.
+    """Return a hash of the initial model: how a tiny model is made, file contents, or name and revision.
 
     Raises:
         ParibusError: a file of a local model cannot be read.
     """
     name = recipe.model.name
     if name in MODELS:
-        made_by = [*sorted((HERE / "tiny").glob("*.py")), HERE / "task" / f"{recipe.task.kind}.py"]
-        warm_up = WarmUp.of(recipe.task)
-        return fingerprint_of([MODELS[name].record(), warm_up.record(), _hash_files(HERE, made_by)])
+        source = recorded(f"model/{recipe.task.kind}")
+        return fingerprint_of([MODELS[name].record(), WarmUp.of(recipe.task).record(), source])
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return _hash_files(folder, sorted(p for p in folder.rglob("*") if p.is_file()))
+        files = sorted(p for p in folder.rglob("*") if p.is_file())
+        return fingerprint_of([[p.relative_to(folder).as_posix(), _hash_file(p, "model.name")] for p in files])
     return f"{name}@{recipe.model.revision or 'main'}"
 
 
-def _files(task: JsonlTask) -> Iterable[tuple[str, str]]:
-    return (("train", task.train), ("heldout", task.heldout))
+@cache
+def recorded(part: str) -> str:
+    """Return the hash under which runs are recorded: that of the table if its row fits today's source, else today's."""
+    found = today(part)
+    row = same_numbers().get(part)
+    return row["recorded"] if row is not None and row["today"] == found else found
 
 
-def _hash_files(root: Path, paths: Iterable[Path]) -> str:
-    return fingerprint_of([[p.relative_to(root).as_posix(), _hash_file(p, "model.name")] for p in paths])
+@cache
+def today(part: str) -> str:
+    """Return the hash of the source of a part: ``code``, ``data/<task>`` or ``model/<task>``."""
+    return hash_source(PACKAGES, _files(part))
+
+
+def parts() -> tuple[str, ...]:
+    """Return the names of all parts."""
+    return ("code", *(f"{what}/{kind}" for what in ("data", "model") for kind in KINDS))
+
+
+def same_numbers() -> Mapping[str, Mapping[str, str]]:
+    """Return the table: part to ``{"today": hash, "recorded": hash of earlier runs with the same numbers}``."""
+    table: Mapping[str, Mapping[str, str]] = json.loads(TABLE.read_text())
+    return table
+
+
+def hash_source(root: Path, files: Iterable[Path]) -> str:
+    """Return a hash of the meaning of Python files and of their paths under ``root``."""
+    return fingerprint_of([[p.relative_to(root).as_posix(), meaning(p.read_text(encoding="utf-8"))] for p in files])
+
+
+def meaning(source: str) -> Any:
+    """Return the syntax tree of Python source as plain lists, without comments, docstrings and formatting.
+
+    Fields that are empty are left out, because Python versions differ in which of them exist.
+    """
+    return _plain(ast.parse(source))
+
+
+def _plain(node: object) -> Any:
+    if isinstance(node, ast.Constant):
+        return ["Constant", type(node.value).__name__, repr(node.value)]
+    if isinstance(node, ast.AST):
+        fields = ((name, _plain(value)) for name, value in ast.iter_fields(node))
+        return [type(node).__name__, *([name, value] for name, value in fields if value not in (None, []))]
+    if isinstance(node, list):
+        return [_plain(x) for x in node if not _is_text(x)]
+    return node
+
+
+def _is_text(node: object) -> bool:
+    """Return whether a node is a docstring, or a text that stands alone as one does."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _files(part: str) -> list[Path]:
+    what, _, kind = part.partition("/")
+    task = PACKAGES / "tasks" / f"{kind}.py"
+    match what:
+        case "data":
+            return [PACKAGES / "tasks" / "base.py", task, PACKAGES / "rewards" / "verifiers.py"]
+        case "model":
+            return [*sorted((PACKAGES / "native" / "tiny").glob("*.py")), task]
+        case _:
+            every = sorted(p for room in ("native", *SHARED) for p in (PACKAGES / room).rglob("*.py"))
+            return [p for p in every if p.relative_to(PACKAGES).as_posix() not in NO_NUMBERS]
 
 
 def _hash_file(path: Path, field: str) -> str:
@@ -63,3 +140,23 @@ def _hash_file(path: Path, field: str) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise ParibusError(f"`{field}`: cannot read {path}: {error.strerror or error}") from error
+
+
+def main() -> None:
+    """Print today's hashes beside the table; with ``--keep``, write them into the table's rows."""
+    parser = argparse.ArgumentParser(prog="python -m paribus_runners.native.fingerprint", description=main.__doc__)
+    parser.add_argument("--keep", action="store_true", help="the numbers are proven the same: earlier runs still count")
+    keep = parser.parse_args().keep
+    table = {part: dict(row) for part, row in same_numbers().items()}
+    for part in parts():
+        found, row = today(part), table.get(part)
+        if row is not None and keep:
+            row["today"] = found
+        state = "no row" if row is None else "current" if row["today"] == found else "STALE"
+        sys.stdout.write(f"{part:<13} {found}  {state}{'' if row is None else ', recorded as ' + row['recorded']}\n")
+    if keep:
+        TABLE.write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

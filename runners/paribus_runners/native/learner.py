@@ -1,4 +1,4 @@
-"""The learner: the policy with all that is trained or kept beside it."""
+"""The learner: the policy with its optimizer, and reference and critic if the recipe has them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.critic import Critic
 from paribus_runners.native.experience import Before
+from paribus_runners.native.log_probabilities import score_all
 from paribus_runners.native.objective.router import Routing
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.rollouts import Rollouts
-from paribus_runners.native.score import score_all
 
 
 @dataclass(frozen=True)
 class Learner:
-    """What is trained; the weights change, the record does not.
+    """The networks and optimizers of a run; their weights change in place.
 
     Attributes:
         policy: the policy.
         optimizer: its optimizer.
-        reference: what KL or a loss of pairs compares with; ``None`` if the recipe has neither.
+        reference: the reference policy of KL or of a loss of pairs; ``None`` if the recipe has neither.
         critic: the critic; ``None`` without one.
         critic_optimizer: its optimizer.
-        reference_moves: the reference follows the policy, so that it must be saved.
+        reference_moves: whether the reference follows the policy, so that checkpoints must hold it.
     """
 
     policy: Policy
@@ -40,7 +40,7 @@ class Learner:
 
     @classmethod
     def of(cls, recipe: Recipe, policy: Policy) -> Learner:
-        """Return the learner that starts from ``policy``; all that is made beside it starts from the same weights."""
+        """Return the learner that starts from ``policy``; reference and critic start from the same weights."""
         reference = None
         if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
             reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model).requires_grad_(False))
@@ -53,10 +53,10 @@ class Learner:
         return cls(policy, optimizer, reference, critic, critic_optimizer, moves)
 
     def before(self, recipe: Recipe, rollouts: Rollouts) -> Before:
-        """Compute what the objective needs of the rollouts before the first update; nothing that it does not need.
+        """Compute what the objective needs from the rollouts before the first update, and nothing else.
 
-        Without a correction the log-probabilities from sampling are the old ones, even of stale rollouts: the ratio
-        then makes up for the staleness. With one, they are computed again, and the correction makes up for it.
+        Without a correction, the log-probabilities from sampling count as the old ones, even for stale rollouts: the
+        ratio then corrects for the staleness. With a correction, they are computed again, and the correction does.
         """
         shift = recipe.token_weight.kind == "router_shift"
         logp, routing, value = None, None, None
@@ -74,7 +74,7 @@ class Learner:
 
     @torch.no_grad()
     def sync(self, recipe: Recipe, step: int) -> None:
-        """Let the reference follow the policy after ``step``, if it does and the step is one of those."""
+        """Mix the policy into the reference after ``step`` if the recipe syncs the reference at this step."""
         level = getattr(recipe.kl, "reference", None)
         if self.reference is None or not isinstance(level, f.SyncedReference) or step % level.every:
             return

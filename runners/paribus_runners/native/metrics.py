@@ -1,4 +1,4 @@
-"""Canonical metrics of one step, from rollout records and what the updates showed (:mod:`paribus.track.metrics`)."""
+"""Canonical metrics of one step, from rollout records and the updates (:mod:`paribus.run_folder.metrics`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paribus_runners.native.update import Updates
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run has cost since its start."""
+    """Cumulative costs of a run."""
 
     gen_tokens: int = 0
     trained_tokens: int = 0
@@ -29,13 +29,13 @@ class Spent:
     optimizer_steps: int = 0
 
     def sampled(self, rollouts: Rollouts) -> Spent:
-        """Return the sum with these rollouts more, not trained on."""
+        """Return the costs after these rollouts, which are not trained on."""
         tokens = int(rollouts.responses.length[rollouts.fresh].sum())
         prompts = int((~rollouts.carried).sum())
         return replace(self, gen_tokens=self.gen_tokens + tokens, prompts_sampled=self.prompts_sampled + prompts)
 
     def after(self, recipe: Recipe, experience: Experience, updates: Updates) -> Spent:
-        """Return the sum with one step more."""
+        """Return the costs after one more step."""
         sampled = self.sampled(experience.rollouts)
         return replace(
             sampled,
@@ -76,7 +76,7 @@ def of_experience(
 
 
 def _of_rollouts(rollouts: Rollouts, trained: int) -> dict[str, float]:
-    """Return the metrics of all responses that were generated for the step, before any filter."""
+    """Return the metrics of all responses generated for the step, before any filter."""
     fresh, scored = rollouts.fresh, rollouts.scored
     responses = rollouts.responses.select(fresh)
     correct, mask, L = scored.correct[fresh], responses.mask, responses.length.double()
@@ -135,7 +135,7 @@ def of_critic(recipe: Recipe, experience: Experience, losses: Sequence[float]) -
 
 
 def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
-    """Return the metrics of all groups that were generated for the step."""
+    """Return the metrics of all groups generated for the step."""
     scored, fresh = rollouts.scored, rollouts.fresh
     raw, shaped = raw_reward(recipe, scored)[fresh], shaped_reward(recipe, scored)[fresh]
     _, group = torch.unique(scored.group[fresh], return_inverse=True)
@@ -152,7 +152,7 @@ def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
 
 
 def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict[str, float]:
-    """Return the metrics of the updates of a step; empty if there was none."""
+    """Return the metrics of the updates of a step; empty if there were none."""
     parts = [p for u in updates.policy for p in u.parts if p.tokens]
     if not parts:
         return {}
@@ -173,7 +173,7 @@ def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict
     if high:
         values["clip/high_prob_mean"] = sum(p.high_prob_sum for p in parts) / high
         values["clip/high_prob_max"] = max(p.high_prob_max for p in parts)
-    if recipe.correction.kind == "off":  # else the log-probabilities before the updates are at hand
+    if recipe.correction.kind == "off":  # otherwise they come from the log-probabilities before the updates
         first = [p for p in done[0].parts if p.tokens]
         values["mismatch/logp_abs_diff_mean"] = sum(p.diff_sum for p in first) / sum(p.tokens for p in first)
         values["mismatch/logp_abs_diff_max"] = _extreme([p.diff_max for p in first], max)
@@ -184,7 +184,7 @@ def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict
 
 
 def of_spent(spent: Spent) -> dict[str, float]:
-    """Return the cumulated costs."""
+    """Return the cumulative costs."""
     return {
         "budget/gen_tokens": float(spent.gen_tokens),
         "budget/trained_tokens": float(spent.trained_tokens),

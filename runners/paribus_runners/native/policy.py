@@ -22,7 +22,7 @@ logging.disable_progress_bar()
 ROUTERS = frozenset({"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"})
 """Types of mixture-of-experts models whose router logits are those of a softmax over all experts."""
 PROMPT_WIDTH = "paribus_prompt_width"
-"""Key of a model's configuration: prompts are filled on the left with the padding symbol to this many tokens."""
+"""Key of a model's configuration: prompts are padded on the left to this many tokens."""
 
 
 def best_device() -> torch.device:
@@ -32,14 +32,14 @@ def best_device() -> torch.device:
 
 @dataclass(frozen=True)
 class Policy:
-    """A model that is trained or compared with, and how to read and write its tokens.
+    """A model with its tokenizer, precision and device.
 
     Attributes:
         model: a Transformers model with the attention of :mod:`paribus_runners.native.attention`; weights in float32.
         tokenizer: its tokenizer.
         dtype: type of the computations; with bfloat16, autocast.
         ends: tokens that end a response.
-        width: prompts are filled to this many tokens; 0: they are not.
+        width: prompts are padded on the left to this many tokens; 0: no padding.
         device: where the weights are.
     """
 
@@ -87,7 +87,7 @@ class Policy:
         return texts
 
     def decode_prompts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each prompt, without what :meth:`encode` filled it with; its special tokens are shown."""
+        """Return the text of each prompt without padding, with its special tokens."""
         blank = self.tokenizer.pad_token_id if self.width else None
         bare = [list(dropwhile(lambda token: token == blank, ids)) for ids in prompts]
         texts: list[str] = self.tokenizer.batch_decode(bare, clean_up_tokenization_spaces=False)
@@ -99,7 +99,7 @@ class Policy:
         return getattr(self.model.config, "num_experts_per_tok", None)
 
     def logits(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None = None) -> Tensor:
-        """Return the logits [n, V] in float32 at the places ``at`` of a row of tokens [T]; absent: at all."""
+        """Return the logits [n, V] in float32 at the places ``at`` of a row of tokens [T], by default at all."""
         return self._logits(self._forward(ids, positions, layout, at), len(ids) if at is None else len(at))
 
     def logits_and_router(
@@ -110,7 +110,7 @@ class Policy:
         The latter are float32, in nats, and carry no gradient.
 
         Raises:
-            RunnerError: the model has no routers, or none whose probabilities are known.
+            RunnerError: the model has no routers, or routers of an unknown kind.
         """
         kind = self.model.config.model_type
         if kind not in ROUTERS:

@@ -1,4 +1,4 @@
-"""Going on from an earlier attempt: its newest valid checkpoint, and its records up to there."""
+"""Resuming from an earlier attempt: its newest valid checkpoint and its records up to it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from paribus.contract import Job
 from paribus.errors import ParibusError
-from paribus.study.job import Job
-from paribus.track.folder import MetricLine, RunFolder
-from paribus.track.samples import parse_sample
+from paribus.run_folder.folder import MetricLine, RunFolder
+from paribus.run_folder.samples import parse_sample
 from paribus_runners.native import checkpoint
 from paribus_runners.native.checkpoint import Progress
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def find(folder: RunFolder, job: Job) -> tuple[RunFolder, Progress] | None:
-    """Return the newest earlier attempt with a valid checkpoint and a gapless record up to it; others are noted."""
+    """Return the newest earlier attempt with a valid checkpoint and gapless metrics up to it; log why others fail."""
     for token in sorted(_earlier(folder.path, job.token), reverse=True):
         attempt = RunFolder(folder.path.parent / f"a{token}")
         if not attempt.checkpoint.is_dir():
@@ -37,7 +37,7 @@ def find(folder: RunFolder, job: Job) -> tuple[RunFolder, Progress] | None:
 
 
 def take_over(folder: RunFolder, attempt: RunFolder, progress: Progress) -> None:
-    """Copy metrics, evaluations and samples up to ``progress``, unchanged, replacing those that are there."""
+    """Copy metrics, evaluations and samples up to ``progress``, unchanged, replacing existing ones."""
     folder.metrics.unlink(missing_ok=True)
     for line in _lines(attempt, progress.step):
         folder.append_metrics(line)
@@ -47,7 +47,7 @@ def take_over(folder: RunFolder, attempt: RunFolder, progress: Progress) -> None
             folder.write_evaluation(evaluation)
     with folder.samples.open("wb") as kept, suppress(FileNotFoundError), attempt.samples.open("rb") as lines:
         for record in lines:
-            sample = parse_sample(record)  # none where the attempt was killed while it wrote
+            sample = parse_sample(record)  # None for a line that was cut when the attempt was killed
             if sample is not None and sample.step <= progress.step:
                 kept.write(record)
 

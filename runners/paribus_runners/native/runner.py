@@ -3,60 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
+from paribus.contract import Hashes, Options, Requirements, RunnerBase, Support
 from paribus.errors import MissingExtra
+from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import Recipe
-from paribus.study.coefficients import ResponseCoefficients
-from paribus.study.responses import Response
-from paribus_runners.native import capabilities, fingerprint
+from paribus_runners.native import fingerprint
+from paribus_runners.native.tiny.spec import MODELS
 
 
-class NativeRunner:
-    """Implements :class:`paribus.study.runner.Runner`."""
+class NativeRunner(RunnerBase):
+    """Implements :class:`paribus.contract.Runner`."""
 
     name = "native"
 
-    def unsupported(self, recipe: Recipe) -> tuple[str, ...]:
-        """Return what of the recipe is not trained here, one sentence each."""
-        return capabilities.missing(recipe)
+    def support(self, recipe: Recipe, options: Options) -> Sequence[Support]:
+        """Return what this runner can't train: it knows all levels of all factors, but not every model fits a task."""
+        found = []
+        name, tiny = recipe.model.name, MODELS.get(recipe.model.name)
+        if tiny is not None and recipe.task.kind == "jsonl":
+            reason = (
+                f"`model.name: {name}` reads only the symbols of the generated tasks: name another model for `jsonl`."
+            )
+            found.append(Support(feature="task.kind", level="unsupported", reason=reason))
+        if tiny is not None and tiny.mixture is None and recipe.token_weight.kind == "router_shift":
+            needs = "`token_weight: router_shift` needs a mixture of experts"
+            reason = f"{needs}; `model.name: {name}` is dense: set `tiny_moe`."
+            found.append(Support(feature="token_weight.kind", level="unsupported", reason=reason))
+        return found
 
-    def code_fingerprint(self, recipe: Recipe) -> str:
-        """Return a hash of the trainer's source files."""
-        return fingerprint.code(recipe)
+    def requirements(self, recipe: Recipe, options: Options) -> Requirements:
+        """Return that a run uses at most one GPU and samples with the code that trains."""
+        return Requirements(most_gpus=1.0, versions=_versions(), samples_with_training_code=True)
 
-    def data_fingerprint(self, recipe: Recipe) -> str:
-        """Return a hash of problems and verifier; raises ParibusError for an unreadable file."""
-        return fingerprint.data(recipe)
+    def hashes(self, recipe: Recipe, options: Options) -> Hashes:
+        """Return hashes of the trainer's source, of problems and verifier, and of the initial model.
 
-    def model_fingerprint(self, recipe: Recipe) -> str:
-        """Return a hash of the initial model; raises ParibusError for an unreadable file."""
-        return fingerprint.model(recipe)
+        Raises:
+            ParibusError: a file cannot be read.
+        """
+        return Hashes(code=fingerprint.code(recipe), data=fingerprint.data(recipe), model=fingerprint.model(recipe))
 
     def warm(self) -> None:
         """Import torch and transformers, so that forked processes start at once; nothing is computed."""
-        _session()
+        _main()
 
     def prepare(self, recipe: Recipe, cache: Path) -> None:
-        """Make the tiny model in ``cache`` if the recipe uses it and it is not there."""
-        _session().prepare(recipe, cache)
+        """Make the tiny model that the recipe uses in ``cache``, if it uses one and it isn't there."""
+        _main().prepare(recipe, cache)
 
     def run(self, folder: Path) -> None:
         """Train the job in ``folder`` to its end."""
-        _session().run(folder)
+        _main().run(folder)
 
     def coefficients(self, recipe: Recipe, responses: Sequence[Response]) -> Sequence[ResponseCoefficients]:
-        """Return the weight of each token in the gradient, by the functions that training uses."""
-        module = _heavy("coefficient_view", "computing coefficients with the native runner")
+        """Return the weight of each token in the gradient, computed by the functions that training calls."""
+        module = _heavy("coefficients", "computing coefficients with the native runner")
         found: Sequence[ResponseCoefficients] = module.view(recipe, responses)
         return found
 
 
-def _session() -> ModuleType:
-    """Import what trains."""
-    return _heavy("session", "training with the native runner")
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages that train, without importing them."""
+    found = {}
+    for package in ("torch", "transformers"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def _main() -> ModuleType:
+    """Import the module that trains."""
+    return _heavy("main", "training with the native runner")
 
 
 def _heavy(name: str, why: str) -> ModuleType:

@@ -9,25 +9,24 @@ from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus.track.folder import TRAIN, to_json_number
+from paribus.run_folder.folder import TRAIN, to_json_number
 from paribus_runners.native.experience import Experience
 from paribus_runners.native.objective import length, reward
 from paribus_runners.native.objective.advantage import Scored, per_token, shaped_reward
 from paribus_runners.native.policy import Policy
 
 GROUPS = 2
-"""Groups of a step that are kept."""
+"""Groups that are kept of each step."""
 
 STEPS = 200
-"""Steps of a run at most whose groups are kept, evenly over it: texts of a long run would fill a disk."""
+"""Most steps of a run whose groups are kept, evenly spaced: the texts of a long run would fill a disk."""
 
 
 def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -> list[dict[str, Any]]:
-    """Return the responses of the first groups of a step, those that the filter threw away among them.
+    """Return the responses of the first groups of a step, including those that the filter dropped.
 
     Most steps of a run of more than :data:`STEPS` have none. A response that takes no part in the baseline has no
-    advantage; nor has one whose tokens have advantages of their own. Without a correction nothing says what learner and
-    sampler differ by.
+    advantage, nor does one whose tokens have their own. Only a correction measures how learner and sampler differ.
     """
     if step % math.ceil(recipe.schedule.steps / STEPS):
         return []
@@ -67,7 +66,7 @@ def _number(value: Tensor) -> float | str:
 
 
 def _parts(recipe: Recipe, scored: Scored) -> dict[str, Tensor]:
-    """Return what the reward of a response is the sum of, each [N]."""
+    """Return the terms of the reward, each [N]."""
     level = recipe.reward
     names = [name for name in ("correct", "format") if getattr(level.weights, name)]
     rewards = reward.parts(level, scored.score, scored.correct, scored.formatted)

@@ -1,30 +1,29 @@
-"""The training of one run: sample, verify, weigh, update, measure; again."""
+"""The training loop of one run: sample, verify, weigh, update, measure."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
-from paribus.study.job import Job
-from paribus.track.folder import MetricLine, RunFolder, write_json
+from paribus.contract import PREEMPTED, Job
+from paribus.run_folder.folder import HELDOUT, MetricLine, RunFolder, write_json
+from paribus_runners.evaluation.evaluator import Sampled, evaluate
 from paribus_runners.native import checkpoint, metrics, samples
 from paribus_runners.native.batch import minibatches
 from paribus_runners.native.checkpoint import Progress
-from paribus_runners.native.evaluate import evaluate
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
-from paribus_runners.native.rollout.backlog import Backlog
 from paribus_runners.native.rollout.collect import Source, collect
-from paribus_runners.native.task import Task
+from paribus_runners.native.rollout.queue import RolloutQueue
+from paribus_runners.native.rollout.sampler import sample, uniforms
 from paribus_runners.native.update import update_critic, updates
-
-PREEMPTED = 75
-"""Exit status of a run that was asked to stop and can be resumed."""
+from paribus_runners.tasks import Task
 
 
 class Trainer:
@@ -33,9 +32,9 @@ class Trainer:
     Args:
         job: what to train.
         folder: where to write.
-        learner: the initial policy and what belongs to it; its weights change.
+        learner: the initial policy with its optimizer, reference and critic; the weights change.
         task: problems and verifier.
-        asked_to_stop: True when the run shall end at the next step boundary.
+        asked_to_stop: returns True when the run must stop at the next step boundary.
     """
 
     def __init__(
@@ -47,11 +46,11 @@ class Trainer:
         self._asked_to_stop = asked_to_stop
 
     def run(self, progress: Progress | None) -> None:
-        """Train to the end; ``progress`` is where a checkpoint stands whose weights are loaded already.
+        """Train to the end, from ``progress`` if a checkpoint was loaded.
 
         Raises:
-            SystemExit: with status 75, after a checkpoint, when the run was asked to stop; without one in the midst of
-                value pretraining.
+            SystemExit: with status 75 when the run was asked to stop; it has saved a checkpoint, except during value
+                pretraining.
         """
         last = self._recipe.schedule.steps
         if progress is None:
@@ -75,7 +74,7 @@ class Trainer:
     def _pretrain(self) -> tuple[Progress, dict[str, float]]:
         """Train the critic on the returns of the initial policy (VAPO, arXiv 2504.05118, section 4.1).
 
-        The targets are those of lambda = 1, the plain returns. Returns what it cost, and metrics of the last batch.
+        The targets are those of lambda = 1, the plain returns. Returns its costs and the metrics of the last batch.
         """
         level, seed = self._recipe.auxiliary.value, self._job.seed
         if level is None:
@@ -98,11 +97,11 @@ class Trainer:
         return Progress(spent=spent), values
 
     def _step(self, progress: Progress) -> tuple[Progress, dict[str, float]]:
-        """Sample, verify, filter, weigh and update once; return where the run stands and the metrics."""
+        """Sample, verify, filter, weigh and update once; return progress and metrics."""
         start = time.perf_counter()
         step, recipe, learner = progress.step + 1, self._recipe, self._learner
-        backlog = self._sample(progress, step)
-        rollouts, backlog = backlog.queue[0], replace(backlog, queue=backlog.queue[1:])
+        queued = self._sample(progress, step)
+        rollouts, queued = queued.steps[0], replace(queued, steps=queued.steps[1:])
         rate = self._set_rate(step)
         sampled = time.perf_counter()
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
@@ -125,16 +124,16 @@ class Trainer:
             "perf/time_step_s": end - start,
             "perf/gen_tokens_per_s": float(rollouts.responses.length[rollouts.fresh].sum()) / rollouts.seconds_sampling,
         }
-        return Progress(step, spent, experience.history, backlog), values
+        return Progress(step, spent, experience.history, queued), values
 
-    def _sample(self, progress: Progress, step: int) -> Backlog:
-        """Return the backlog after the sampler has run as far ahead of ``step`` as it may; never beyond the last."""
-        queue, surplus = list(progress.backlog.queue), progress.backlog.surplus
+    def _sample(self, progress: Progress, step: int) -> RolloutQueue:
+        """Return the queue after the sampler ran as far ahead of ``step`` as it may; never beyond the last step."""
+        steps, surplus = list(progress.queued.steps), progress.queued.surplus
         end = min(step + self._recipe.schedule.staleness, self._recipe.schedule.steps)
-        for ahead in range(step + len(queue), end + 1):
+        for ahead in range(step + len(steps), end + 1):
             rollouts, surplus = collect(self._recipe, self._source, ahead, progress.spent.optimizer_steps, surplus)
-            queue.append(rollouts)
-        return Backlog(tuple(queue), surplus)
+            steps.append(rollouts)
+        return RolloutQueue(tuple(steps), surplus)
 
     def _set_rate(self, step: int) -> float:
         settings = self._recipe.optimizer
@@ -144,14 +143,22 @@ class Trainer:
         return settings.learning_rate * rise
 
     def _evaluated(self, step: int, values: dict[str, float]) -> dict[str, float]:
-        """Evaluate, write the records, and return the metrics with those of the evaluation."""
+        """Evaluate, write the records, and add the metrics of the evaluation to ``values``."""
         start = time.perf_counter()
-        outcome = evaluate(self._job, self._learner.policy, self._task, step)
+        outcome = evaluate(self._job.evaluate, self._task, partial(self._sample_heldout, step), step)
         self._folder.write_evaluation(outcome.evaluation)
         self._keep(outcome.samples)
         seconds = time.perf_counter() - start
         times = {"perf/time_eval_s": seconds, "perf/time_step_s": values.get("perf/time_step_s", 0.0) + seconds}
         return values | outcome.values | times
+
+    def _sample_heldout(self, step: int, prompts: Sequence[str], k: int) -> list[Sampled]:
+        policy, job = self._learner.policy, self._job
+        numbers = uniforms(len(prompts) * k, self._recipe.schedule.max_new_tokens, job.seed, "evaluate", HELDOUT, step)
+        responses = sample(policy, policy.encode(prompts), k, numbers, job.evaluate.temperature)
+        texts = policy.decode(responses.tokens())
+        ended = (~responses.truncated).tolist()
+        return [Sampled(*values) for values in zip(texts, responses.length.tolist(), ended, strict=True)]
 
     def _keep(self, records: Iterable[dict[str, Any]]) -> None:
         with self._folder.samples.open("a", encoding="utf-8") as file:
@@ -161,7 +168,7 @@ class Trainer:
         self._folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
 
     def _boundary(self, progress: Progress, evaluated: bool = False) -> None:
-        """Save where an evaluation was made or a stop is asked for; end in the latter case."""
+        """Save a checkpoint after an evaluation, or when asked to stop; in the latter case, exit."""
         stop = self._asked_to_stop()
         if stop or evaluated:
             checkpoint.save(self._folder.checkpoint, self._job.run, progress, self._learner)

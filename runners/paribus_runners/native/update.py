@@ -15,30 +15,30 @@ from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import Batch, minibatches, part, passes, tokens_of
 from paribus_runners.native.experience import Experience
 from paribus_runners.native.learner import Learner
+from paribus_runners.native.log_probabilities import BUDGET, score, split
 from paribus_runners.native.objective import clip, router
 from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.loss import Tokens, loss
 from paribus_runners.native.rollout.rollouts import Rollouts
-from paribus_runners.native.score import BUDGET, score, split
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one forward pass of an update showed; sums are over its tokens.
+    """Statistics of one forward pass of an update; sums are over its tokens.
 
     Attributes:
         tokens: tokens in the loss.
         low: tokens with A < 0 and r below the lower bound.
         high: tokens with A > 0 and r above the upper bound.
         high_prob_sum: sum of the old probabilities of the latter.
-        high_prob_max: largest of them; 0 if there are none.
+        high_prob_max: the largest of them; 0 without such tokens.
         ratio_sum: sum of new over old token probability.
         ratio_min: smallest.
         ratio_max: largest.
         kl_sum: sum of r - 1 - log r of the token ratio.
         diff_sum: sum of |new - old| log-probability, nats.
         diff_max: largest.
-        shift_sum: sum of the weights of router shift; without meaning where there is none.
+        shift_sum: sum of the weights of router shift; meaningless without it.
         shift_min: smallest.
         loss: share in the loss of the update.
     """
@@ -81,7 +81,7 @@ class Updates:
 
 
 def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int, step: int) -> Updates:
-    """Update policy and critic on the experience of one step; returns what each update showed."""
+    """Update policy and critic on the experience of one step; return the statistics of each update."""
     done: list[Update] = []
     losses: list[float] = []
     parameters = list(learner.policy.model.parameters())
@@ -122,7 +122,7 @@ def backward(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch,
 
 
 def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batch: Batch) -> float:
-    """Update the critic once on an optimizer batch; returns its loss, the mean over tokens."""
+    """Update the critic once on an optimizer batch; return its loss, the mean over tokens."""
     critic, optimizer, level = learner.critic, learner.critic_optimizer, recipe.auxiliary.value
     assert critic is not None
     assert optimizer is not None
@@ -168,7 +168,7 @@ def _by_group(
 
 
 def _observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tensor | None, share: Tensor) -> Part:
-    """Return what a pass showed of the tokens that have a weight in it."""
+    """Return the statistics of the tokens that have a weight in a pass."""
     old, A = tokens.old, tokens.advantage
     if recipe.schedule.update.kind == "lopti":
         there = tokens.weight > 0
@@ -199,5 +199,5 @@ def _observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tens
 
 
 def clip_gradients(parameters: Sequence[Tensor], limit: float | None) -> float:
-    """Scale the gradients down to the global norm ``limit`` and return their norm before."""
+    """Scale the gradients down to the global norm ``limit``; return their norm before that."""
     return float(torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit))

@@ -19,4 +19,4 @@
 #SBATCH --comment="all else equal"
 
 export PARIBUS_GRACE_S=300
-exec /share/venv/bin/python -m paribus.engines.remote /share/home/engine/slurm/paribus-0123456789ab-a1.feedbeef.exit paribus.schedule.supervisor /share/home/runs/0123/a1 /share/home/office.json 3
+exec /share/venv/bin/python -m paribus.engines.launch remote /share/home/engine/slurm/paribus-0123456789ab-a1.feedbeef.exit paribus.attempt.supervisor /share/home/runs/0123/a1 /share/home/server.json 3

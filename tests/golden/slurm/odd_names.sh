@@ -13,4 +13,4 @@
 export PARIBUS_GRACE_S=90
 export CUDA_VISIBLE_DEVICES=
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec '/share/my env/bin/python' -m paribus.engines.remote '/share/%j "x" #1/paribus-0123456789ab-a1.feedbeef.exit' m '$(date)' 'a b' ''"'"'' ''
+exec '/share/my env/bin/python' -m paribus.engines.launch remote '/share/%j "x" #1/paribus-0123456789ab-a1.feedbeef.exit' m '$(date)' 'a b' ''"'"'' ''

@@ -13,4 +13,4 @@
 
 export PARIBUS_GRACE_S=90
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-16}"
-exec /share/venv/bin/python -m paribus.engines.remote /share/home/engine/slurm/paribus-0123456789ab-a1.feedbeef.exit paribus.schedule.supervisor /share/home/runs/0123/a1 /share/home/office.json 3
+exec /share/venv/bin/python -m paribus.engines.launch remote /share/home/engine/slurm/paribus-0123456789ab-a1.feedbeef.exit paribus.attempt.supervisor /share/home/runs/0123/a1 /share/home/server.json 3

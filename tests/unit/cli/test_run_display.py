@@ -9,13 +9,13 @@ from rich.live import Live
 from paribus.cli.console import duration
 from paribus.cli.live import LiveDisplay, PlainDisplay, counts_line
 from paribus.cli.run import closing_lines, exit_status
-from paribus.schedule.progress import Follower
-from paribus.schedule.scheduler import Ending
-from paribus.schedule.session import Summary
+from paribus.monitor.progress import Follower
+from paribus.run_folder.folder import MetricLine, RunFolder
+from paribus.scheduler.scheduler import Ending
+from paribus.scheduler.serve import Summary
 from paribus.store.states import RunState
 from paribus.store.store import Store
-from paribus.testing.plans import small_plan
-from paribus.track.folder import MetricLine, RunFolder
+from support.plans import small_plan
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_progress_counts_steps_and_tells_the_time_left(view):
 
 
 def test_the_live_view_shows_the_runs_in_progress(view):
-    """Arm, seed, step, reward, entropy, length and a lamp."""
+    """Arm, seed, step, reward, entropy, length and a status."""
     screen = io.StringIO()
     with Live(console=Console(file=screen, force_terminal=True, width=100), auto_refresh=False) as live:
-        display = LiveDisplay(live, "small")
+        display = LiveDisplay(live)
         display.say("something happened")
         display.show(view)
         live.refresh()
@@ -86,12 +86,12 @@ def test_without_a_terminal_there_is_one_line_an_event(view, capsys):
     [
         ({}, 0, "ladder: 3 succeeded in 1:01"),
         ({"trained": False}, 0, "nothing to train"),
-        ({"ending": Ending.INTERRUPTED}, 130, "Type the same command to go on"),
+        ({"ending": Ending.INTERRUPTED}, 130, "Type the same command to continue"),
         ({"ending": Ending.BUDGET}, 1, "the budget does not allow another run (paribus status ladder"),
         (
             {"ending": Ending.PAUSED, "paused": "3 arms failed"},
             1,
-            "Paused: 3 arms failed\nMend it, then `paribus retry",
+            "Paused: 3 arms failed\nFix it, then `paribus retry",
         ),
         ({"counts": {RunState.FAILED: 1}}, 1, "paribus status ladder"),
         ({"counts": {RunState.QUARANTINED: 1, RunState.SUCCEEDED: 2}}, 1, "1 quarantined, 2 succeeded"),

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from paribus.run_folder.folder import RunFolder, write_json
 from paribus.store.store import Store
-from paribus.testing.studies import Shape, made_up_study
-from paribus.track.folder import RunFolder, write_json
-from paribus_dashboards.access import Access
-from paribus_dashboards.app import make_app
-from paribus_dashboards.home import Home
-from paribus_dashboards.reports import build
+from paribus_dashboards.data.home import Home
+from paribus_dashboards.data.reports import build
+from paribus_dashboards.server.access import Access
+from paribus_dashboards.server.app import make_app
+from support.studies import Shape, made_up_study
 
 LIVE, WAITING = 1, 1
 """Runs at the end of the queue that are still trained, and that wait."""
@@ -54,7 +54,7 @@ def fill(folder: Path) -> Path:
             for line in recorded.lines[: last + 1]:
                 run.append_metrics(line)
             if number == 0:
-                known = {"lamp": "critical", "detector": "entropy_collapse", "sentence": "Critical: entropy_collapse."}
+                known = {"status": "critical", "sentence": "Critical: entropy_collapse."}
                 write_json(
                     run.health, {**known, "step": 8, "time_ms": 0, "profile": "default 1", "findings": [FINDING]}
                 )
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def new_folder(tmp_path: Path) -> Callable[[], Path]:
-    """Makes the same home folder anew, for tests that change it."""
+    """Makes a fresh copy of the home folder, for tests that change it."""
     return lambda: fill(tmp_path / "home")
 
 

@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from paribus.errors import DashboardError
-from paribus_dashboards.access import Access, access_for
-from paribus_dashboards.app import make_app
+from paribus_dashboards.server.access import Access, access_for
+from paribus_dashboards.server.app import make_app
 
 TOKEN = "a-token-that-is-long-enough"
 
@@ -92,11 +92,11 @@ def test_another_address_needs_a_token(monkeypatch, tmp_path):
     with pytest.raises(DashboardError, match="SECRET holds no token") as refused:
         access_for("127.0.0.1", "SECRET", None)
     assert "short" not in str(refused.value)
-    with pytest.raises(DashboardError, match="cannot be read"):
+    with pytest.raises(DashboardError, match="cannot read"):
         access_for("0.0.0.0", None, tmp_path / "none")
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     found = access_for("0.0.0.0", None, tmp_path / "token")
-    assert found.admits(TOKEN)
+    assert found.accepts_token(TOKEN)
     assert TOKEN not in repr(found)
-    assert found.knows("10.0.0.3:8765")
-    assert not found.knows("evil.example")
+    assert found.allows_host("10.0.0.3:8765")
+    assert not found.allows_host("evil.example")

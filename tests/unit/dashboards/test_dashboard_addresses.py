@@ -1,7 +1,8 @@
-"""Addresses that somebody has typed, cut or bent: an answer in words, never a failure of the server."""
+"""Addresses that were mistyped or changed by hand: an answer in words, never a failure of the server."""
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_part_that_is_none_is_refused_in_words(client, chart, part):
     """The sentence names what was asked for."""
     answer = client.get(f"{chart}&{part}")
     assert answer.status_code == 404
-    assert "is none" in answer.text
+    assert re.search("must(?: not)? be", answer.text)
 
 
 @pytest.mark.parametrize("part", ["first=-1e300&last=1e300", "first=-3", "first=&last=", "first=0&last=1e300"])
@@ -46,9 +47,9 @@ def test_a_part_that_goes_too_far_is_the_whole(client, chart, part):
 )
 def test_head_is_get_without_the_body(client, address):
     """A monitor or a proxy that asks with HEAD learns what GET would answer."""
-    whole, head = client.get(address), client.head(address)
+    whole, head, later = client.get(address), client.head(address), client.get(address)
     assert (head.status_code, head.content) == (whole.status_code, b"")
-    assert dict(head.headers) == dict(whole.headers)
+    assert dict(head.headers) in (dict(whole.headers), dict(later.headers))  # a page may show the time
 
 
 @pytest.mark.parametrize("address", ["/nope", "/study/made-up/nope", "/data/nope.json", "/<b>"])

@@ -12,19 +12,19 @@ from click.testing import CliRunner
 from paribus.cli import paribus as group
 from paribus.errors import DashboardError, MissingExtra
 from paribus.store.store import Store
+from paribus_dashboards.board.figure import ArmCurves, score_figure
+from paribus_dashboards.board.page import read_scores, spark, view
+from paribus_dashboards.chart_style import Style, arm_styles
 from paribus_dashboards.command import command
-from paribus_dashboards.figures.score import ArmCurves, score_figure
-from paribus_dashboards.figures.style import Style, arm_styles
-from paribus_dashboards.home import Home
-from paribus_dashboards.pages.board import read_scores, spark, view
-from paribus_dashboards.serve import listen
+from paribus_dashboards.data.home import Home
+from paribus_dashboards.server.serve import listen
 from paribus_dashboards.web import json_text
 
 BOARD = "/study/made-up"
 
 
 def test_the_board_has_a_tile_for_each_run(home):
-    """Arms stand below each other, seeds beside; each tile says lamp, state, step and score of its run."""
+    """Arms stand below each other, seeds beside; each tile says status, state, step and score of its run."""
     study = home.study("made-up")
     scores, more = read_scores(home, study, None)
     found = view(study, {r.fingerprint: home.now(r) for r in study.runs}, scores)
@@ -34,7 +34,7 @@ def test_the_board_has_a_tile_for_each_run(home):
     assert found.states == {"SUCCEEDED": 7, "RUNNING": 1, "QUEUED": 1}
     assert (found.ended, found.runs) == (7, 9)
     first, live, waiting = found.rows[0].tiles[0], found.rows[1].tiles[2], found.rows[2].tiles[2]
-    assert (first.lamp, first.detector, first.step, first.steps) == ("critical", "entropy_collapse", 8, 40)
+    assert (first.status, first.detector, first.step, first.steps) == ("critical", "entropy_collapse", 8, 40)
     assert len(first.spark.split()) == 5
     assert (live.state, live.step) == ("RUNNING", 4)
     assert (waiting.state, waiting.step, waiting.spark, waiting.last) == ("QUEUED", 0, "", None)
@@ -80,7 +80,7 @@ def test_every_address_on_the_board_is_answered(client):
 def test_the_ladder_is_that_of_the_report(client, home):
     """The table on the board is the report's own."""
     home.report(home.study("made-up"), wait_s=None)
-    shown = client.get(f"{BOARD}/ladder").text
+    shown = client.get(f"{BOARD}/tables").text
     assert "incomplete: 7 of 9 runs ended" in shown
     assert "+ clip_higher" in shown
 
@@ -130,7 +130,7 @@ def test_a_study_that_is_not_there_is_refused(folder, tmp_path, monkeypatch):
         listening.close()
         served.append(shown.folder)
 
-    monkeypatch.setattr("paribus_dashboards.serve.serve", serve)
+    monkeypatch.setattr("paribus_dashboards.server.serve.serve", serve)
     with Store.open(tmp_path / "empty"):
         pass
     for home in (folder, tmp_path / "none", tmp_path / "empty"):
@@ -141,11 +141,11 @@ def test_a_study_that_is_not_there_is_refused(folder, tmp_path, monkeypatch):
 
 
 def test_an_export_says_what_it_replaced(tmp_path, monkeypatch):
-    """It is made anew as a report is, but a file that was there is not lost without a word."""
+    """It replaces an existing file, as a report does, and says so."""
     file = tmp_path / "all.html"
-    monkeypatch.setattr("paribus_dashboards.export.export", lambda _, at: at.write_text("pages"))
+    monkeypatch.setattr("paribus_dashboards.server.export.export", lambda _, at: at.write_text("pages"))
     said = [CliRunner().invoke(command, ["--home", str(tmp_path), "--export", str(file)]).output for _ in range(2)]
-    assert said == [f"{file}  (0.0 MB)\n", f"{file}  (0.0 MB, in place of the file that was there)\n"]
+    assert said == [f"{file}  (0.0 MB)\n", f"{file}  (0.0 MB, replaced the existing file)\n"]
 
 
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch):

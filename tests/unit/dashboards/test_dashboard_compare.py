@@ -7,18 +7,18 @@ from statistics import fmean
 
 import pytest
 
-from paribus.report.analysis import Analysis
+from paribus.report.analysis.analysis import Analysis
 from paribus.report.build import build_report
-from paribus.report.curves import curves
+from paribus.report.figures.curves import curves
 from paribus.stats.intervals import difference_interval, welch_interval
-from paribus.testing.studies import Shape, made_up_study
-from paribus_dashboards.compare_view import MOST_ARMS, choose
-from paribus_dashboards.comparison import Wish, compared, effect_forest, ranked, scored, settings
-from paribus_dashboards.figures.compare import alone, compare_figure
-from paribus_dashboards.figures.style import arm_styles
-from paribus_dashboards.home import NotThere
-from paribus_dashboards.pages.compare import part
-from paribus_dashboards.pages.health import arms_view
+from paribus_dashboards.chart_style import arm_styles
+from paribus_dashboards.compare.curves import ChartSpec, compared, effect_forest, ranked, scored, settings
+from paribus_dashboards.compare.figure import alone, compare_figure
+from paribus_dashboards.compare.page import part
+from paribus_dashboards.compare.view import MAX_ARMS, choose
+from paribus_dashboards.data.home import NotFound
+from paribus_dashboards.health.page import arms_view
+from support.studies import Shape, made_up_study
 
 PAGE = "/study/made-up/compare"
 SCORE = "eval/heldout/avg_at_1"
@@ -31,9 +31,9 @@ def study(**shape):
     return Analysis(made_up_study(Shape(**shape)))
 
 
-def wish(analysis, metric=SCORE, **more):
-    """Return a wish for all arms."""
-    return Wish(metric=metric, arms=tuple(a.key for a in analysis.plan.arms), **more)
+def spec(analysis, metric=SCORE, **more):
+    """Return a chart of all arms."""
+    return ChartSpec(metric=metric, arms=tuple(a.key for a in analysis.plan.arms), **more)
 
 
 @pytest.mark.parametrize("seeds", [2, 3])
@@ -44,7 +44,7 @@ def test_curves_are_those_of_the_report(seeds, metric):
     (printed,) = curves(analysis)
     key = "score" if metric == SCORE else metric
     panel = next(p for p in printed.panels if p.key == f"curves.ladder.{key}")
-    assert compared(analysis, wish(analysis, metric)).lines == panel.lines
+    assert compared(analysis, spec(analysis, metric)).lines == panel.lines
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -52,7 +52,7 @@ def test_a_difference_is_that_of_the_arms_at_each_step(paired):
     """With the interval of paired differences, or Welch's where seeds are not paired."""
     analysis = study(seeds=4, paired=paired)
     base, arm = analysis.plan.base, analysis.plan.arms[2].key
-    lines = compared(analysis, wish(analysis, ENTROPY, show="difference")).lines
+    lines = compared(analysis, spec(analysis, ENTROPY, show="difference")).lines
     assert [x.arm for x in lines] == [a.label for a in analysis.plan.arms[1:]]
     line = lines[1]
     at = {k: [r.recorded.series(ENTROPY).at(5) for r in analysis.runs(k)] for k in (arm, base)}
@@ -68,7 +68,7 @@ def test_below_three_seeds_there_is_no_band():
     """One thin line a seed, of values as of differences."""
     analysis = study(seeds=2)
     for kind in ("value", "difference"):
-        lines = compared(analysis, wish(analysis, ENTROPY, show=kind)).lines
+        lines = compared(analysis, spec(analysis, ENTROPY, show=kind)).lines
         assert all(not line.low and len(line.seeds) == 2 for line in lines)
 
 
@@ -76,10 +76,10 @@ def test_the_x_axis_is_what_was_paid():
     """Tokens and device time at each step are those that were recorded until then, means over seeds."""
     analysis = study()
     base = analysis.plan.base
-    by_tokens = compared(analysis, wish(analysis, ENTROPY, x="tokens")).lines[0]
+    by_tokens = compared(analysis, spec(analysis, ENTROPY, x="tokens")).lines[0]
     tokens = [r.recorded.series("budget/gen_tokens").at(3) for r in analysis.runs(base)]
     assert by_tokens.x[2] == pytest.approx(fmean(tokens), rel=1e-5)
-    by_time = compared(analysis, wish(analysis, x="gpu_hours"))
+    by_time = compared(analysis, spec(analysis, x="gpu_hours"))
     assert by_time.lines[0].x[0] == 0
     assert by_time.x_label.startswith("CPU-")
     assert list(by_time.lines[0].x) == sorted(by_time.lines[0].x)
@@ -88,15 +88,15 @@ def test_the_x_axis_is_what_was_paid():
 def test_seeds_that_go_on_are_drawn_beside_the_mean():
     """The mean is over those that ended; its n says how many."""
     analysis = study(seeds=4, outcomes=(("base", 1, "pending"),))
-    line = compared(analysis, wish(analysis, ENTROPY)).lines[0]
+    line = compared(analysis, spec(analysis, ENTROPY)).lines[0]
     assert (line.n, [seed for seed, _, _ in line.seeds]) == (3, [1])
 
 
 def test_a_zoom_shows_its_part_finely():
     """Whole buckets of the steps that are looked at, narrower ones than before."""
     analysis = study(steps=900, seeds=3)
-    part = compared(analysis, wish(analysis, ENTROPY, first=100, last=150)).lines[0]
-    whole = compared(analysis, wish(analysis, ENTROPY)).lines[0]
+    part = compared(analysis, spec(analysis, ENTROPY, first=100, last=150)).lines[0]
+    whole = compared(analysis, spec(analysis, ENTROPY)).lines[0]
     assert len(part.x) == 51
     assert (min(part.x), max(part.x)) == (100, 150)
     assert 200 <= len(whole.x) < 500
@@ -104,7 +104,7 @@ def test_a_zoom_shows_its_part_finely():
 
 def test_a_zoom_of_other_axes_shows_what_is_there():
     """Only of steps is more known; the browser cuts the rest. Hours have decimals."""
-    by_step, by_time = Wish(metric=SCORE, arms=("a",)), Wish(metric=SCORE, arms=("a",), x="gpu_hours")
+    by_step, by_time = ChartSpec(metric=SCORE, arms=("a",)), ChartSpec(metric=SCORE, arms=("a",), x="gpu_hours")
     assert (part(by_step, 3.2, 7.5).first, part(by_step, 3.2, 7.5).last) == (3, 8)
     assert part(by_step, None, 7.5) is by_step
     assert part(by_time, 0.376, 0.691) is by_time
@@ -113,14 +113,14 @@ def test_a_zoom_of_other_axes_shows_what_is_there():
 def test_arms_apart_share_their_axes():
     """One chart an arm has the base behind it and the y axis of all; more than a hundred seeds are one grey line."""
     analysis = study()
-    panel, styles = compared(analysis, wish(analysis)), {a.label: s for a, s in named(analysis)}
+    panel, styles = compared(analysis, spec(analysis)), {a.label: s for a, s in named(analysis)}
     both = compare_figure(panel, styles)
     one = compare_figure(alone(panel, "+ clip_higher", "base"), styles)
     assert {t["name"] for t in one["data"]} == {"base", "+ clip_higher"}
     low, high = both["layout"]["yaxis"]["range"]
     assert low <= min(y for line in panel.lines for y in line.low) < max(panel.lines[0].high) <= high
     many = study(seeds=33)
-    crowded = compare_figure(compared(many, wish(many)), {a.label: s for a, s in named(many)})
+    crowded = compare_figure(compared(many, spec(many)), {a.label: s for a, s in named(many)})
     assert len(crowded["data"]) <= 100
     assert crowded["data"][0]["name"] == "single seeds"
 
@@ -157,15 +157,15 @@ def test_settings_are_the_paths_that_differ():
 
 
 def test_an_address_is_a_choice():
-    """What it leaves open is filled in; what is none is refused."""
+    """Missing choices get defaults; unknown ones are refused."""
     plan = study().plan
     usual = choose(plan, {}, [SCORE, ENTROPY])
     assert (usual.arms, usual.metrics, usual.x) == (tuple(a.key for a in plan.arms), (SCORE, ENTROPY), "step")
     chosen = choose(plan, {"arm": [plan.arms[2].key, plan.base], "x": ["tokens"], "metric": ["no/such"]}, [SCORE])
     assert (chosen.arms, chosen.metrics, chosen.x) == ((plan.base, plan.arms[2].key), (), "tokens")
-    assert len(usual.arms) <= MOST_ARMS
+    assert len(usual.arms) <= MAX_ARMS
     for wrong in ({"arm": ["x"]}, {"x": ["hours"]}, {"show": ["all"]}):
-        with pytest.raises(NotThere):
+        with pytest.raises(NotFound):
             choose(plan, wrong, [])
 
 

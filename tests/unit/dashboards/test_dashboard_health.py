@@ -15,24 +15,33 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paribus.health.battery import BATTERY
 from paribus.health.diagnose import diagnose
 from paribus.health.finding import Finding, Remedy
+from paribus.health.health_file import to_json
+from paribus.health.judge import judge_run, read_run
 from paribus.health.profile import load_profile
-from paribus.health.records import judge_run, read_run
-from paribus.health.verdict import to_json
+from paribus.health.registry import DETECTORS
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe
-from paribus.track.folder import SHORT, MetricLine, write_json
-from paribus.track.series import Columns, points
-from paribus_dashboards import verdicts
-from paribus_dashboards.access import Access
-from paribus_dashboards.app import make_app
-from paribus_dashboards.figures.health import panel_figure, panel_text, y_range
-from paribus_dashboards.health_view import arm_top, headline, patch_text, verdict_view
-from paribus_dashboards.home import Home
-from paribus_dashboards.panels import BY_KEY, KINDS, Metric, Panel, curve_of, limits_of, onsets_of, running_median
-from paribus_dashboards.verdicts import Judged, Verdicts
+from paribus.run_folder.folder import SHORT, MetricLine, write_json
+from paribus.run_folder.series import Columns, points
+from paribus_dashboards.data import verdicts
+from paribus_dashboards.data.home import Home
+from paribus_dashboards.data.verdicts import RunDiagnosis, Verdicts
+from paribus_dashboards.health.figure import panel_figure, panel_text, y_range
+from paribus_dashboards.health.panels import (
+    BY_KEY,
+    KINDS,
+    Metric,
+    Panel,
+    curve_of,
+    limits_of,
+    onsets_of,
+    running_median,
+)
+from paribus_dashboards.health.view import arm_headline, headline, patch_text, verdict_view
+from paribus_dashboards.server.access import Access
+from paribus_dashboards.server.app import make_app
 
 PAGE = "/study/made-up/health"
 
@@ -51,7 +60,7 @@ MISMATCH = Finding(detector="mismatch", state="warn", step_onset=90, step_detect
 def diagnosis(*raised):
     """Diagnose these findings; all other detectors are ok."""
     known = {f.detector: f for f in raised}
-    return diagnose([known.get(d.name, Finding(detector=d.name, state="ok")) for d in BATTERY])
+    return diagnose([known.get(d.name, Finding(detector=d.name, state="ok")) for d in DETECTORS])
 
 
 def recorded(**columns):
@@ -76,7 +85,7 @@ def entropy_panel(values, found, **limits):
 
 
 def test_the_headline_says_what_since_when_and_what_to_try():
-    """The first finding that is as bad as the run, what came before it, and the patch that --as-study takes first."""
+    """The first finding that is as bad as the run, what came before it, and the first patch."""
     assert headline(diagnosis(COLLAPSE), Recipe()) == (
         "Critical: entropy collapse since step 212; suspect `clip.high` (0.2); suggested ablation: `clip.high: 0.28`."
     )
@@ -142,7 +151,7 @@ def test_a_panel_draws_raw_faint_median_bold_limits_and_onsets():
 def test_limits_are_those_that_the_rules_look_at():
     """None of a detector that does not apply; the configured staleness, not the profile's."""
     profile, recipe = load_profile("default"), Recipe(schedule=Schedule(staleness=2))
-    off = diagnose([Finding(detector=d.name, state="not_applicable") for d in BATTERY])
+    off = diagnose([Finding(detector=d.name, state="not_applicable") for d in DETECTORS])
     assert all(limits_of(k, off, profile, recipe) == () for k in KINDS)
     (limit,) = limits_of(BY_KEY["staleness"], diagnosis(), profile, recipe)
     assert limit.value == 2 * recipe.schedule.updates_per_rollout
@@ -153,22 +162,22 @@ def test_an_arm_is_as_sick_as_its_worst_seed(home):
     """The line above the seeds counts them and names what most of the worst have."""
     profile = load_profile("default")
     run = next(iter(run_views(home)))
-    sick = replace(run, verdict=verdict_view(Judged(diagnosis=diagnosis(COLLAPSE)), profile, Recipe()))
-    well = replace(run, verdict=verdict_view(Judged(diagnosis=diagnosis()), profile, Recipe()))
-    top = arm_top([sick, well, sick])
-    assert (top.lamp, top.headline) == ("critical", "3 seeds: 2 critical, 1 healthy; entropy collapse in 2.")
+    sick = replace(run, verdict=verdict_view(RunDiagnosis(diagnosis=diagnosis(COLLAPSE)), profile, Recipe()))
+    well = replace(run, verdict=verdict_view(RunDiagnosis(diagnosis=diagnosis()), profile, Recipe()))
+    found = arm_headline([sick, well, sick])
+    assert (found.status, found.text) == ("critical", "3 seeds: 2 critical, 1 healthy; entropy collapse in 2.")
 
 
 def run_views(home):
     """Yield the runs of the study as the page shows them."""
-    from paribus_dashboards.pages.health import run_view
+    from paribus_dashboards.health.page import run_view
 
     study = home.study("made-up")
     return (run_view(home, study, r) for r in study.runs)
 
 
 def test_a_run_without_a_whole_verdict_is_judged_from_its_records(home):
-    """As `paribus health` does it: the file of the first run does not tell of every detector."""
+    """As `paribus health` does it: the file of the first run does not cover all detectors."""
     study = home.study("made-up")
     run, plan = study.runs[0], study.record.plan
     found = home.verdict(plan, run)
@@ -179,20 +188,20 @@ def test_a_run_without_a_whole_verdict_is_judged_from_its_records(home):
     assert found is home.verdict(plan, run)
 
 
-def test_what_was_told_while_it_trained_is_taken(new_folder):
-    """Where the file tells of every detector and goes up to the last step; not where it is of other thresholds."""
+def test_the_diagnosis_of_the_supervisor_is_used(new_folder):
+    """If the file covers all detectors and the last step; not if it has other thresholds."""
     home = Home(new_folder())
     study = home.study("made-up")
     run, plan = study.runs[1], study.record.plan
-    told = diagnosis(COLLAPSE)
+    saved = diagnosis(COLLAPSE)
     line = MetricLine(step=8, time_ms=0, values={})
-    known = to_json(told, line, load_profile("default").identity)
+    known = to_json(saved, line, load_profile("default").identity)
     write_json(home.run_folder(run).health, known)
     found = home.verdict(plan, run)
-    assert (found.diagnosis.sentence, found.step) == (told.sentence, 8)
+    assert (found.diagnosis.sentence, found.step) == (saved.sentence, 8)
     for other in ({**known, "profile": "mine 3"}, {**known, "step": 5}):
         write_json(home.run_folder(run).health, other)
-        assert Verdicts(home.folder).of(plan, run, 8, 8).diagnosis.sentence != told.sentence
+        assert Verdicts(home.folder).of(plan, run, 8, 8).diagnosis.sentence != saved.sentence
     home.close()
 
 
@@ -201,7 +210,7 @@ def test_a_long_run_is_judged_while_pages_go_on(home, monkeypatch):
     study = home.study("made-up")
     run, plan = study.runs[0], study.record.plan
     wanted, gate = verdicts.judge(home.folder, plan, run), threading.Event()
-    monkeypatch.setattr(verdicts, "AT_ONCE", 0)
+    monkeypatch.setattr(verdicts, "INLINE_BYTES", 0)
     monkeypatch.setattr(verdicts, "judge", lambda *_: wanted if gate.wait(60) else None)
     beside = Verdicts(home.folder)
     assert beside.of(plan, run, 8, 8).diagnosis is None
@@ -215,14 +224,14 @@ def test_a_long_run_is_judged_while_pages_go_on(home, monkeypatch):
 
 
 def test_the_page_of_a_run(client, home):
-    """All detectors as links to what tells of them, recorded panels as charts, the others in one line."""
+    """All detectors as links to their findings, recorded panels as charts, the others in one line."""
     study = home.study("made-up")
     page = client.get(PAGE, params={"run": study.runs[0].fingerprint[:SHORT]}).text
-    assert set(re.findall(r'<li><a class="entry \w+" href="#d-(\w+)"', page)) == {d.name for d in BATTERY}
+    assert set(re.findall(r'<li><a class="entry \w+" href="#d-(\w+)"', page)) == {d.name for d in DETECTORS}
     assert set(re.findall(r'href="#(d-\w+)"', page)) <= set(re.findall(r'id="(d-\w+)"', page))
     charts = re.findall(r'data-src="([^"]*)"', page)
     assert len(charts) == 6
-    absent = re.search(r"Not recorded, so not drawn: (.*?)\.</p>", page)[1]
+    absent = re.search(r"Not recorded: (.*?)\.</p>", page)[1]
     assert "staleness" in absent
     assert "entropy" not in absent
     for address in charts:
@@ -267,7 +276,7 @@ def tag(answer):
 
 @pytest.mark.parametrize("at", [f"{PAGE}?run=abc", f"{PAGE}?arm=<b>", f"/data{PAGE}/nothing.json?run=ffffffff"])
 def test_what_is_not_there_is_said(client, at):
-    """A run, an arm or a panel that is none is a page of its own, with nothing of the address in it unescaped."""
+    """An unknown run, arm or panel gets an error page, with nothing of the address in it unescaped."""
     answer = client.get(at)
     assert answer.status_code == 404
     assert "<b>`" not in answer.text

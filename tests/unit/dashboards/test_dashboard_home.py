@@ -6,17 +6,17 @@ import threading
 
 import pytest
 
+from paribus.run_folder.folder import MetricLine
 from paribus.store.states import RunState
 from paribus.store.store import Store
-from paribus.track.folder import MetricLine
-from paribus_dashboards.cache import Kept
-from paribus_dashboards.home import Home, NotThere
-from paribus_dashboards.reports import Built, Reports
+from paribus_dashboards.data.cache import Cache
+from paribus_dashboards.data.home import Home, NotFound
+from paribus_dashboards.data.reports import Built, Reports
 
 
 def test_a_value_is_made_once_for_all_who_wait_and_again_when_its_stamp_changes():
     """Fifty readers at once cost one reading; the cache stays as small as it was asked to be."""
-    made, kept = [], Kept(2)
+    made, kept = [], Cache(2)
     gate = threading.Barrier(8)
 
     def ask():
@@ -37,7 +37,7 @@ def test_a_value_is_made_once_for_all_who_wait_and_again_when_its_stamp_changes(
 
 def test_a_value_that_cannot_be_made_is_not_kept():
     """A store that was away for a moment is asked again."""
-    kept = Kept(2)
+    kept = Cache(2)
     with pytest.raises(OSError, match="away"):
         kept.get("a", 1, lambda: (_ for _ in ()).throw(OSError("away")))
     assert kept.get("a", 1, lambda: "back") == "back"
@@ -79,31 +79,31 @@ def test_a_home_folder_may_come_later(tmp_path, new_folder):
 
 
 def test_what_is_not_there_is_named(home):
-    """Unknown studies and runs, and digits that could be several, are told apart from faults."""
-    with pytest.raises(NotThere, match="made-up"):
+    """Unknown studies and runs, and digits that could be several, are distinguished from faults."""
+    with pytest.raises(NotFound, match="made-up"):
         home.study("other")
     study = home.study("made-up")
     run = study.runs[0]
     assert home.find_run(study, run.fingerprint[:12]) == run
     for digits in ("", run.fingerprint[:3], "zzzzzzzz", "../../etc"):
-        with pytest.raises(NotThere):
+        with pytest.raises(NotFound):
             home.find_run(study, digits)
 
 
 def test_a_verdict_is_read_with_its_findings(home):
-    """The lamp of a run is that of its `health.json`, and grey where there is none."""
+    """The status of a run is that of its `health.json`, and unknown without one."""
     sick, well = home.study("made-up").runs[:2]
-    assert (home.now(sick).lamp, home.now(sick).findings[0]["step_onset"]) == ("critical", 2)
-    assert home.now(well).lamp == "unknown"
+    assert (home.now(sick).status, home.now(sick).health.raised[0].step_onset) == ("critical", 2)
+    assert home.now(well).status == "unknown"
 
 
 def test_reports_are_built_beside_and_again_when_results_come(folder):
-    """A page gets the last report at once, and the next one after it is done; trouble is told, and tried again."""
+    """A page gets the last report at once, and the next one after it is done; trouble is reported and retried."""
     made = []
 
     def make(where, study):
         made.append((where, study))
-        return Built(model=None, spreads=(), seconds=0.0)  # type: ignore[arg-type]
+        return Built(model=None, spreads=())  # type: ignore[arg-type]
 
     reports = Reports(folder, make)
     assert reports.of("s", 1, None).current

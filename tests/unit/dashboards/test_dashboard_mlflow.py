@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from paribus.schedule.ledger import Ledger
-from paribus_dashboards.mirror import server_of
+from paribus.mlflow_sync.offsets import Offsets
+from paribus_dashboards.data.mlflow_links import server_of
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_pages_lead_to_mlflow(client, home, tracking, monkeypatch):
     run = home.study("made-up").runs[0].fingerprint
     address = f"/study/made-up/mlflow?run={run[:12]}"
     assert "not in MLflow yet" in client.get(address).text
-    ledger = Ledger(home.folder)
+    ledger = Offsets(home.folder)
     ledger.opened(run, "abc")
     ledger.close()
     found = client.get(address + "&again=1", follow_redirects=False)

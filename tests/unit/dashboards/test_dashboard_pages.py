@@ -6,43 +6,43 @@ import base64
 import gzip
 import json
 import re
+from importlib.resources import files
 
 import pytest
 
 from paribus.errors import DashboardError
-from paribus.store.records import DeviceRecord, LeaseRecord
-from paribus_dashboards.export import export
-from paribus_dashboards.figures.budget import Spending, course, spending_figure
-from paribus_dashboards.home import Home
-from paribus_dashboards.pages.queue import Office, read, view
-from paribus_dashboards.precision import below, precision
-from paribus_dashboards.reports import Spread, build
+from paribus.store.models import DeviceRecord, LeaseRecord
+from paribus_dashboards.assets import asset_files
+from paribus_dashboards.board.seeds_needed import below, precision
+from paribus_dashboards.data.home import Home
+from paribus_dashboards.data.reports import Spread, build
+from paribus_dashboards.queue.figure import Spending, course, spending_figure
+from paribus_dashboards.queue.page import QueueState, read, view
+from paribus_dashboards.server.export import export
 
 
 def test_the_queue_says_who_holds_what_and_what_comes_next(home):
     """The live run is listed with its arm and step, the waiting one by its place, the ledger has every attempt."""
     study = home.study("made-up")
     found = view(study, read(home, study))
-    assert [(h.label, h.seed, h.step, h.devices) for h in found.held] == [("+ clip_higher", 2, 4, "one CPU slot")]
+    assert [(h.label, h.seed, h.step, h.devices) for h in found.live] == [("+ clip_higher", 2, 4, "one CPU slot")]
     assert [(label, seed) for label, seed, _, _ in found.waiting] == [("+ soft_overlong", 2)]
-    assert (found.attempts, len(found.ledger), found.ledger[0].charged) == (8, 8, None)
+    assert (found.attempt_count, len(found.attempts), found.attempts[0].charged) == (8, 8, None)
     assert [(s.name, s.state, s.due, s.held) for s in found.shares] == [("made-up", "running", 1.0, 1.0)]
     budget = found.budgets[0]
-    assert (budget.words, budget.cap, budget.enough) == ("CPU-slot-hours", None, True)
-    assert budget.spent == pytest.approx(sum(e.charged or 0 for e in found.ledger))
+    assert (budget.title, budget.cap, budget.enough) == ("CPU run-hours", None, True)
+    assert budget.spent == pytest.approx(sum(e.charged or 0 for e in found.attempts))
 
 
 def test_devices_are_named_with_their_holder(home):
-    """A part of a GPU is told by its name."""
+    """A share of a GPU is shown with its name."""
     study = home.study("made-up")
     plain = read(home, study)
     attempt = plain.live[0]
-    device = DeviceRecord(
-        id=3, host="here", kind="gpu", name="GPU-7", amount=1, memory=80, idle=1, cordoned="", held=0.5
-    )
+    device = DeviceRecord(id=3, host="here", kind="gpu", name="GPU-7", amount=1, memory=80, held=0.5)
     lease = LeaseRecord(run_id=attempt.run_id, token=attempt.token, device_id=3, share=0.5)
-    office = Office(**{**vars(plain), "devices": (device,), "leases": (lease,)})
-    assert view(study, office).held[0].devices == "0.5 of GPU GPU-7"
+    state = QueueState(**{**vars(plain), "devices": (device,), "leases": (lease,)})
+    assert view(study, state).live[0].devices == "0.5 of GPU GPU-7"
 
 
 def test_spending_is_a_staircase_under_its_cap():
@@ -85,6 +85,15 @@ def test_the_report_is_a_page_with_all_its_figures(client, home):
     kept = client.get("/study/made-up/report.html")
     assert kept.headers["content-disposition"].startswith("attachment")
     assert "<title>made-up" in kept.text
+
+
+def test_static_files_have_unique_names():
+    """A page's stylesheet or script never hides another page's, because all share one address space."""
+    root = files("paribus_dashboards")
+    names = [f.name for folder in root.iterdir() if folder.is_dir() for f in folder.iterdir()]
+    own = [name for name in names if name.endswith((".css", ".js", ".svg"))]
+    assert len(own) == len(set(own))
+    assert set(asset_files()) == {*own, "tables.css", "plotly.js"}
 
 
 def test_all_pages_are_one_file(folder, tmp_path):

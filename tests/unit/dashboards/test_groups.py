@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from paribus.track.folder import Evaluation
-from paribus.track.samples import Sample
-from paribus_dashboards.groups import Group, counted, grouped, in_order, repetition
+from paribus.run_folder.folder import Evaluation
+from paribus.run_folder.samples import Sample
+from paribus_dashboards.data.groups import Group, counted, grouped, in_order, repetition
 
 
 def _group(problem: str, *rewards: float | None, text: str = "word", tokens: int | None = None) -> Group:
@@ -56,7 +56,7 @@ def test_evaluation_speaks_for_responses_without_text() -> None:
 
 
 def test_repetition_is_the_share_of_runs_that_came_before() -> None:
-    """Distinct words repeat nothing, one word over and over nearly everything, and short texts tell nothing."""
+    """Distinct words repeat nothing, one word over and over nearly everything, and short texts have no value."""
     assert repetition(" ".join("abcdefghij")) == 0.0
     assert repetition("no " * 23) == pytest.approx(1 - 1 / 20)
     assert repetition("aaaaaaaaaaaaaaaaaaaaaaa") == pytest.approx(1 - 1 / 20)

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from paribus.engines import ray as engine_module
-from paribus.engines import ray_jobs
-from paribus.engines.base import EngineSettings, JobState, Need, Spec
-from paribus.engines.ray import RayEngine
+from paribus.contract import Need
+from paribus.engines.base import EngineSettings, JobState, Spec
+from paribus.engines.ray import engine as engine_module
+from paribus.engines.ray import jobs as ray_jobs
+from paribus.engines.ray.engine import RayEngine
 
 SPEC = Spec(module="m", arguments=())
 

@@ -4,12 +4,11 @@ import sys
 
 import pytest
 
+from paribus.contract import Resources
 from paribus.engines.base import EngineSettings
 from paribus.engines.options import read_options
-from paribus.engines.ray import RayEngine
-from paribus.engines.ray_options import RayOptions
+from paribus.engines.ray.engine import RayEngine, RayOptions
 from paribus.errors import MissingExtra, StudyFileError
-from paribus.study.resources import Resources
 
 
 def test_without_ray_the_user_is_told_what_to_install(tmp_path, monkeypatch):
@@ -22,7 +21,7 @@ def test_without_ray_the_user_is_told_what_to_install(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ray: {gpus: 1.5}", "allowed are a part of one, as 0.5, or whole ones"),
+        ("ray: {gpus: 1.5}", "write a whole number, or a fraction below 1 such as 0.5"),
         ("ray: {cpus: 0}", "must be > 0"),
         ("ray: {partition: gpu}", "unknown key `partition`"),
         ("ray: {resources: {a100: 0}}", "ray.resources.a100: must be > 0"),
@@ -42,7 +41,7 @@ def test_what_a_run_holds_is_what_ray_is_asked_for(tmp_path):
     file.write_text("ray: {gpus: 0.5, cpus: 2, memory: 1, resources: {a100: 1}}\nslurm: {gpus: 4}\n")
     options = read_options(file, "ray", RayOptions)
     assert options.bundle() == {"CPU": 2.0, "GPU": 0.5, "memory": float(1 << 30), "a100": 1.0}
-    assert options.about() == "2 CPU, 0.5 GPU, 1 GiB memory, 1 a100 a run"
+    assert options.about() == "2 CPU, 0.5 GPU, 1 GiB memory, 1 a100 per run"
     assert RayOptions().bundle() == {"CPU": 1.0}
 
 
@@ -52,7 +51,6 @@ def test_what_a_run_holds_is_what_ray_is_asked_for(tmp_path):
         ({}, {"CPU": 2.0, "GPU": 0.5}, None),
         ({"gpus": 0.25}, {"CPU": 2.0, "GPU": 0.25}, None),
         ({"gpus": 4, "cpus": 16}, {"CPU": 16.0, "GPU": 4.0}, 16),
-        ({"gpu_memory_gib": 20}, {"CPU": 2.0, "GPU": 1.0}, None),
         ({"gpus": 0}, {"CPU": 2.0}, 1),
     ],
 )

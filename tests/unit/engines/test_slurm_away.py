@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from paribus.engines import slurm, slurm_commands
-from paribus.engines.base import EngineSettings, JobState, Need, Spec
-from paribus.engines.slurm import SlurmEngine
-from paribus.engines.slurm_commands import Away, Refused
+from paribus.contract import Need
+from paribus.engines.base import EngineSettings, JobState, Spec
+from paribus.engines.slurm import commands as slurm_commands
+from paribus.engines.slurm import engine as slurm
+from paribus.engines.slurm.commands import Away, Refused
+from paribus.engines.slurm.engine import SlurmEngine
 from paribus.errors import EngineError
 
 SAME_FOR_ALL = "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size ...)"

@@ -12,18 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paribus.engines import slurm_commands
+from paribus.contract import Resources
 from paribus.engines.base import EngineSettings, JobState, Spec, Status
 from paribus.engines.options import read_options
-from paribus.engines.slurm import SlurmEngine
-from paribus.engines.slurm_script import Place, SlurmOptions, batch_script
+from paribus.engines.slurm import commands as slurm_commands
+from paribus.engines.slurm.engine import SlurmEngine
+from paribus.engines.slurm.script import Place, SlurmOptions, batch_script
 from paribus.errors import EngineError, StudyFileError, TooLarge
-from paribus.study.resources import Resources
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
-SPEC = Spec(
-    module="paribus.schedule.supervisor", arguments=("/share/home/runs/0123/a1", "/share/home/office.json", "3")
-)
+SPEC = Spec(module="paribus.attempt.supervisor", arguments=("/share/home/runs/0123/a1", "/share/home/server.json", "3"))
 PLACE = Place(folder=Path("/share/home/engine/slurm"), cwd=Path("/share/work"), python="/share/venv/bin/python")
 CASES = {
     "minimal.sh": (SlurmOptions(), PLACE, SPEC),
@@ -62,7 +60,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name):
-    """Each batch script is as kept; PARIBUS_UPDATE_GOLDEN=1 writes the files anew."""
+    """Each batch script is as kept; PARIBUS_UPDATE_GOLDEN=1 writes the files again."""
     options, place, spec = CASES[name]
     text = batch_script(spec, "paribus-0123456789ab-a1.feedbeef", options, place)
     if os.environ.get("PARIBUS_UPDATE_GOLDEN") == "1":
@@ -75,7 +73,7 @@ def test_no_argument_can_break_out_of_the_script(arguments):
     """Whatever the arguments are, the shell hands them over unchanged and runs nothing else."""
     script = batch_script(Spec(module="m", arguments=tuple(arguments)), "job", SlurmOptions(), PLACE)
     command = script.partition("\nexec ")[2]
-    assert shlex.split(command)[5:] == arguments
+    assert shlex.split(command)[6:] == arguments
 
 
 @pytest.mark.parametrize(
@@ -85,16 +83,16 @@ def test_no_argument_can_break_out_of_the_script(arguments):
         ("slurm:\n  gpus: one", r"engines.yaml:2:9: slurm.gpus: "),
         ("slurm: {time: 90}", "slurm.time"),
         ("slurm: {time: 4:00}", "write hours:minutes:seconds"),
-        ("slurm: {time: 0:02:00}", "leaves nothing to train"),
+        ("slurm: {time: 0:02:00}", "leaves no time to train"),
         ("slurm: {memory: 16}", "slurm.memory"),
         ('slurm: {partition: "a b"}', "letters, digits"),
-        ('slurm: {extra: ["--requeue"]}', "under a new token"),
+        ('slurm: {extra: ["--requeue"]}', "Paribus itself starts runs again"),
         ('slurm: {extra: ["--signal=USR1@5"]}', "write `grace`"),
         ('slurm: {extra: ["qos=high"]}', "write it as --name"),
         ('slurm: {extra: ["--qos=a\\nexec true"]}', "not an option of sbatch"),
         ("slrum: {gpus: 1}", "no engine `slrum` has options. Did you mean `slurm`"),
         ("local: {gpus: 1}", "no engine `local` has options"),
-        ("[slurm]", "mapping of engines"),
+        ("[slurm]", "expected one mapping per engine"),
         ("slurm: {gpus: 1, gpus: 2}", "twice"),
     ],
 )
@@ -194,7 +192,6 @@ NODES = "64|gpu:a100:4(S:0-1),shard:16\n32|(null)\n128|gpu:2\n"
     ("options", "resources", "said"),
     [
         ({}, {"gpus": 4, "cpus": 64}, None),
-        ({}, {"gpu_memory_gib": 20, "cpus": 128}, None),
         (
             {},
             {"gpus": 4, "cpus": 65},

@@ -7,15 +7,15 @@ import pytest
 from scipy import stats
 
 from paribus.errors import StudyFileError
-from paribus.health.battery import BATTERY
 from paribus.health.diagnose import diagnose
 from paribus.health.finding import Finding
-from paribus.health.primitives import noise, trend
 from paribus.health.profile import load_profile, profile_names
+from paribus.health.registry import DETECTORS
 from paribus.health.remedies import catalogue, patched, remedies_of
 from paribus.health.signals import of_texts, repetitive, with_signals
+from paribus.health.statistics import noise, trend
 from paribus.recipe.presets import load_preset, preset_names
-from paribus.track.folder import Evaluation, MetricLine
+from paribus.run_folder.folder import Evaluation, MetricLine
 
 
 def found(detector, state, onset):
@@ -30,7 +30,7 @@ def test_the_first_critical_finding_is_told_with_what_came_before():
     said = diagnose(
         [found("grad_spike", "critical", 90), found("mismatch", "warn", 40), found("reward_noise", "warn", 120)]
     )
-    assert said.lamp == "critical"
+    assert said.status == "critical"
     assert [f.detector for f in said.raised] == ["mismatch", "grad_spike", "reward_noise"]
     assert said.first == said.raised[1]
     assert said.sentence.startswith(
@@ -44,20 +44,21 @@ def test_the_first_critical_finding_is_told_with_what_came_before():
 
 
 def test_at_the_same_step_causes_come_before_effects():
-    """A mismatch is told before the spike that it brings."""
+    """A mismatch comes before the gradient spike that it causes."""
     said = diagnose([found("reward_stall", "warn", 7), found("grad_spike", "warn", 7), found("mismatch", "warn", 7)])
     assert [f.detector for f in said.raised] == ["mismatch", "grad_spike", "reward_stall"]
 
 
 def test_nothing_known_is_not_healthy():
-    """Green needs a detector that could judge, and one that looks for more than numbers that cannot be."""
-    grey = [Finding(detector=d.name, state="unknown") for d in BATTERY]
-    assert diagnose(grey).sentence.startswith("Nothing is known: 0 of 29")
+    """A run for which at most the sanity checks ran is unknown, not ok."""
+    unknown = [Finding(detector=d.name, state="unknown") for d in DETECTORS]
+    assert diagnose(unknown).sentence.startswith("Too little data to judge (0 of 29 detectors ran")
     always = [Finding(detector=name, state="ok") for name in ("nan", "data_bug")]
-    least = diagnose([*always, *grey[2:]])
-    assert (least.lamp, least.sentence.split(",")[0]) == ("unknown", "Nothing is known: 2 of 29 detectors judged")
-    some = diagnose([*always, *grey[2:-1], Finding(detector="eval_regression", state="ok")])
-    assert (some.lamp, some.sentence.split(",")[0]) == ("ok", "Healthy: 3 of 29 detectors judged")
+    least = diagnose([*always, *unknown[2:]])
+    assert least.status == "unknown"
+    assert least.sentence.startswith("Too little data to judge (2 of 29 detectors ran,")
+    some = diagnose([*always, *unknown[2:-1], Finding(detector="eval_regression", state="ok")])
+    assert (some.status, some.sentence.split(",")[0]) == ("ok", "Healthy (3 of 29 detectors ran")
 
 
 def test_every_detector_has_thresholds_with_a_source_and_remedies_with_evidence():
@@ -65,7 +66,7 @@ def test_every_detector_has_thresholds_with_a_source_and_remedies_with_evidence(
     for name in profile_names():
         for thresholds in load_profile(name).thresholds.values():
             assert all(t.source and (t.experimental or "ours" not in t.source) for t in thresholds.values())
-    assert set(catalogue()) == {d.name for d in BATTERY}
+    assert set(catalogue()) == {d.name for d in DETECTORS}
     assert all(r.evidence in "ABC" and r.source and r.text for rs in catalogue().values() for r in rs)
 
 
@@ -152,7 +153,7 @@ def test_texts_that_repeat_themselves_are_told_from_texts():
 
 
 def test_groups_kept_as_text_are_no_repetition_of_prompts():
-    """Of each evaluated prompt one response counts, and none of the groups that were trained on."""
+    """One response per evaluated prompt counts; training groups do not."""
     group = [{"step": 1, "problem": p, "response": p} for p in "abcd" for _ in range(8)]
     trained = [{"step": 1, "set": "train", "problem": p, "response": "same"} for p in "efghijkl"]
     line = MetricLine(step=1, time_ms=0, values={})

@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from paribus.contract import Evaluate, Job
 from paribus.recipe.recipe import ChainTask, Model, Recipe
-from paribus.study.job import Evaluate, Job
 from paribus_runners.native.batch import minibatches, passes, tokens_of
 from paribus_runners.native.experience import Experience, weigh
+from paribus_runners.native.main import settled
 from paribus_runners.native.objective import length
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
-from paribus_runners.native.session import settled
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import TINY, TINY_MOE, Stage, TinySpec, WarmUp
 

@@ -13,21 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paribus.recipe import factors as f
+from paribus.recipe.coefficients import Response, ResponseCoefficients, reason
 from paribus.recipe.patch import apply
 from paribus.recipe.presets import load_preset, preset_names
 from paribus.recipe.recipe import Recipe
-from paribus.study.coefficients import ResponseCoefficients, reason
-from paribus.study.responses import Response
 from paribus_runners.native import update
 from paribus_runners.native.batch import minibatches, tokens_of
-from paribus_runners.native.coefficient_view import view
-from paribus_runners.native.coefficients import coefficients
+from paribus_runners.native.coefficients import coefficients, view
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
+from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.collect import Source, collect
-from paribus_runners.native.score import score
-from paribus_runners.native.task import Chain
+from paribus_runners.tasks import Chain
 
 PRESETS = [name for name in preset_names() if load_preset(name).alias_of is None]
 PAIRS = "pair_dpo_extremes"
@@ -46,7 +44,8 @@ def response(correct: bool, length: int = 3, group: str = "a", **other: Any) -> 
     even = (math.log(0.5),) * length
     values: dict[str, Any] = {
         "group": group, "score": 1.0 if correct else -1.0, "correct": correct, "formatted": True, "truncated": False,
-        "tokens": (), "logp_old": even, "logp_new": even, "logp_sampler": even, "logp_reference": even,
+        "length": length, "tokens": (), "logp_old": even,
+        "logp_new": even, "logp_sampler": even, "logp_reference": even,
         "entropy": (1.0,) * length, "value": (0.0,) * length,
     }  # fmt: skip
     return Response(**{**values, **other})
@@ -134,7 +133,7 @@ def test_the_order_of_the_responses_does_not_matter(preset: str, seed: int) -> N
 @given(seed=st.integers(0, 10**6), beta=st.floats(0.001, 1.0))
 def test_grpo_is_the_table_of_deepseekmath(seed: int, beta: float) -> None:
     """T-G1: on-policy c of GRPO with k3 is (A + beta (pi_ref / pi - 1)) / (N L) (arXiv 2402.03300, section 5.2)."""
-    responses = [replace(x, logp_new=x.logp_old) for x in batch(seed, 0.5)]
+    responses = [x.model_copy(update={"logp_new": x.logp_old}) for x in batch(seed, 0.5)]
     for given_, found in zip(responses, view(changed("grpo", kl__beta=beta), responses), strict=True):
         w = 1 / (len(responses) * given_.length)
         for t in range(found.length):
@@ -202,8 +201,10 @@ def test_reasons_name_corrections_weights_and_masks() -> None:
     """Correction, token weight and a mask inside a response have their words."""
     half, even = math.log(0.5), (math.log(0.1),) * 2
     responses = [
-        replace(drifted(True, 1, 1), logp_sampler=(even[0] - half, even[0] + 3 * half), entropy=(1.0, 2.0)),
-        replace(drifted(False, 1, 1), entropy=(1.0, 0.5)),
+        drifted(True, 1, 1).model_copy(
+            update={"logp_sampler": (even[0] - half, even[0] + 3 * half), "entropy": (1.0, 2.0)}
+        ),
+        drifted(False, 1, 1).model_copy(update={"entropy": (1.0, 0.5)}),
     ]
     truncated = changed("grpo", kl="off", correction={"kind": "token_truncate", "cap": 2.0})
     assert why(truncated, responses)[0] == ["corrected x0.5", "corrected x2"]
@@ -280,7 +281,7 @@ def test_the_sum_of_c_grad_log_pi_is_the_gradient_of_training(
     ids, mask = rollouts.responses.tokens(), rollouts.responses.mask
     texts = [ids[i : i + 8] for i in range(0, 48, 8)]
     logp = score(policy, rollouts.prompts, texts, recipe.schedule.temperature).logp
-    c = coefficients(recipe, experience, rollouts.responses.padded(logp.detach().double())).total[mask]
+    c = coefficients(recipe, experience, rollouts.responses.padded(logp.detach().double()))["total"][mask]
     assert c.abs().max() > 1e-4
     found = torch.autograd.grad(-(c * logp).sum(), parameters, allow_unused=True)
     for a, b in zip(found, want, strict=True):

@@ -21,9 +21,9 @@ from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import minibatches, tokens_of
 from paribus_runners.native.experience import Before, weigh
+from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.objective import kl
 from paribus_runners.native.objective.loss import loss
-from paribus_runners.native.score import score
 
 RIGHT = torch.tensor([True, False, True, False])
 POLICY = torch.tensor([0.3, -0.2, 0.9, 0.0]).double()

@@ -13,9 +13,9 @@ from torch import Tensor
 from paribus.errors import RunnerError
 from paribus.recipe import factors as f
 from paribus_runners.native import attention
+from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.objective.router import Routing, shift
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.score import score
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import TINY_MOE
 

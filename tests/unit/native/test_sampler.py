@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from paribus_runners.native.log_probabilities import score, score_all
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.rollout import torch as sampler
-from paribus_runners.native.rollout.responses import Responses
-from paribus_runners.native.score import score, score_all
-from paribus_runners.native.seeds import uniforms
-from paribus_runners.native.task import Chain
+from paribus_runners.native.responses import Responses
+from paribus_runners.native.rollout import sampler
+from paribus_runners.native.rollout.sampler import uniforms
+from paribus_runners.tasks import Chain
 
 ROOM = 10
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from paribus.contract import Evaluate
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus.study.job import Evaluate
-from paribus.track.folder import HELDOUT, TRAIN, RunFolder
-from paribus.track.samples import Sample, SampleFile
+from paribus.run_folder.folder import HELDOUT, TRAIN, RunFolder
+from paribus.run_folder.samples import Sample, SampleFile
 from paribus_runners.native import runner, samples
 from paribus_runners.native.experience import Before, weigh
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.rollouts import Rollouts
-from paribus_runners.native.task import Chain
+from paribus_runners.tasks import Chain
 
 LENGTH = f.Length(rule=f.SoftOverlong(soft_start=2, hard_cap=6))
 BY_TOKEN: dict[str, Any] = {

@@ -12,16 +12,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paribus.contract import Hashes, Options
 from paribus.errors import RunnerError
 from paribus.recipe.recipe import ChainTask, Model, Recipe, SearchTask
 from paribus_runners.native import runner
-from paribus_runners.native.rollout.responses import Responses
-from paribus_runners.native.rollout.torch import sample
-from paribus_runners.native.seeds import uniforms
-from paribus_runners.native.session import settled
-from paribus_runners.native.task import chain, search, task_of
+from paribus_runners.native.main import settled
+from paribus_runners.native.responses import Responses
+from paribus_runners.native.rollout.sampler import sample, uniforms
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import MODELS, TINY, Stage, WarmUp
+from paribus_runners.tasks import chain, search, task_of
 
 POLICY = make.build(TINY, "chain")
 
@@ -80,16 +80,21 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
     assert {p.name for p in (tmp_path / "cache" / "models").iterdir()} <= {"f" * 64, "f" * 64 + ".lock"}
 
 
+def hashes(**parts: object) -> Hashes:
+    """Return the hashes of a recipe."""
+    return runner.hashes(Recipe(**parts), Options())
+
+
 def test_fingerprints_follow_what_they_name() -> None:
     """Sizes, task and warm-up change a tiny model's fingerprint; other models are known by name and revision."""
-    tiny = [runner.model_fingerprint(Recipe(task=t)) for t in (SearchTask(), ChainTask(), ChainTask(careful=0.05))]
-    tiny.append(runner.model_fingerprint(Recipe(model=Model(name="tiny_moe"))))
+    tiny = [hashes(task=t).model for t in (SearchTask(), ChainTask(), ChainTask(careful=0.05))]
+    tiny.append(hashes(model=Model(name="tiny_moe")).model)
     assert len(set(tiny)) == 4
-    assert runner.model_fingerprint(Recipe(model=Model(name="org/model", revision="abc"))) == "org/model@abc"
-    data = [runner.data_fingerprint(Recipe(task=t)) for t in (ChainTask(), ChainTask(careful=0.05), SearchTask())]
+    assert hashes(model=Model(name="org/model", revision="abc")).model == "org/model@abc"
+    data = [hashes(task=t).data for t in (ChainTask(), ChainTask(careful=0.05), SearchTask())]
     assert data[0] == data[1] != data[2]
-    assert runner.data_fingerprint(Recipe(task=ChainTask(problems=64))) != data[0]
-    assert runner.model_fingerprint(Recipe(task=ChainTask(problems=64))) == tiny[1]
+    assert hashes(task=ChainTask(problems=64)).data != data[0]
+    assert hashes(task=ChainTask(problems=64)).model == tiny[1]
 
 
 def test_what_cannot_be_trained_is_named() -> None:
@@ -101,8 +106,8 @@ def test_what_cannot_be_trained_is_named() -> None:
             "correction": {"kind": "token_truncate"},
         }
     )
-    assert len(runner.unsupported(recipe)) == 2
-    assert runner.unsupported(Recipe.model_validate({"aggregation": {"kind": "token_micro"}})) == ()
+    assert [s.level for s in runner.support(recipe, Options())] == ["unsupported"] * 2
+    assert runner.support(Recipe.model_validate({"aggregation": {"kind": "token_micro"}}), Options()) == []
 
 
 def test_a_skill_that_is_not_learned_is_an_error() -> None:

@@ -16,16 +16,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from paribus.contract import Evaluate, Options
 from paribus.errors import RunFolderError, RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import JsonlTask, Model, Recipe
-from paribus.study.job import Evaluate
-from paribus.track.folder import RunFolder, read_json
-from paribus.track.metrics import STEP_METRICS, find_metric
+from paribus.run_folder.folder import RunFolder, read_json
+from paribus.run_folder.metrics import STEP_METRICS, find_metric
 from paribus_runners.native import runner, trainer
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.task import Chain, Verdict
 from paribus_runners.native.tiny.make import tokenizer
+from paribus_runners.rewards.verifiers import Verdict
+from paribus_runners.tasks import Chain
 
 JobFolder = Callable[..., Path]
 
@@ -314,7 +315,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_early(recipe: Recipe, job_folder
 def test_other_levels_train(recipe: Recipe, job_folder: JobFolder, changes: dict[str, Any]) -> None:
     """Recipes from all over the factors train with finite metrics, and a reference shows its distance."""
     recipe = _changed(recipe, **changes)
-    assert runner.unsupported(recipe) == ()
+    assert runner.support(recipe, Options()) == []
     path = job_folder(recipe)
     runner.run(path)
     lines = _lines(path)

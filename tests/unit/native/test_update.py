@@ -12,16 +12,18 @@ from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Optimizer, Recipe
-from paribus_runners.native import score, update
+from paribus_runners.native import log_probabilities as score
+from paribus_runners.native import update
 from paribus_runners.native.batch import minibatches, passes, tokens_of
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.rollouts import Rollouts
-from paribus_runners.native.task import Chain, Problem, Verdict
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import TINY_MOE
+from paribus_runners.rewards.verifiers import Verdict
+from paribus_runners.tasks import Chain, Problem
 
 
 class _Coin(Chain):

@@ -12,7 +12,7 @@ from paribus.errors import StudyFileError, UnknownPreset
 from paribus.recipe.patch import read_patch
 from paribus.recipe.presets import RESERVED, load_preset, nearest, preset_names, read_preset
 from paribus.recipe.recipe import FACTORS, Recipe, flatten
-from paribus.track.metrics import find_metric
+from paribus.run_folder.metrics import find_metric
 
 EXPECTED = {
     "reinforce", "rloo", "reinforce_pp", "reinforce_pp_baseline", "ppo", "grpo", "dapo", "dapo_paper_agg", "dr_grpo",

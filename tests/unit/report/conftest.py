@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paribus.report.build import build_report
-from paribus.report.data import StudyData
+from paribus.report.inputs import StudyData
 from paribus.report.model import ReportModel
-from paribus.testing.studies import Shape, made_up_study
+from support.studies import Shape, made_up_study
 
 
 @pytest.fixture(scope="session")

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from paribus.report.analysis import contrast
+from paribus.report.analysis.analysis import contrast
 from paribus.report.build import build_report
-from paribus.report.latex import to_latex
-from paribus.report.markdown import to_markdown
 from paribus.report.model import ReportModel, Table
+from paribus.report.render.latex import to_latex
+from paribus.report.render.markdown import to_markdown
 from paribus.stats.intervals import difference_interval
 from paribus.study.expand import make_plan
 from paribus.study.load import load_study
 from paribus.study.plan import Plan
 from paribus.testing.fake_runner import FakeRunner
-from paribus.testing.studies import made_up_results
+from support.studies import made_up_results
 
 STUDY = """\
 study: effects
@@ -95,7 +95,7 @@ def test_a_factorial_shows_main_effects_and_interactions(report: Callable[..., R
     assert [c.key for c in found.columns] == ["effect", "p"]
 
 
-def test_a_fraction_names_what_is_measured_together(report: Callable[..., ReportModel]) -> None:
+def test_a_fraction_names_what_is_confounded(report: Callable[..., ReportModel]) -> None:
     """Of resolution III the third trick shows the interaction of the others, with half of it and the opposite sign."""
     found = table(report("{half: {kind: fractional, resolution: 3, tricks: [a, b, c]}}", spread=0.0), "half.effects")
     assert values(found) == pytest.approx({"a": 0.15, "b": 0.1, "c": -0.05}, abs=1e-6)
@@ -124,7 +124,7 @@ def test_main_effects_and_interactions_in_words(report: Callable[..., ReportMode
     (quiet,) = (w for w in found.words if w.startswith("No interaction in held-out accuracy detected in `all`"))
     assert re.search(r"for `a x c` and `b x c`; this study could detect 0\.0\d+ (to 0\.0\d+ )?or more", quiet)
     half = report("{half: {kind: fractional, resolution: 3, tricks: [a, b, c]}}").words
-    assert any("cannot tell it from minus `a x b`, of which half would be in it" in w for w in half)
+    assert any("cannot separate it from minus `a x b`, half of which would be included in it" in w for w in half)
 
 
 def test_several_orders_show_each_step_and_the_mean(report: Callable[..., ReportModel]) -> None:
@@ -157,7 +157,7 @@ def test_every_format_prints_the_effects(report: Callable[..., ReportModel], see
             assert (row.cells[0].low is None) == (seeds < 3)
             assert (row.cells[1].value is None) == (seeds < 3)
         assert effects.title in to_markdown(found)
-    assert "measured together with" in to_latex(found)
+    assert "confounded with" in to_latex(found)
 
 
 def test_a_trick_that_changes_nothing_has_no_effect_to_show(report: Callable[..., ReportModel]) -> None:
@@ -185,12 +185,14 @@ def test_a_lost_run_or_arm_of_a_factorial_leaves_the_tests(
     assert all(row.cells[0].n == 3 for row in effects.rows)
     assert effects.rows[0].cells[0].low < 0.15 < effects.rows[0].cells[0].high  # type: ignore[operator]
     some = "1 of 48 runs is missing" if what == "a run" else "3 of 48 runs are missing"
-    assert f"{some}: effects are from a fit with main effects and pairs, with one spread for all runs" in str(effects)
+    assert f"{some}: effects come from a fit with main effects and pairs and with one spread for all runs" in str(
+        effects
+    )
     left = 47 if what == "a run" else 45
     assert effects.columns[0].note.startswith(f"least squares over {left} runs")
     assert any(f"fit to {left} runs" in words for words in found.words)
     shares = table(found, "contributions")
-    assert f"{some}: Shapley values are from a fit" in str(shares.notes)
+    assert f"{some}: Shapley values come from a fit" in str(shares.notes)
     assert all(v is not None for v in [*values(shares, "shapley").values()][:4])
     assert "no assumption" not in shares.columns[-1].note
     matrix = next(f for f in found.figures if f.key == "all.matrix.figure").matrices[0]
@@ -204,8 +206,8 @@ def test_a_fit_refuses_what_the_runs_do_not_determine(report: Callable[..., Repo
     assert [row.cells[0].text for row in found.rows] == ["n/a"] * 3
     crossed = "{all: {kind: factorial, tricks: [a, b]}}"
     shares = table(report(crossed, seeds=3, lost=lambda tricks, k: tricks == ("a",)), "contributions")
-    assert "The Shapley values are not estimable from the runs that there are." in shares.notes
-    assert "from a fit" not in str(shares.notes)
+    assert "The available runs don't determine the Shapley values." in shares.notes
+    assert "come from a fit" not in str(shares.notes)
     alone = report("{all: {kind: factorial, tricks: [a]}}", seeds=4, lost=lambda tricks, k: tricks == ("a",) and k == 1)
     assert "Shapley values" not in str(table(alone, "contributions").notes)
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from paribus.report.build import build_report
-from paribus.report.data import RunData
-from paribus.report.figures import forest_figure, legend, panel_figure, plotly_script
-from paribus.report.html import to_html
 from paribus.report.model import Figure, ReportModel, Table
+from paribus.report.render.html import to_html
+from paribus.report.render.plotly import forest_figure, legend, panel_figure, plotly_script
 from paribus.study.expand import make_plan
 from paribus.study.load import load_study
 from paribus.testing.fake_runner import FakeRunner
-from paribus.testing.studies import Shape, made_up_results, made_up_study
+from support.studies import Shape, made_up_results, made_up_study
 
 FACTORIAL = """\
 study: cells
@@ -48,32 +47,6 @@ def cells(folder: Path, kind: str) -> ReportModel:
     return build_report(made_up_results(plan, lambda arm, seed: size[tricks[arm]] + 0.005 * seed))
 
 
-def test_runs_that_never_reach_the_score_are_counted() -> None:
-    """The first evaluation at the base's final score counts; a run that has none says where it ended."""
-    data = made_up_study(Shape(steps=8, designs=("list",), tricks=("clip_higher", "soft_overlong")))
-    name = "eval/heldout/avg_at_1"
-    at = {"base": (4, 4, 8), "clip_higher": (2, 2, 4), "soft_overlong": (4, 99, 99)}
-    label = {a.key: a.label for a in data.plan.arms}
-
-    def moved(run: RunData) -> RunData:
-        first = at[label[run.arm]][run.seed]
-        values = {x.step: (0.9 if x.step >= first else 0.1) for x in run.lines if name in x.values}
-        lines = tuple(
-            replace(x, values={**x.values, name: values[x.step]}) if x.step in values else x for x in run.lines
-        )
-        return replace(run, lines=lines, evaluations=(), gpus=2.0)
-
-    model = build_report(replace(data, runs=tuple(map(moved, data.runs))))
-    rows = {r.label: [(c.text, c.note) for c in r.cells] for r in table(model, "efficiency").rows}
-    assert rows["base"][:2] == [("3 of 3", ""), ("4", "4, 4, 8")]
-    assert rows["clip_higher"][1] == ("2", "2, 2, 4")
-    assert rows["soft_overlong"][:2] == [("1 of 3", ""), (">8", "4, >8, >8")]
-    assert table(model, "efficiency").columns[3].unit == "GPU-seconds"
-    lines = {x.arm: x for x in figure(model, "efficiency").panels[0].lines}
-    assert lines["soft_overlong"].mean == pytest.approx((0, 1 / 3, 1 / 3))
-    assert lines["clip_higher"].x[-1] == 8  # drawn to the end of the panel, as all its runs have reached it
-
-
 def test_time_paid_is_that_of_all_devices() -> None:
     """The axis of time adds up step times, times the GPUs that the run holds."""
     data = made_up_study(Shape(seeds=1, steps=4, designs=("cumulative",), tricks=("clip_higher",), noise=0.0))
@@ -89,7 +62,7 @@ def test_a_caption_says_that_points_are_left_out() -> None:
         study = made_up_study(Shape(seeds=seeds, steps=2, problems=4, designs=("list",), tricks=("clip_higher",)))
         found = figure(build_report(study), "curves.singles")
         assert all(bool(line.seeds) is (seeds == 50) for line in found.panels[0].lines)
-        assert ("left out above 100 runs" in found.caption) is (seeds == 51)
+        assert ("Above 100 runs the bands of the score have no points" in found.caption) is (seeds == 51)
 
 
 @pytest.mark.parametrize("kind", ["factorial", "pairs"])

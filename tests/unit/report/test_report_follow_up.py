@@ -11,14 +11,14 @@ import pytest
 
 from paribus.cli.next import write
 from paribus.errors import ParibusError
-from paribus.recipe.document import plain, read_document
-from paribus.report.analysis import Analysis
+from paribus.report.analysis.analysis import Analysis
 from paribus.report.follow_up import FollowUp, follow_up
 from paribus.study.expand import make_plan
 from paribus.study.load import load_study
 from paribus.study.plan import Plan
 from paribus.testing.fake_runner import FakeRunner
-from paribus.testing.studies import made_up_results
+from paribus.yaml_file.document import plain, read_document
+from support.studies import made_up_results
 
 STUDY = """\
 study: first
@@ -54,7 +54,7 @@ def results(folder: Path, size: Size, *, seeds: int = 4, noise: float = 0.01) ->
 
 def asked(analysis: Analysis, path: Path, most: int = 10) -> FollowUp:
     """What is needed next."""
-    return follow_up(analysis, load_study(path), most)
+    return follow_up(analysis, load_study(path).spec, most)
 
 
 def written(found: FollowUp, path: Path) -> Plan:
@@ -104,7 +104,7 @@ def test_sums_that_do_not_fit_ask_for_all_combinations(tmp_path: Path) -> None:
     analysis, path = results(tmp_path, lambda on: 0.3 * (on >= {"a", "b", "c"}), noise=0.003)
     found = asked(analysis, path)
     assert found.changes["designs"]["interactions"] == {"kind": "factorial", "tricks": ["a", "b", "c"]}
-    assert any("miss their whole by" in r for r in found.reasons)
+    assert any("miss the total by" in r for r in found.reasons)
     assert sum(row.design == "interactions" for row in written(found, path).rows) == 8
 
 
@@ -122,7 +122,7 @@ def test_refusals(tmp_path: Path) -> None:
     """Unfinished runs, a file that has changed, and a file that is there already are told with a remedy."""
     analysis, path = results(tmp_path, lambda on: 0.0, seeds=3)
     runs = (replace(analysis.data.runs[0], outcome="pending"), *analysis.data.runs[1:])
-    with pytest.raises(ParibusError, match=r"1 of 27 runs .*not come to their end"):
+    with pytest.raises(ParibusError, match=r"1 of 27 runs .*have not ended"):
         asked(Analysis(replace(analysis.data, runs=runs)), path)
     path.write_text(path.read_text().replace("solo:", "alone:"))
     with pytest.raises(ParibusError, match="no row `base` in `solo`"):

@@ -18,19 +18,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paribus.report import figures as figures_module
 from paribus.report.build import build_report
-from paribus.report.csv import FIELDS, to_csv
-from paribus.report.figures import forest_figure, legend, panel_figure, plotly_script
-from paribus.report.html import to_html
-from paribus.report.latex import escape as escape_latex
-from paribus.report.latex import to_latex
-from paribus.report.markdown import escape as escape_markdown
-from paribus.report.markdown import to_markdown
 from paribus.report.model import ReportModel
-from paribus.report.terminal import to_terminal
+from paribus.report.render import plotly as plotly_module
+from paribus.report.render.csv import FIELDS, to_csv
+from paribus.report.render.html import to_html
+from paribus.report.render.latex import escape as escape_latex
+from paribus.report.render.latex import to_latex
+from paribus.report.render.markdown import escape as escape_markdown
+from paribus.report.render.markdown import to_markdown
+from paribus.report.render.plotly import forest_figure, legend, panel_figure, plotly_script
+from paribus.report.render.terminal import to_terminal
 from paribus.report.write import write_model
-from paribus.testing.studies import Shape, made_up_study
+from support.studies import Shape, made_up_study
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "report"
 RENDER = {
@@ -136,7 +136,7 @@ def test_figures_are_valid_for_plotly(model: ReportModel) -> None:
 
 def test_styles_differ_for_many_arms() -> None:
     """Twenty-nine arms have twenty-nine different styles, none by colour alone beyond the palette."""
-    styles = {(c, d) for c in figures_module.COLOURS for d in figures_module.DASHES}
+    styles = {(c, d) for c in plotly_module.COLOURS for d in plotly_module.DASHES}
     assert len(styles) == 28
 
 
@@ -280,9 +280,8 @@ def test_page_in_a_browser(model: ReportModel, tmp_path: Path) -> None:
 
 def test_report_modules_are_light() -> None:
     """Importing what the renderers are made of loads neither plotly nor scipy."""
-    modules = (
-        "paribus.report.model, paribus.report.markdown, paribus.report.figures, paribus.report.html, paribus.cli.report"
-    )
+    names = ("model", "render.markdown", "render.plotly", "render.html")
+    modules = ", ".join(["paribus.cli.report", *(f"paribus.report.{name}" for name in names)])
     code = f"import sys, {modules}; print([m for m in ('plotly', 'scipy', 'numpy', 'sqlalchemy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from paribus.health.finding import Finding, Lamp, worst
-from paribus.health.judged import Judged, read_judged
+from paribus.health.finding import Finding, Status, worst
+from paribus.health.health_file import HealthFile, read_health
 from paribus.report.build import build_report
-from paribus.report.data import StudyData
+from paribus.report.inputs import StudyData
 from paribus.report.model import ReportModel, Table
-from paribus.testing.studies import Shape, made_up_study
-from paribus.track.folder import RunFolder, write_json
+from paribus.run_folder.folder import RunFolder, write_json
+from support.studies import Shape, made_up_study
 
 ARM = "+ soft_overlong"
 SHAPE = Shape(steps=4, tricks=("soft_overlong",), designs=("cumulative",))
 
 
-def found(*raised: tuple[str, Lamp, int | None]) -> Judged:
+def found(*raised: tuple[str, Status, int | None]) -> HealthFile:
     """A verdict with these findings: detector, state, onset."""
     findings = tuple(Finding(detector=d, state=s, step_onset=o) for d, s, o in raised)
-    lamp: Any = worst(findings) if findings else "ok"
-    return Judged(lamp=lamp, profile="default 1 (abc)", raised=findings)
+    status: Any = worst(findings) if findings else "ok"
+    return HealthFile(status=status, profile="default 1 (abc)", raised=findings)
 
 
-def with_verdicts(data: StudyData, verdicts: dict[int, Judged | None]) -> StudyData:
+def with_verdicts(data: StudyData, verdicts: dict[int, HealthFile | None]) -> StudyData:
     """The study with verdicts on the runs of one arm, by seed; those of the base are all ok."""
     base = data.plan.base
     runs = (replace(r, health=found() if r.arm == base else verdicts.get(r.seed)) for r in data.runs)
@@ -56,9 +56,9 @@ def test_without_verdicts_there_is_no_table(model: ReportModel) -> None:
     assert critical_words(model) == []
 
 
-def test_runs_are_counted_by_their_lamp() -> None:
-    """Lamps add up to the judged runs; findings stand the worst first, with the median onset of each state."""
-    verdicts: dict[int, Judged | None] = {
+def test_runs_are_counted_by_their_status() -> None:
+    """Statuses add up to the judged runs; findings stand the worst first, with the median onset of each state."""
+    verdicts: dict[int, HealthFile | None] = {
         0: found(("truncation", "warn", 5), ("entropy_collapse", "critical", 12)),
         1: found(("truncation", "warn", 8)),
         2: found(("truncation", "critical", 20), ("nan", "critical", None)),
@@ -80,20 +80,20 @@ def test_runs_are_counted_by_their_lamp() -> None:
     ]
     notes = " ".join(table.notes)
     assert "`default 1 (abc)`" in notes
-    assert "no proof" in notes
-    assert "no statistical test" in notes
-    assert "not judged" not in notes
+    assert "does not prove" in notes
+    assert "not a statistical test" in notes
+    assert "not checked" not in notes
 
 
 def test_unjudged_runs_are_no_healthy_ones() -> None:
-    """A run without a verdict is in no lamp, has a column of its own, and the sentence says how many were judged."""
+    """A run without a verdict has no status, has a column of its own, and the sentence says how many were judged."""
     model = build_report(with_verdicts(made_up_study(SHAPE), {1: found(("entropy_collapse", "critical", 12))}))
     table = health_of(model)
     got = cells(table, ARM)
     assert (got["critical"], got["warn"], got["ok"], got["not_judged"]) == ("1", "0", "0", "2")
-    assert any(n.startswith("not judged: ") for n in table.notes)
+    assert any(n.startswith("not checked: ") for n in table.notes)
     assert critical_words(model) == [
-        f"1 of 3 runs of `{ARM}` (1 judged) had a critical finding: entropy_collapse since step 12."
+        f"1 of 3 runs of `{ARM}` (1 checked) had a critical finding: entropy_collapse since step 12."
     ]
     unjudged = cells(health_of(build_report(with_verdicts(made_up_study(SHAPE), {}))), ARM)
     assert [unjudged[k] for k in ("critical", "warn", "ok", "not_judged", "findings")] == ["n/a"] * 3 + ["3", "n/a"]
@@ -103,7 +103,7 @@ def test_stopped_and_unfinished_runs_are_told_once() -> None:
     """A run that a finding stopped is one critical run, marked as everywhere; a verdict so far is said to be one."""
     shape = replace(SHAPE, outcomes=((ARM, 0, "stopped_early"), (ARM, 1, "pending")))
     data = made_up_study(shape)
-    verdicts: dict[int, Judged | None] = {
+    verdicts: dict[int, HealthFile | None] = {
         0: found(("nan", "critical", 2)),
         1: found(),
         2: found(("nan", "critical", 3), ("kl_blowup", "critical", 1)),
@@ -126,7 +126,7 @@ def test_no_more_findings_than_a_cell_holds() -> None:
 
 
 SOUND = {
-    "lamp": "warn",
+    "status": "warn",
     "profile": "default 1 (abc)",
     "findings": [{"detector": "made_later", "state": "warn", "step_onset": 3, "remedies": [{"new": 1}]}],
     "others": [],
@@ -137,7 +137,15 @@ def test_verdict_of_other_detectors_is_read(tmp_path: Path) -> None:
     """A verdict that was written with other detectors than today's is read as it stands."""
     folder = RunFolder(tmp_path)
     write_json(folder.health, SOUND)
-    assert read_judged(folder) == replace(found(("made_later", "warn", 3)), profile="default 1 (abc)")
+    verdict = replace(found(("made_later", "warn", 3)), profile="default 1 (abc)")
+    assert read_health(folder) == verdict
+    earlier = {"lamp" if k == "status" else k: v for k, v in SOUND.items()}  # as it was named in the first release
+    write_json(folder.health, earlier)
+    assert read_health(folder) == verdict
+    write_json(folder.health, {**SOUND, "status": "unknown", "findings": []})
+    unknown = read_health(folder)
+    assert unknown is not None
+    assert (unknown.status, unknown.detector) == ("unknown", "")
 
 
 @pytest.mark.parametrize(
@@ -145,17 +153,16 @@ def test_verdict_of_other_detectors_is_read(tmp_path: Path) -> None:
     [
         None,
         "",
-        '{"lamp": "ok"',
+        '{"status": "ok"',
         "[]",
         "7",
-        '{"lamp": "ok", "findings": []}',
-        '{"lamp": "unknown", "findings": [], "profile": "p"}',
-        '{"lamp": "green", "findings": [], "profile": "p"}',
-        '{"lamp": "critical", "findings": [], "profile": "p"}',
-        '{"lamp": "warn", "findings": {"a": 1}, "profile": "p"}',
-        '{"lamp": "warn", "findings": [{"detector": "a", "state": "warn"}], "profile": "p"}',
-        '{"lamp": "warn", "findings": [{"detector": "a", "state": "warn", "step_onset": "x"}], "profile": "p"}',
-        '{"lamp": "warn", "findings": [{"detector": "a", "state": ["warn"], "step_onset": 1}], "profile": "p"}',
+        '{"status": "ok", "findings": []}',
+        '{"status": "green", "findings": [], "profile": "p"}',
+        '{"status": "critical", "findings": [], "profile": "p"}',
+        '{"status": "warn", "findings": {"a": 1}, "profile": "p"}',
+        '{"status": "warn", "findings": [{"detector": "a", "state": "warn"}], "profile": "p"}',
+        '{"status": "warn", "findings": [{"detector": "a", "state": "warn", "step_onset": "x"}], "profile": "p"}',
+        '{"status": "warn", "findings": [{"detector": "a", "state": ["warn"], "step_onset": 1}], "profile": "p"}',
     ],
 )
 def test_damaged_verdict_is_none(tmp_path: Path, content: str | None) -> None:
@@ -163,4 +170,4 @@ def test_damaged_verdict_is_none(tmp_path: Path, content: str | None) -> None:
     folder = RunFolder(tmp_path)
     if content is not None:
         folder.health.write_text(content)
-    assert read_judged(folder) is None
+    assert read_health(folder) is None

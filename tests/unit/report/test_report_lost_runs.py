@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from paribus.report.analysis import Analysis
-from paribus.testing.studies import Shape, made_up_study
-from paribus.track.folder import MetricLine
+from paribus.report.analysis.analysis import Analysis
+from paribus.run_folder.folder import MetricLine
+from support.studies import Shape, made_up_study
 
 SCORE = "eval/heldout/avg_at_1"
 

@@ -1,19 +1,23 @@
-"""What a plan told before the launch stands in the report as far as it bears on the numbers."""
+"""Warnings and limits of a plan stand in the report if they bear on its numbers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from paribus.contract import Support
 from paribus.report.build import build_report
-from paribus.study.plan import Note
-from paribus.testing.studies import Shape, made_up_study
+from paribus.study.plan import PlanWarning
+from support.studies import Shape, made_up_study
 
 
 def test_a_report_repeats_what_bears_on_its_numbers() -> None:
     """A confounded pair is told below the table; an estimate of costs is not, since costs are measured."""
     data = made_up_study(Shape(steps=4))
-    notes = (Note(code="confounded", message="d: `+ a`: why", arm="+ a"), Note(code="cost", message="about twice"))
-    told = build_report(replace(data, plan=replace(data.plan, notes=notes))).warnings
+    notes = (
+        PlanWarning(code="confounded", message="d: `+ a`: why", arm="+ a"),
+        PlanWarning(code="cost", message="about twice"),
+    )
+    told = build_report(replace(data, plan=replace(data.plan, warnings=notes))).warnings
     assert "d: `+ a`: why" in told
     assert not any("about twice" in text for text in told)
 
@@ -32,9 +36,38 @@ def test_a_score_that_is_not_made_by_the_declared_rule_is_told() -> None:
 def test_intervals_are_said_to_be_held_to_the_evaluations_only_where_they_are() -> None:
     """Without counts of the score (pass@k) nothing is known of the noise of evaluations, and nothing is said."""
     data = made_up_study(Shape(steps=8))
-    said = "the sampling of the evaluations alone demands"
+    said = "than evaluation noise alone implies"
     assert said in build_report(data).to_json()
     uncounted = replace(data, runs=tuple(replace(run, evaluations=()) for run in data.runs))
     model = build_report(uncounted)
     assert said not in model.to_json()
     assert "noise of the evaluations" not in model.provenance["intervals"]
+
+
+def test_approximate_training_is_noted_below_the_scores() -> None:
+    """The note names what is approximate, the arms and the reason; an exact study has no such note."""
+    data = made_up_study(Shape(steps=4, designs=("list",), tricks=("clip_higher", "token_level")))
+    exact = {t.key: t.notes for t in build_report(data).tables}
+    support = Support(feature="clip.kind", level="approximate", reason="The ratio is averaged over a sequence.")
+    arms = tuple(replace(a, approximate=(support,)) if a.label == "clip_higher" else a for a in data.plan.arms)
+    noted = {t.key: t.notes for t in build_report(replace(data, plan=replace(data.plan, arms=arms))).tables}
+    text = "Trained approximately: `clip.kind` in `clip_higher`. The ratio is averaged over a sequence."
+    assert text in noted["levels.score"]
+    assert text in noted["cost"]
+    assert not any("approximately" in note for notes in exact.values() for note in notes)
+
+
+def test_sources_of_values_are_noted_if_not_all_are_exact() -> None:
+    """A table says which of its measures are derived or a proxy, and in which arms; others say nothing."""
+    data = made_up_study(Shape(steps=4, designs=("list",), tricks=("clip_higher",)))
+    base, name = data.plan.base, "policy/entropy"
+    runs = tuple(
+        replace(r, lines=tuple(replace(x, sources={name: "proxy"} if name in x.values else {}) for x in r.lines))
+        if r.arm != base
+        else r
+        for r in data.runs
+    )
+    notes = {t.key: " ".join(t.notes) for t in build_report(replace(data, runs=runs)).tables}
+    assert "Not all values are exact: entropy (exact in `base`; proxy in `clip_higher`)." in notes["levels.behaviour"]
+    assert "Not all values are exact: entropy (" in notes["effects"]
+    assert "Not all values are exact" not in notes["levels.score"] + notes["cost"]

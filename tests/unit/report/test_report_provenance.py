@@ -20,4 +20,4 @@ def test_the_base_is_traced_to_its_preset_and_to_what_the_study_changed(tmp_path
     block = _preset(make_plan(load_study(file), FakeRunner()))
     assert "2402.03300" in block["preset"]
     assert "0.2 is PPO's" in block["preset's deviations"]
-    assert block["base's changes of it"] == "clip.high = 0.3, kl.kind = off"
+    assert block["base's changes to it"] == "clip.high = 0.3, kl.kind = off"

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paribus.contract import Evaluate
 from paribus.errors import ParibusError
-from paribus.report.analysis import Analysis
-from paribus.report.attribution import contributions
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.attribution import contributions
+from paribus.report.analysis.effects import singles
+from paribus.report.analysis.measures import evaluation_error, score_steps, symptom_measures, value_of
 from paribus.report.build import build_report
-from paribus.report.data import RunData, StudyData
-from paribus.report.details import singles
-from paribus.report.measures import evaluation_error, score_steps, symptom_measures, value_of
+from paribus.report.inputs import RunData, StudyData
 from paribus.report.model import Cell, ReportModel, Table
-from paribus.report.text import decimals_for, interval_text, number
+from paribus.report.tables.cells import decimals_for, interval_text, number
+from paribus.run_folder.folder import Evaluation, MetricLine
 from paribus.stats.intervals import mean_interval
-from paribus.study.job import Evaluate
 from paribus.study.published import Published, PublishedRow
-from paribus.testing import studies
-from paribus.testing.studies import MOVES, PROVENANCE, TRICKS, Shape, made_up_study
-from paribus.track.folder import Evaluation, MetricLine
+from support import studies
+from support.studies import MOVES, PROVENANCE, TRICKS, Shape, made_up_study
 
 EVALUATE = Evaluate(every=1, problems=4, samples=1)
 
@@ -166,7 +166,7 @@ def test_one_seed_makes_no_claim() -> None:
     assert not any("*" in c.text + c.note or "±" in c.text for c in cells)
     assert not any(c.verdict in ("separated", "not_separated") for c in cells)
     assert "evaluation noise only" in cell(model, "ladder.score", "base", "score").note
-    assert "ranking not supported" in text
+    assert "it supports no ranking" in text
     assert all(not line.low for f in model.figures for p in f.panels for line in p.lines)
     assert all(i.low is None for f in model.figures for x in f.forests for i in x.intervals)
 
@@ -212,7 +212,7 @@ def test_bold_skips_no_better_row() -> None:
     assert scores[0] > scores[1] > scores[2]  # type: ignore[operator]
     assert p[1] < 0.05 < p[2]  # type: ignore[operator]
     assert not any(r.cells[1].bold for r in rows)
-    assert any(n.startswith("No bold: every row would have it") for n in shown.notes)
+    assert any(n.startswith("No bold: even the worst row is not significantly worse") for n in shown.notes)
 
 
 def test_unpaired_studies_use_welch() -> None:
@@ -332,7 +332,7 @@ def test_no_interval_of_a_score_beats_its_evaluation() -> None:
     assert effect.high - effect.low == pytest.approx(2 * 1.96 * one * math.sqrt(2), rel=0.1)  # type: ignore[operator]
     assert effect.verdict == "not_separated"
     assert cell(model, "ladder.behaviour", "base", "entropy").low is None
-    assert "sampling of the evaluations" in " ".join(table(model, "ladder.score").notes)
+    assert "than evaluation noise alone implies" in " ".join(table(model, "ladder.score").notes)
 
 
 def test_arms_with_other_problems_have_no_known_evaluation_noise() -> None:
@@ -387,7 +387,9 @@ def test_published_single_runs_are_not_ranked(monkeypatch: pytest.MonkeyPatch) -
     assert not any(c.bold or "*" in c.text + c.note or c.p is not None or c.low is not None for c in cells)
     assert not any(c.verdict in ("separated", "not_separated") for c in cells)
     text = " ".join((*model.summary, *model.words))
-    assert "Each arm is a single run; training variance unknown: differences between arms are not tested." in text
+    assert (
+        "Each arm is a single run, so training variance is unknown and differences between arms are not tested." in text
+    )
     assert "comparisons" not in [t.key for t in model.tables]
 
 
@@ -412,7 +414,7 @@ def test_symptoms_may_be_corrected_for_a_share_of_false_marks() -> None:
     assert marks[0] < marks[1]
     assert any("*: q < 0.05 (Benjamini and Hochberg over 24 tests)" in n for n in table(loose, "effects").notes)
     assert any(word.startswith("Marked *: q < 0.05") for word in loose.words)
-    assert "what each change moves: Benjamini and Hochberg" in loose.provenance["correction"]
+    assert "what each arm moves: Benjamini and Hochberg" in loose.provenance["correction"]
     assert [t for t in loose.tables if t.key != "effects"] == [t for t in strict.tables if t.key != "effects"]
 
 

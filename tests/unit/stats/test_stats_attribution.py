@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from paribus.stats.attribution import Weights, both_ends_weights, shapley_weights
+from paribus.stats.factorial import Weights, both_ends_weights, shapley_weights
 
 Game = Mapping[frozenset[str], float]
 

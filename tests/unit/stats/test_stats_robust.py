@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from paribus.stats.robust import better_share, iqm_interval
+from paribus.stats.intervals import better_share, iqm_interval
 
 values = st.lists(st.integers(-20, 20).map(float), min_size=4, max_size=25)
 

@@ -4,14 +4,12 @@ import multiprocessing
 
 import pytest
 
-from paribus.errors import LostLease, StoreError
+from paribus.errors import StoreError
 from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
-from paribus.store.moves import LEASE_S
-from paribus.store.reader import Reader
-from paribus.store.recorded import recorded_runs
+from paribus.store.history import recorded_runs
 from paribus.store.states import RunState
-from paribus.store.store import Store
-from paribus.testing.plans import small_plan
+from paribus.store.store import Reader, Store
+from support.plans import small_plan
 
 
 def take(store, study):
@@ -31,15 +29,6 @@ def states(store, study):
     return [r.state for r in store.runs_of(study.id)]
 
 
-def test_the_same_plan_is_one_study(store):
-    """Submitting a plan again changes nothing but the time."""
-    first = store.add_study(small_plan())
-    again = store.add_study(small_plan())
-    assert (again.id, again.plan) == (first.id, small_plan())
-    assert len(store.runs_of(first.id)) == 4
-    assert [e.move for e in store.events_of(1)] == ["submit"]
-
-
 def test_the_study_of_a_name_is_the_one_submitted_last(store, clock):
     """Going back to an earlier plan finds its runs again."""
     before = store.add_study(small_plan(seeds=1))
@@ -57,17 +46,7 @@ def test_a_clock_that_goes_back_brings_no_old_plan_back(store, clock):
     edited = store.add_study(small_plan(seeds=2))
     assert (edited.plan, store.study("small").id) == (small_plan(seeds=2), edited.id)
     assert store.add_study(small_plan(seeds=1)).id == before.id
-    assert [e.id for e in store.entries()] == [edited.id, before.id]
-
-
-def test_studies_share_runs(store):
-    """A run that two studies ask for is trained once, and both see its result."""
-    one, two = store.add_study(small_plan("one")), store.add_study(small_plan("two"))
-    claim = started(store, one)
-    store.finish(claim.run_id, claim.token, {"status": "succeeded"})
-    assert states(store, two)[0] is RunState.SUCCEEDED
-    assert store.result(store.runs_of(two.id)[0].fingerprint).token == 1
-    assert take(store, two).run_id != claim.run_id
+    assert [e.id for e in store.summaries()] == [edited.id, before.id]
 
 
 def test_runs_are_claimed_in_queue_order_under_a_new_token(store):
@@ -84,24 +63,6 @@ def test_runs_are_claimed_in_queue_order_under_a_new_token(store):
     assert len({c.submit_name for c in claims}) == 4
 
 
-def test_a_result_is_recorded_once(store):
-    """The same finish again is accepted, a different one and a stale one are refused."""
-    study = store.add_study(small_plan())
-    old = started(store, study)
-    store.release(old.run_id, old.token, "interrupted")
-    new = started(store, study)
-    assert (new.run_id, new.token) == (old.run_id, 2)
-    with pytest.raises(LostLease):
-        store.finish(old.run_id, old.token, {"score": 1})
-    store.finish(new.run_id, new.token, {"score": 2})
-    store.finish(new.run_id, new.token, {"score": 2})
-    for token, score in ((2, 3), (1, 2)):
-        with pytest.raises(LostLease):
-            store.finish(new.run_id, token, {"score": score})
-    result = store.result(store.runs_of(study.id)[0].fingerprint)
-    assert (result.token, result.payload) == (2, {"score": 2})
-
-
 def test_a_run_that_was_stopped_early_says_why(store):
     """The store has the reason of the result, for whoever shows runs and attempts; one that succeeded has none."""
     study = store.add_study(small_plan(arms=2, seeds=1))
@@ -110,17 +71,6 @@ def test_a_run_that_was_stopped_early_says_why(store):
     store.finish(whole.run_id, whole.token, {"reason": "nothing"})
     assert [r.reason for r in store.runs_of(study.id)] == ["huge_update at step 3", ""]
     assert [a.reason for a in store.attempts_of(study.id)] == ["huge_update at step 3", ""]
-
-
-def test_a_program_that_fails_twice_is_quarantined(store):
-    """One retry, then the run waits for a person, with the traceback's signature."""
-    study = store.add_study(small_plan(arms=1, seeds=1))
-    for expected in (RunState.QUEUED, RunState.QUARANTINED):
-        claim = started(store, study)
-        assert store.fail(claim.run_id, claim.token, "program", "ValueError: 3", "ValueError: #") is expected
-    run = store.runs_of(study.id)[0]
-    assert (run.reason, run.signature, run.program_failures) == ("ValueError: 3", "ValueError: #", 2)
-    assert take(store, study) is None
 
 
 def test_failures_of_the_infrastructure_wait_longer_each_time(store, clock):
@@ -165,33 +115,6 @@ def test_what_may_begin_at_once_waits_for_no_clock(store, clock):
     assert take(store, study) is not None
 
 
-def test_an_expired_lease_is_taken_back(store, clock):
-    """Without heartbeats the run is queued again; with them it is not; the old token is stale from then on."""
-    study = store.add_study(small_plan(arms=1, seeds=1))
-    claim = started(store, study)
-    clock.now += LEASE_S - 1
-    store.renew(claim.run_id, claim.token)
-    clock.now += LEASE_S - 1
-    assert store.expire() == ()
-    clock.now += 2
-    assert [a.token for a in store.expire()] == [1]
-    with pytest.raises(LostLease):
-        store.renew(claim.run_id, claim.token)
-    assert take(store, study).token == 2
-
-
-def test_cancelling_is_a_request_that_a_finish_may_beat(store):
-    """A queued run is cancelled at once; a running one at its next heartbeat, unless it finishes first."""
-    study = store.add_study(small_plan(arms=3, seeds=1))
-    first, second = started(store, study), started(store, study)
-    store.cancel("small")
-    assert states(store, study) == [RunState.RUNNING, RunState.RUNNING, RunState.CANCELLED]
-    assert store.renew(first.run_id, first.token).cancel
-    store.finish(first.run_id, first.token, {})
-    store.cancelled(second.run_id, second.token)
-    assert states(store, study) == [RunState.SUCCEEDED, RunState.CANCELLED, RunState.CANCELLED]
-
-
 def test_an_unknown_study_is_told_with_the_nearest_name(store):
     """The message lists what there is."""
     store.add_study(small_plan("ladder"))
@@ -222,7 +145,7 @@ def test_a_file_that_is_no_database_is_told(tmp_path):
 def test_looking_needs_a_store(tmp_path):
     """`paribus status` says how to get one."""
     with pytest.raises(StoreError, match="there is no store"):
-        Reader.look(tmp_path)
+        Reader.open(tmp_path)
 
 
 def claim_all(home, results):

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import snapshot
 from paribus.errors import LostLease
-from paribus.store.audit import audit
 from paribus.store.database import Database
-from paribus.store.moves import LEASE_S
-from paribus.store.snapshot import snapshot
 from paribus.store.store import Store
-from paribus.testing.plans import small_plan
+from paribus.store.transitions import LEASE_S
+from support.plans import small_plan
 
 
 def claim(store, study, gpus=1.0, *, start=True):

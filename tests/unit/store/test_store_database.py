@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from paribus.engines.process import since_boot
 from paribus.errors import StoreError
 from paribus.store import database as databases
-from paribus.store.database import Database, Unreachable, again, database_url, shown_url
+from paribus.store.database import Database, Unreachable, database_url, retry_on_disconnect, shown_url
 from paribus.store.store import Store
-from paribus.testing.databases import postgresql
-from paribus.testing.plans import small_plan
+from support.databases import postgresql
+from support.plans import small_plan
 
 SECRET = "s3cr3t"
 
@@ -174,7 +174,7 @@ def test_trouble_that_stays_is_told_after_some_tries(monkeypatch):
     tried = []
 
     class Broken:
-        @again
+        @retry_on_disconnect
         def call(self):
             tried.append(1)
             raise Unreachable("gone")

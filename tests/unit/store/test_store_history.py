@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from paribus.errors import StoreError
 from paribus.store.history import past_runs
 from paribus.store.store import Store
-from paribus.testing.plans import small_plan
+from support.plans import small_plan
 
 
 def test_finished_runs_with_all_their_attempts(server: object, tmp_path: Path) -> None:

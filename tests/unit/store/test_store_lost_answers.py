@@ -5,15 +5,15 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
-from paribus.engines.base import Device
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import snapshot
+from paribus.contract import Device
 from paribus.errors import LostLease
 from paribus.store.attempts import REQUEUE_TRIES
-from paribus.store.audit import audit
 from paribus.store.database import Unreachable
-from paribus.store.moves import LEASE_S
-from paribus.store.snapshot import snapshot
 from paribus.store.tables import metadata
-from paribus.testing.plans import small_plan
+from paribus.store.transitions import LEASE_S
+from support.plans import small_plan
 
 ATTEMPT = {
     "start": lambda s, run, token: s.start(run, token),
@@ -33,8 +33,7 @@ OTHERS = {
     "retry": lambda s, study: s.retry("small", author="me", reason="why not"),
     "pause": lambda s, study: s.pause(study.id, "why not"),
     "devices": lambda s, study: s.register("here", [Device(kind="cpu", name="cpu", amount=2.0)]),
-    "cordon": lambda s, study: s.cordon(s.register("here", [Device(kind="gpu", name="0", amount=1.0)])["0"], "full"),
-    "name from the engine": lambda s, study: s.submitted(1, 1, "job 7"),
+    "name from the engine": lambda s, study: s.set_external_id(1, 1, "job 7"),
     "expiry": lambda s, study: s.expire(),
 }
 

@@ -1,4 +1,6 @@
-"""The migrations make the tables that the code expects, from every revision, and can be undone, on both databases."""
+"""Old databases: the migrations make the expected tables from every revision and back, and old plans still load."""
+
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -7,18 +9,19 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from paribus._resources import data_root
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import snapshot
 from paribus.errors import StoreError
+from paribus.home import data_root
 from paribus.store import migrate as migrating
-from paribus.store.audit import audit
 from paribus.store.database import Database, database_url, file_url
+from paribus.store.history import past_runs, recorded_runs
 from paribus.store.migrate import HEAD, VERSION_TABLE, migrate, run_alembic, upgrade
-from paribus.store.reader import PLAN, Reader
-from paribus.store.snapshot import snapshot
-from paribus.store.store import Store
+from paribus.store.models import PLAN
+from paribus.store.store import Reader, Store
 from paribus.store.tables import metadata
-from paribus.testing.databases import postgresql
-from paribus.testing.plans import small_plan
+from support.databases import postgresql
+from support.plans import small_plan
 
 
 def scripts():
@@ -154,7 +157,7 @@ def test_a_database_of_a_newer_version_is_refused(database, tmp_path):
     with pytest.raises(StoreError, match=r"revision 9999.*pdate Paribus"):
         Store.open(tmp_path)
     with pytest.raises(StoreError, match="revision 9999"):
-        Reader.look(tmp_path)
+        Reader.open(tmp_path)
 
 
 def test_a_process_of_an_older_version_begins_nothing_and_finishes_what_it_has(database, tmp_path):
@@ -192,7 +195,28 @@ def test_an_empty_database_is_told(database, tmp_path):
     with database.read():
         pass
     with pytest.raises(StoreError, match=r"is empty|there is no store"):
-        Reader.look(tmp_path)
+        Reader.open(tmp_path)
     assert database_url(tmp_path).get_backend_name() == database.url.get_backend_name()
     migrate(database, tmp_path / "lock")
-    Reader.look(tmp_path).close()
+    Reader.open(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["adaptive", "search"])
+def test_a_plan_of_version_0_1_loads_and_continues(database, tmp_path, name):
+    """It has no hashes of code, data and model, and resources that a study file may no longer ask for."""
+    text = Path(__file__).with_name("plans_of_0_1").joinpath(f"{name}.json").read_text()
+    old = PLAN.validate_json(text)
+    assert {arm.hashes for arm in old.arms} == {None}
+    with Store.open(tmp_path) as store:
+        study = store.add_study(old)
+        with store.database.write() as connection:
+            connection.execute(sa.text("UPDATE study SET plan = :plan"), {"plan": text})
+        assert store.studies()[0].plan == store.study(old.study).plan == store.latest_version(old) == old
+        assert store.runs_of(study.id)[0].label == "base"
+        claim = store.claim(study.id, engine="local", worker="here")
+        store.start(claim.run_id, claim.token)
+        store.finish(claim.run_id, claim.token, {"status": "succeeded"})
+        assert store.add_study(old).id == study.id
+        assert [run.recipe["clip"]["kind"] for run in past_runs(tmp_path)] == ["ppo_min"]
+        assert recorded_runs(tmp_path, [claim.fingerprint]) == {claim.fingerprint}
+        assert audit(snapshot(store, folders=False)) == ()

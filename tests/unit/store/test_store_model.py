@@ -8,18 +8,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import snapshot
 from paribus.errors import LostLease
 from paribus.store import tables as t
 from paribus.store.attempts import INFRASTRUCTURE_TRIES, PROGRAM_TRIES, REQUEUE_TRIES, backoff_s
-from paribus.store.audit import audit
+from paribus.store.control import SAME_FAILURES
 from paribus.store.database import Database
-from paribus.store.moves import LEASE_S
-from paribus.store.pauses import SAME_FAILURES
-from paribus.store.snapshot import snapshot
 from paribus.store.states import LIVE, RECORDED, TERMINAL, RunState, target_of
 from paribus.store.store import Store
-from paribus.testing.databases import memory_database, postgresql
-from paribus.testing.plans import small_plan
+from paribus.store.transitions import LEASE_S
+from support.databases import memory_database, postgresql
+from support.plans import small_plan
 
 RUNS = 3
 

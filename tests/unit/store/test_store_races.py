@@ -10,8 +10,8 @@ from paribus.errors import LostLease
 from paribus.store import tables as t
 from paribus.store.database import Database
 from paribus.store.store import Store
-from paribus.testing.databases import postgresql
-from paribus.testing.plans import small_plan
+from support.databases import postgresql
+from support.plans import small_plan
 
 STATEMENTS = 16
 """More than any request has."""

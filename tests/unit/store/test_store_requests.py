@@ -3,15 +3,14 @@
 import pytest
 import sqlalchemy as sa
 
-from paribus.errors import LostLease, StoreError
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import snapshot
+from paribus.errors import LostLease
 from paribus.store.attempts import REQUEUE_TRIES
-from paribus.store.audit import audit
-from paribus.store.moves import LEASE_S, move_runs
-from paribus.store.pauses import SAME_FAILURES
-from paribus.store.snapshot import snapshot
 from paribus.store.states import TRANSITIONS, RunState
 from paribus.store.tables import metadata
-from paribus.testing.plans import small_plan
+from paribus.store.transitions import LEASE_S, move_runs
+from support.plans import small_plan
 
 
 def started(store, study):
@@ -88,7 +87,7 @@ def test_a_late_name_from_the_engine_stays_with_its_attempt(store, clock):
     old = started(store, study)
     store.release(old.run_id, old.token, "interrupted")
     started(store, study)
-    store.submitted(old.run_id, old.token, "job 7")
+    store.set_external_id(old.run_id, old.token, "job 7")
     assert [a.external_id for a in store.attempts_of(study.id)] == ["job 7", ""]
 
 
@@ -128,23 +127,6 @@ def test_a_request_to_cancel_outlives_the_attempt_that_should_obey_it(store, clo
     assert audit(snapshot(store, folders=False)) == ()
 
 
-def test_a_run_that_another_study_asks_for_goes_on(store):
-    """Cancelling one study takes nothing from the other; when both are cancelled, the run is."""
-    one, two = store.add_study(small_plan("one")), store.add_study(small_plan("two"))
-    live = started(store, one)
-    done = store.cancel("one")
-    assert (done.queued, done.running, done.shared) == (0, 0, 4)
-    assert not store.renew(live.run_id, live.token).cancel
-    assert set(states(store, one)) == {"CANCELLED"}
-    assert store.counts(one.id) == {RunState.CANCELLED: 4}
-    assert states(store, two) == ["RUNNING", "QUEUED", "QUEUED", "QUEUED"]
-    assert started(store, one) is None
-    assert started(store, two) is not None
-    both = store.cancel("two")
-    assert (both.queued, both.running, both.shared) == (2, 2, 0)
-    assert store.renew(live.run_id, live.token).cancel
-
-
 def test_a_new_study_brings_back_what_others_had_cancelled_but_an_edited_one_does_not(store):
     """Cancelling holds for the name of the study until it is taken back."""
     one = store.add_study(small_plan("one", arms=2, seeds=1))
@@ -157,25 +139,13 @@ def test_a_new_study_brings_back_what_others_had_cancelled_but_an_edited_one_doe
     assert audit(snapshot(store, folders=False)) == ()
 
 
-def test_trying_again_begins_a_new_generation_and_keeps_the_old_one(store):
-    """Failures count from zero, the log says who asked and why, results stay."""
-    study = store.add_study(small_plan(arms=2, seeds=1))
-    good = started(store, study)
-    store.finish(good.run_id, good.token, {})
+def test_a_new_study_retries_no_failed_run(store):
+    """A run that failed under another study stays so until a retry; the new study starts with it as it is."""
+    study = store.add_study(small_plan("one", arms=1, seeds=1))
     for _ in range(2):
-        bad = started(store, study)
-        store.fail(bad.run_id, bad.token, "program", "why", "s")
-    assert states(store, study) == ["SUCCEEDED", "QUARANTINED"]
-    done = store.retry("small", author="ada", reason="the disk was full")
-    assert (done.queued, done.kept, done.lifted) == (1, 0, False)
-    run = store.runs_of(study.id)[1]
-    assert (run.state, run.program_failures, run.signature) == (RunState.QUEUED, 0, "")
-    assert store.events_of(run.id)[-1].reason == "retried by ada: the disk was full"
-    again = started(store, study)
-    assert (again.run_id, again.token) == (bad.run_id, 3)
-    assert len(store.attempts_of(study.id)) == 4
-    assert store.retry("small", author="ada", reason="").queued == 0
-    assert audit(snapshot(store, folders=False)) == ()
+        claim = started(store, study)
+        store.fail(claim.run_id, claim.token, "program", "why", "signature")
+    assert states(store, store.add_study(small_plan("two", arms=1, seeds=1))) == ["QUARANTINED"]
 
 
 def test_a_cancellation_is_taken_back(store):
@@ -187,24 +157,6 @@ def test_a_cancellation_is_taken_back(store):
     assert (done.queued, done.kept) == (1, 1)
     assert not store.renew(live.run_id, live.token).cancel
     assert states(store, study) == ["RUNNING", "QUEUED"]
-
-
-def test_the_same_failure_in_three_arms_pauses_the_study(store):
-    """Nothing more is claimed, what runs goes on, and trying again lifts the pause."""
-    study = store.add_study(small_plan(arms=SAME_FAILURES + 2, seeds=2))
-    other = store.add_study(small_plan("other", arms=2, seeds=1))
-    going_on, *failing = [started(store, study) for _ in range(SAME_FAILURES + 1)]
-    for number, claim in enumerate(failing):
-        assert store.paused(study.id) == ""
-        store.fail(claim.run_id, claim.token, "program", f"ValueError: {number}", "ValueError: #")
-    assert store.paused(study.id) == f"{SAME_FAILURES} arms failed with the same error: ValueError: 2"
-    assert store.study("small").paused == store.paused(study.id)
-    assert store.paused(other.id) == ""
-    assert started(store, study) is None
-    assert started(store, other) is not None
-    store.renew(going_on.run_id, going_on.token)
-    assert store.retry("small", author="ada", reason="mended").lifted
-    assert started(store, study) is not None
 
 
 def test_a_disk_that_takes_nothing_pauses_at_once(store):
@@ -259,12 +211,6 @@ def test_a_large_study_is_submitted_and_cancelled_in_few_statements(store):
     assert counts[1] <= counts[0]
 
 
-def test_only_a_known_study_is_tried_again(store):
-    """The message names what there is."""
-    with pytest.raises(StoreError, match="there is no study `none`"):
-        store.retry("none", author="ada", reason="")
-
-
 def test_priority_and_weight_belong_to_the_name_of_a_study(store):
     """Submitted again a study keeps them unless others are given; an edited file takes them over."""
     assert [(s.priority, s.weight) for s in (store.add_study(small_plan()), store.add_study(small_plan("other")))] == [
@@ -280,16 +226,16 @@ def test_priority_and_weight_belong_to_the_name_of_a_study(store):
 def test_the_entries_say_what_can_go_on(store):
     """Open until every run that is not cancelled has ended; paused once, with the first reason, until a retry."""
     study, other = store.add_study(small_plan(arms=1, seeds=1)), store.add_study(small_plan("other", arms=2, seeds=1))
-    assert [(e.name, e.open, e.paused) for e in store.entries()] == [("small", True, ""), ("other", True, "")]
+    assert [(e.name, e.open, e.paused) for e in store.summaries()] == [("small", True, ""), ("other", True, "")]
     for reason in ("no such data", "another reason"):
         store.pause(study.id, reason)
     assert store.claim(study.id, engine="test", worker="here") is None
-    assert [e.paused for e in store.entries([study.id])] == ["no such data"]
+    assert [e.paused for e in store.summaries([study.id])] == ["no such data"]
     store.retry("small", author="me", reason="mended")
     claim = started(store, study)
     store.cancel("other")
-    assert [e.open for e in store.entries()] == [True, False]
+    assert [e.open for e in store.summaries()] == [True, False]
     store.finish(claim.run_id, claim.token, {})
-    assert [e.open for e in store.entries()] == [False, False]
-    known = store.known([r.fingerprint for r in other.plan.runs] + ["unknown"])
+    assert [e.open for e in store.summaries()] == [False, False]
+    known = store.states_of([r.fingerprint for r in other.plan.runs] + ["unknown"])
     assert sorted(known.values()) == [RunState.CANCELLED, RunState.SUCCEEDED]

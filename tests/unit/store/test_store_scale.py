@@ -9,8 +9,8 @@ from paribus.store.database import Database, file_url
 from paribus.store.migrate import HEAD, run_alembic
 from paribus.store.states import LIVE, RunState
 from paribus.store.store import Store
-from paribus.testing.databases import postgresql
-from paribus.testing.plans import small_plan
+from support.databases import postgresql
+from support.plans import small_plan
 
 
 def finish_next(store, study):
@@ -106,14 +106,14 @@ def test_transactions_that_are_one_are_kept_or_lost_together(store):
     commits = []
     sa.event.listen(store.database.engine, "commit", lambda _: commits.append(1))
     one, two = store.claim_many(study.id, 2, engine="test", worker="here")
-    with store.database.together():
+    with store.database.transaction():
         store.start(one.run_id, one.token)
         store.finish(one.run_id, one.token, {})
         store.renew(two.run_id, two.token)
     assert len(commits) == 2
 
     def refused():
-        with store.database.together():
+        with store.database.transaction():
             store.start(two.run_id, two.token)
             store.start(one.run_id, one.token)  # it has ended
 
@@ -130,10 +130,10 @@ def test_pages_hold_every_run_once_as_its_study_sees_it(store):
     other = store.add_study(small_plan("other", seeds=3))
     finish_next(store, other)
     store.cancel("small", "arm1")
-    pages = [store.page_of(study.id, first, 4) for first in (0, 4, 8)]
+    pages = [store.runs_page(study.id, first, 4) for first in (0, 4, 8)]
     assert [len(p) for p in pages] == [4, 2, 0]
     assert pages[0] + pages[1] == store.runs_of(study.id)
-    cancelled = store.page_of(study.id, 0, 4, [RunState.CANCELLED])
+    cancelled = store.runs_page(study.id, 0, 4, [RunState.CANCELLED])
     assert [r.arm for r in cancelled] == ["arm1"] * 3
     assert len(cancelled) == store.counts(study.id)[RunState.CANCELLED]
 
@@ -142,10 +142,10 @@ def test_a_study_is_finished_when_nothing_of_it_goes_on_for_it(store):
     """As the counts say it, without counting."""
     study = store.add_study(small_plan())
     store.add_study(small_plan("other"))
-    assert store.entries([study.id])[0].open
+    assert store.summaries([study.id])[0].open
     finish_next(store, study)
     store.cancel("small")
-    assert not store.entries([study.id])[0].open
+    assert not store.summaries([study.id])[0].open
     assert set(store.counts(study.id)) == {"SUCCEEDED", "CANCELLED"}
 
 
@@ -155,7 +155,7 @@ def test_runs_can_be_asked_for_by_state(store):
     finish_next(store, study)
     claim = store.claim(study.id, engine="test", worker="here")
     assert [r.id for r in store.runs_of(study.id, LIVE)] == [claim.run_id]
-    tally = store.tally(study.id)
+    tally = store.counts_by_arm(study.id)
     assert sum(tally.values()) == len(study.plan.runs)
     assert tally == {
         ("arm0", "SUCCEEDED"): 1,

@@ -1,6 +1,5 @@
 """The table of transitions says what it should."""
 
-from paribus.store.moves import CONDITIONS
 from paribus.store.states import (
     LIVE,
     RECORDED,
@@ -12,6 +11,7 @@ from paribus.store.states import (
     states_page,
     target_of,
 )
+from paribus.store.transitions import CONDITIONS
 
 
 def test_terminal_states_are_left_only_when_somebody_asks():

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from paribus.study.expand import make_plan
-from paribus.study.load import load_study
+from paribus.study.load import LoadedStudy, load_study
 from paribus.study.plan import Plan
-from paribus.study.spec import Study
 from paribus.testing.fake_runner import FakeRunner
 
 TEXT = """\
@@ -44,10 +43,10 @@ def text() -> str:
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[[str], Study]:
+def read(tmp_path: Path) -> Callable[[str], LoadedStudy]:
     """A function from the text of a study file to the study."""
 
-    def from_text(content: str) -> Study:
+    def from_text(content: str) -> LoadedStudy:
         path = tmp_path / "study.yaml"
         path.write_text(content)
         return load_study(path)
@@ -56,6 +55,6 @@ def read(tmp_path: Path) -> Callable[[str], Study]:
 
 
 @pytest.fixture
-def plan(read: Callable[[str], Study], text: str) -> Plan:
+def plan(read: Callable[[str], LoadedStudy], text: str) -> Plan:
     """The plan of the study with every kind of design."""
     return make_plan(read(text), FakeRunner())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paribus._resources import data_root
+from paribus.home import data_root
 from paribus.recipe.patch import read_patch
 from paribus.recipe.presets import preset_names
 from paribus.study.expand import make_plan
@@ -32,10 +32,25 @@ COUNTS = {
 }
 
 
+FINGERPRINTS = {
+    "algorithms_cpu": ("506ca57dc2d5", "5d18e34fa3cb1d8a274f77ab7c4779e301966d613d11942baecda77665c39896"),
+    "dapo_table1": ("fb1d8736dd95", "82ff17f4dd681bb363c5f2642406369c37d0218c084b74725c81ad20a59fed1b"),
+    "quickstart": ("242a32deac7e", "cb6b30159c03b620eb4080a428439b5281446d1bce92247216dad301c61a9b44"),
+}
+"""Start of the plan's fingerprint, and fingerprint of the last run, as version 0.1 gave them."""
+
+
 def plan_of(name: str) -> tuple[Study, Plan]:
     """Return a shipped study and its plan."""
     study = load_study(STUDIES[name])
-    return study, make_plan(study, FakeRunner())
+    return study.spec, make_plan(study, FakeRunner())
+
+
+@pytest.mark.parametrize("name", sorted(FINGERPRINTS))
+def test_fingerprints_are_those_of_version_0_1(name: str) -> None:
+    """Runs that were recorded before recipes had `rollout` and `compute`, and runners options, are found again."""
+    _, plan = plan_of(name)
+    assert (plan.fingerprint[:12], plan.runs[-1].fingerprint) == FINGERPRINTS[name]
 
 
 def test_all_shipped_studies_are_checked_here() -> None:
@@ -51,8 +66,8 @@ def test_counts_and_notes(name: str) -> None:
     """
     _, plan = plan_of(name)
     assert (len(plan.arms), len(plan.runs)) == COUNTS[name]
-    assert {note.code for note in plan.notes} == NOTES[name]
-    assert len(plan.notes) <= 5
+    assert {note.code for note in plan.warnings} == NOTES[name]
+    assert len(plan.warnings) <= 5
 
 
 @pytest.mark.parametrize("name", sorted(set(COUNTS) - {"algorithms_cpu"}))  # which has no tricks

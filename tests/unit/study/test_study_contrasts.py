@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paribus.stats.power import detectable_effect
-from paribus.stats.shift import detectable_shift
+from paribus.stats.power import detectable_effect, detectable_shift
 from paribus.study.contrasts import (
     Contrast,
     aliases_of,

@@ -10,7 +10,7 @@ import pytest
 from paribus.study.costs import PastRun, kind_of, run_costs, total
 from paribus.study.plan import Plan
 from paribus.study.spec import RunHours
-from paribus.testing.plans import small_plan
+from support.plans import small_plan
 
 PRIOR = RunHours(low=1.0, expected=2.0, high=4.0)
 
@@ -29,7 +29,7 @@ def test_the_same_recipe_then_the_same_kind_then_the_prior() -> None:
     assert (found["arm0"].low, found["arm0"].expected, found["arm0"].high) == (1, 1.5, 2)
     assert found["arm0"].sources == ("recorded runs of the same recipe",)
     assert found["arm1"].sources == ("recorded runs of the same kind",)
-    assert found["arm1"].unit == "CPU-slot-hours"
+    assert found["arm1"].unit == "CPU run-hours"
     longer = {"schedule": plan.arms[0].recipe.schedule.model_dump(mode="json") | {"steps": 99}}
     refill = {"filter": {"kind": "refill"}}
     others = [past(plan, 0, 9, **longer), past(plan, 0, 9, **refill), replace(past(plan, 0, 9), runner="trl")]
@@ -56,7 +56,7 @@ def test_a_total_needs_all_arms() -> None:
     assert (whole.low, whole.expected, whole.high, whole.unit) == (6, 12, 24, "GPU-hours")
     assert total({"arm0": costs["arm0"]}, plan.runs) is None
     assert total(costs, ()) is None
-    mixed = total({**costs, "arm1": replace(costs["arm1"], unit="CPU-slot-hours")}, plan.runs)
+    mixed = total({**costs, "arm1": replace(costs["arm1"], unit="CPU run-hours")}, plan.runs)
     assert mixed is not None
     assert mixed.unit == "device-hours"
 

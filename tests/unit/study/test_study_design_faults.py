@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from paribus.errors import StudyFileError
-from paribus.study.spec import Study
+from paribus.study.load import LoadedStudy
 
-Read = Callable[[str], Study]
+Read = Callable[[str], LoadedStudy]
 HEAD = """\
 study: s
 base: {preset: grpo, set: {kl: off}}
@@ -23,7 +23,7 @@ CASES = {
     ),
     "another set of tricks": (
         "  d: {kind: cumulative, orders: [[a, b], [b, c]]}",
-        "5:42: designs.d.orders.2: is not an order of the tricks of the first",
+        "5:42: designs.d.orders.2: has other tricks than the first order",
     ),
     "an order twice": (
         "  d: {kind: cumulative, orders: [[a, b], [a, b]]}",
@@ -40,7 +40,7 @@ CASES = {
     ),
     "a name that is taken": (
         "  d: {kind: cumulative, order: [a, b], reverse: true}\n  d-reverse: {kind: add_one}",
-        "6:3: designs.d-reverse: `d-reverse` is what a further ladder of the design `d` is called",
+        "6:3: designs.d-reverse: a further ladder of the design `d` already has the name `d-reverse`",
     ),
     "too few tricks for pairs": (
         "  d: {kind: pairs, tricks: [a]}",

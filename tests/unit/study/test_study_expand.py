@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from paribus.errors import StudyFileError, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, flatten
-from paribus.study.expand import make_plan, plan_of
+from paribus.study.expand import draft_plan, make_plan
+from paribus.study.load import LoadedStudy, resolve_study
 from paribus.study.plan import Plan
 from paribus.study.spec import Base, Listed, ListedArm, Study
 from paribus.testing.fake_runner import FakeRunner
 
-Read = Callable[[str], Study]
+Read = Callable[[str], LoadedStudy]
 
 
 def present(recipe: Recipe) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def test_everything_that_the_runner_cannot_train_is_listed_at_once(read: Read) -
         make_plan(study, runner)
     assert "no is_cap_sg (arms: `one`, `three`)" in str(caught.value)
     assert "no soft_gate (arms: `two`)" in str(caught.value)
-    assert len(plan_of(study, runner).arms) == 4
+    assert len(draft_plan(study, runner).plan.arms) == 4
 
 
 def test_a_preset_in_a_list_replaces_the_objective_and_nothing_else(read: Read) -> None:
@@ -144,7 +145,7 @@ def test_a_study_made_in_python_is_checked_too() -> None:
     arms = {"a": ListedArm(set={"clip.hihg": 0.3})}
     study = Study(study="s", base=Base(preset="grpo"), designs={"d": Listed(kind="list", arms=arms)})
     with pytest.raises(StudyFileError, match=r"s: designs\.d\.arms\.a\.set\.clip\.hihg: no level of `clip`"):
-        make_plan(study, FakeRunner())
+        resolve_study(study)
 
 
 def shuffled(value: Any, draw: Callable[..., Any]) -> Any:

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
+from paribus.contract import Evaluate, Hashes, Options
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe, flatten
-from paribus.study.fingerprint import ADDED, fingerprints, recipe_key, run_fingerprint, stops_of
-from paribus.study.job import Evaluate
+from paribus.study.fingerprint import ADDED, fingerprints, recipe_key, stops_of
+
+
+def run_fingerprint(*, seed: int, code: str, data: str, model: str, **parts: Any) -> str:
+    """Return the fingerprint of one run."""
+    return fingerprints(hashes=Hashes(code=code, data=data, model=model), **parts)(seed)
+
 
 PARTS: dict[str, Any] = {
     "recipe": Recipe(), "evaluate": Evaluate(), "seed": 0, "code": "c", "data": "d", "model": "m",
@@ -43,6 +49,8 @@ GOLDEN = {
         {"recipe": Recipe.model_validate({"schedule": {"steps": 41}})},
         {"recipe": Recipe.model_validate({"optimizer": {"learning_rate": 1e-4}})},
         {"recipe": Recipe.model_validate({"clip": {"kind": "ppo_dual"}})},
+        {"options": Options(own={"workers": 2})},
+        {"options": Options(passthrough={"workers": 2})},
     ],
 )
 def test_what_changes_the_numbers_changes_the_fingerprint(change: dict[str, Any]) -> None:
@@ -71,6 +79,13 @@ def test_an_option_that_was_added_with_its_old_meaning_leaves_keys_alone() -> No
     assert run_fingerprint(**{**PARTS, "evaluate": Evaluate(temperature=0.5)}, added=added) != before
 
 
+def test_options_that_say_nothing_leave_keys_alone() -> None:
+    """A study without options has the runs that it had before there were options; own and passed ones differ."""
+    assert run_fingerprint(**PARTS, options=Options()) == run_fingerprint(**PARTS) == GOLDEN["default"]
+    both = [run_fingerprint(**PARTS, options=Options(**{kind: {"beta": 0.1}})) for kind in ("own", "passthrough")]
+    assert len(set(both)) == 2
+
+
 def test_only_paths_of_a_recipe_are_recorded_as_added() -> None:
     """A misspelt entry of the table would silently do nothing."""
     known = {f"evaluate.{name}" for name in Evaluate.model_fields} | set(flatten(Recipe().model_dump()))
@@ -79,10 +94,9 @@ def test_only_paths_of_a_recipe_are_recorded_as_added() -> None:
 
 def test_detectors_that_may_end_a_run_are_part_of_its_identity() -> None:
     """Cut off or not is another score; `nan` and `dead_run` leave none, and order says nothing."""
-    parts = {k: v for k, v in PARTS.items() if k != "seed"}
 
     def found(*stop_on: str, profile: str = "default") -> str:
-        return fingerprints(**parts, stops=stops_of(stop_on, profile))(0)
+        return run_fingerprint(**PARTS, stops=stops_of(stop_on, profile))
 
     assert found() == found("nan", "dead_run", profile="moe") == run_fingerprint(**PARTS)
     ended = found("nan", "truncation", "kl_blowup")

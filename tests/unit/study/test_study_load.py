@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paribus.errors import StudyFileError
-from paribus.study.load import load_study
-from paribus.study.spec import Study
+from paribus.study.load import LoadedStudy, load_study
 
-Read = Callable[[str], Study]
+Read = Callable[[str], LoadedStudy]
 HEAD = "study: s\nbase: {preset: grpo, set: {kl: off}}\n"
 ONE = "designs: {d: {kind: list, arms: {a: {}}}}\n"
 
@@ -48,11 +47,11 @@ def lines(read: Read, content: str) -> list[str]:
          "study.yaml:4:21: budget.gpu_hours: expects a number, and `1e3` is not: `1e3` is text in YAML 1.1: "
          "write 1.0e+3"),
         (HEAD + ONE + "resources: {gpus: 1.5}\n",
-         "study.yaml:4:19: resources.gpus: 1.5 GPUs cannot be had: allowed are 0, a part of one from 0.01 on, whole"),
+         "study.yaml:4:19: resources.gpus: 1.5 GPUs are not possible: write 0, a part of one from 0.01 on, or a"),
         (HEAD + ONE + "resources: {gpus: 1, gpu_memory_gib: 20}\n",
-         "study.yaml:4:12: resources: `gpus` and `gpu_memory_gib` both say how much of a GPU a run holds"),
+         "study.yaml:4:22: resources.gpu_memory_gib: write a fraction of a GPU instead, e.g. "),
         (HEAD + ONE + "resources: {gpu: 1}\n",
-         "study.yaml:4:13: resources.gpu: unknown key `gpu`. Did you mean `gpus`? Allowed: `gpus`, `gpu_memory_gib`,"),
+         "study.yaml:4:13: resources.gpu: unknown key `gpu`. Did you mean `gpus`? Allowed: `gpus`, `cpus`."),
         (HEAD + ONE + "resources: {cpus: 0}\n", "study.yaml:4:19: resources.cpus: must be >= 1, and 0 is not"),
         (HEAD + ONE + "health: {stop_on: [nans]}\n",
          "study.yaml:4:20: health.stop_on.1: `nans` is not allowed. Did you mean `nan`? Allowed: `nan`, `data_bug`,"),
@@ -68,7 +67,8 @@ def lines(read: Read, content: str) -> list[str]:
          "study.yaml:4:44: designs.d.order.2: there is no trick `aa`. Did you mean `a`? Defined under `tricks`: a."),
         (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, a]}}\n",
          "study.yaml:4:44: designs.d.order.2: the trick `a` appears twice"),
-        (HEAD + "designs: {d: {kind: add_one}}\n", "study.yaml:3:14: designs.d: `add_one` needs tricks, and none is"),
+        (HEAD + "designs: {d: {kind: add_one}}\n",
+         "study.yaml:3:14: designs.d: `add_one` needs tricks: define some under `tricks`"),
         (HEAD + "tricks: {a: {clip.c: 3.0}}\ndesigns: {d: {kind: add_one}}\n",
          "study.yaml:3:14: tricks.a.clip.c: the level `ppo_min` of `clip` has no parameter `c`"),
         (HEAD + "tricks: {a: {optimizer.learning_rate: 1e-6}}\ndesigns: {d: {kind: add_one}}\n",
@@ -165,12 +165,12 @@ def test_messages_hold_no_escapes_of_the_file(read: Read) -> None:
 def test_words_of_yaml_are_names_of_levels(read: Read) -> None:
     """`kl: off` and `correction: off` name levels."""
     study = read("study: s\nbase: {preset: grpo, set: {kl: off, correction: off, filter: none}}\n" + ONE)
-    assert study.base.set == {"kl": "off", "correction": "off", "filter": "none"}
+    assert study.spec.base.set == {"kl": "off", "correction": "off", "filter": "none"}
 
 
 def test_a_whole_number_is_a_number(read: Read) -> None:
     """1 and 1.0 are the same temperature; true is neither."""
-    assert read(HEAD + ONE + "evaluate: {temperature: 1}\n").evaluate.temperature == 1.0
+    assert read(HEAD + ONE + "evaluate: {temperature: 1}\n").spec.evaluate.temperature == 1.0
     assert lines(read, HEAD + ONE + "evaluate: {temperature: true}\n")
 
 
@@ -199,7 +199,7 @@ def as_yaml(value: object) -> str:
 def study_or_problems(path: Path) -> bool:
     """Tell whether the file is a study; if not it must have problems."""
     try:
-        return isinstance(load_study(path), Study)
+        return isinstance(load_study(path), LoadedStudy)
     except StudyFileError as error:
         return bool(error.problems)
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from paribus.study.expand import make_plan
+from paribus.study.load import LoadedStudy
 from paribus.study.plan import Plan
 from paribus.study.precision import DesignSummary, design_summaries, order_summaries
 from paribus.study.spec import Study
 from paribus.testing.fake_runner import FakeRunner
 
-Read = Callable[[str], Study]
+Read = Callable[[str], LoadedStudy]
 HEAD = """\
 study: s
 base: {preset: grpo, set: {kl: off, schedule: {minibatches: 8}}}
@@ -30,7 +31,7 @@ designs:
 def planned(read: Read, designs: str) -> tuple[Study, Plan]:
     """Return a study with these designs and its plan."""
     study = read(HEAD + designs)
-    return study, make_plan(study, FakeRunner())
+    return study.spec, make_plan(study, FakeRunner())
 
 
 def summary(read: Read, design: str) -> DesignSummary:
@@ -40,17 +41,17 @@ def summary(read: Read, design: str) -> DesignSummary:
 
 
 @pytest.mark.parametrize(("design", "sentence"), [
-    ("{kind: factorial}", "resolution V gives all main effects and interactions of two in 16 cells instead of 32"),
-    ("{kind: factorial, tricks: [a, b, c, d]}", "resolution IV has 8 cells instead of 16"),
+    ("{kind: factorial}", "resolution V gives all main effects and interactions of two in 16 rows instead of 32"),
+    ("{kind: factorial, tricks: [a, b, c, d]}", "resolution IV has 8 rows instead of 16"),
     ("{kind: factorial, tricks: [a, b, c]}", ""),
-    ("{kind: pairs}", "resolution V has as many cells and tells every trick"),
+    ("{kind: pairs}", "resolution V has as many rows and measures every trick"),
     ("{kind: pairs, tricks: [a, b, c, d]}", ""),
-    ("{kind: grid, over: {clip.high: [0.24, 0.3, 0.4], clip.low: [0.1, 0.3, 0.4]}}", "has 7 cells instead of 10"),
+    ("{kind: grid, over: {clip.high: [0.24, 0.3, 0.4], clip.low: [0.1, 0.3, 0.4]}}", "has 7 rows instead of 10"),
     ("{kind: grid, over: {clip.high: [0.24, 0.3]}}", ""),
     ("{kind: add_one}", ""),
 ])  # fmt: skip
 def test_cheaper_designs_are_named_only_where_they_exist(read: Read, design: str, sentence: str) -> None:
-    """One sentence with the numbers of cells, or none."""
+    """One sentence with the numbers of rows, or nothing."""
     cheaper = summary(read, design).cheaper
     assert (sentence in cheaper) if sentence else cheaper == ""
 
@@ -107,7 +108,7 @@ def test_notes_look_at_the_tricks_of_a_fraction_alone(read: Read) -> None:
     text = (
         HEAD.replace("minibatches: 8", "minibatches: 1") + "  x: {kind: fractional, resolution: 3, tricks: [a, b, d]}\n"
     )
-    notes = [n.message for n in make_plan(read(text), FakeRunner()).notes if n.code == "inert"]
+    notes = [n.message for n in make_plan(read(text), FakeRunner()).warnings if n.code == "inert"]
     assert len(notes) == 1
     assert notes[0].startswith("x: `+ a`: ")
 
@@ -115,6 +116,6 @@ def test_notes_look_at_the_tricks_of_a_fraction_alone(read: Read) -> None:
 def test_notes_look_at_the_second_trick_of_a_pair(read: Read) -> None:
     """A pair is compared with its first trick alone, and what cannot act there is told."""
     text = HEAD.replace("minibatches: 8", "minibatches: 1") + "  x: {kind: pairs, tricks: [b, a]}\n"
-    (note,) = [n.message for n in make_plan(read(text), FakeRunner()).notes if n.code == "inert"]
+    (note,) = [n.message for n in make_plan(read(text), FakeRunner()).warnings if n.code == "inert"]
     assert note.startswith("x: `+ a`: ")
-    assert len([n for n in make_plan(read(text), FakeRunner()).notes if n.code == "confounded"]) == 1
+    assert len([n for n in make_plan(read(text), FakeRunner()).warnings if n.code == "confounded"]) == 1

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paribus._resources import data_root
 from paribus.errors import ParibusError, StudyFileError
+from paribus.home import data_root
 from paribus.study.load import load_study
 from paribus.study.published import load_published, published_names
 
@@ -24,7 +24,7 @@ def test_dapo() -> None:
     """The ladder of DAPO's Table 1 stands beside the rows of the study that plans it."""
     table = load_published("dapo_table1")
     assert [row.value for row in table.rows] == [30, 36, 38, 41, 42, 50]
-    order = load_study(data_root("ablations") / "studies" / "dapo_table1.yaml").designs["ladder"].order
+    order = load_study(data_root("ablations") / "studies" / "dapo_table1.yaml").spec.designs["ladder"].order
     assert [table.value_of(frozenset(order[:k])) for k in range(len(order) + 1)] == [30, 36, 38, 41, 42, 50]
     assert table.value_of(frozenset({"clip_higher"})) is None
 

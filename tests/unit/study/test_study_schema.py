@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from paribus._resources import data_root
-from paribus.recipe.document import plain, read_document
+from paribus.home import data_root
 from paribus.study.schema import study_schema
+from paribus.yaml_file.document import plain, read_document
 
 SCHEMA = study_schema()
 STUDIES = sorted((data_root("ablations") / "studies").glob("*.yaml"))

@@ -5,16 +5,17 @@ import importlib.util
 import pytest
 
 from paribus.errors import MissingExtra, StudyFileError
-from paribus.report.analysis import Analysis
+from paribus.report.adaptive import next_block
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.interim import trial_scores
 from paribus.report.build import build_report
-from paribus.report.growth import next_block, screen_scores
-from paribus.store.submit import PLAN
+from paribus.store.models import PLAN
+from paribus.study.adaptive import runs_between
 from paribus.study.expand import make_plan
-from paribus.study.growth import runs_between
 from paribus.study.load import load_study
 from paribus.study.search import SEED, refuse_without_optuna
 from paribus.testing.fake_runner import FakeRunner
-from paribus.testing.studies import made_up_results
+from support.studies import made_up_results
 
 TEXT = """\
 study: tuned
@@ -76,7 +77,7 @@ def test_the_same_records_give_the_same_trials(blocks):
     """Plans are equal to the last digit when everything is asked again, and survive the store."""
     plans = blocks(hill)
     assert plans == blocks(hill)
-    assert [len(p.screen.trials) for p in plans] == [0, 4, 8, 12, 12]
+    assert [len(p.ranking.trials) for p in plans] == [0, 4, 8, 12, 12]
     assert len({p.fingerprint for p in plans}) == 5
     assert {p.origin for p in plans} == {"", plans[0].fingerprint}
     assert all(PLAN.validate_json(PLAN.dump_json(p)) == p for p in plans)
@@ -85,14 +86,14 @@ def test_the_same_records_give_the_same_trials(blocks):
 def test_candidates_have_equal_budgets_between_the_same_bounds(blocks):
     """As many trials, the untuned setting first, all within the declared ranges."""
     *_, plan = blocks(hill)
-    for row, untuned in zip(plan.screen.candidates, plan.screen.untuned, strict=True):
-        trials = [t for t in plan.screen.trials if t.candidate == row.label]
+    for row, untuned in zip(plan.ranking.candidates, plan.ranking.untuned, strict=True):
+        trials = [t for t in plan.ranking.trials if t.candidate == row.label]
         assert [t.number for t in trials] == [1, 2, 3, 4, 5, 6]
         assert trials[0].values == {"optimizer.learning_rate": untuned.optimizer.learning_rate, "clip.high": 0.2}
         for t in trials:
             assert 1e-5 <= t.values["optimizer.learning_rate"] <= 1e-3
             assert 0.2 <= t.values["clip.high"] <= 0.4
-    assert [r.label for r in plan.screen.candidates] == ["base", "+ token_level"]
+    assert [r.label for r in plan.ranking.candidates] == ["base", "+ token_level"]
     least, most = runs_between(blocks(hill)[0])
     assert least <= len(plan.all_runs) <= most == 3 + 2 * (6 * 2 + 3)
 
@@ -101,14 +102,14 @@ def test_only_fresh_seeds_enter_tables_of_effects(blocks):
     """The chosen settings are those that ranked first, and no run of the screen counts for them."""
     *_, plan = blocks(hill)
     data = results(plan, hill)
-    scores = screen_scores(data)
+    scores = trial_scores(data)
     best = {
-        row.label: max((t for t in plan.screen.trials if t.candidate == row.label),
+        row.label: max((t for t in plan.ranking.trials if t.candidate == row.label),
                        key=lambda t: (scores[t.candidate, t.number], -t.number))
-        for row in plan.screen.candidates
+        for row in plan.ranking.candidates
     }  # fmt: skip
     assert [(r.label, r.arm) for r in plan.rows] == [(f"{label}, tuned", t.arm) for label, t in best.items()]
-    assert {run.seed for run in plan.screen.runs} == {SEED, SEED + 1}
+    assert {run.seed for run in plan.ranking.runs} == {SEED, SEED + 1}
     assert all(run.seed < SEED for run in plan.runs)
     analysis = Analysis(data)
     assert all(set(analysis.values(row.arm, analysis.score)) == {0, 1, 2} for row in plan.rows)
@@ -120,7 +121,7 @@ def test_only_fresh_seeds_enter_tables_of_effects(blocks):
     assert len(screen.rows) == 12
     assert all(c.low is None and c.p is None and not c.bold for r in screen.rows for c in r.cells)
     assert sum(c.text == "confirmed" for r in screen.rows for c in r.cells) == 2
-    assert any("ped_anova" in note and "attributes nothing" in note for note in screen.notes)
+    assert any("ped_anova" in note and "not an attribution" in note for note in screen.notes)
 
 
 def test_a_report_before_the_end_says_so(blocks):
@@ -136,7 +137,7 @@ def test_a_failed_trial_is_never_chosen(blocks, load):
 
     def failing(plan):
         data = results(plan, hill)
-        lost = {t.arm for t in plan.screen.trials if t.candidate == "base" or t.number != 2}
+        lost = {t.arm for t in plan.ranking.trials if t.candidate == "base" or t.number != 2}
         runs = tuple(type(r)(**{**vars(r), "outcome": "failed"}) if r.arm in lost else r for r in data.screened)
         return type(data)(**{**vars(data), "screened": runs})
 
@@ -144,10 +145,10 @@ def test_a_failed_trial_is_never_chosen(blocks, load):
     while (found := next_block(failing(plan), FakeRunner())) is not None:
         plan = found
     (row,) = plan.rows
-    (second,) = (t for t in plan.screen.trials if (t.candidate, t.number) == ("+ token_level", 2))
+    (second,) = (t for t in plan.ranking.trials if (t.candidate, t.number) == ("+ token_level", 2))
     assert (row.label, row.arm, row.parent) == ("+ token_level, tuned", second.arm, None)
     (table,) = (t for t in build_report(failing(plan)).tables if t.key == "lr.screen")
-    assert any(note.endswith("not confirmed: base.") for note in table.notes)
+    assert any(note.startswith("Not confirmed") and note.endswith(": base.") for note in table.notes)
 
 
 def test_another_seed_or_sampler_tries_something_else(blocks):
@@ -155,7 +156,7 @@ def test_another_seed_or_sampler_tries_something_else(blocks):
     plans = [
         blocks(hill, old="parallel: 2", new=f"parallel: 2\n    {more}")[-1] for more in ("seed: 1", "sampler: random")
     ]
-    tried = [{(t.candidate, *t.values.values()) for t in p.screen.trials} for p in (*plans, blocks(hill)[-1])]
+    tried = [{(t.candidate, *t.values.values()) for t in p.ranking.trials} for p in (*plans, blocks(hill)[-1])]
     assert tried[0] != tried[1] != tried[2] != tried[0]
 
 
@@ -178,7 +179,7 @@ def test_another_seed_or_sampler_tries_something_else(blocks):
 def test_what_is_wrong_is_told_with_its_place(load, old, new, message):
     """File, line, column, and what is allowed."""
     if message is None:
-        assert load(old, new).designs["lr"].sampler == "tpe"
+        assert load(old, new).spec.designs["lr"].sampler == "tpe"
         return
     with pytest.raises(StudyFileError, match=message):
         load(old, new)

@@ -1,4 +1,4 @@
-"""What can be said of recipes before a run: changes that cannot act, or only rescale. Only what is certain.
+"""Analysis of recipes before a run: changes that cannot act, or only rescale. Only what is certain.
 
 Each function is pure and returns sentences for people, or nothing where nothing is certain.
 """

@@ -10,7 +10,7 @@ _EVEN = frozenset({"seq_mean", "seq_meansum"})
 
 
 def same_responses(recipe: Recipe) -> str | None:
-    """Tell whether overlong filtering and soft overlong punishment act on the same responses."""
+    """Return whether overlong filtering and soft overlong punishment act on the same responses."""
     if recipe.length.rule.kind == "none" or recipe.length.truncated == "as_scored":
         return None
     verb = "masks" if recipe.length.truncated == "mask_loss" else "drops"
@@ -21,7 +21,7 @@ def same_responses(recipe: Recipe) -> str | None:
 
 
 def never_clips(recipe: Recipe) -> str | None:
-    """Tell whether a clip is too wide for the ratio of a whole response to leave it in practice."""
+    """Return whether a clip is too wide for the ratio of a whole response to leave it in practice."""
     low, high = getattr(recipe.clip, "low", None), getattr(recipe.clip, "high", None)
     if recipe.ratio.kind not in ("seq_geo", "seq_geo_token") or low is None or high is None:
         return None
@@ -34,7 +34,7 @@ def never_clips(recipe: Recipe) -> str | None:
 
 
 def length_weighted(recipe: Recipe) -> str | None:
-    """Tell whether a ratio of whole responses is counted once for each of their tokens.
+    """Return whether a ratio of whole responses is counted once for each of their tokens.
 
     Each response has one value r_i A_i. ``seq_mean`` counts it once (GSPO, arXiv 2507.18071, Eq. 5), as does
     ``seq_meansum``; the others count it L_i times.

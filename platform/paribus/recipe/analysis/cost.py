@@ -48,7 +48,7 @@ def oversampling(pass_rates: Sequence[float], group_size: int) -> float:
 
 
 def refill_cost(recipe: Recipe, pass_rates: Sequence[float] = ()) -> str | None:
-    """Tell how much more dynamic sampling samples than it trains on (DAPO, arXiv 2503.14476, section 3.2).
+    """Say how much more dynamic sampling samples than it trains on (DAPO, arXiv 2503.14476, section 3.2).
 
     Args:
         recipe: the recipe.

@@ -19,18 +19,18 @@ def changed_factors(before: Recipe, after: Recipe) -> set[str]:
 
 
 def fresh(recipe: Recipe) -> bool:
-    """Tell whether all responses of a step come from the policy as it is when the step begins to train."""
+    """Return whether all responses of a step come from the policy as it is when the step begins to train."""
     surplus = getattr(recipe.filter, "max_surplus", 0)
     return recipe.schedule.staleness == 0 and surplus == 0
 
 
 def on_policy(recipe: Recipe) -> bool:
-    """Tell whether the policy that is updated is the one that sampled, so that the ratio is 1."""
+    """Return whether the policy that is updated is the one that sampled, so that the ratio is 1."""
     return fresh(recipe) and recipe.schedule.updates_per_rollout == 1 and recipe.schedule.update.kind == "joint"
 
 
 def one_advantage_a_response(recipe: Recipe) -> bool:
-    """Tell whether all tokens of a response have the same advantage, weight and correction."""
+    """Return whether all tokens of a response have the same advantage, weight and correction."""
     return (
         recipe.baseline.kind != "critic_gae"
         and getattr(recipe.kl, "unit", "sequence") == "sequence"
@@ -40,7 +40,7 @@ def one_advantage_a_response(recipe: Recipe) -> bool:
 
 
 def rewards_correctness_alone(recipe: Recipe) -> bool:
-    """Tell whether the reward of a response rises with its correctness and knows nothing else.
+    """Return whether the reward of a response rises with its correctness and knows nothing else.
 
     All tasks score a right response +1 and a wrong one -1.
     """
@@ -55,12 +55,12 @@ def rewards_correctness_alone(recipe: Recipe) -> bool:
 
 
 def policy_loss_alone(recipe: Recipe) -> bool:
-    """Tell whether nothing stands beside the policy loss: no KL, no entropy, no other loss."""
+    """Return whether nothing stands beside the policy loss: no KL, no entropy, no other loss."""
     return recipe.kl.kind in ("off", "reward") and no_auxiliary(recipe)
 
 
 def no_auxiliary(recipe: Recipe) -> bool:
-    """Tell whether the factor F12 is off."""
+    """Return whether the factor F12 is off."""
     auxiliary = recipe.auxiliary
     return auxiliary.entropy == 0 and auxiliary.positive_nll == 0 and auxiliary.value is None
 

@@ -33,7 +33,7 @@ class _Plain(NamedTuple):
 
 
 def inert(before: Recipe, after: Recipe, *, sampler_is_learner: bool = False) -> str | None:
-    """Tell whether a change cannot act, because both recipes give the same gradient in every update.
+    """Return whether a change cannot act, because both recipes give the same gradient in every update.
 
     Args:
         before: the recipe that is changed.
@@ -48,11 +48,11 @@ def inert(before: Recipe, after: Recipe, *, sampler_is_learner: bool = False) ->
     other, causes_after = _normal_form(after, sampler_is_learner)
     if one != other:
         return None
-    told: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for factor in sorted(changed):
         what, cause = causes_after.get(factor) or causes_before[factor]
-        told.setdefault(cause, []).append(what)
-    return "; ".join(f"{cause}, so {' and '.join(what)} cannot act" for cause, what in told.items())
+        found.setdefault(cause, []).append(what)
+    return "; ".join(f"{cause}, so {' and '.join(what)} cannot act" for cause, what in found.items())
 
 
 def _normal_form(recipe: Recipe, sampler_is_learner: bool) -> tuple[Recipe, dict[str, tuple[str, str]]]:
@@ -171,7 +171,7 @@ def _agree(recipe: Recipe, sampler_is_learner: bool) -> bool:
 
 
 def _neutral_at_one(recipe: Recipe) -> bool:
-    """Tell whether the clip leaves a ratio of 1 alone, and in bfloat16 one that rounding moves."""
+    """Return whether the clip leaves a ratio of 1 alone, and in bfloat16 one that rounding moves."""
     clip = recipe.clip
     if isinstance(clip, f.CappedWeight):
         return clip.floor <= 1 <= clip.cap
@@ -182,7 +182,7 @@ def _neutral_at_one(recipe: Recipe) -> bool:
 
 
 def _gradient_of_own_token(recipe: Recipe) -> bool:
-    """Tell whether at r = 1 the gradient of each token is its own advantage times its weight.
+    """Return whether at r = 1 the gradient of each token is its own advantage times its weight.
 
     A mean over the response spreads the gradient evenly, which is the same where all tokens have one advantage.
     """

@@ -21,7 +21,7 @@ _WEIGHTS_OF_ONE = frozenset({"seq_mean", "token_group", "token_batch", "token_mi
 
 
 def rescaled(before: Recipe, after: Recipe) -> str | None:
-    """Tell whether a change only multiplies the policy loss by a number, or not even that."""
+    """Return whether a change only multiplies the policy loss by a number, or not even that."""
     if after.loss.kind == "pair_dpo":
         return None
     match sorted(changed_factors(before, after)):

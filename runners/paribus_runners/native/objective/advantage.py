@@ -98,7 +98,7 @@ def _norm_then_sum(recipe: Recipe, scored: Scored, kept: Tensor) -> Tensor:
 
 
 def per_token(recipe: Recipe) -> bool:
-    """Tell whether the tokens of a response have advantages of their own."""
+    """Return whether the tokens of a response have advantages of their own."""
     return recipe.baseline.kind == "critic_gae" or _charges_tokens(recipe.kl)
 
 
@@ -111,7 +111,7 @@ def token_advantages(
 ) -> tuple[Tensor, Tensor | None]:
     """Return A [N, M] and the critic's targets [N, M], which are ``None`` without a critic; 0 outside ``mask``.
 
-    The reward of a token is -charge, that of the last one the response's on top. With a critic A is the generalised
+    The reward of a token is -charge, that of the last one plus that of the response. With a critic A is the generalised
     advantage estimate with the policy's lambda, and the target that with the critic's lambda, plus the value (decoupled
     estimates: VAPO, arXiv 2504.05118). Without one A is the sum of the rewards from the token on (REINFORCE++, arXiv
     2501.03262), under ``batch_mean`` minus the mean of that sum over whole responses. Then the scale, over tokens.

@@ -1,4 +1,4 @@
-"""F10: what makes up for a sampler that is not the policy at the start of the updates."""
+"""F10: what corrects for a sampler that is not the policy at the start of the updates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paribus_runners.native.objective.ratio import LOG_LIMIT
 
 
 def weight(level: f.Correction, old: Tensor, sampler: Tensor, row: Tensor, rows: int) -> Tensor:
-    """Return [T] what multiplies the surrogate of each token, behind its clip; KL and auxiliary losses go without.
+    """Return [T] the factor of the surrogate of each token after its clip; it leaves KL and auxiliary losses alone.
 
     With w = exp(old - sampler) of a token, W its product over the response and g its geometric mean: ``off``: 1.
     ``token_truncate``: min(w, cap) (TIS, Yao et al. 2025). ``token_mask``: w in [low, high], else 0 (IcePop).

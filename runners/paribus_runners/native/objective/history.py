@@ -14,7 +14,7 @@ from paribus_runners.native.objective import segment
 
 @dataclass(frozen=True)
 class Visits:
-    """What all visits to a prompt say of its rewards.
+    """Statistics of a prompt's rewards over all visits.
 
     Attributes:
         count: visits.
@@ -27,7 +27,7 @@ class Visits:
     var: float = 0.0
 
     def after(self, mean: float, var: float) -> Visits:
-        """Return the statistics with one visit more, of a group with this ``mean`` and ``var``.
+        """Return the statistics after one more visit, of a group with this ``mean`` and ``var``.
 
         With i visits: mean_i = ((i-1) mean_{i-1} + mean) / i and var_i = ((i-1) var_{i-1} + var + ((i-1)/i) (mean -
         mean_{i-1})^2) / i: exact where all groups are of one size and ``var`` is that of the population.

@@ -12,16 +12,15 @@ import torch
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
+from paribus_runners.native.log_probabilities import score_all
 from paribus_runners.native.objective import length
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
-from paribus_runners.native.rollout.torch import sample
-from paribus_runners.native.score import score_all
-from paribus_runners.native.seeds import uniforms
-from paribus_runners.native.task import Problem, Task
+from paribus_runners.native.rollout.sampler import sample, uniforms
+from paribus_runners.tasks import Problem, Task
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,8 @@ class Source:
     """Where rollouts come from.
 
     Attributes:
-        policy: samples; its weights change between steps.
-        reference: what KL or a loss of pairs compares with; ``None`` if the recipe has neither.
+        policy: the policy that samples; its weights change between steps.
+        reference: the reference policy of KL or of a loss of pairs; ``None`` if the recipe has neither.
         task: problems and verifier.
         seed: seed of the run.
     """
@@ -42,26 +41,26 @@ class Source:
 
 
 class Collected(NamedTuple):
-    """The rollouts of a step, and groups beyond the wanted number that the next step may begin with."""
+    """The rollouts of a step, and surplus groups for the next step."""
 
     rollouts: Rollouts
     surplus: Rollouts | None
 
 
 def collect(recipe: Recipe, source: Source, step: int, updates: int = 0, waiting: Rollouts | None = None) -> Collected:
-    """Sample and verify until the filter is content, or its sampling rounds are used up.
+    """Sample and verify until the filter has enough groups or its sampling rounds are used up.
 
-    With ``refill`` and ``refill_async`` the first ``prompts_per_step`` groups with spread are kept; when the rounds are
-    used up, the step trains on the groups that there are. ``refill`` throws the surplus away, ``refill_async`` hands at
-    most ``max_surplus`` groups of it to the next step, the oldest first; its sampler never rests, so each step has a
+    With ``refill`` and ``refill_async`` the first ``prompts_per_step`` groups with spread are kept; if the rounds are
+    used up before, the step trains on fewer. ``refill`` drops the surplus. ``refill_async`` passes at most
+    ``max_surplus`` of its groups on to the next step, the oldest first; its sampler never pauses, so each step has a
     round.
 
     Args:
         recipe: schedule, filter, length rule and KL.
         source: where rollouts come from.
         step: the step that they are for; below 0 in value pretraining.
-        updates: optimizer updates that the policy has seen.
-        waiting: surplus of the step before.
+        updates: optimizer updates of the policy so far.
+        waiting: surplus of the previous step.
     """
     wanted = recipe.schedule.prompts_per_step
     limit = recipe.filter.max_generation_batches if isinstance(recipe.filter, f.Refill | f.RefillAsync) else 1

@@ -1,4 +1,4 @@
-"""The rollouts of one step: what was sampled, what the verifier said, and what the filter kept."""
+"""The rollouts of one step: responses, verdicts, and what the filter kept."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 from paribus.recipe import factors as f
 from paribus_runners.native.objective import kl
 from paribus_runners.native.objective.advantage import Scored
-from paribus_runners.native.rollout.responses import Responses
+from paribus_runners.native.responses import Responses
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """All responses of a step, those that the filter threw away included.
+    """All responses of a step, including those that the filter dropped.
 
     Attributes:
         prompts: tokens of the prompt of each of P groups.
         problems: identity of the prompt of each group, the same at every visit.
         born: [P] optimizer updates that the policy had seen when it sampled the group.
-        carried: [P] whether the group was sampled for an earlier step, which had enough without it.
+        carried: [P] whether the group is surplus that was sampled for an earlier step.
         responses: N responses, groups one after the other.
-        scored: what the verifier said, and all else that rewards are made of.
+        scored: verdicts, and everything else that rewards depend on.
         reference: [N, M] log-probabilities under the reference; ``None`` without one.
-        kept: [N] which responses take part in the baseline: their group passed the filter, they were not dropped.
+        kept: [N] which responses take part in the baseline: filter and length rule kept them.
         rounds: sampling rounds.
         seconds_sampling: seconds spent in sampling.
         seconds_reward: seconds spent in verification.
@@ -50,7 +50,7 @@ class Rollouts:
         return ~self.carried[self.scored.group]
 
     def groups(self, chosen: Sequence[int]) -> Rollouts:
-        """Return the groups ``chosen`` alone, which cost nothing: no rounds, no seconds."""
+        """Return only the groups ``chosen``, with no rounds and no seconds."""
         size = len(self.responses) // len(self.prompts)
         places = torch.tensor(chosen, dtype=torch.long)
         rows = (places[:, None] * size + torch.arange(size)).flatten()
@@ -101,7 +101,7 @@ PER_RESPONSE = tuple(x.name for x in fields(Scored) if x.name not in ("group", "
 
 
 def charges(level: f.Kl, responses: Responses, reference: Tensor) -> Tensor:
-    """Return [N, M] what each token pays from the reward for its distance to the reference, float64.
+    """Return [N, M] the KL penalty of each token in the reward, float64.
 
     Args:
         level: the KL term.

@@ -1,4 +1,4 @@
-"""Makes a tiny model: builds it, warms it up on generated traces, saves it as a Hugging Face folder."""
+"""Makes a tiny model: builds it, warms it up on generated traces, and saves it as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from transformers import (
 
 from paribus.errors import RunnerError
 from paribus_runners.native import attention
+from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.policy import PROMPT_WIDTH, Policy
-from paribus_runners.native.score import score
-from paribus_runners.native.task import chain, search
 from paribus_runners.native.tiny.spec import WINDOW, Stage, TinySpec, WarmUp
+from paribus_runners.tasks import chain, search
 
 BLANK, END = "_", "$"
 SHORT = 4
@@ -34,14 +34,14 @@ SHORT = 4
 
 
 class Lesson(NamedTuple):
-    """A prompt with responses to it, each with whether the end mark follows."""
+    """A prompt with traces, each with whether the end mark follows."""
 
     prompt: str
     traces: list[tuple[str, bool]]
 
 
 def make(cache: Path, fingerprint: str, spec: TinySpec, warm_up: WarmUp) -> Path:
-    """Return the folder of the warmed-up model; whoever holds the lock first makes it.
+    """Return the folder of the warmed-up model; the first process that holds the lock makes it.
 
     Args:
         cache: folder for things that runs share.
@@ -66,7 +66,7 @@ def make(cache: Path, fingerprint: str, spec: TinySpec, warm_up: WarmUp) -> Path
 
 
 def tokenizer(symbols: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with one token a symbol, the blank that fills prompts, and the end mark."""
+    """Return a tokenizer with one token a symbol, the padding blank and the end mark."""
     vocabulary = {s: i for i, s in enumerate([*symbols, END, BLANK])}
     raw = Tokenizer(models.WordLevel(vocabulary, unk_token=BLANK))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -121,7 +121,7 @@ def train(policy: Policy, settings: WarmUp) -> None:
     """Train on generated traces: cross-entropy of the response tokens, a mean over all tokens of a batch.
 
     Raises:
-        RunnerError: a skill is not learned within the limit of its stage.
+        RunnerError: a skill isn't learned within the limit of its stage.
     """
     optimizer = torch.optim.AdamW(
         policy.model.parameters(),

@@ -44,7 +44,7 @@ class TinySpec:
 TINY = TinySpec()
 TINY_MOE = TinySpec(mixture=Mixture())
 MODELS: Mapping[str, TinySpec] = {"tiny": TINY, "tiny_moe": TINY_MOE}
-"""The values of ``model.name`` that are made on the spot; all others are folders or names on the hub."""
+"""The values of ``model.name`` that are made when needed; all others are folders or names on the hub."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,58 @@
+"""The newest step of a run and its health so far, in two small reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paribus.errors import RunFolderError
+from paribus.health.finding import Status
+from paribus.health.health_file import HealthFile, read_health
+from paribus.run_folder.folder import RunFolder, parse_metric_line
+
+_TAIL_BYTES = 1 << 16  # end of the metrics file that is searched for the newest line
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunNow:
+    """What the files of a run say at this moment.
+
+    Attributes:
+        step: newest recorded step; 0 without a metric line.
+        health: what the detectors have found so far; ``None`` before the first diagnosis.
+    """
+
+    step: int = 0
+    health: HealthFile | None = None
+
+    @property
+    def status(self) -> Status:
+        """Status of the run; ``unknown`` before the first diagnosis."""
+        return self.health.status if self.health else "unknown"
+
+    @property
+    def detector(self) -> str:
+        """Detector of the worst finding; empty without a finding."""
+        return self.health.detector if self.health else ""
+
+    @property
+    def judged_step(self) -> int:
+        """Newest step that the diagnosis covers; 0 before the first diagnosis."""
+        return self.health.step if self.health else 0
+
+
+def read_now(folder: RunFolder) -> RunNow:
+    """Return the state of a run; files that are missing or unreadable are left out."""
+    return RunNow(step=last_step(folder.metrics), health=read_health(folder))
+
+
+def last_step(path: Path) -> int:
+    """Return the step of the newest complete metric line of a file; 0 if it is missing or cannot be parsed."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            data = file.read()
+        return parse_metric_line(data[: data.rindex(b"\n")].rpartition(b"\n")[2], str(path)).step
+    except (OSError, ValueError, RunFolderError):
+        return 0

@@ -1,0 +1,133 @@
+"""The diagnosis of each run: the one its supervisor wrote, else one made here as ``paribus health`` does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from paribus.errors import ParibusError
+from paribus.health.diagnose import Diagnosis
+from paribus.health.health_file import read_health
+from paribus.health.judge import judge_run, read_run, saved_diagnosis
+from paribus.health.profile import load_profile
+from paribus.run_folder.folder import RunFolder
+from paribus.store.models import RunRecord
+from paribus.store.states import LIVE
+from paribus.study.plan import Plan
+from paribus_dashboards.data.cache import Cache
+
+INLINE_BYTES = 1 << 20
+"""Bytes of metric lines that are judged while a page waits, in less than a second; longer runs are judged in the
+background."""
+
+PAUSE = 10.0
+"""A long run is judged again only after this many times the seconds that the last time took."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDiagnosis:
+    """The diagnosis of a run, if there is one.
+
+    Attributes:
+        diagnosis: the diagnosis; ``None`` while it is in progress, or if it failed.
+        step: newest step that it covers.
+        trouble: why records could not be read; empty if all could.
+    """
+
+    diagnosis: Diagnosis | None = None
+    step: int = 0
+    trouble: str = ""
+
+
+class Verdicts:
+    """Diagnoses of the runs that pages request.
+
+    Args:
+        folder: the home folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: Cache[tuple[str, int], RunDiagnosis] = Cache(4096)
+        self._made: Cache[tuple[str, int], RunDiagnosis] = Cache(4096)
+        self._lock = threading.Lock()
+        self._long: dict[tuple[str, int], _LongRun] = {}
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
+
+    def of(self, plan: Plan, run: RunRecord, last: int, judged_step: int) -> RunDiagnosis:
+        """Return the diagnosis of a run, cached until its files change.
+
+        Args:
+            plan: the study's plan.
+            run: the run.
+            last: newest recorded step.
+            judged_step: newest step that its supervisor has judged; 0 for none.
+        """
+        folders = [RunFolder.of(self._folder, run.fingerprint, n) for n in range(1, run.token + 1)]
+        if not folders:
+            return RunDiagnosis()
+        stamp = judged_step, last, run.state in LIVE
+        found = self._supervisors(plan, run, last, folders[-1], stamp)
+        return found if found.diagnosis else self._own(plan, run, folders, stamp)
+
+    def _supervisors(self, plan: Plan, run: RunRecord, last: int, folder: RunFolder, stamp: Hashable) -> RunDiagnosis:
+        """Return what the supervisor wrote, if it is complete and current; it may lag a little while a run is live."""
+
+        def read() -> RunDiagnosis:
+            found = read_health(folder)
+            current = found is not None and (run.state in LIVE or found.step >= last)
+            if found is None or not current or found.profile != load_profile(plan.profile).identity:
+                return RunDiagnosis()
+            return RunDiagnosis(diagnosis=saved_diagnosis(found), step=found.step)
+
+        return self._written.get((run.fingerprint, run.token), stamp, read)
+
+    def _own(self, plan: Plan, run: RunRecord, folders: list[RunFolder], stamp: Hashable) -> RunDiagnosis:
+        key = run.fingerprint, run.token
+        size = sum(f.metrics.stat().st_size for f in folders if f.metrics.is_file())
+        if size <= INLINE_BYTES:
+            return self._made.get(key, stamp, lambda: judge(self._folder, plan, run))
+        with self._lock:
+            long = self._long.setdefault(key, _LongRun())
+            if long.stamp != stamp and not long.busy and time.monotonic() >= long.not_before:
+                long.busy = True
+                self._worker.submit(self._work, long, plan, run, stamp)
+        return long.newest
+
+    def _work(self, long: _LongRun, plan: Plan, run: RunRecord, stamp: Hashable) -> None:
+        started = time.monotonic()
+        try:
+            long.newest = judge(self._folder, plan, run)
+        finally:
+            long.stamp, long.busy = stamp, False
+            long.not_before = time.monotonic() + PAUSE * (time.monotonic() - started)
+
+    def close(self) -> None:
+        """Cancel all work that has not started."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+
+class _LongRun:
+    """A long run and its newest diagnosis."""
+
+    def __init__(self) -> None:
+        self.newest = RunDiagnosis()
+        self.stamp: Hashable = None
+        self.busy = False
+        self.not_before = 0.0
+
+
+def judge(home: Path, plan: Plan, run: RunRecord) -> RunDiagnosis:
+    """Return the diagnosis of a run from all its records."""
+    try:
+        records = read_run(home, run.fingerprint, run.token)
+        recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
+        diagnosis = judge_run(load_profile(plan.profile), records, recipe=recipe, primary=primary)
+    except (ParibusError, OSError) as error:
+        return RunDiagnosis(trouble=str(error))
+    step = records.lines[-1].step if records.lines else 0
+    return RunDiagnosis(diagnosis=diagnosis, step=step, trouble=records.trouble)

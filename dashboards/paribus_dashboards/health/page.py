@@ -1,0 +1,278 @@
+"""The health page: findings of a run, their onsets and remedies; or the verdicts on all seeds of an arm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from paribus.errors import RunFolderError
+from paribus.health.finding import RAISED, Status
+from paribus.health.profile import load_profile
+from paribus.health.window import window_size
+from paribus.run_folder.folder import SHORT
+from paribus.run_folder.series import Columns, Recorded
+from paribus.stats.evals import accuracy_standard_error
+from paribus.store.models import RunRecord
+from paribus.store.states import LIVE
+from paribus.study.plan import Arm, Plan
+from paribus_dashboards.choices import chosen_span
+from paribus_dashboards.data.cache import Cache
+from paribus_dashboards.data.home import Home, NotFound
+from paribus_dashboards.data.study_now import StudyNow
+from paribus_dashboards.format import spaced
+from paribus_dashboards.health.figure import panel_figure
+from paribus_dashboards.health.panels import (
+    BY_KEY,
+    KINDS,
+    LEAST,
+    SCORE,
+    Panel,
+    PanelKind,
+    curve_of,
+    limits_of,
+    metrics_of,
+    onsets_of,
+)
+from paribus_dashboards.health.view import HealthView, RunView, verdict_view, view
+from paribus_dashboards.web import Page, answer, home_of, render
+
+MAX_EXPORTED = 12
+"""Most arms, and most runs with findings, in an export."""
+
+Window: TypeAlias = tuple[int | None, int | None]
+"""First and last shown step; ``None``: no bound."""
+
+BRIEF = 8
+"""Buckets of the curves that the page describes in words; charts request their own."""
+
+
+def run_view(home: Home, study: StudyNow, run: RunRecord) -> RunView:
+    """Return a run with its verdict."""
+    plan = study.record.plan
+    now = home.now(run)
+    recipe, names = plan.arm(run.arm).recipe, recorded_of(home, run).names
+    drawn = {k.key for k in KINDS if metrics_of(k, names, plan.evaluate.primary_metric)}
+    return RunView(
+        digits=run.fingerprint[:SHORT],
+        arm=run.label,
+        seed=run.seed,
+        state=spaced(run.state),
+        live=run.state in LIVE,
+        step=now.step,
+        steps=recipe.schedule.steps,
+        reason=run.reason,
+        verdict=verdict_view(home.verdict(plan, run), load_profile(plan.profile), recipe, drawn),
+    )
+
+
+def recorded_of(home: Home, run: RunRecord) -> Recorded:
+    """Return the series of a run; empty if they are damaged, which the verdict reports."""
+    try:
+        return home.series(run)
+    except RunFolderError:
+        return Columns.of([])
+
+
+def panel_of(
+    home: Home, study: StudyNow, run: RunRecord, kind: PanelKind, shown: Window, *, brief: bool = False
+) -> Panel:
+    """Return a panel of one run, with limits and onsets.
+
+    Args:
+        home: the home folder.
+        study: the run's study.
+        run: the run.
+        kind: what the panel shows.
+        shown: first and last step.
+        brief: whether few points without errors are enough.
+    """
+    plan, recorded = study.record.plan, recorded_of(home, run)
+    recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
+    first, last = within(shown, recorded.span)
+    w = window_size(recipe.schedule.steps) if kind.smooth and not brief else 0
+    errors = score_errors(home, run, primary) if kind.key == SCORE and not brief else None
+    least = BRIEF if brief else LEAST
+    curves = tuple(
+        curve_of(recorded, m, w=w, first=first, last=last, errors=errors, least=least)
+        for m in metrics_of(kind, recorded.names, primary)
+    )
+    found = home.verdict(plan, run).diagnosis
+    return Panel(
+        kind=kind,
+        curves=curves,
+        limits=limits_of(kind, found, load_profile(plan.profile), recipe) if found else (),
+        onsets=onsets_of(kind, found) if found else (),
+        last=recorded.span[1] if recorded.span else 0,
+    )
+
+
+def within(shown: Window, span: tuple[int, int] | None) -> Window:
+    """Return the window clipped to the recorded steps; more would only make buckets wider."""
+    first, last = shown
+    low, high = span or (0, 0)
+    return None if first is None else max(first, low), None if last is None else min(last, high)
+
+
+def arm_panel(
+    home: Home, study: StudyNow, runs: Sequence[RunRecord], kind: PanelKind, shown: Window, *, brief: bool = False
+) -> Panel:
+    """Return a panel of the seeds of an arm: the first curve of each seed, and all their onsets."""
+    each = [(r, panel_of(home, study, r, kind, shown, brief=brief)) for r in runs]
+    lines = [(r, c) for r, p in each for c in [x for x in p.curves if x.draw == "line"][:1]]
+    limits = {(x.detector, x.label): x for _, p in each for x in p.limits if x.status in RAISED}
+    return Panel(
+        kind=kind,
+        curves=tuple(replace(c, label=f"seed {r.seed}", raw=None, error=np.empty(0)) for r, c in lines),
+        limits=tuple(limits.values()),
+        onsets=tuple(
+            replace(x, detector=f"{x.detector}, seed {r.seed}") for r, p in each for x in p.onsets if not x.elsewhere
+        ),
+        last=max((p.last for _, p in each), default=0),
+    )
+
+
+_ERRORS: Cache[tuple[Path, str, int], Mapping[int, float]] = Cache(256)
+
+
+def score_errors(home: Home, run: RunRecord, primary: str) -> Mapping[int, float]:
+    """Return step to the standard error of the score over problems, for steps with recorded counts."""
+
+    def read() -> Mapping[int, float]:
+        try:
+            found = home.evaluations(run)
+        except RunFolderError:
+            return {}
+        same = (e for e in found if primary == f"eval/{e.set}/avg_at_{e.samples}" and len(e.correct) > 1)
+        return {e.step: accuracy_standard_error(e.correct, e.samples) for e in same}
+
+    return _ERRORS.get((home.folder, run.fingerprint, run.token), (primary, home.now(run).step), read)
+
+
+# ---- routes ------------------------------------------------------------------------------------------
+
+router = APIRouter()
+
+
+@router.get("/study/{study}/health")
+def show(request: Request, study: str) -> Response:
+    """Show a run, the seeds of an arm, or a list of all arms."""
+    home = home_of(request)
+    now = home.study(study)
+    if not any(name in request.query_params for name in ("run", "arm")):
+        return render(request, "health/arms.html", page, study, arms=arms_view(home, now))
+    return render(request, "health/page.html", page, study, view=_view(request, home, now))
+
+
+@router.get("/study/{study}/health/verdict")
+def verdict(request: Request, study: str) -> Response:
+    """Show the verdict in one line, for polling; screen readers announce its changes."""
+    home = home_of(request)
+    found = _view(request, home, home.study(study), panels=False)
+    return render(request, "health/verdict.html", None, study, headline=found.headline)
+
+
+@router.get("/study/{study}/health/now")
+def findings(request: Request, study: str) -> Response:
+    """Show the findings, for polling."""
+    home = home_of(request)
+    return render(request, "health/now.html", None, study, view=_view(request, home, home.study(study), panels=False))
+
+
+@router.get("/data/study/{study}/health/{panel}.json")
+def data(request: Request, study: str, panel: str) -> Response:
+    """Return a panel."""
+    home = home_of(request)
+    if panel not in BY_KEY:
+        raise NotFound(f"there is no panel `{panel[:SHORT]}`; panels: {', '.join(BY_KEY)}")
+    now = home.study(study)
+    chosen = _chosen(request, home, now)
+    first, last = chosen_span(request.query_params)
+    shown = None if first is None else math.floor(first), None if last is None else math.ceil(last)
+    return answer(request, panel_figure(_panel(home, now, chosen, BY_KEY[panel], shown)))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choice in an address: one run, or the runs of an arm by seed."""
+
+    arm: Arm
+    runs: tuple[RunRecord, ...]
+    single: bool
+
+
+def _chosen(request: Request, home: Home, study: StudyNow) -> Chosen:
+    query, plan = request.query_params, study.record.plan
+    if "run" in query:
+        run = home.find_run(study, query["run"])
+        return Chosen(plan.arm(run.arm), (run,), single=True)
+    arm = _arm(plan, query.get("arm", ""))
+    runs = sorted((r for r in study.runs if r.arm == arm.key), key=lambda r: r.seed)
+    return Chosen(arm, tuple(runs), single=False)
+
+
+def _panel(
+    home: Home, study: StudyNow, chosen: Chosen, kind: PanelKind, shown: Window, *, brief: bool = False
+) -> Panel:
+    if chosen.single:
+        return panel_of(home, study, chosen.runs[0], kind, shown, brief=brief)
+    return arm_panel(home, study, chosen.runs, kind, shown, brief=brief)
+
+
+def _arm(plan: Plan, key: str) -> Arm:
+    for arm in plan.all_arms:
+        if arm.key == key:
+            return arm
+    raise NotFound(f"`{plan.study}` has no arm with the key `{key[:SHORT]}`")
+
+
+def _view(request: Request, home: Home, study: StudyNow, *, panels: bool = True) -> HealthView:
+    chosen, plan = _chosen(request, home, study), study.record.plan
+    made = [_panel(home, study, chosen, k, (None, None), brief=True) for k in KINDS] if panels else []
+    return view(
+        plan.study,
+        chosen.arm,
+        [run_view(home, study, r) for r in chosen.runs],
+        made,
+        names=frozenset().union(*(recorded_of(home, r).names for r in chosen.runs)),
+        primary=plan.evaluate.primary_metric,
+        single=chosen.single,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmHealth:
+    """An arm with the health of its seeds: seed, first digits of the run, status, detector of the worst finding."""
+
+    key: str
+    label: str
+    seeds: tuple[tuple[int, str, Status, str], ...]
+
+
+def arms_view(home: Home, study: StudyNow) -> tuple[ArmHealth, ...]:
+    """Return all arms with the health of their seeds, as judged during training."""
+    plan = study.record.plan
+    found: dict[str, list[tuple[int, str, Status, str]]] = {a.key: [] for a in plan.all_arms}
+    for run in sorted(study.runs, key=lambda r: r.seed):
+        now = home.now(run)
+        found[run.arm].append((run.seed, run.fingerprint[:SHORT], now.status, spaced(now.detector)))
+    return tuple(ArmHealth(key=a.key, label=a.label, seeds=tuple(found[a.key])) for a in plan.all_arms)
+
+
+def exported(home: Home, study: str) -> Iterable[str]:
+    """Yield the addresses in an export: the first arms, and the first runs with a finding."""
+    now = home.study(study)
+    here = page.address(study)
+    yield from (f"{here}?arm={a.key}" for a in now.record.plan.all_arms[:MAX_EXPORTED])
+    bad = [r for r in now.runs if home.now(r).status in RAISED]
+    yield from (f"{here}?run={r.fingerprint[:SHORT]}" for r in bad[:MAX_EXPORTED])
+
+
+page = Page(key="health", title="Health", place=2, router=router, also=exported)

@@ -1,1 +1,0 @@
-"""One file a page, found by being here; :mod:`paribus_dashboards.web` says what a page is."""

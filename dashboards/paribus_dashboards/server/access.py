@@ -1,0 +1,203 @@
+"""Access control: which requests the dashboard answers, and what a browser may do with its pages.
+
+Four rules apply before a page handles a request:
+
+* only GET and HEAD: the dashboard changes nothing;
+* the ``Host`` header must name this machine, so that another site can't point its own name here (DNS rebinding);
+* with a token, a client passes ``?token=...`` once and gets a cookie that no script and no other site can read;
+* pages load nothing from other sites, can't be embedded in them, and send them no referrer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import html
+import ipaddress
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from paribus.errors import DashboardError
+
+MIN_TOKEN = 16
+"""Fewest characters of a token."""
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",  # plotly sets styles
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+"""Headers of every response."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """The rules for requests.
+
+    Attributes:
+        token: the required token; empty: none, for an address that only this machine reaches.
+        names: names of this machine in a ``Host`` header, besides its addresses and ``localhost``.
+    """
+
+    token: str = field(default="", repr=False)
+    names: frozenset[str] = frozenset()
+
+    def allows_host(self, host: str) -> bool:
+        """Return whether a ``Host`` header names this machine.
+
+        With a token, any IP address passes: another site cannot own one.
+        """
+        name = re.sub(r":[0-9]*$", "", host.strip().lower())
+        if name == "localhost" or name in self.names:
+            return True
+        try:
+            address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return False
+        return address.is_loopback or bool(self.token)
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie: one per token, because all ports of a machine share their cookies."""
+        return f"paribus_dashboard_{hashlib.sha256(f'paribus dashboard cookie {self.token}'.encode()).hexdigest()[:8]}"
+
+    @property
+    def cookie_value(self) -> str:
+        """Value of the cookie: a hash of the token."""
+        return hashlib.sha256(f"paribus dashboard {self.token}".encode()).hexdigest()
+
+    def accepts_token(self, token: str) -> bool:
+        """Return whether the token is right, compared in constant time."""
+        return hmac.compare_digest(token.encode(), self.token.encode())
+
+    def accepts_cookie(self, cookie: str) -> bool:
+        """Return whether :class:`Guard` issued this cookie."""
+        return hmac.compare_digest(cookie.encode(), self.cookie_value.encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address to listen on."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def access_for(host: str, variable: str | None, file: Path | None) -> Access:
+    """Return the access rules of a dashboard that listens on an address.
+
+    Args:
+        host: the address.
+        variable: environment variable that holds the token.
+        file: file that holds the token.
+
+    Raises:
+        DashboardError: the token is too short, or missing though the address requires one.
+    """
+    token = ""
+    if variable is not None:
+        token = os.environ.get(variable, "").strip()
+    elif file is not None:
+        try:
+            token = file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DashboardError(f"cannot read the token from {file}: {error}") from error
+    asked = variable is not None or file is not None
+    if asked and len(token) < MIN_TOKEN:
+        where = f"the environment variable {variable}" if variable is not None else f"the file {file}"
+        raise DashboardError(
+            f"{where} holds no token of at least {MIN_TOKEN} characters. Create one: python -c "
+            "'import secrets; print(secrets.token_urlsafe())'"
+        )
+    if not token and not is_loopback(host):
+        raise DashboardError(
+            f"other machines can reach {host}, so a token is needed: --token-env NAME or --token-file FILE. To do "
+            "without one, leave out --host and connect from elsewhere with `ssh -L 8765:localhost:8765 THIS_MACHINE`."
+        )
+    names = {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+    return Access(token=token, names=frozenset(names) if token else frozenset())
+
+
+class Guard:
+    """ASGI middleware: applies :class:`Access`, adds :data:`HEADERS`, and answers HEAD as GET without the body."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        head = scope["method"] == "HEAD"
+
+        async def sending(message: Message) -> None:
+            if head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            if message["type"] == "http.response.start":
+                known = {name for name, _ in message["headers"]}
+                more = {name.encode(): value.encode() for name, value in HEADERS.items()}
+                message["headers"] = [*message["headers"], *((n, v) for n, v in more.items() if n not in known)]
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        await (refusal or self._app)({**scope, "method": "GET"}, receive, sending)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if request.method not in ("GET", "HEAD"):
+            return PlainTextResponse("The dashboard is read-only.\n", 405, {"allow": "GET, HEAD"})
+        if not self._access.allows_host(request.headers.get("host", "")):
+            return PlainTextResponse(
+                "The dashboard does not know this host name. Use the address that it printed.\n", 400
+            )
+        if not self._access.token:
+            return None
+        token = request.query_params.get("token")
+        if token is not None and self._access.accepts_token(token):
+            return self._set_cookie(request)
+        if self._access.accepts_cookie(request.cookies.get(self._access.cookie, "")):
+            return None
+        return PlainTextResponse("This dashboard needs a token: add ?token=... to the address.\n", 401)
+
+    def _set_cookie(self, request: Request) -> Response:
+        """Return a page that sets the cookie and forwards to the same address without the token.
+
+        It is not a redirect: after a link from another site, a browser would not send the new cookie with it.
+        """
+        rest = [(k, v) for k, v in parse_qsl(request.url.query, keep_blank_values=True) if k != "token"]
+        path = "/" + quote(request.scope["path"].lstrip("/\\"), safe="/")  # never another machine
+        target = path + (f"?{urlencode(rest)}" if rest else "")
+        shown = html.escape(target, quote=True)
+        page = f'<!doctype html><meta http-equiv="refresh" content="0;url={shown}"><a href="{shown}">Continue</a>'
+        answer = HTMLResponse(page, headers={"cache-control": "no-store"})
+        answer.set_cookie(self._access.cookie, self._access.cookie_value, httponly=True, samesite="strict", path="/")
+        return answer

@@ -1,0 +1,320 @@
+"""The small process beside a runner: renews the lease, watches the progress, reports the end. Imports nothing heavy.
+
+``python -m paribus.attempt.supervisor FOLDER SERVER RUN [--inline]``: an attempt folder with a ``job.json``, the
+address of the scheduler's RPC server, and the run's number in the store.
+
+The supervisor stops its runner when the lease is lost or can't be renewed in time, so that the old copy has ended
+before a new one starts. Its clock can't be set and keeps running while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paribus.attempt.health_monitor import HealthMonitor
+from paribus.attempt.runner_process import ForkedRunner, InlineRunner, RunnerProcess, redirect_output
+from paribus.contract import PREEMPTED, Job
+from paribus.engines.base import GRACE, INLINE
+from paribus.engines.process import Identity, since_boot
+from paribus.errors import RunFolderError
+from paribus.failures import STORAGE, describe_exit, failure_in, storage_failure
+from paribus.health.finding import Finding, plain
+from paribus.health.liveness import dead_run, nan
+from paribus.rpc.client import call
+from paribus.run_folder.folder import RunFolder, read_json, write_json
+from paribus.run_folder.tail import Tail
+
+EXIT_LOST = 79
+"""Exit status of a supervisor whose run another attempt has taken over."""
+
+_STATUSES = ("succeeded", "stopped_early")
+_UNASKED_WAIT_S = 5.0
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Times of a supervisor, in seconds; heartbeat and margin are fractions of the lease.
+
+    Attributes:
+        grace_s: time for a runner to write a checkpoint.
+        patience_s: how long to retry a server that does not answer, before the runner is started.
+    """
+
+    tick_s: float = 0.1
+    heartbeat_share: float = 1 / 6
+    margin_share: float = 1 / 6
+    grace_s: float = 20.0
+    retry_s: float = 1.0
+    patience_s: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """Why the runner stops: ``lost``, ``unreachable``, ``cancelled``, ``interrupted``, ``storage`` or ``finding``."""
+
+    why: str
+    reason: str
+    finding: Finding | None = None
+
+
+class Supervisor:
+    """Supervises one attempt.
+
+    Args:
+        folder: the attempt's folder.
+        run: number of the run in the store.
+        send: sends a request to the RPC server and returns its answer; raises ``OSError`` without an answer.
+        pace: times.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        run: int,
+        send: Callable[[dict[str, Any]], dict[str, Any]],
+        *,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = since_boot,
+    ) -> None:
+        self._folder = folder
+        self._job = Job.model_validate_json(folder.job.read_bytes())
+        self._request = {"run": run, "token": self._job.token}
+        self._send = send
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._tail = Tail(folder.metrics)
+        self._health = HealthMonitor(folder, self._job, clock)
+        self._step_seconds: list[float] = []
+        self._last_line = self._renewed = self._next_beat = clock()
+        self._lease_s = 0.0
+        self._asked = self._step = 0
+        self._stop: Stop | None = None
+        self._kill_at: float | None = None
+        self._runner: RunnerProcess | None = None
+
+    def ask_to_stop(self, *_: object) -> None:
+        """Stop the runner with grace; a second call stops it at once. A handler of SIGTERM."""
+        self._asked += 1
+
+    def supervise(self, start: Callable[[str, RunFolder], RunnerProcess]) -> int:
+        """Run the attempt to its end.
+
+        Returns:
+            The supervisor's exit status: 0 if the end was reported, 1 if it is only in the folder, :data:`EXIT_LOST` if
+            the run was lost or another process supervises this attempt.
+        """
+        if not self._claim_folder():
+            return EXIT_LOST
+        begun = self._begin()
+        if begun is None:
+            return 1
+        if not begun["ok"]:
+            return EXIT_LOST
+        runner = self._runner = start(self._job.runner, self._folder)
+        here = {"supervisor": Identity.of(os.getpid()).to_json(), "runner": runner.identity.to_json()}
+        try:
+            write_json(self._folder.attempt, {"token": self._job.token, **here})
+        except OSError as error:
+            reason = storage_failure(f"OSError: {error}", self._folder.path).reason
+            self._halt(Stop(why="storage", reason=reason), grace=False)
+        exit_code = runner.run(self._tick, self._pace.tick_s)
+        self._look_at_metrics(ended=True)
+        try:
+            end = self._outcome(exit_code)
+        except OSError as error:
+            end = _failed("storage", storage_failure(f"OSError: {error}", self._folder.path).reason, STORAGE)
+        outcome = {**self._request, **end, "exit_code": exit_code}
+        with suppress(OSError):  # the server receives it all the same
+            write_json(self._folder.outcome, outcome)
+        return self._report(outcome)
+
+    def _claim_folder(self) -> bool:
+        """Claim the folder for this supervisor; return false if another one has, e.g. if a job was started twice.
+
+        The store can't detect this: it accepts a repeated start, because the answer to the first may have been lost.
+        """
+        try:
+            with self._folder.attempt.open("x") as file:
+                json.dump({"token": self._job.token, "supervisor": Identity.of(os.getpid()).to_json()}, file)
+        except FileExistsError:
+            return False
+        except OSError:
+            return True  # a disk that takes no file is reported once the server answers
+        return True
+
+    def _begin(self) -> dict[str, Any] | None:
+        """Report the start; if the server never answers, leave the reason in the folder and return ``None``."""
+        until = self._clock() + self._pace.patience_s
+        while True:
+            now = self._clock()
+            try:
+                answer = self._send({**self._request, "do": "start"})
+            except (OSError, ValueError) as error:
+                if self._asked or self._clock() >= until:
+                    reason = f"{socket.gethostname()} could not reach the scheduler: {error}"
+                    write_json(self._folder.outcome, {**self._request, **_failed("infrastructure", reason, "")})
+                    return None
+            else:
+                if answer["ok"]:
+                    self._renew(answer, now)
+                return answer
+            threading.Event().wait(self._pace.retry_s)
+
+    # ---- while the runner runs -------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self._clock()
+        if self._asked:
+            self._halt(Stop(why="interrupted", reason="asked to stop"), grace=self._asked == 1)
+        if now - self._renewed > self._lease_s * (1 - self._pace.margin_share):  # otherwise a heartbeat has time
+            self._halt(Stop(why="unreachable", reason="the lease could not be renewed in time"), grace=False)
+        elif now >= self._next_beat:
+            self._beat(now)
+        self._look_at_metrics()
+        if self._kill_at is not None and now >= self._kill_at and self._runner is not None:
+            self._runner.kill()
+
+    def _beat(self, now: float) -> None:
+        try:
+            answer = self._send({**self._request, "do": "renew"})
+        except (OSError, ValueError):
+            self._next_beat = now + self._pace.retry_s
+            return
+        if not answer["ok"]:
+            self._halt(Stop(why="lost", reason=answer["error"]), grace=False)
+            return
+        self._renew(answer, now)
+        if answer["cancel"]:
+            self._halt(Stop(why="cancelled", reason="cancelled"), grace=True)
+
+    def _renew(self, answer: dict[str, Any], asked: float) -> None:
+        """Note a lease. It counts from the time of the request, because the answer may have taken a while."""
+        self._lease_s = answer["lease_s"]
+        self._renewed = asked
+        self._next_beat = self._renewed + self._lease_s * self._pace.heartbeat_share
+
+    def _look_at_metrics(self, *, ended: bool = False) -> None:
+        now = self._clock()
+        try:
+            lines = self._tail.read()
+        except RunFolderError as error:
+            self._halt(Stop(why="finding", reason=str(error)), grace=False)
+            return
+        if lines:
+            self._step = max(self._step, lines[-1].step)
+            self._step_seconds.append((now - self._last_line) / len(lines))
+            self._last_line = now
+        found = [nan(lines), dead_run(silent_s=now - self._last_line, step_seconds=self._step_seconds)]
+        for finding in (*found, *self._health.look(lines, ended=ended)):
+            if finding.state == "critical" and finding.detector in self._job.stop_on:
+                reason = f"{finding.detector}: {finding.evidence}"
+                self._halt(Stop(why="finding", reason=reason, finding=finding), grace=finding.detector != "dead_run")
+
+    def _halt(self, stop: Stop, *, grace: bool) -> None:
+        """Stop the runner. The first reason counts, unless the lease is lost later."""
+        first = self._stop is None
+        if first or stop.why == "lost":
+            self._stop = stop
+        if self._runner is None:
+            return
+        if grace and first:
+            self._runner.ask_to_stop()
+        if not grace:
+            self._runner.kill()
+        until = self._clock() + (self._pace.grace_s if grace else 0.0)
+        self._kill_at = until if self._kill_at is None else min(self._kill_at, until)
+
+    # ---- when it has ended -----------------------------------------------------------------------
+
+    def _outcome(self, exit_code: int) -> dict[str, Any]:
+        """Return the request that reports the end."""
+        stop = self._stop
+        if stop is not None and stop.why == "lost":
+            return {"do": "lost", "reason": stop.reason}
+        if stop is not None and stop.finding is not None and stop.finding.detector != "dead_run":
+            result = {"status": "stopped_early", "reason": stop.reason, "finding": plain(stop.finding)}
+            write_json(self._folder.result, result)
+            return {"do": "finish", "payload": result, "stopped_early": True}
+        if stop is not None and stop.why == "storage":
+            return _failed("storage", stop.reason, STORAGE)
+        if stop is not None and stop.why == "finding":
+            signature = stop.finding.detector if stop.finding else "not a metric line"
+            return _failed("program", stop.reason, signature)
+        if exit_code == 0 and self._folder.result.exists():
+            return self._finished()
+        if stop is not None and stop.why == "cancelled":
+            return {"do": "cancelled"}
+        if stop is not None:
+            return {"do": "release", "reason": stop.reason, "wait_s": 0.0}
+        if exit_code == PREEMPTED:
+            reason = f"the runner asked to be resumed after step {self._step}"
+            return {"do": "release", "reason": reason, "wait_s": _UNASKED_WAIT_S, "step": self._step}
+        if exit_code == 0:
+            reason = "the runner ended with exit status 0, but wrote no result.json"
+            return _failed("program", reason, reason)
+        return self._failure(exit_code)
+
+    def _failure(self, exit_code: int) -> dict[str, Any]:
+        if -exit_code in _FROM_OUTSIDE:
+            return _failed("infrastructure", describe_exit(exit_code), "")
+        failure = failure_in(self._folder.log, exit_code)
+        kind = "storage" if failure.signature == STORAGE else "program"
+        return _failed(kind, failure.reason, failure.signature)
+
+    def _finished(self) -> dict[str, Any]:
+        try:
+            payload = read_json(self._folder.result)
+            if (status := payload["status"]) not in _STATUSES:
+                raise ValueError(f"its status is {status!r}, not {' or '.join(_STATUSES)}")
+            json.dumps(payload, allow_nan=False)
+        except (RunFolderError, TypeError, KeyError, ValueError, RecursionError) as error:
+            return _failed("program", f"result.json cannot be used: {error}", "result.json cannot be used")
+        return {"do": "finish", "payload": payload, "stopped_early": status == "stopped_early"}
+
+    def _report(self, outcome: dict[str, Any]) -> int:
+        """Send the outcome until the server takes it; once the lease is over, the scheduler finds it in the folder."""
+        if outcome["do"] == "lost":
+            return EXIT_LOST
+        while self._clock() - self._renewed < self._lease_s:
+            try:
+                answer = self._send(outcome)
+            except (OSError, ValueError):
+                threading.Event().wait(self._pace.retry_s)
+                continue
+            return 0 if answer["ok"] else EXIT_LOST
+        return 1
+
+
+def _failed(kind: str, reason: str, signature: str) -> dict[str, Any]:
+    return {"do": "fail", "kind": kind, "reason": reason, "signature": signature}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Supervise the attempt in a folder."""
+    path, address, run, *flags = arguments
+    folder = RunFolder(Path(path))
+    inline = INLINE in flags
+    pace = Pace(grace_s=float(os.environ.get(GRACE, Pace.grace_s)))
+    supervisor = Supervisor(folder, int(run), lambda request: call(Path(address), request), pace=pace)
+    if inline:
+        return supervisor.supervise(InlineRunner)
+    signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
+    with suppress(OSError):  # if the disk takes no file, output goes to the engine's log
+        redirect_output(folder)
+    return supervisor.supervise(ForkedRunner)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

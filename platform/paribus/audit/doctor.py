@@ -1,0 +1,250 @@
+"""The checks of `paribus doctor`: problems of a home folder and its machine, each with a remedy. It changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Literal
+
+import sqlalchemy as sa
+
+from paribus.audit.invariants import INVARIANTS, audit, statement
+from paribus.audit.snapshot import Snapshot, snapshot
+from paribus.audit.timed_check import Answer, TimedCheck
+from paribus.engines import cgroup
+from paribus.engines.base import GROUP
+from paribus.engines.process import Identity
+from paribus.errors import RunFolderError, StoreError
+from paribus.mlflow_sync.client import tracking_uri
+from paribus.mlflow_sync.process import mlflow_is_installed
+from paribus.run_folder.folder import RunFolder, read_json
+from paribus.store.migrate import revision_of
+from paribus.store.states import LIVE, RunState
+from paribus.store.store import Reader
+
+GIB = float(1 << 30)
+DISK_CRITICAL, DISK_WARN = 1 * GIB, 10 * GIB
+"""Free bytes below which runs are likely to fail, and below which you should make room."""
+
+MLFLOW_SLOW_S = 2.0
+TIMEOUT_S = 30.0
+"""Seconds to wait for MLflow or an engine."""
+
+ORPHAN_S = 30.0
+"""Seconds that processes may outlive their attempt."""
+
+_OWN = ("local", "inline")
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p")
+
+Level = Literal["ok", "warn", "critical", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The result of one check.
+
+    Attributes:
+        name: what was checked, e.g. ``disk``.
+        level: ``unknown`` if it could not be checked, or matters only if it is used.
+        message: what was found.
+        remedy: what to do; empty if nothing is wrong.
+    """
+
+    name: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+def examine(home: Path, *, deep: bool = False) -> Iterator[Check]:
+    """Yield the results of all checks. Slow checks start first and report last.
+
+    Args:
+        home: home folder; it need not exist.
+        deep: check the hashes of all checkpoints.
+    """
+    names = sorted(e.name for e in entry_points(group=GROUP))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-doctor-"))
+        engines = {name: TimedCheck("engine", name, folder) for name in names}
+        mlflow = TimedCheck("mlflow", str(home)) if mlflow_is_installed() and _uses_mlflow(home) else None
+        yield disk(home)
+        try:
+            reader = stack.enter_context(Reader.open(home))
+            begun = time.perf_counter()
+            seen = snapshot(reader, deep=deep)
+            yield database(reader, time.perf_counter() - begun)
+            yield from invariants(seen)
+            yield orphans(home, seen)
+            yield from replaced(seen)
+        except StoreError as error:
+            missing = not (home / "runs").exists()
+            yield Check(name="database", level="unknown" if missing else "critical", message=str(error))
+        yield groups()
+        yield gpus()
+        yield mlflow_server(home, mlflow.answer(TIMEOUT_S) if mlflow else None)
+        yield from (engine(name, probe.answer(TIMEOUT_S)) for name, probe in engines.items())
+
+
+def disk(home: Path) -> Check:
+    """Check the free disk space."""
+    place = next(p for p in (home.resolve(), *home.resolve().parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    level: Level = "critical" if free < DISK_CRITICAL else "warn" if free < DISK_WARN else "ok"
+    remedy = (
+        "" if level == "ok" else f"Make room, or choose another folder with --home. Most space is used by {home}/runs."
+    )
+    return Check(name="disk", level=level, message=f"{free / GIB:.1f} GiB free at {place}", remedy=remedy)
+
+
+def database(reader: Reader, seconds: float) -> Check:
+    """Check where and how the database is stored."""
+    with reader.database.read() as connection:
+        revision = revision_of(connection)
+        sqlite = reader.database.embedded
+        mode = connection.execute(sa.text("PRAGMA journal_mode")).scalar_one() if sqlite else ""
+    kept = f", journal mode {mode}" if sqlite else ""
+    shown = f"{reader.database.name}, revision {revision}{kept}, read in {seconds:.2f} s"
+    if sqlite and mode != "wal":
+        remedy = "The file system does not support SQLite's WAL mode. Choose a folder on a local disk with --home."
+        return Check(name="database", level="warn", message=shown, remedy=remedy)
+    kind = _file_system(reader.home.resolve()) if sqlite else ""
+    if kind in _REMOTE:
+        remedy = "If several hosts open it there, SQLite may damage the file. Use a local disk or PostgreSQL."
+        return Check(name="database", level="warn", message=f"{shown}, on {kind}", remedy=remedy)
+    return Check(name="database", level="ok", message=shown)
+
+
+def invariants(seen: Snapshot) -> Iterator[Check]:
+    """Check the invariants of the store."""
+    violations = audit(seen)
+    broken = {v.invariant for v in violations}
+    for v in violations:
+        message = f"{v.rows}: {v.message} (expected: {statement(v.invariant)})"
+        yield Check(name=v.invariant, level=v.level, message=message, remedy=v.remedy)
+    kept = len(INVARIANTS) - len(broken)
+    counts = f"{len(seen.runs)} runs, {len(seen.attempts)} attempts, {len(seen.results)} results"
+    yield Check(name="invariants", level="ok", message=f"{kept} of {len(INVARIANTS)} hold: {counts}")
+
+
+def orphans(home: Path, seen: Snapshot) -> Check:
+    """Check that no process on this host belongs to an attempt that has ended."""
+    leases = {(r.id, r.token): r.lease_until for r in seen.runs if r.state in LIVE}
+    left = []
+    for attempt in seen.attempts:
+        over = leases.get((attempt.run_id, attempt.token)) if attempt.ended_at is None else attempt.ended_at
+        if over is None or seen.now < over + ORPHAN_S:
+            continue
+        left += [i.pid for i in _processes(RunFolder.of(home, attempt.fingerprint, attempt.token)) if i.alive()]
+    left = [pid for pid in left if pid != os.getpid()]
+    if not left:
+        return Check(name="processes", level="ok", message="no attempt that has ended left processes on this host")
+    groups = " ".join(f"-{pid}" for pid in left)
+    remedy = f"Kill them with their process groups: kill -9 {groups}"
+    return Check(
+        name="processes", level="critical", message=f"{len(left)} processes of ended attempts still run", remedy=remedy
+    )
+
+
+def _processes(folder: RunFolder) -> list[Identity]:
+    try:
+        here = read_json(folder.attempt)
+        return [Identity.read(here[name]) for name in ("supervisor", "runner")]
+    except (RunFolderError, KeyError, TypeError):
+        return []
+
+
+def groups() -> Check:
+    """Check how leftover processes of a run are found on this machine."""
+    group, why = cgroup.make(f"paribus-doctor-{os.getpid()}")
+    if group is None:
+        shown = f"not available: {why}. Leftover processes are found by their parents and environment instead"
+        return Check(name="cgroup", level="ok", message=shown)
+    cgroup.remove(group)
+    return Check(
+        name="cgroup", level="ok", message=f"each run of the local engine gets its own cgroup in {group.parent}"
+    )
+
+
+def gpus() -> Check:
+    """Check the GPUs of this machine."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Check(name="gpu", level="ok", message="nvidia-smi is not installed: runs train on the CPU")
+    query = [program, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        shown = subprocess.run(query, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        remedy = "Run nvidia-smi: its message says what is wrong with the driver."
+        return Check(name="gpu", level="warn", message=f"nvidia-smi failed: {error}", remedy=remedy)
+    names = [line.strip() for line in shown.splitlines() if line.strip()]
+    counted = ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names))
+    return Check(name="gpu", level="ok", message=counted or "nvidia-smi lists no GPU: runs train on the CPU")
+
+
+def replaced(seen: Snapshot) -> Iterator[Check]:
+    """Check that no run is queued only for a plan that a newer plan of its study has replaced."""
+    newest = {s.name: s.id for s in sorted(seen.studies, key=lambda s: (s.submitted_at, s.id))}
+    served = {k.run_id for k in seen.links if k.study_id in newest.values() and not k.withdrawn}
+    queued = {r.id for r in seen.runs if r.state is RunState.QUEUED} - served
+    names = {s.id: s.name for s in seen.studies}
+    waiting = {(names[k.study_id], k.run_id) for k in seen.links if k.run_id in queued and not k.withdrawn}
+    for name, count in sorted(Counter(name for name, _ in waiting).items()):
+        message = f"{count} runs of {name} are queued for an earlier version of the study, so they are not trained"
+        remedy = (
+            f"To train them, submit the earlier file again. To drop them, run paribus cancel {name} when {name} is done"
+        )
+        yield Check(name="replaced", level="warn", message=message, remedy=remedy)
+
+
+def mlflow_server(home: Path, answer: Answer | None) -> Check:
+    """Check MLflow."""
+    if not mlflow_is_installed():
+        remedy = "pip install 'paribus[mlflow]'"
+        return Check(
+            name="mlflow", level="unknown", message="not installed: metrics are not copied to MLflow", remedy=remedy
+        )
+    if answer is None:
+        return Check(name="mlflow", level="unknown", message="no run of this home folder has been copied to MLflow yet")
+    if answer.error:
+        remedy = "Runs go on and are copied later. Check MLFLOW_TRACKING_URI and the server."
+        return Check(name="mlflow", level="critical", message=answer.error, remedy=remedy)
+    seconds = float(answer.value)
+    shown = f"one write and one read took {seconds * 1000:.0f} ms"
+    if seconds > MLFLOW_SLOW_S:
+        remedy = "MLflow will lag behind the runs, which do not wait for it."
+        return Check(name="mlflow", level="warn", message=shown, remedy=remedy)
+    return Check(name="mlflow", level="ok", message=shown)
+
+
+def _uses_mlflow(home: Path) -> bool:
+    uri = tracking_uri(home)
+    return not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).is_file()
+
+
+def engine(name: str, answer: Answer) -> Check:
+    """Check one engine."""
+    if not answer.error:
+        return Check(name=f"engine {name}", level="ok", message=str(answer.value))
+    level: Level = "critical" if name in _OWN else "unknown"
+    remedy = f"You need it only for --engine {name}." if level == "unknown" else "Reinstall Paribus."
+    return Check(name=f"engine {name}", level=level, message=answer.error, remedy=remedy)
+
+
+def _file_system(path: Path) -> str:
+    """Return the type of the file system of a path; empty on systems other than Linux."""
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return ""
+    holding = [(len(place), kind) for place, kind in mounts if path.is_relative_to(place)]
+    return max(holding, default=(0, ""))[1]

@@ -1,0 +1,156 @@
+"""Ray jobs that are processes of one node: each is run by a detached named actor in its own placement group.
+
+Ray believes an actor that reports its work as done, and gives a GPU away while a process that the actor started may
+still hold it. So a job's process dies with its actor, the actor frees its placement group only after the process has
+ended, and the exit status is in a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from paribus.engines.process import signal_group
+from paribus.engines.ray.job_process import Order, run_order
+
+NAMESPACE = "paribus"
+
+_TICK_S = 0.1
+
+
+class JobActor:
+    """The remote side: runs one job on a node, with the GPUs that Ray gave to this actor."""
+
+    def __init__(self, order: Order) -> None:
+        from ray.util import get_current_placement_group
+
+        self._group: Any = get_current_placement_group()
+        self._pid = 0
+        self._ended = False
+        self._started = threading.Event()
+        threading.Thread(target=self._run, args=(order,), daemon=True).start()
+        self._started.wait()
+
+    async def began(self) -> None:
+        """Return as soon as the actor runs."""
+
+    async def watch(self) -> None:
+        """Return when the job has ended and its exit status is in the file."""
+        while not self._ended:
+            await asyncio.sleep(_TICK_S)
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the job's process group."""
+        if self._pid and not self._ended:
+            signal_group(self._pid, number)
+
+    def _run(self, order: Order) -> None:
+        own = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
+        run_order(order, own, self._has_started)
+        self._ended = True
+        self._free()
+
+    def _has_started(self, pid: int) -> None:
+        self._pid = pid
+        self._started.set()
+
+    def _free(self) -> None:
+        """Release the resources, which also ends this actor; no scheduler has to be there."""
+        from ray.util import remove_placement_group
+
+        with suppress(Exception):  # without a head there are no resources to release
+            remove_placement_group(self._group)
+
+
+@dataclass(kw_only=True)
+class _Followed:
+    """An actor, and the Ray futures that become ready when its job begins and ends."""
+
+    actor: Any
+    began: Any
+    ended: Any
+
+
+class Actors:
+    """Starts jobs as actors, with Ray's retries turned off, and finds them by name."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._followed: dict[str, _Followed] = {}
+
+    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
+        """Create the actor; it waits until its placement group has its resources."""
+        from ray.util import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        group = placement_group([dict(bundle)], strategy="STRICT_PACK", name=job, lifetime="detached")
+        options = {
+            "name": job,
+            "namespace": NAMESPACE,
+            "get_if_exists": True,
+            "lifetime": "detached",
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "num_cpus": bundle["CPU"],
+            "num_gpus": bundle.get("GPU", 0),
+            "memory": bundle.get("memory", 0),
+            "resources": {k: v for k, v in bundle.items() if k not in ("CPU", "GPU", "memory")},
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0),
+        }
+        self._follow(job, self._ray.remote(JobActor).options(**options).remote(order))
+        return ""
+
+    def find(self, job: str) -> bool:
+        """Return whether Ray knows the actor."""
+        try:
+            self._follow(job, self._ray.get_actor(job, namespace=NAMESPACE))
+        except ValueError:
+            self._remove_group(job)  # from a scheduler that died before it created the actor
+            return False
+        return True
+
+    def began(self, job: str) -> bool:
+        """Return whether the job has its resources and runs."""
+        return self._ready(self._followed[job].began)
+
+    def ended(self, job: str) -> bool:
+        """Return whether the job has ended."""
+        return self._ready(self._followed[job].ended)
+
+    def reason(self, job: str) -> str:
+        """Return Ray's explanation for a job that ended without an exit status."""
+        try:
+            self._ray.get(self._followed[job].ended)
+        except self._ray.exceptions.RayError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            return lines[-1][:200] if lines else type(error).__name__
+        return ""
+
+    def signal(self, job: str, number: int) -> None:
+        """Send a signal to the job's process group."""
+        self._followed[job].actor.signal.remote(number)
+
+    def drop(self, job: str) -> None:
+        """End the actor if it still exists, and release its resources."""
+        followed = self._followed.pop(job, None)
+        if followed is not None:
+            with suppress(Exception):
+                self._ray.kill(followed.actor, no_restart=True)
+        self._remove_group(job)
+
+    def _follow(self, job: str, actor: Any) -> None:
+        self._followed[job] = _Followed(actor=actor, began=actor.began.remote(), ended=actor.watch.remote())
+
+    def _ready(self, future: Any) -> bool:
+        return bool(self._ray.wait([future], timeout=0)[0])
+
+    def _remove_group(self, job: str) -> None:
+        from ray.util import get_placement_group, remove_placement_group
+
+        with suppress(ValueError):  # there is no such group
+            remove_placement_group(get_placement_group(job))

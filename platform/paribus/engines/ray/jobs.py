@@ -1,0 +1,208 @@
+"""Ray jobs that are Ray programs themselves (``launch: job``): each is a Ray Job with its own submission id.
+
+``python -m paribus.engines.ray.jobs FILE`` is the entrypoint of such a Ray Job and runs the order in FILE. The program
+gets the variables by which it joins the cluster as a part of this Ray Job. Ray can only end a Ray Job by force, so the
+engine writes other signals into a file beside the order, which the entrypoint passes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paribus.engines.launch import write_number
+from paribus.engines.process import signal_group
+from paribus.engines.ray.job_process import Order, run_order
+from paribus.errors import EngineError
+
+_LOOK_S = 0.3
+_TICK_S = 0.1
+_DRIVER_CPUS = 1.0
+_NO_AGENT = "No available agent"
+
+
+class Away(EngineError):
+    """The head does not answer now; it may later."""
+
+
+class Jobs:
+    """Starts Ray programs as Ray Jobs and finds them by submission id.
+
+    The resources that a study declares are counted, so that no more programs run than the cluster can hold: two
+    programs with half of their workers each would wait for each other forever. Ray itself only reserves a core for the
+    driver.
+
+    Args:
+        address: ``host:port`` of the head's dashboard, which takes Ray Jobs.
+        folder: a folder that all nodes see, for orders and signals.
+
+    Raises:
+        EngineError: the head takes no Ray Jobs.
+    """
+
+    def __init__(self, address: str, folder: Path) -> None:
+        from ray.job_submission import JobSubmissionClient
+
+        self._folder = folder
+        self._known: dict[str, Any] = {}
+        self._looked = float("-inf")
+        try:
+            self._client = JobSubmissionClient(f"http://{address}")
+        except (RuntimeError, OSError) as error:
+            raise EngineError(
+                f"the head of the Ray cluster takes no Ray Jobs at `{address}`: {_in_a_line(error)}. `launch: job` "
+                "needs its dashboard: `ray[default]` on the head, started without `--include-dashboard false`."
+            ) from error
+
+    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
+        """Submit a Ray Job unless its submission id exists; return why the head doesn't take it yet, or ``""``.
+
+        Raises:
+            EngineError: Ray refuses the job.
+        """
+        try:
+            if not self.find(job):  # an unanswered submission may have arrived, and its order may be used up
+                _write_order(self._order(job), order)
+                return self._submit(job, min(_DRIVER_CPUS, bundle["CPU"]))
+        except Away as error:
+            return str(error)
+        return ""
+
+    def _submit(self, job: str, cpus: float) -> str:
+        # Ray passes the entrypoint to a shell
+        entrypoint = shlex.join([sys.executable, "-m", "paribus.engines.ray.jobs", str(self._order(job))])
+        self._looked = float("-inf")
+        try:
+            self._client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=cpus)
+        except OSError as error:
+            raise Away(f"the head of the Ray cluster does not answer: {_in_a_line(error)}") from error
+        except RuntimeError as error:
+            if _NO_AGENT in str(error):
+                return "the Ray cluster has no node yet that starts jobs"
+            if not self.find(job):
+                raise EngineError(f"Ray did not take the job {job}: {_in_a_line(error)}") from error
+        return ""
+
+    def find(self, job: str) -> bool:
+        """Return whether Ray knows the submission id.
+
+        Raises:
+            Away: the head does not answer.
+        """
+        try:
+            self._look()
+        except (RuntimeError, OSError) as error:
+            raise Away(f"Ray cannot be asked for its jobs: {_in_a_line(error)}") from error
+        return job in self._known
+
+    def began(self, job: str) -> bool:
+        """Return whether the driver runs."""
+        return self._status(job) == "RUNNING"
+
+    def ended(self, job: str) -> bool:
+        """Return whether the Ray Job has ended, or the head has lost it."""
+        status = self._status(job)
+        looked = self._looked > float("-inf")  # since the last submission, which an older list doesn't contain
+        return status in ("SUCCEEDED", "FAILED", "STOPPED") or (status == "" and looked)
+
+    def reason(self, job: str) -> str:
+        """Return Ray's explanation for a job that ended without an exit status."""
+        said = getattr(self._known.get(job), "message", None) or "Ray no longer knows this job"
+        return " ".join(said.split())[:200]
+
+    def signal(self, job: str, number: int) -> None:
+        """Send a signal to the program's process group."""
+        _write_signal(self._order(job), number)
+
+    def drop(self, job: str) -> None:
+        """End the Ray Job by force; its workers end with its driver."""
+        if not self.ended(job):
+            _write_signal(self._order(job), signal.SIGKILL)
+            with suppress(RuntimeError, OSError):
+                self._client.stop_job(job)
+        self._order(job).unlink(missing_ok=True)  # it contains the environment
+
+    def _status(self, job: str) -> str:
+        with suppress(RuntimeError, OSError):  # without an answer, the last known status counts
+            self._look()
+        return str(self._known[job].status.value) if job in self._known else ""
+
+    def _look(self) -> None:
+        """Ask for all jobs, unless that happened just now."""
+        if time.monotonic() - self._looked <= _LOOK_S:
+            return
+        self._known = {j.submission_id: j for j in self._client.list_jobs() if j.submission_id}
+        self._looked = time.monotonic()
+
+    def _order(self, job: str) -> Path:
+        return self._folder / f"{job}.order"
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+# ---- files between the engine and the entrypoint -----------------------------------------------------
+
+
+def _write_order(file: Path, order: Order) -> None:
+    """Write what to start; it includes the environment, so only the owner may read it."""
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:  # noqa: PTH123
+        json.dump(asdict(order), stream)
+
+
+def _write_signal(order: Path, number: int) -> None:
+    """Leave a signal for the program, which may not have begun yet."""
+    write_number(_signal_file(order), number)
+
+
+def _signal_file(order: Path) -> Path:
+    return order.with_suffix(".signal")
+
+
+# ---- the entrypoint ----------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the program of an order to its end."""
+    file = Path(arguments[0])
+    values = json.loads(file.read_text(encoding="utf-8"))
+    file.unlink()
+    order = Order(**{**values, "arguments": tuple(values["arguments"])})
+    if _signal_file(file).exists():  # cancelled before it began
+        write_number(Path(order.note), -signal.SIGTERM)
+        return 0
+    joins = {k: v for k, v in os.environ.items() if k.startswith("RAY_")}
+    run_order(order, {**joins, "CUDA_VISIBLE_DEVICES": ""}, lambda pid: _forward_signals(_signal_file(file), pid))
+    return 0
+
+
+def _forward_signals(file: Path, pid: int) -> None:
+    """Pass on each signal that is written into the file, once, from now on."""
+
+    def forward() -> None:
+        last = ""
+        while True:
+            with suppress(OSError):
+                number = file.read_text()
+                if number != last:
+                    last = number
+                    signal_group(pid, int(number))
+            time.sleep(_TICK_S)
+
+    if pid:
+        threading.Thread(target=forward, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

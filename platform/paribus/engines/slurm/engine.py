@@ -1,0 +1,286 @@
+"""The engine for Slurm clusters: each job is a batch script under a name that no other job of the user has.
+
+Slurm forgets jobs, reuses their ids and leaves processes behind, so it is trusted with starting jobs only. Jobs survive
+this process; the next one finds them by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from paribus.contract import Device, Need, Resources
+from paribus.engines.base import EngineSettings, JobState, JobTable, Reach, Spec, Status
+from paribus.engines.options import read_options
+from paribus.engines.slurm.commands import Away, Listed, Refused, Slurm
+from paribus.engines.slurm.script import Place, SlurmOptions, batch_script
+from paribus.errors import EngineError, TooLarge
+
+_RETRY_S = 10.0
+_MARGIN_S = 5.0
+
+
+@dataclass(kw_only=True)
+class _Job:
+    """A job that has not ended.
+
+    Attributes:
+        script: set until Slurm has taken the job.
+        since: when Slurm took it; an older list of jobs doesn't contain it.
+        crowded: whether Slurm has too many jobs to take it now.
+        number: the signal that is still to be sent.
+    """
+
+    status: Status
+    need: Need | None = None
+    script: Path | None = None
+    crowded: bool = False
+    number: str = ""
+    since: float = 0.0
+    retry_at: float = 0.0
+    kill_at: float | None = None
+
+
+class SlurmEngine:
+    """Runs jobs on a Slurm cluster. All nodes must see the home folder and the Python environment under the same paths.
+
+    Raises:
+        EngineError: Slurm's commands are missing.
+        StudyFileError: the options are invalid.
+    """
+
+    name = "slurm"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._options = read_options(settings.options, self.name, SlurmOptions)
+        self._file = settings.options
+        self._slurm = Slurm()
+        folder = settings.folder.resolve() / "slurm"
+        self._place = Place(folder=folder, cwd=Path.cwd(), python=sys.executable)
+        # two home folders may contain the same runs
+        self._suffix = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+        self._slots = settings.slots or self._options.jobs
+        self._jobs: JobTable[_Job] = JobTable()
+        self._listed: Mapping[str, Listed] | None = None
+        self._next_look = self._away_until = 0.0
+        self._away = ""
+        self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
+        self.about = f"Slurm: {self._options.about()}"
+
+    # ---- the protocol ----------------------------------------------------------------------------
+
+    def need(self, resources: Resources) -> Need:
+        """Return what a job requests from Slurm; GPUs are whole.
+
+        Raises:
+            TooLarge: no node that Slurm lists has that much.
+        """
+        need, o = self._options.need(resources), self._options
+        nodes = self._slurm.nodes(o.partition, o.gpu_type) if resources.declared else ()
+        if nodes and not any(n.cpus >= need.cpus and n.gpus >= need.gpus for n in nodes):
+            most = sorted({f"{n.gpus} GPUs and {n.cpus} CPU cores" for n in nodes})
+            where = f"of the partition {o.partition}" if o.partition else "of the cluster"
+            there = f"no node {where} has that: there are nodes with {'; '.join(most[:5])}"
+            raise TooLarge(resources.about(), there, "Change `resources`, or `partition` in the engine's options.")
+        return need
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return an empty tuple: Slurm assigns devices to its jobs."""
+        return ()
+
+    def submit(self, spec: Spec, name: str) -> str:
+        """Submit a job. While Slurm does not answer, the job is pending and each :meth:`poll` tries again.
+
+        Raises:
+            EngineError: Slurm refuses the job; the message is Slurm's own.
+        """
+        if self._listed is None:
+            self._patiently(self._look)  # if Slurm does not answer, it is asked again before the job is sent
+        if not self._knows(name):
+            self._place.folder.mkdir(parents=True, exist_ok=True)
+            script = self._place.folder / f"{self._job(name)}.sh"
+            script.write_text(batch_script(spec, self._job(name), self._options, self._place))
+            waits = Status(state=JobState.PENDING, reason=self._away)
+            self._jobs.live[name] = _Job(status=waits, need=spec.need, script=script)
+            self._patiently(lambda: self._send(name))
+        return self._job(name)
+
+    def find(self, name: str) -> str | None:
+        """Return the job's name in Slurm if Slurm knows it or it has left its exit status, else ``None``.
+
+        Raises:
+            EngineError: Slurm does not answer, so the job's fate is unknown.
+        """
+        if name not in self._jobs:
+            self._look_now()
+        return self._job(name) if self._knows(name) else None
+
+    def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
+        """Return the status of each named job, as Slurm last reported it."""
+        self._pump()
+        return {name: self._jobs.status(name) for name in names}
+
+    def cancel(self, name: str, grace: float) -> None:
+        """Remove a waiting job from the queue; send SIGTERM to a running one, and SIGKILL at a later :meth:`poll`.
+
+        A positive grace is raised to that of the options, so that there is time for large checkpoints.
+        """
+        job = self._jobs.live.get(name)
+        if job is None:
+            return
+        job.script = None  # not sent again
+        grace = max(grace, self._options.grace + _MARGIN_S) if grace > 0 else 0.0
+        job.kill_at, job.number = time.monotonic() + grace, "TERM" if grace else "KILL"
+        self._patiently(lambda: self._signal(name))
+
+    def slots(self) -> int:
+        """Return how many jobs may be in the queue."""
+        return self._slots
+
+    def capacity(self, need: Need | None = None) -> int:
+        """Return how many more jobs the queue may take; 0 while Slurm does not answer, or refuses such jobs."""
+        self._pump()
+        away = time.monotonic() < self._away_until
+        waiting = [job for job in self._jobs.live.values() if job.script is not None]
+        shut = any(need is None or job.need == need or not job.crowded for job in waiting)
+        return 0 if away or shut else max(0, self._slots - len(self._jobs.live))
+
+    def close(self) -> None:
+        """Cancel all jobs by force, as long as Slurm answers."""
+        with suppress(Away):
+            for name, job in self._jobs.live.items():
+                job.number = "KILL"
+                self._signal(name)
+
+    # ---- jobs ------------------------------------------------------------------------------------
+
+    def _job(self, name: str) -> str:
+        return f"{name}.{self._suffix}"
+
+    def _knows(self, name: str) -> bool:
+        if name not in self._jobs and (status := self._status(name)).state is not JobState.UNKNOWN:
+            self._jobs.live[name] = _Job(status=status)
+            self._take(name, status)
+        return name in self._jobs
+
+    def _take(self, name: str, status: Status) -> None:
+        """Note the status that Slurm reports."""
+        self._jobs.live[name].status = status
+        if status.state is JobState.ENDED:
+            self._jobs.end(name, status)
+
+    def _patiently(self, ask: Callable[[], None]) -> None:
+        """Ask Slurm, unless it has just failed to answer: each unanswered command costs its whole time limit."""
+        if time.monotonic() < self._away_until:
+            return
+        try:
+            ask()
+        except Away as error:
+            self._away_until = time.monotonic() + _RETRY_S
+            self._away = f"Slurm does not answer: {error}"
+            for job in self._jobs.live.values():
+                if job.script is not None:
+                    self._put_off(job, self._away)
+
+    def _send(self, name: str) -> None:
+        """Submit a job's script.
+
+        Raises:
+            Away: whether Slurm took it is unknown.
+            EngineError: Slurm refused it.
+        """
+        job = self._jobs.live[name]
+        assert job.script is not None
+        try:
+            self._slurm.submit(job.script)
+        except Refused as error:
+            if error.crowded and any(j.script is None for j in self._jobs.live.values()):
+                self._put_off(job, str(error), crowded=True)
+                return
+            del self._jobs.live[name]
+            where = f"`slurm` in {self._file}" if self._file else "the options of the engine (docs/howto/slurm.md)"
+            raise EngineError(f"Slurm refuses a job of this study: {error}. Change {where}.") from error
+        job.script, job.since = None, time.monotonic()
+        job.status = Status(state=JobState.PENDING)
+
+    def _send_again(self, name: str) -> None:
+        """Submit the script of a job that Slurm does not list."""
+        try:
+            self._send(name)
+        except EngineError as error:  # ends this job only; the next attempt is refused when it is submitted
+            self._jobs.end(name, Status(state=JobState.ENDED, reason=str(error)))
+
+    def _put_off(self, job: _Job, reason: str, *, crowded: bool = False) -> None:
+        job.retry_at, job.crowded = time.monotonic() + _RETRY_S, crowded
+        job.status = Status(state=JobState.PENDING, reason=reason)
+
+    def _signal(self, name: str) -> None:
+        """Send a job the signal that is due.
+
+        Raises:
+            Away: Slurm does not answer.
+        """
+        job = self._jobs.live[name]
+        # the queue first: if the job starts in between, the signal still reaches it
+        self._slurm.cancel_waiting(self._job(name))
+        # only once: a second SIGTERM leaves no time for a checkpoint
+        number, job.number = job.number, ""
+        self._slurm.signal(self._job(name), number)
+        if number == "KILL":
+            self._slurm.cancel(self._job(name))
+        self._next_look = 0.0
+
+    def _pump(self) -> None:
+        """Process what has happened since the last call, send what is still unsent, kill jobs whose grace is over."""
+        if self._jobs.live:
+            self._patiently(self._turn)
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        due = {name for name, job in self._jobs.live.items() if job.script is not None and now >= job.retry_at}
+        if due or now >= self._next_look:
+            self._next_look = now + self._options.poll
+            self._look()
+        for name, job in [*self._jobs.live.items()]:
+            if job.script is not None and name in due:
+                self._send_again(name)
+            elif job.kill_at is not None and now >= job.kill_at:
+                job.kill_at, job.number = now + _RETRY_S, "KILL"
+            if job.number:
+                self._signal(name)
+
+    def _look_now(self) -> None:
+        try:
+            self._look()
+        except Away as error:
+            raise EngineError(f"Slurm does not answer: {error}. Type the same command again later.") from error
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        self._listed = self._slurm.jobs()
+        for name, job in [*self._jobs.live.items()]:
+            if began <= job.since:
+                continue
+            status = self._status(name)
+            if status.state is not JobState.UNKNOWN:
+                job.script = None  # an unanswered sbatch may have succeeded
+                self._take(name, status)
+            elif job.kill_at is not None:
+                self._take(name, Status(state=JobState.ENDED))
+            elif job.script is None:
+                self._take(name, status)
+
+    def _status(self, name: str) -> Status:
+        job = self._job(name)
+        if self._listed is not None and job in self._listed:
+            return self._listed[job].status
+        with suppress(OSError, ValueError):
+            code = int((self._place.folder / f"{job}.exit").read_text())
+            return Status(state=JobState.ENDED, exit_code=code)
+        return Status(state=JobState.UNKNOWN)

@@ -1,0 +1,110 @@
+"""What kind of failure a run had, so that equal failures compare equal; and whether the disk is the cause."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_TAIL = 1 << 16
+_START = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
+_LONGEST = 300
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+# as written by Python, and by libraries in other languages
+_DISK_MESSAGE = re.compile(
+    rf"(?:\[Errno |os error )(?:{'|'.join(map(str, _DISK))})\b|{'|'.join(os.strerror(n) for n in _DISK)}"
+)
+_PROBE_BYTES = 1 << 20
+
+STORAGE = "storage"
+"""Kind of a disk failure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a program failed.
+
+    Attributes:
+        reason: the last line of the traceback, for users.
+        signature: the kind of failure: the reason without what varies between equal failures (numbers, addresses), and
+            with the place in the code; :data:`STORAGE` if the disk is the cause.
+    """
+
+    reason: str
+    signature: str
+
+
+def failure_in(log: Path, exit_code: int) -> Failure:
+    """Return the failure that the end of a runner's log shows.
+
+    If there is no traceback (a full disk takes none), the disk's state decides, then the exit code.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL))
+            text = storable(file.read().decode(errors="replace"))
+    except OSError:
+        text = ""
+    lines = text[text.rfind(_START) :].splitlines() if _START in text else []
+    frames = [m for m in map(_FRAME.match, lines) if m]
+    message = next((line for line in lines[1:] if line and not line[0].isspace()), "")
+    if not message or not frames:
+        if (trouble := disk_trouble(log.parent)) is not None:
+            return trouble
+        reason = describe_exit(exit_code)
+        return Failure(reason=reason, signature=reason)
+    if _DISK_MESSAGE.search(message):
+        return storage_failure(message, log.parent)
+    place = f"{Path(frames[-1]['file']).name}:{frames[-1]['function']}"
+    stable = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "#", message)
+    return Failure(reason=message[:_LONGEST], signature=f"{stable[:_LONGEST]} ({place})")
+
+
+def storable(text: str) -> str:
+    """Return a text without what databases reject: NUL, and unpaired surrogates."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def disk_trouble(folder: Path) -> Failure | None:
+    """Try to write a megabyte into a folder; return the failure, or ``None`` on success."""
+    probe = folder / f".probe.{os.getpid()}"
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return disk_failure(error, folder)
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None
+
+
+def disk_failure(error: OSError, folder: Path) -> Failure | None:
+    """Return the disk failure behind an error; ``None`` if the error has another cause."""
+    return storage_failure(f"OSError: {error}", folder) if error.errno in _DISK else None
+
+
+def storage_failure(message: str, folder: Path) -> Failure:
+    """Return a disk failure whose reason says what to do."""
+    shown = message if str(folder) in message else f"{message} ({folder})"
+    remedy = f"Make room on the disk of {socket.gethostname()} or repair it; `paribus doctor` checks it"
+    return Failure(reason=f"{shown[:_LONGEST]}. {remedy}", signature=STORAGE)
+
+
+def describe_exit(exit_code: int) -> str:
+    """Describe how a process ended."""
+    if exit_code >= 0:
+        return f"the runner ended with exit status {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    return f"the runner was killed by {name}"

@@ -1,0 +1,96 @@
+"""Keeps one sync process running, and lets it finish at the end."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from paribus.errors import RunFolderError
+from paribus.mlflow_sync.sync import DRAIN_S, STATUS
+from paribus.run_folder.folder import read_json
+
+LOG = "mlflow_sync.log"
+_BACKOFF_MAX_S = 60.0
+
+
+def mlflow_is_installed() -> bool:
+    """Return whether MLflow is installed, without importing it."""
+    return importlib.util.find_spec("mlflow") is not None
+
+
+class SyncProcess:
+    """A sync process that is restarted when it dies; trouble with MLflow never reaches the runs."""
+
+    def __init__(self, home: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._home = home
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+        self._start_at = 0.0
+
+    def ensure(self) -> None:
+        """Start the process unless it is running; wait longer after each death."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        now = self._clock()
+        if self._process is not None:
+            self._forget()
+            self._start_at = now + min(2.0 ** (self._starts - 1), _BACKOFF_MAX_S)
+        if now < self._start_at:
+            return
+        (self._home / STATUS).unlink(missing_ok=True)
+        with (self._home / LOG).open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "paribus.mlflow_sync.sync", str(self._home)],
+                stdin=subprocess.PIPE,  # closes when this process ends for any reason; then the sync process ends, too
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._starts += 1
+
+    def drain(self, wait: Callable[[], None]) -> str:
+        """Let the process upload what is left, for a limited time.
+
+        Args:
+            wait: called between two checks.
+
+        Returns:
+            What is wrong, in one sentence; empty if everything was uploaded.
+        """
+        self._start_at = 0.0
+        self.ensure()
+        process = self._process
+        if process is None or process.stdin is None:
+            return "the upload to MLflow could not be started"
+        with suppress(OSError):
+            process.stdin.close()
+        until = self._clock() + DRAIN_S + 30.0
+        while process.poll() is None and self._clock() < until:
+            wait()
+        if process.poll() == 0:
+            return ""
+        try:
+            trouble = read_json(self._home / STATUS)["trouble"]
+        except (RunFolderError, KeyError):
+            trouble = ""
+        return f"MLflow does not have everything yet{f' ({trouble})' if trouble else ''}: see {self._home / LOG}"
+
+    def close(self) -> None:
+        """Kill the process; the next one uploads what is left."""
+        if self._process is not None:
+            self._process.kill()
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+            if self._process.stdin is not None:
+                with suppress(OSError):
+                    self._process.stdin.close()
+            self._process = None

@@ -1,0 +1,161 @@
+"""A study while it runs: counts of runs, the runs in progress, time left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from paribus.errors import RunFolderError
+from paribus.health.finding import Status, plain, worst
+from paribus.health.health_file import read_health
+from paribus.health.liveness import nan
+from paribus.run_folder.folder import RunFolder
+from paribus.run_folder.tail import Tail
+from paribus.store.models import RunRecord, StudyRecord
+from paribus.store.states import LIVE, TERMINAL, RunState
+from paribus.store.store import Reader
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """A run in progress, with the newest value of each of its metrics.
+
+    Attributes:
+        run: the run.
+        step: the newest step.
+        steps: planned steps.
+        values: metric to its newest value.
+        status: the run's health so far.
+        detector: detector of its worst finding; empty without findings.
+        critical: critical findings by detector, as in ``health.json``.
+    """
+
+    run: RunRecord
+    step: int
+    steps: int
+    values: Mapping[str, float]
+    status: Status
+    detector: str = ""
+    critical: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyView:
+    """A study at one moment.
+
+    Attributes:
+        study: name of the study.
+        counts: runs by state.
+        live: the runs in progress.
+        done: trained share of the study's steps, 0 to 1.
+        left_s: seconds to the end, at the pace since the start; ``None`` before a step has been trained.
+    """
+
+    study: str
+    counts: Mapping[RunState, int]
+    live: tuple[RunView, ...]
+    done: float
+    left_s: float | None
+
+
+class Display(Protocol):
+    """Where progress and messages are shown."""
+
+    def say(self, line: str) -> None:
+        """Show one line."""
+
+    def show(self, view: StudyView) -> None:
+        """Show the progress."""
+
+
+class Follower:
+    """Reads the metric lines of a study's newest attempts, each line once; forgets runs that have ended."""
+
+    def __init__(self, reader: Reader, study: StudyRecord) -> None:
+        self._reader = reader
+        self._study = study
+        self._steps = {a.key: a.recipe.schedule.steps for a in study.plan.all_arms}
+        self._runs: dict[tuple[str, int], _Followed] = {}
+        self._live: frozenset[tuple[str, int]] = frozenset()
+        self._begun: tuple[float, int] | None = None
+
+    def view_run(self, run: RunRecord) -> RunView:
+        """Return what the newest attempt of a run has written."""
+        key = (run.fingerprint, run.token)
+        if key not in self._runs:
+            self._runs[key] = _Followed(RunFolder.of(self._reader.home, *key))
+        followed = self._runs[key]
+        if run.token > 0:
+            followed.read()
+        return RunView(
+            run=run,
+            step=followed.step,
+            steps=self._steps[run.arm],
+            values=dict(followed.values),
+            status=followed.status,
+            detector=followed.detector,
+            critical=followed.critical,
+        )
+
+    def view(self, now: float) -> StudyView:
+        """Return the study now.
+
+        Args:
+            now: seconds on any monotonic clock.
+        """
+        live = tuple(self.view_run(r) for r in self._reader.runs_of(self._study.id, LIVE) if r.state in LIVE)
+        before, self._live = self._live, frozenset((v.run.fingerprint, v.run.token) for v in live)
+        kept = before | self._live  # runs that have just ended may have written lines since the last view
+        self._runs = {key: followed for key, followed in self._runs.items() if key in kept}
+        counts: dict[RunState, int] = {}
+        total = ended = 0
+        for (arm, state), count in self._reader.counts_by_arm(self._study.id).items():
+            counts[state] = counts.get(state, 0) + count
+            total += self._steps[arm] * count
+            ended += self._steps[arm] * count if state in TERMINAL else 0
+        trained = ended + sum(v.step for v in live)
+        done, left_s = trained / total if total else 1.0, self._left(now, trained, total)
+        return StudyView(study=self._study.name, counts=counts, live=live, done=done, left_s=left_s)
+
+    def _left(self, now: float, trained: int, total: int) -> float | None:
+        if self._begun is None:
+            self._begun = (now, trained)
+        since, before = self._begun
+        return (total - trained) * (now - since) / (trained - before) if trained > before else None
+
+
+class _Followed:
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._tail = Tail(folder.metrics)
+        self.step = 0
+        self.values: dict[str, float] = {}
+        self.status: Status = "unknown"
+        self.detector = ""
+        self.critical: dict[str, dict[str, Any]] = {}
+
+    def read(self) -> None:
+        try:
+            lines = self._tail.read()
+        except RunFolderError:
+            self.status = "critical"
+            return
+        for line in lines:
+            self.step = line.step
+            self.values.update(line.values)
+        found = nan(lines)
+        if found.state == "critical":
+            self.critical[found.detector] = plain(found)
+        if lines and not self.critical:
+            self.status = worst([found])
+        self._read_health_file()
+        if self.critical:
+            self.status, self.detector = "critical", self.detector or next(iter(self.critical))
+
+    def _read_health_file(self) -> None:
+        """Use what the supervisor has written; a run shorter than two seconds has no such file."""
+        known = read_health(self._folder)
+        if known is not None:
+            self.critical |= {f.detector: plain(f) for f in known.raised if f.state == "critical"}
+            self.status, self.detector = known.status, known.detector

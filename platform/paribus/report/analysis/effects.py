@@ -1,0 +1,156 @@
+"""Which effects a study has: arms against the base, and contrasts over all rows of a design."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from paribus.report.analysis.analysis import Analysis, Effect, corrected
+from paribus.report.analysis.measures import Measure, symptom_measures
+from paribus.stats.factorial import Cells, Fit, fit_pairs
+from paribus.stats.multiple_testing import Correction
+from paribus.stats.sequential import at_look
+from paribus.study.contrasts import FACTORIALS, Contrast, interactions, main_effects
+from paribus.study.plan import Row
+
+STARS: Mapping[Correction, str] = {
+    "holm": "*: p < 0.05 after Holm's correction over {tests} tests.",
+    "benjamini_hochberg": "*: q < 0.05 (Benjamini and Hochberg over {tests} tests); on average 5% or fewer are false.",
+}
+"""Meaning of a star in the table of effects and in the sentences about it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Single:
+    """One arm that is compared with the base by itself, under its shortest name."""
+
+    name: str
+    arm: str
+    trick: bool
+
+
+def singles(analysis: Analysis) -> tuple[Single, ...]:
+    """Return the arms to compare with the base one by one: single tricks, then lists and grids; else all arms."""
+    rows = [r for r in analysis.plan.rows if r.arm != analysis.plan.base]
+    chosen = [r for r in rows if r.kind == "add_one"]
+    several = {"pairs", "factorial", "fractional"}  # only their rows with one trick count
+    others = (r for r in rows if r.kind not in ("add_one", "cumulative", "leave_one_out"))
+    chosen += [r for r in others if r.kind not in several or len(r.tricks) == 1]
+    found: dict[str, Single] = {}
+    for row in chosen or rows:
+        found.setdefault(row.arm, _single(row))
+    return tuple(found.values())
+
+
+def effects(analysis: Analysis) -> dict[tuple[str, str], Effect | None]:
+    """Return the differences from the base by arm and measure key, corrected over all of them as declared."""
+    keys = [(s.arm, m) for s in singles(analysis) for m in effect_measures(analysis)]
+    found = corrected((analysis.effect(a, analysis.plan.base, m) for a, m in keys), analysis.plan.symptom_correction)
+    return {(arm, m.key): e for (arm, m), e in zip(keys, found, strict=True)}
+
+
+def stars(analysis: Analysis, found: Mapping[tuple[str, str], Effect | None]) -> str:
+    """Return the meaning of a star: the correction over all :func:`effects` that are tested."""
+    tested = sum(e is not None and e.p_adjusted is not None for e in found.values())
+    return STARS[analysis.plan.symptom_correction].format(tests=tested)
+
+
+def effect_measures(analysis: Analysis) -> tuple[Measure, ...]:
+    """Return the columns of the table of effects."""
+    return (*symptom_measures(), analysis.costs["generated"])
+
+
+def _single(row: Row) -> Single:
+    trick = row.kind in ("add_one", "pairs") and len(row.tricks) == 1
+    return Single(name=row.tricks[0] if trick else row.label, arm=row.arm, trick=trick)
+
+
+class CellEffects:
+    """Effects over the rows of a design: contrasts of arm means, or of a fit if runs of a factorial are missing."""
+
+    def __init__(self, analysis: Analysis, cells: Cells) -> None:
+        self.analysis = analysis
+        self.cells = cells
+        self._values = {arm: analysis.values(arm, analysis.score) for arm in cells}
+
+    @classmethod
+    def of_rows(cls, analysis: Analysis, rows: Iterable[Row]) -> CellEffects:
+        """Return the effects of a design; only a factorial or a fraction has cells to fit."""
+        cells: dict[str, list[tuple[str, ...]]] = {}
+        for row in rows:
+            if row.kind in FACTORIALS:
+                cells.setdefault(row.arm, []).append(row.tricks)
+        return cls(analysis, cells)
+
+    @property
+    def unbalanced(self) -> bool:
+        """Whether cells differ in their seeds or, if seeds are not paired, in their number of seeds."""
+        found = self._values.values()
+        return len({frozenset(v) if self.analysis.plan.paired else len(v) for v in found}) > 1
+
+    @cached_property
+    def fit(self) -> Fit | None:
+        """The fit to the available runs; ``None`` if no run is missing, or too many are."""
+        if not self.unbalanced:
+            return None
+        analysis = self.analysis
+        answers = {arm: analysis.answers(arm, analysis.score) for arm in self.cells}
+        return fit_pairs(self.cells, self._values, paired=analysis.plan.paired, answers=answers)
+
+    def effect(self, weights: Mapping[str, float]) -> Effect | None:
+        """Return the weighted sum of cells, uncorrected; ``None`` without weights, or if runs don't determine it."""
+        analysis = self.analysis
+        if self.fit is None or not weights:
+            return analysis.contrast(weights, analysis.score)
+        if (estimate := self.fit.contrast(weights)) is None:
+            return None
+        looked = at_look(estimate, analysis.share)
+        return Effect(estimate=looked, by_seed=(), paired=analysis.plan.paired, runs=self.fit.runs)
+
+    def notes(self, what: str = "effects") -> list[str]:
+        """Return how missing runs were handled; empty if no run is missing."""
+        if not self.unbalanced:
+            return []
+        planned = len(self.cells) * len(self.analysis.plan.seeds)
+        missing = planned - sum(map(len, self._values.values()))
+        some = f"{missing} of {planned} runs {'is' if missing == 1 else 'are'} missing"
+        if self.fit is None:
+            instead = "use only the seeds of all arms" if self.analysis.plan.paired else "come from the arms' means"
+            return [f"{some}, too many for a fit with main effects and pairs: {what} {instead}."]
+        return [
+            f"{some}: {what} come from a fit with main effects and pairs and with one spread for all runs; "
+            "interactions of three or more tricks count as noise."
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestedDesign:
+    """The effects of a design that combine more than two of its rows.
+
+    Attributes:
+        name: name of the design.
+        kind: ``factorial``, ``fractional`` or ``pairs``.
+        effects: main effects and interactions (``pairs``: interactions only), corrected over all of them.
+    """
+
+    name: str
+    kind: str
+    effects: tuple[tuple[Contrast, Effect | None], ...]
+
+    @property
+    def family(self) -> int:
+        """Number of effects that could be tested."""
+        return sum(e is not None and e.p_adjusted is not None for _, e in self.effects)
+
+
+def tested_designs(analysis: Analysis) -> Iterator[TestedDesign]:
+    """Yield the factorials, the fractions and ``pairs`` of a study with their effects."""
+    for name in dict.fromkeys(r.design for r in analysis.plan.rows):
+        rows = [r for r in analysis.plan.rows if r.design == name]
+        kind = rows[0].kind
+        if kind in (*FACTORIALS, "pairs"):
+            found = (*(main_effects(rows) if kind in FACTORIALS else ()), *interactions(rows))
+            cells = CellEffects.of_rows(analysis, rows)
+            effects = corrected(cells.effect(c.weights) for c in found)
+            yield TestedDesign(name=name, kind=kind, effects=tuple(zip(found, effects, strict=True)))

@@ -1,0 +1,150 @@
+"""Reads the inputs of a report from the store and the run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from paribus.errors import RunFolderError
+from paribus.health.health_file import read_health
+from paribus.recipe.recipe import flatten
+from paribus.report.analysis.measures import score_steps
+from paribus.report.inputs import Outcome, RunData, StudyData
+from paribus.run_folder.folder import SHORT, Evaluation, MetricLine, RunFolder, read_evaluation, read_json
+from paribus.run_folder.series_file import RunSeries
+from paribus.store.models import AttemptRecord, ResultRecord, RunRecord, StudyRecord
+from paribus.store.states import RunState
+from paribus.store.store import Reader
+from paribus.study.plan import Plan
+
+OUTCOMES: Mapping[RunState, Outcome] = {
+    RunState.SUCCEEDED: "finished",
+    RunState.STOPPED_EARLY: "stopped_early",
+    RunState.FAILED: "failed",
+    RunState.QUARANTINED: "failed",
+    RunState.CANCELLED: "cancelled",
+}
+"""Terminal states to outcomes in tables; all other states are pending."""
+
+NOT_RECORDED = "not recorded"
+
+
+def read_study(reader: Reader, name: str) -> StudyData:
+    """Return the newest study of this name, finished or not.
+
+    Raises:
+        StoreError: there is no such study.
+    """
+    study = reader.study(name)
+    data, results = read_runs(reader, study)
+    return replace(data, provenance=_provenance(reader, study, results))
+
+
+def read_runs(reader: Reader, study: StudyRecord) -> tuple[StudyData, Mapping[str, ResultRecord]]:
+    """Return what the runs of a study recorded, without provenance, and their results by fingerprint."""
+    records = reader.runs_of(study.id)
+    results = reader.results([r.fingerprint for r in records])
+    attempts: dict[str, list[AttemptRecord]] = {}
+    for attempt in reader.attempts_of(study.id):
+        attempts.setdefault(attempt.fingerprint, []).append(attempt)
+    plan = study.plan
+    runs = tuple(_run(reader, plan, r, results.get(r.fingerprint), attempts.get(r.fingerprint, [])) for r in records)
+    screen = {r.fingerprint for r in plan.ranking.runs} if plan.ranking else set[str]()
+    screened = tuple(r for r in runs if r.fingerprint in screen)
+    fresh = tuple(r for r in runs if r.fingerprint not in screen)
+    return StudyData(plan=plan, runs=fresh, screened=screened), results
+
+
+def _run(
+    reader: Reader, plan: Plan, record: RunRecord, result: ResultRecord | None, attempts: Sequence[AttemptRecord]
+) -> RunData:
+    reason = record.reason or (str(result.payload.get("reason", "")) if result else "")
+    token = result.token if result else record.token
+    health = read_health(RunFolder.of(reader.home, record.fingerprint, token))
+    run = RunData(
+        fingerprint=record.fingerprint,
+        arm=record.arm,
+        seed=record.seed,
+        outcome=OUTCOMES.get(record.state, "pending"),
+        state=str(record.state),
+        reason=reason,
+        attempts=len(attempts),
+        gpus=attempts[-1].gpus if attempts else 0.0,
+        health=health if health and health.status != "unknown" else None,
+    )
+    ended = run.outcome in ("finished", "stopped_early")
+    try:
+        stored = RunSeries(reader.home, record.fingerprint, token)
+        run = replace(run, stored=stored)
+        evaluations = _evaluations(stored, score_steps(run, plan.evaluate), plan) if ended else ()
+        trouble = "" if stored.span else "they are missing"
+    except RunFolderError as error:
+        run = replace(run, stored=None, lines=_readable(reader, record.fingerprint, token))
+        evaluations, trouble = (), str(error)
+    if ended and trouble:
+        return replace(run, outcome="failed", reason=f"its records cannot be read: {trouble}")
+    return replace(run, evaluations=evaluations)
+
+
+def _evaluations(stored: RunSeries, score: Sequence[tuple[int, float]], plan: Plan) -> tuple[Evaluation, ...]:
+    """Return the evaluations with counts that make up the score, and the one before training."""
+    name = plan.evaluate.primary_metric.rpartition("/")[0].removeprefix("eval/")
+    steps = sorted({0, *(step for step, _ in score)})
+    paths = (folder.evaluation(name, s) for s in steps if (folder := stored.folder_at(s)) is not None)
+    return tuple(read_evaluation(path) for path in paths if path.is_file())
+
+
+def _readable(reader: Reader, fingerprint: str, token: int) -> tuple[MetricLine, ...]:
+    """Return the lines up to the first unreadable one, from the newest attempt that has a metric file."""
+    folders = (RunFolder.of(reader.home, fingerprint, n) for n in range(token, 0, -1))
+    newest = next((f for f in folders if f.metrics.exists()), None)
+    lines: list[MetricLine] = []
+    with suppress(RunFolderError):
+        lines.extend(newest.read_metrics() if newest else ())
+    return tuple(lines)
+
+
+def _provenance(reader: Reader, study: StudyRecord, results: Mapping[str, ResultRecord]) -> dict[str, str]:
+    environment = _environment(reader, results)
+    last = max((r.at for r in results.values()), default=None)
+    commit = environment.pop("git_commit", "") or environment.pop("git", "")
+    return {
+        "paribus": version("paribus"),
+        "git commit": commit or NOT_RECORDED,
+        **_fingerprints(study.plan),
+        "environment": ", ".join(f"{k} {v}" for k, v in environment.items()) or NOT_RECORDED,
+        "submitted": _time(study.submitted_at),
+        "last result": _time(last) if last is not None else "none yet",
+    }
+
+
+def _environment(reader: Reader, results: Mapping[str, ResultRecord]) -> dict[str, str]:
+    """Return name to value of the runs' recorded environments; to all values if runs differ."""
+    found: dict[str, dict[str, None]] = {}
+    for result in results.values():
+        path = RunFolder.of(reader.home, result.fingerprint, result.token).environment
+        if not path.is_file():
+            continue
+        recorded: Any = read_json(path)
+        for name, value in flatten(recorded if isinstance(recorded, dict) else {}).items():
+            if value in (None, ""):
+                continue
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            found.setdefault(name, {})[text] = None
+    return {name: " / ".join(texts) for name, texts in found.items()}
+
+
+def _fingerprints(plan: Plan) -> dict[str, str]:
+    """Return the hashes of code, data and initial model that the plan recorded for the base arm."""
+    names, hashes = ("code", "data", "initial model"), plan.arm(plan.base).hashes
+    if hashes is None:
+        return dict.fromkeys(names, f"{NOT_RECORDED} by the version that planned the study")
+    return {name: text[:SHORT] for name, text in zip(names, (hashes.code, hashes.data, hashes.model), strict=True)}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,136 @@
+"""Effects as forest plots and bars, and tricks against tricks as a matrix; the numbers are those of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.attribution import contributions
+from paribus.report.analysis.effects import CellEffects, effect_measures, effects, singles
+from paribus.report.model import Cell, Figure, Forest, Interval, Matrix, rounded, stored
+from paribus.report.tables.cells import MISSING, effect_cell
+from paribus.report.tables.effects import CONTRIBUTIONS
+from paribus.stats.intervals import Estimate
+from paribus.study.contrasts import FACTORIALS, interactions, main_effects, tricks_of
+from paribus.study.plan import Row
+
+
+def forest_figure(analysis: Analysis) -> Figure | None:
+    """Return forest plots of the arms against the base; ``None`` without a difference from the base."""
+    alone = singles(analysis)
+    if not any(analysis.to_base.values()):
+        return None
+    found = effects(analysis)
+    columns = [(analysis.score, {s.arm: analysis.to_base.get(s.arm) for s in alone})]
+    columns += [(m, {s.arm: found[s.arm, m.key] for s in alone}) for m in effect_measures(analysis)]
+    forests = []
+    for measure, by_arm in columns:
+        label = "tokens generated" if measure.key == "generated" else measure.label
+        rows = [interval_of(s.name, e.estimate, e.separated) for s in alone if (e := by_arm[s.arm]) is not None]
+        unit = f" ({measure.unit})" if measure.unit else ""
+        forests.append(
+            Forest(key=f"forest.{measure.key}", title=label, x_label=f"Δ {label}{unit}", intervals=tuple(rows))
+        )
+    base = analysis.label(analysis.plan.base)
+    paired = "paired by seed" if analysis.plan.paired else "seeds not paired"
+    return Figure(
+        key="forest",
+        title="What each arm moves, as intervals",
+        caption=f"Difference from `{base}`, {paired}, with 95% t interval; no interval with fewer than 3 seeds. Filled "
+        "marks: the interval excludes 0, before any correction.",
+        forests=tuple(f for f in forests if f.intervals),
+        table="effects",
+    )
+
+
+def interval_of(label: str, estimate: Estimate, separated: bool) -> Interval:
+    """Return a row of a forest plot; without ends if it has fewer than three seeds or no noise."""
+    known = estimate.n >= MIN_SEEDS and bool(estimate.sd)
+    return Interval(
+        label=label,
+        value=rounded(estimate.value),
+        low=stored(estimate.low) if known else None,
+        high=stored(estimate.high) if known else None,
+        n=estimate.n,
+        separated=separated,
+    )
+
+
+def contribution_figure(analysis: Analysis) -> Figure | None:
+    """Return the contributions of the tricks as bars with intervals; ``None`` if the report has no table of them."""
+    found = contributions(analysis)
+    keys = [k for k in CONTRIBUTIONS if any(getattr(c, k) for c in found)]
+    if len(keys) < 2:
+        return None
+    score = analysis.score
+    unit = f" ({score.unit})" if score.unit else ""
+    forests = []
+    for key in keys:
+        known = [(c.trick, e) for c in found if (e := getattr(c, key)) is not None]
+        rows = tuple(interval_of(trick, e.estimate, e.separated) for trick, e in known)
+        forest = Forest(
+            key=f"contributions.{key}",
+            title=CONTRIBUTIONS[key][0],
+            x_label=f"Δ {score.label}{unit}",
+            intervals=rows,
+            bars=True,
+        )
+        forests.append(forest)
+    return Figure(
+        key="contributions.figure",
+        title="What each trick contributes",
+        caption="With 95% t intervals; none with fewer than 3 seeds. Coloured: the interval excludes 0, uncorrected.",
+        forests=tuple(forests),
+        table="contributions",
+    )
+
+
+def matrix_figures(analysis: Analysis) -> Iterator[Figure]:
+    """Yield a matrix of effects and interactions for each factorial, fraction and ``pairs``."""
+    rows = analysis.plan.rows
+    for design in dict.fromkeys(r.design for r in rows):
+        chosen = [r for r in rows if r.design == design]
+        if chosen[0].kind in (*FACTORIALS, "pairs") and len(tricks_of(chosen)) > 1:
+            yield _figure(analysis, design, chosen)
+
+
+def _figure(analysis: Analysis, design: str, rows: Sequence[Row]) -> Figure:
+    pairs, fraction = rows[0].kind == "pairs", rows[0].kind == "fractional"
+    names = tricks_of(rows)
+    cells = CellEffects.of_rows(analysis, rows)
+    effects = {frozenset([t]): e for t, e in (_alone(analysis, rows) if pairs else _main(cells, rows))}
+    effects |= {frozenset(c.tricks): cells.effect(c.weights) for c in interactions(rows)}
+    sizes = [abs(e.estimate.value) for e in effects.values() if e is not None]
+    largest = max(sizes, default=0.0) or 1.0
+    planned = len(analysis.plan.seeds)
+    by_row = [[effects.get(frozenset((a, b))) for b in names[: i + 1]] for i, a in enumerate(names)]
+    diagonal = "the trick alone, against the base" if pairs else "main effect"
+    matrix = Matrix(
+        key=f"{design}.matrix",
+        title=f"{analysis.score.label}, `{design}`",
+        names=names,
+        cells=tuple(tuple(_matrix_cell(e, planned) for e in row) for row in by_row),
+        shades=tuple(tuple(round(e.estimate.value / largest, 2) if e else 0.0 for e in row) for row in by_row),
+    )
+    return Figure(
+        key=f"{design}.matrix.figure",
+        title=f"Tricks against tricks in `{design}`",
+        caption=f"On the diagonal: {diagonal}. Below it: interaction, the effect of one trick with the other on minus "
+        "its effect with the other off. Darker is larger; grey text is not separated from 0, uncorrected."
+        + (" The table lists which effects this fraction cannot separate." if fraction else ""),
+        matrices=(matrix,),
+        table=f"{design}.{'interactions' if pairs else 'effects'}",
+    )
+
+
+def _main(cells: CellEffects, rows: Sequence[Row]) -> Iterator[tuple[str, Effect | None]]:
+    return ((c.tricks[0], cells.effect(c.weights)) for c in main_effects(rows))
+
+
+def _alone(analysis: Analysis, rows: Sequence[Row]) -> Iterator[tuple[str, Effect | None]]:
+    base = next(r.arm for r in rows if not r.tricks)
+    return ((r.tricks[0], analysis.effect(r.arm, base, analysis.score)) for r in rows if len(r.tricks) == 1)
+
+
+def _matrix_cell(effect: Effect | None, planned: int) -> Cell:
+    return MISSING if effect is None else effect_cell(effect, planned)

@@ -1,0 +1,92 @@
+"""The inputs of a report: a plan and what its runs recorded, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from paribus.health.health_file import HealthFile
+from paribus.run_folder.folder import Evaluation, MetricLine
+from paribus.study.plan import Plan
+from paribus.study.published import Published
+
+if TYPE_CHECKING:
+    from paribus.run_folder.metrics import Source
+    from paribus.run_folder.series import Recorded
+
+Outcome = Literal["finished", "stopped_early", "failed", "cancelled", "pending"]
+"""How a run counts in tables; ``failed`` includes quarantined runs, ``pending`` all runs that may still finish."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """One planned run and what it recorded.
+
+    Attributes:
+        fingerprint: identity of the run.
+        arm: key of its arm.
+        seed: its seed.
+        outcome: how it counts in tables.
+        state: its state in the store.
+        reason: why it stopped early or failed; empty otherwise.
+        attempts: number of attempts so far.
+        gpus: GPUs that it holds; 0 for a CPU slot.
+        lines: metric lines in memory, of a made-up run or the readable part of a damaged one.
+        stored: series in files, instead of lines.
+        evaluations: the evaluations with counts per problem that make up the score, and the one before training.
+        health: its status while it trained; ``None`` if it has no status.
+    """
+
+    fingerprint: str
+    arm: str
+    seed: int
+    outcome: Outcome
+    state: str = ""
+    reason: str = ""
+    attempts: int = 1
+    gpus: float = 0.0
+    lines: tuple[MetricLine, ...] = ()
+    stored: Recorded | None = None
+    evaluations: tuple[Evaluation, ...] = ()
+    health: HealthFile | None = None
+
+    @cached_property
+    def recorded(self) -> Recorded:
+        """The recorded metrics, from files or from memory."""
+        from paribus.run_folder.series import Columns
+
+        return self.stored or Columns.of(self.lines)
+
+    def sources_of(self, metric: str) -> frozenset[Source]:
+        """Return the sources of a metric's values, e.g. ``{"exact"}``; empty if it was not recorded."""
+        return self.recorded.sources_of(metric)
+
+    @property
+    def last_step(self) -> int:
+        """The last step with a metric line; 0 if there is no line."""
+        return self.recorded.span[1] if self.recorded.span else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyData:
+    """A study, finished or not.
+
+    Attributes:
+        plan: the plan.
+        runs: the plan's runs, in its order.
+        screened: runs of its search; they choose settings and enter no table of effects.
+        provenance: what the numbers depend on beyond the plan, name to text (:mod:`.provenance`).
+        published: published tables to show beside the study's own.
+    """
+
+    plan: Plan
+    runs: tuple[RunData, ...]
+    screened: tuple[RunData, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    published: tuple[Published, ...] = ()
+
+    def of_arm(self, key: str) -> tuple[RunData, ...]:
+        """Return the runs of one arm, by seed."""
+        return tuple(sorted((r for r in self.runs if r.arm == key), key=lambda r: r.seed))

@@ -1,0 +1,310 @@
+"""The tables behind the main ones: pass rates, costs, values by seed, runs that did not finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from paribus.report.analysis.analysis import Analysis, Effect
+from paribus.report.analysis.measures import gain_measure, series
+from paribus.report.model import Cell, Column, Table, TableRow
+from paribus.report.tables.cells import (
+    HALF_WIDTH,
+    MISSING,
+    NOT_APPLICABLE,
+    by_seed,
+    effect_cell,
+    finished,
+    interval_notes,
+    mean_cell,
+    measure_cell,
+    number,
+    seeds_cell,
+    single_decimals,
+    training_notes,
+)
+from paribus.report.tables.health import health_table
+from paribus.report.tables.robustness import FROM, PAIRED, robustness_table, sign_flip_cell, sign_flip_note
+from paribus.stats.intervals import Estimate, correlation, mean_interval
+from paribus.stats.sequential import at_look
+
+
+def pass_table(analysis: Analysis) -> Table | None:
+    """Return pass@k by k; ``None`` with one response per problem, or without counts."""
+    ks = pass_ks(analysis)
+    found = pass_means(analysis, ks)
+    if not found:
+        return None
+    rows = []
+    for arm in (a.key for a in analysis.plan.arms):
+        each = found.get(arm, [])
+        cells = [mean_cell(values, estimate, finished(analysis, arm), short=False) for values, estimate in each]
+        cells = cells or [MISSING] * len(ks)
+        rows.append(TableRow(label=analysis.label(arm), cells=(seeds_cell(analysis, arm), *cells)))
+    columns = (
+        Column(key="seeds", label="seeds", note="finished / planned"),
+        *(Column(key=f"pass_at_{k}", label=f"pass@{k}", unit="fraction") for k in ks),
+    )
+    return Table(
+        key="pass_at_k",
+        title="Solved within k responses",
+        answers="Does an arm solve more problems, or the same ones more often?",
+        first="Arm",
+        columns=columns,
+        rows=tuple(rows),
+        notes=(
+            f"Unbiased pass@k from {analysis.evaluate.samples} responses per problem, evaluations as for the score.",
+            *interval_notes(rows),
+        ),
+    )
+
+
+def pass_ks(analysis: Analysis) -> list[int]:
+    """Return the k of pass@k: powers of 2 up to the responses per problem, and that number itself."""
+    samples = analysis.evaluate.samples
+    return sorted({2**i for i in range(samples.bit_length())} & {*range(samples + 1)} | {samples})
+
+
+def pass_means(analysis: Analysis, ks: list[int]) -> dict[str, list[tuple[dict[int, float], Estimate]]]:
+    """Return for each arm with counts, and each k, the values by seed and their mean; empty with one response."""
+    if len(ks) < 2:
+        return {}
+    rates = {a.key: analysis.pass_rates(a.key, ks) for a in analysis.plan.arms}
+    found = {}
+    for arm, by_run in rates.items():
+        if by_run:
+            each = [{seed: run[i] for seed, run in by_run.items()} for i in range(len(ks))]
+            found[arm] = [(v, at_look(mean_interval([*v.values()]), analysis.share)) for v in each]
+    return found
+
+
+SHOWN_STEPS = 7
+"""Maximum number of evaluations in the table of the score over training."""
+
+
+EXTREMES = (
+    "Against an arm: its lost seeds count with the worst score, those of the base with the best; for it, the other way "
+    "round. Worst and best are taken over all runs of the study, including their evaluations before training."
+)
+
+
+def cost_table(analysis: Analysis) -> Table:
+    """Return what each arm cost, and what it gained for it."""
+    gain = gain_measure(analysis.evaluate)
+    measures = (*analysis.costs.values(), gain)
+    columns = [Column(key="seeds", label="seeds", note="finished / planned")]
+    columns += [Column(key=m.key, label=m.label, unit=m.unit, note=m.note) for m in measures]
+    rows = [
+        TableRow(
+            label=a.label, cells=(seeds_cell(analysis, a.key), *(measure_cell(analysis, a.key, m) for m in measures))
+        )
+        for a in analysis.plan.arms
+    ]
+    return Table(
+        key="cost",
+        title="Cost",
+        answers="What did the score cost in tokens, updates and time?",
+        first="Arm",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        notes=(
+            *interval_notes(rows, HALF_WIDTH),
+            *training_notes(analysis, (a.key for a in analysis.plan.arms), measures),
+        ),
+    )
+
+
+def training_table(analysis: Analysis) -> Table | None:
+    """Return the score at the evaluations, which is the numbers of the curves; ``None`` before the first evaluation."""
+    by_arm = {arm.key: _by_step(analysis, arm.key) for arm in analysis.plan.arms}
+    steps = sorted(set().union(*by_arm.values()))
+    if not steps:
+        return None
+    spread = [steps[round(i * (len(steps) - 1) / (SHOWN_STEPS - 1))] for i in range(SHOWN_STEPS)]
+    chosen = spread if len(steps) > SHOWN_STEPS else steps
+    rows = []
+    for arm, found in by_arm.items():
+        values = [found.get(step, {}) for step in chosen]
+        estimates = [at_look(mean_interval([*v.values()]), analysis.share) if v else None for v in values]
+        cells = (mean_cell(v, e, finished(analysis, arm), short=True) for v, e in zip(values, estimates, strict=True))
+        rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
+    return Table(
+        key="training",
+        title="Score over training",
+        answers=f"What was {analysis.score.label} at each evaluation?",
+        first="Arm",
+        columns=tuple(Column(key=f"step_{s}", label=f"step {s}", unit=analysis.score.unit) for s in chosen),
+        rows=tuple(rows),
+        notes=(
+            "Single evaluations, not the score by the checkpoint rule.",
+            *([f"{SHOWN_STEPS} of {len(steps)} evaluations, evenly spread."] if len(steps) > SHOWN_STEPS else []),
+            *interval_notes(rows, HALF_WIDTH),
+        ),
+    )
+
+
+def _by_step(analysis: Analysis, arm: str) -> dict[int, dict[int, float]]:
+    """Return step to seed to value of the primary metric, for the runs that have a score."""
+    found: dict[int, dict[int, float]] = {}
+    for run in analysis.runs(arm):
+        if run.seed in analysis.values(arm, analysis.score):
+            for step, value in series(run, analysis.score.metric):
+                found.setdefault(step, {})[run.seed] = value
+    return found
+
+
+def seeds_table(analysis: Analysis) -> Table:
+    """Return the score of every run."""
+    columns = tuple(
+        Column(key=f"seed_{s}", label=f"seed {s}", unit=analysis.score.unit, note="") for s in analysis.plan.seeds
+    )
+    rows = [
+        TableRow(label=a.label, cells=tuple(_seed_cell(analysis, a.key, s) for s in analysis.plan.seeds))
+        for a in analysis.plan.arms
+    ]
+    return Table(
+        key="seeds",
+        title="Every run",
+        answers=f"What did each seed reach in {analysis.score.label}? No run is left out.",
+        first="Arm",
+        columns=columns,
+        rows=tuple(rows),
+        notes=(f"{analysis.score.note}. † stopped early, with its last evaluation. ✗ failed. … not finished.",),
+    )
+
+
+def pairs_table(analysis: Analysis) -> Table | None:
+    """Return the differences from the base by seed; ``None`` if seeds are not paired or nothing can be compared."""
+    if not analysis.plan.paired or not any(analysis.to_base.values()):
+        return None
+    base, seeds = analysis.plan.base, analysis.plan.seeds
+    unit = analysis.score.unit
+    exact = len(seeds) >= FROM
+    columns = [
+        *(Column(key=f"seed_{s}", label=f"seed {s}", unit=unit) for s in seeds),
+        Column(key="pairs", label="pairs"),
+        Column(key="difference", label="mean", unit=unit, note="mean of the differences with 95% t interval"),
+        Column(key="rho", label="ρ", note="correlation of the paired scores; pairing helps where it is positive"),
+        *([Column(key="exact_p", label="exact p", note=PAIRED)] if exact else []),
+    ]
+    rows = []
+    for arm, effect in analysis.to_base.items():
+        if effect is None:
+            continue
+        cells = [_difference_of(effect, s) for s in seeds]
+        cells += [_count(effect.estimate.n), effect_cell(effect, effect.estimate.n), _rho(analysis, arm, base)]
+        cells += [sign_flip_cell(effect, analysis.share)] if exact else []
+        rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
+    return Table(
+        key="pairs",
+        title="Differences from the base, seed by seed",
+        answers=f"Does {analysis.score.label} move the same way in every seed?",
+        first="Arm",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        notes=(*interval_notes(rows, score=analysis.held), *sign_flip_note(len(seeds))),
+    )
+
+
+def losses_table(analysis: Analysis) -> Table | None:
+    """Return all runs that did not finish as planned; ``None`` if all did."""
+    lost = [r for r in analysis.data.runs if r.outcome in ("failed", "stopped_early", "cancelled")]
+    if not lost:
+        return None
+    keys = ("seed", "outcome", "attempts", "last_step", "reason")
+    rows = []
+    for run in lost:
+        outcome = run.outcome.replace("_", " ") + (f" ({run.state})" if run.state else "")
+        texts = (str(run.seed), outcome, str(run.attempts), str(run.last_step), run.reason or "no reason recorded")
+        rows.append(TableRow(label=analysis.label(run.arm), cells=tuple(Cell(text=t) for t in texts)))
+    return Table(
+        key="losses",
+        title="Runs that did not finish",
+        answers="Which runs are missing or cut short, and why?",
+        first="Arm",
+        columns=tuple(Column(key=k, label=k.replace("_", " ")) for k in keys),
+        rows=tuple(rows),
+        notes=(
+            "As planned, a run that was stopped early counts with its last evaluation; failed and cancelled runs are "
+            "left out of the means and listed here.",
+        ),
+    )
+
+
+def sensitivity_table(analysis: Analysis) -> Table | None:
+    """Return the difference from the base if lost runs are counted differently; ``None`` if no arm is affected."""
+    lost = {r.arm for r in analysis.data.runs if r.outcome in ("failed", "stopped_early")}
+    affected = [a.key for a in analysis.plan.arms if a.key != analysis.plan.base and lost & {a.key, analysis.plan.base}]
+    if not affected:
+        return None
+    cases = list(analysis.sensitivity(affected[0]))
+    rows = []
+    for arm in affected:
+        cells = [effect_cell(e, e.estimate.n if e else 0, verdict=True) for e in analysis.sensitivity(arm).values()]
+        testable = all(e is not None and e.supported for e in analysis.sensitivity(arm).values())
+        verdict = Cell(text="fragile" if analysis.fragile(arm) else "stable" if testable else "not testable in full")
+        rows.append(TableRow(label=analysis.label(arm), cells=(*cells, verdict)))
+    unit = analysis.score.unit
+    columns = [Column(key=c.replace(" ", "_"), label=c, unit=unit) for c in cases]
+    return Table(
+        key="sensitivity",
+        title="If lost runs are counted differently",
+        answers="Does the difference from the base depend on the runs that were lost or stopped?",
+        first="Arm",
+        columns=(
+            *columns,
+            Column(key="verdict", label="verdict", note="fragile: whether it is separated, or its sign, changes"),
+        ),
+        rows=tuple(rows),
+        notes=(
+            EXTREMES,
+            *interval_notes(rows, score=analysis.held),
+        ),
+    )
+
+
+def _seed_cell(analysis: Analysis, arm: str, seed: int) -> Cell:
+    marks = {"stopped_early": "†", "failed": "✗", "cancelled": "✗", "pending": "…"}
+    values = analysis.values(arm, analysis.score)
+    outcome = next((r.outcome for r in analysis.runs(arm) if r.seed == seed), "pending")
+    mark = marks.get(outcome, "")
+    if seed not in values:
+        return Cell(text=mark or MISSING.text)
+    estimate = analysis.estimate(arm, analysis.score)
+    assert estimate is not None  # this seed has a value
+    text = number(values[seed], single_decimals(estimate)) + mark
+    return Cell(text=text, value=float(f"{values[seed]:.6g}"), n=1, seeds=by_seed({seed: values[seed]}))
+
+
+def _difference_of(effect: Effect, seed: int) -> Cell:
+    found = dict(effect.by_seed)
+    if seed not in found:
+        return NOT_APPLICABLE
+    text = number(found[seed], single_decimals(effect.estimate), signed=True)
+    return Cell(text=text, value=float(f"{found[seed]:.6g}"), n=1)
+
+
+def _count(n: int) -> Cell:
+    return Cell(text=str(n), value=float(n))
+
+
+def _rho(analysis: Analysis, arm: str, base: str) -> Cell:
+    first, second = analysis.values(arm, analysis.score), analysis.values(base, analysis.score)
+    seeds = sorted(first.keys() & second.keys())
+    rho = correlation([first[s] for s in seeds], [second[s] for s in seeds])
+    return NOT_APPLICABLE if rho is None else Cell(text=number(rho, 1), value=float(f"{rho:.6g}"))
+
+
+def all_details(analysis: Analysis) -> Iterable[Table]:
+    """Return the tables behind those of the designs that apply to this study."""
+    found: Sequence[Table | None] = (
+        robustness_table(analysis),
+        pass_table(analysis),
+        cost_table(analysis),
+        health_table(analysis),
+        pairs_table(analysis),
+        training_table(analysis),
+        seeds_table(analysis),
+        losses_table(analysis),
+        sensitivity_table(analysis),
+    )
+    return [t for t in found if t is not None]

@@ -1,0 +1,280 @@
+"""The cells of tables: rounding, what may be printed at each number of seeds, and notes that tables share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.measures import Measure, evaluation_error
+from paribus.report.model import Cell, TableRow, Verdict, stored
+from paribus.stats.intervals import Estimate, decimals_of
+from paribus.stats.power import CAP
+
+MISSING = Cell(text="n/a")
+"""Not measured."""
+
+
+NOT_APPLICABLE = Cell(text="—")
+"""Not applicable."""
+
+
+def decimals_for(se: float | None, value: float) -> int:
+    """Return the decimals to print: one significant digit of the standard error, or else 3 digits of the value."""
+    if se:
+        return min(decimals_of(se), 6)
+    return 0 if value == round(value) else min(6, max(0, decimals_of(abs(value)) + 2))
+
+
+def precision(estimate: Estimate) -> int:
+    """Return the decimals of an estimate: one more if a nonzero end of a separated interval would print as 0."""
+    decimals = decimals_for(estimate.se, estimate.value)
+    nearest = min(abs(estimate.low or 0), abs(estimate.high or 0))
+    return decimals + 1 if estimate.separated and round(nearest, decimals) == 0 else decimals
+
+
+def single_decimals(estimate: Estimate) -> int:
+    """Return the decimals of single seeds: one more than their mean has, because one run is known more precisely."""
+    return decimals_for(estimate.se, estimate.value) + (1 if estimate.se else 0)
+
+
+def number(value: float, decimals: int, *, signed: bool = False) -> str:
+    """Return the rounded number with a true minus sign and no negative zero; ``signed`` adds ``+``."""
+    text = f"{round(value, decimals):.{max(0, decimals)}f}"
+    if float(text) == 0:
+        return text.removeprefix("-")
+    sign = "+" if signed and not text.startswith("-") else ""
+    return sign + text.replace("-", "−")
+
+
+def p_text(p: float | None) -> str:
+    """Return p with two significant digits, at most three decimals."""
+    if p is None:
+        return "—"
+    if p < 0.001:
+        return "<0.001"
+    return f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
+
+
+def interval_text(estimate: Estimate, *, signed: bool = False) -> str:
+    """Return ``0.63 [0.58, 0.68]``, without the bracket if there is no spread over seeds."""
+    decimals = precision(estimate)
+    text = number(estimate.value, decimals, signed=signed)
+    if not estimate.sd or estimate.low is None or estimate.high is None:
+        return text
+    return f"{text} [{number(estimate.low, decimals)}, {number(estimate.high, decimals)}]"
+
+
+def mean_cell(
+    values: Mapping[int, float], estimate: Estimate | None, expected: int, *, short: bool, noise: float | None = None
+) -> Cell:
+    """Return the cell of an arm's mean over seeds.
+
+    One seed: the value, with the evaluation noise if it is known. Two seeds: both values. Three or more: the mean with
+    its 95% t interval, printed as value and half-width if ``short``.
+
+    Args:
+        values: seed to value.
+        estimate: mean and interval over these values; ``None`` without values.
+        expected: seeds that the row states; a different number is printed in the cell.
+        short: print ``21.7 ± 0.9`` instead of the ends of the interval.
+        noise: standard error of one evaluation, for a single seed.
+    """
+    if estimate is None:
+        return MISSING
+    supported = estimate.n >= MIN_SEEDS
+    note = ""
+    if supported and short and estimate.sd and estimate.half_width is not None:
+        decimals = decimals_for(estimate.se, estimate.value)
+        text = f"{number(estimate.value, decimals)} ± {number(estimate.half_width, decimals)}"
+    elif supported:
+        text = interval_text(estimate)
+    else:
+        decimals = decimals_for(noise, estimate.value) if estimate.n == 1 else single_decimals(estimate)
+        text = ", ".join(number(v, decimals) for v in values.values())
+        if estimate.n == 1 and noise:
+            ends = [number(estimate.value + z * noise, decimals) for z in (-1.96, 1.96)]
+            note = f"[{ends[0]}, {ends[1]}] evaluation noise only"
+    if estimate.n != expected:
+        text += f" (n={estimate.n})"
+    low, high = (estimate.low, estimate.high) if supported and estimate.sd else (None, None)
+    return Cell(
+        text=text,
+        note=note,
+        value=stored(estimate.value),
+        low=stored(low),
+        high=stored(high),
+        n=estimate.n,
+        seeds=by_seed(values),
+    )
+
+
+def effect_cell(effect: Effect | None, expected: int, *, verdict: bool = False) -> Cell:
+    """Return the cell of a difference; with fewer than three seeds the single differences, without interval or test.
+
+    Args:
+        effect: the difference.
+        expected: seeds that the row states; a different number of pairs is printed in the cell.
+        verdict: add whether it is separated from seed noise, or about how many seeds that would need.
+    """
+    if effect is None:
+        return MISSING
+    e = effect.estimate
+    if effect.supported:
+        text = interval_text(e, signed=True)
+    else:
+        each = [d for _, d in effect.by_seed] or [e.value]
+        text = ", ".join(number(d, single_decimals(e), signed=True) for d in each)
+    if e.n != expected:
+        text += f" (n={e.n})"
+    state: Verdict = "untested"
+    if effect.supported and e.sd:
+        state = "separated" if effect.separated else "not_separated"
+    bounds = effect.supported and bool(e.sd)
+    return Cell(
+        text=text,
+        note=verdict_text(effect) if verdict else "",
+        value=stored(e.value),
+        low=stored(e.low) if bounds else None,
+        high=stored(e.high) if bounds else None,
+        n=e.n,
+        p=stored(e.p) if effect.supported else None,
+        p_adjusted=stored(effect.p_adjusted),
+        seeds=by_seed(dict(effect.by_seed)),
+        verdict=state,
+    )
+
+
+def verdict_text(effect: Effect) -> str:
+    """Return ``separated*``, ``separated``, ``not separated (≈11 seeds)``, or why there is no verdict."""
+    if not effect.supported:
+        return "too few seeds"
+    if not effect.estimate.sd:
+        return "same in every pair"
+    if effect.separated:
+        return "separated*" if effect.confirmed else "separated"
+    return f"not separated (≈{effect.needed} seeds)" if effect.needed else f"not separated (>{CAP} seeds)"
+
+
+def needed_text(effect: Effect) -> str:
+    """Return ``about 11 seeds per arm`` or ``more than 100 seeds per arm``."""
+    count = f"more than {CAP}" if effect.needed is None else f"about {effect.needed}"
+    return f"{count} seeds per arm"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return ``a``, ``a and b`` or ``a, b and c``."""
+    found = list(items)
+    return found[0] if len(found) == 1 else ", ".join(found[:-1]) + f" and {found[-1]}" if found else "nothing"
+
+
+def by_seed(values: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+    """Return seed and value as the model stores them."""
+    return tuple((seed, float(f"{v:.6g}")) for seed, v in values.items())
+
+
+MARKS = {"stopped_early": "†", "failed": "✗", "cancelled": "✗", "pending": "…"}
+
+
+INTERVALS = (
+    "[low, high]: 95% Student t interval over training seeds, not clipped to the metric's range; rounded to one "
+    "significant digit of the standard error."
+)
+
+
+HALF_WIDTH = (
+    "±: half the width of the 95% Student t interval over training seeds, not a standard deviation; rounded to one "
+    "significant digit of the standard error."
+)
+
+
+FLOOR = (
+    "No interval of {score} is narrower, and no p value smaller, than evaluation noise alone implies (two-way analysis "
+    "of variance of the correct answers by seed and problem)."
+)
+
+
+def interval_notes(rows: Iterable[TableRow], note: str = INTERVALS, score: str = "") -> list[str]:
+    """Return how to read the intervals of a table, if it has any; ``score`` names the measure with a noise floor."""
+    notes = [note, *([FLOOR.format(score=score)] if score else [])]
+    return notes if any(c.low is not None for r in rows for c in r.cells) else []
+
+
+def seeds_cell(analysis: Analysis, arm: str) -> Cell:
+    """Return ``3/3``, finished over planned runs, with the marks of runs that did not finish."""
+    runs = analysis.runs(arm)
+    done = finished(analysis, arm)
+    marks = "".join(dict.fromkeys(MARKS[r.outcome] for r in runs if r.outcome != "finished"))
+    return Cell(text=f"{done}/{len(runs)}{marks}", value=float(done), n=len(runs))
+
+
+def status_cell(analysis: Analysis, arm: str) -> Cell:
+    """Return ``ok``, or how runs ended that did not finish, and ``fragile`` if the verdict depends on them."""
+    outcomes = [r.outcome for r in analysis.runs(arm)]
+    words = {"stopped_early": "stopped early", "failed": "failed", "cancelled": "cancelled", "pending": "not finished"}
+    parts = [f"{outcomes.count(k)} {w}" for k, w in words.items() if k in outcomes]
+    if arm != analysis.plan.base and analysis.fragile(arm):
+        parts.append("fragile")
+    return Cell(text=", ".join(parts) or "ok")
+
+
+def score_cell(analysis: Analysis, arm: str, measure: Measure | None = None, *, bold: bool = False) -> Cell:
+    """Return the arm's score; for a single seed with its evaluation noise."""
+    measure = measure or analysis.score
+    values = analysis.values(arm, measure)
+    noise = None
+    if len(values) == 1 and measure.rule == "score":
+        (run,) = (r for r in analysis.runs(arm) if r.seed in values)
+        noise = evaluation_error(run, analysis.evaluate)
+    cell = mean_cell(values, analysis.estimate(arm, measure), finished(analysis, arm), short=False, noise=noise)
+    return Cell(**{**vars(cell), "bold": bold})
+
+
+def measure_cell(analysis: Analysis, arm: str, measure: Measure) -> Cell:
+    """Return the arm's mean in a measure, as value and half-width."""
+    values = analysis.values(arm, measure)
+    return mean_cell(values, analysis.estimate(arm, measure), finished(analysis, arm), short=True)
+
+
+def finished(analysis: Analysis, arm: str) -> int:
+    """Return the number of the arm's runs that finished as planned."""
+    return sum(r.outcome == "finished" for r in analysis.runs(arm))
+
+
+def pairing(analysis: Analysis) -> str:
+    """Return how two arms are compared."""
+    if analysis.plan.paired:
+        return "paired by seed, paired t"
+    return "seeds not paired, Welch's t"
+
+
+def training_notes(analysis: Analysis, arms: Iterable[str], measures: Iterable[Measure]) -> list[str]:
+    """Return what limits a comparison of these arms: approximate training, and values that are not exact."""
+    keys = list(dict.fromkeys(arms))
+    return [*_approximate(analysis, keys), *_sources(analysis, keys, measures)]
+
+
+def _approximate(analysis: Analysis, arms: Sequence[str]) -> list[str]:
+    """Return one note per thing that the runner trains only approximately, with its reason and the arms."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for arm in arms:
+        for support in analysis.plan.arm(arm).approximate:
+            found.setdefault((support.feature, support.reason), []).append(f"`{analysis.label(arm)}`")
+    return [
+        f"Trained approximately: `{feature}` in {listed(labels)}. {reason}".rstrip()
+        for (feature, reason), labels in found.items()
+    ]
+
+
+def _sources(analysis: Analysis, arms: Sequence[str], measures: Iterable[Measure]) -> list[str]:
+    """Return where the values of each measure come from, if any of them is derived or a proxy."""
+    parts = []
+    for measure in measures:
+        by_source: dict[str, list[str]] = {}
+        for arm in arms:
+            for source in sorted(frozenset[str]().union(*(r.sources_of(measure.metric) for r in analysis.runs(arm)))):
+                by_source.setdefault(source, []).append(f"`{analysis.label(arm)}`")
+        if by_source.keys() - {"exact"}:
+            parts.append(f"{measure.label} ({'; '.join(f'{s} in {listed(a)}' for s, a in sorted(by_source.items()))})")
+    if not parts:
+        return []
+    return [f"Not all values are exact: {', '.join(parts)}. A difference between arms can come from the source alone."]

@@ -1,0 +1,250 @@
+"""How sure a difference from the base is: one spread for all arms, other problems, equivalence, exact tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import comb
+
+from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.model import Cell, Column, Table, TableRow, stored
+from paribus.report.tables.cells import (
+    MISSING,
+    NOT_APPLICABLE,
+    decimals_for,
+    effect_cell,
+    finished,
+    interval_notes,
+    interval_text,
+    number,
+    p_text,
+)
+from paribus.stats.dunnett import Pooled, dunnett_p, dunnett_quantile, pooled
+from paribus.stats.intervals import (
+    MOST_SPLITS,
+    better_share,
+    iqm_interval,
+    least_permutation_p,
+    permutation_p,
+    sign_flip_p,
+)
+from paribus.stats.multiple_testing import ALPHA
+from paribus.stats.problems import over_problems, parts
+from paribus.stats.sequential import adjusted, level_at
+
+ROBUST_FROM = 10
+"""Seeds per arm from which interquartile means and probabilities of improvement are printed."""
+
+
+def robustness_table(analysis: Analysis) -> Table | None:
+    """Return further comparisons of each arm with the base; ``None`` if nothing can be tested."""
+    arms = [arm for arm, e in analysis.to_base.items() if e is not None and e.supported]
+    if not arms:
+        return None
+    spread = one_spread(analysis)
+    columns = _columns(analysis, spread)
+    keys = [c.key for c in columns]
+    rows = tuple(
+        TableRow(label=analysis.label(arm), cells=tuple(_cell(analysis, arm, key, spread) for key in keys))
+        for arm in arms
+    )
+    return Table(
+        key="comparisons",
+        title="How sure is the difference from the base?",
+        answers="Does it hold for all arms at once and on other problems, and is it large enough to matter?",
+        first="Arm",
+        columns=columns,
+        rows=rows,
+        notes=(*interval_notes(rows, score=analysis.held), *_notes(analysis, spread, keys)),
+    )
+
+
+def one_spread(analysis: Analysis) -> Pooled | None:
+    """Return the spread over seeds, pooled over all arms; ``None`` with fewer than three arms, or if seeds differ."""
+    found = [analysis.values(a.key, analysis.score) for a in analysis.plan.arms]
+    counts = {len(v) for v in found}
+    if len(found) < 3 or len(counts) != 1 or min(counts) < MIN_SEEDS:
+        return None
+    seeds = [sorted(v) for v in found]
+    if analysis.plan.paired and any(s != seeds[0] for s in seeds):
+        return None
+    return pooled([[v[s] for s in order] for v, order in zip(found, seeds, strict=True)], paired=analysis.plan.paired)
+
+
+def _columns(analysis: Analysis, spread: Pooled | None) -> tuple[Column, ...]:
+    unit, base = analysis.score.unit, f"difference from `{analysis.label(analysis.plan.base)}`"
+    found = [Column(key="difference", label="Δ base", unit=unit, note=f"{base}, as in the main tables")]
+    if spread is not None and spread.equal:
+        note = f"{base}; Dunnett's intervals, which hold for all arms at once, with one pooled spread; p by his test"
+        found.append(Column(key="at_once", label="all at once", unit=unit, note=note))
+    if any(analysis.answers(a.key, analysis.score) for a in analysis.plan.arms):
+        note = f"{base}; seeds and problems both as samples: for problems like these, not only for these"
+        found.append(Column(key="problems", label="other problems", unit=unit, note=note))
+    if not analysis.plan.paired and any(testable(*counts) for counts in _counts(analysis)):
+        found.append(Column(key="exact_p", label="exact p", note=UNPAIRED))
+    note = "smallest true difference that this study detects with 80% power, at the upper 80% bound of the spread"
+    found.append(Column(key="detectable", label="detectable", unit=unit, note=note))
+    if analysis.plan.margin is not None:
+        note = f"two one-sided tests against ±{analysis.plan.margin:g}, p by Holm over the rows"
+        found.append(Column(key="equivalent", label=f"within ±{analysis.plan.margin:g}?", note=note))
+    if min(len(analysis.values(a.key, analysis.score)) for a in analysis.plan.arms) >= ROBUST_FROM:
+        note = "interquartile mean of the arm with its 95% t interval (Tukey and McLaughlin)"
+        found.append(Column(key="iqm", label="IQM", unit=unit, note=note))
+        note = "probability of improvement: share of all pairs of runs, arm and base, in which the arm is higher"
+        found.append(Column(key="higher", label="P(higher)", unit="fraction", note=note))
+    return tuple(found)
+
+
+def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell:
+    effect = analysis.to_base[arm]
+    assert effect is not None  # only arms with an effect have a row
+    values, base = analysis.values(arm, analysis.score), analysis.values(analysis.plan.base, analysis.score)
+    match key:
+        case "difference":
+            return effect_cell(effect, finished(analysis, arm))
+        case "at_once":
+            assert spread is not None  # the column requires it
+            return _at_once(analysis, effect, spread)
+        case "problems":
+            return _on_other_problems(analysis, arm, effect)
+        case "exact_p":
+            return permutation_cell(values.values(), base.values(), analysis.share)
+        case "detectable":
+            return _size(effect.detectable)
+        case "equivalent":
+            p = analysis.equivalence.get(arm)
+            words = "equivalent" if p is not None and p < ALPHA else "not shown"
+            return Cell(text=words, note=f"p = {p_text(p)}".replace("= <", "< ") if p is not None else "", p_adjusted=p)
+        case "iqm":
+            estimate = iqm_interval([*values.values()], level=level_at(analysis.share))
+            ends = stored(estimate.low), stored(estimate.high)
+            return Cell(
+                text=interval_text(estimate), value=stored(estimate.value), low=ends[0], high=ends[1], n=estimate.n
+            )
+        case _:
+            share = better_share([*values.values()], [*base.values()])
+            return Cell(text=number(share, 2), value=stored(share), n=len(values))
+
+
+def _counts(analysis: Analysis) -> set[tuple[int, int]]:
+    """Return the number of scores of each compared arm, with that of the base."""
+    base = len(analysis.values(analysis.plan.base, analysis.score))
+    return {(len(analysis.values(a, analysis.score)), base) for a, e in analysis.to_base.items() if e and e.supported}
+
+
+def _at_once(analysis: Analysis, effect: Effect, spread: Pooled) -> Cell:
+    e, comparisons = effect.estimate, len(analysis.plan.arms) - 1
+    errors = [(spread.sd * math.sqrt(2 / e.n), spread.df), *([e.noise] if e.noise else [])]
+    half = max(dunnett_quantile(comparisons=comparisons, df=round(df), level=e.level) * se for se, df in errors)
+    p = max(dunnett_p(e.value / se, comparisons=comparisons, df=round(df)) for se, df in errors)
+    p = adjusted(p, analysis.share)
+    found = replace(e, se=max(se for se, _ in errors), low=e.value - half, high=e.value + half)
+    note = f"p = {p_text(p)}".replace("= <", "< ")
+    return Cell(
+        text=interval_text(found, signed=True),
+        note=note,
+        value=stored(e.value),
+        low=stored(found.low),
+        high=stored(found.high),
+        n=e.n,
+        p_adjusted=stored(p),
+    )
+
+
+def _on_other_problems(analysis: Analysis, arm: str, effect: Effect) -> Cell:
+    from scipy import special
+
+    paired = analysis.plan.paired
+    terms = [(1.0, arm, analysis.score), (-1.0, analysis.plan.base, analysis.score)]
+    tables = analysis.tables(terms, [analysis.values(a, analysis.score) for _, a, _ in terms], paired=paired)
+    if tables is None:
+        return MISSING
+    both = over_problems(parts(tables))
+    e, se = effect.estimate, math.sqrt(float(both.variance))
+    if not se:
+        return NOT_APPLICABLE
+    # a statement about more problems is never more certain than one about these problems
+    half = max(float(special.stdtrit(float(both.df), (1 + e.level) / 2)) * se, e.half_width or 0.0)
+    found = replace(e, se=se, sd=se, low=e.value - half, high=e.value + half)
+    ends = stored(found.low), stored(found.high)
+    return Cell(text=interval_text(found, signed=True), value=stored(e.value), low=ends[0], high=ends[1], n=e.n)
+
+
+def _size(value: float | None) -> Cell:
+    if value is None:
+        return NOT_APPLICABLE
+    return Cell(text=number(value, decimals_for(value, value) + 1), value=stored(value))
+
+
+def _notes(analysis: Analysis, spread: Pooled | None, keys: Sequence[str]) -> list[str]:
+    notes = []
+    if spread is None:
+        notes.append("No intervals for all arms at once: the study has fewer than three arms, or seeds differ by arm.")
+    else:
+        ratio = f"the largest spread of an arm is {spread.ratio:.1f} times the smallest"
+        chance = f"equal spreads give this ratio or more in {spread.ratio_p:.0%} of studies"
+        fit = f"One spread for all arms: sd {spread.sd:.2g}, {spread.df} degrees of freedom; {ratio}, {chance}."
+        refused = f"No intervals for all arms at once: {ratio}; {chance}, and below 25% spreads are not pooled."
+        notes.append(fit if "at_once" in keys else refused)
+    if not analysis.plan.paired:
+        notes += [text for counts in sorted(_counts(analysis)) for text in permutation_note(*counts)]
+    if "equivalent" in keys:
+        notes.append("not shown: neither a difference nor its absence is shown; only `equivalent` shows its absence.")
+    return notes
+
+
+FROM, TO = 5, 16
+"""Numbers of pairs for which the sign-flip test is printed; with fewer pairs it cannot come near 5%."""
+
+
+PAIRED = "paired sign-flip test, uncorrected"
+
+
+UNPAIRED = "permutation test of both means, seeds not paired; uncorrected"
+
+
+def sign_flip_cell(effect: Effect, share: float) -> Cell:
+    """Return the exact p of a paired difference; ``share`` is the part of the 5% that this interim analysis has."""
+    differences = [d for _, d in effect.by_seed]
+    if not FROM <= len(differences) <= TO:
+        return NOT_APPLICABLE
+    return _exact_cell(adjusted(sign_flip_p(differences), share), len(differences))
+
+
+def sign_flip_note(pairs: int) -> list[str]:
+    """Return why there is no sign-flip test if there are too few pairs."""
+    if not 2 <= pairs < FROM:
+        return []
+    smallest = f"{2.0 ** (1 - pairs):g}"
+    return [
+        f"With {pairs} pairs an exact sign-flip test cannot go below {smallest}: p values assume near-normal scores."
+    ]
+
+
+def permutation_cell(first: Collection[float], second: Collection[float], share: float) -> Cell:
+    """Return the exact p of two unpaired arms; ``share`` is the part of the 5% that this interim analysis has."""
+    n, m = len(first), len(second)
+    if not testable(n, m):
+        return NOT_APPLICABLE
+    return _exact_cell(adjusted(permutation_p([*first], [*second]), share), min(n, m))
+
+
+def testable(n: int, m: int) -> bool:
+    """Whether the permutation test is printed: it can reach 5%, and all its splits can be enumerated."""
+    return min(n, m) > 0 and least_permutation_p(n, m) < ALPHA and comb(n + m, n) <= MOST_SPLITS
+
+
+def permutation_note(n: int, m: int) -> list[str]:
+    """Return why there is no permutation test if there are too few scores."""
+    if min(n, m) < 2 or least_permutation_p(n, m) < ALPHA:
+        return []
+    smallest = f"{least_permutation_p(n, m):.2g}"
+    return [
+        f"With {n} and {m} seeds an exact permutation test cannot go below {smallest}: p values assume near-normal "
+        "scores."
+    ]
+
+
+def _exact_cell(p: float, n: int) -> Cell:
+    return Cell(text=p_text(p), value=stored(p), n=n)

@@ -1,0 +1,278 @@
+"""Two studies side by side: which arms are the same, how the others differ, and tests where they mean something."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from paribus.errors import ParibusError
+from paribus.recipe.recipe import difference
+from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect, corrected
+from paribus.report.inputs import StudyData
+from paribus.report.model import Cell, Column, ReportModel, Table, TableRow, stored
+from paribus.report.provenance import provenance
+from paribus.report.tables.cells import (
+    INTERVALS,
+    MISSING,
+    NOT_APPLICABLE,
+    effect_cell,
+    interval_text,
+    p_text,
+    score_cell,
+)
+from paribus.report.tables.robustness import UNPAIRED, permutation_cell, permutation_note, testable
+from paribus.study.plan import Arm
+
+SHOWN = 6
+"""Maximum number of differing paths in a cell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """An arm of each study that are compared, or an arm of one study without a counterpart.
+
+    Attributes:
+        first: arm of the first study; ``None`` without a counterpart.
+        second: arm of the second study; ``None`` without a counterpart.
+        effect: second minus first; ``None`` if it is not tested.
+        reason: why it is not tested; empty if it is.
+    """
+
+    first: Arm | None
+    second: Arm | None
+    effect: Effect | None = None
+    reason: str = ""
+
+    @property
+    def same(self) -> bool:
+        """Whether both have the same recipe."""
+        return self.first is not None and self.second is not None and self.first.key == self.second.key
+
+
+def compare(first: StudyData, second: StudyData) -> ReportModel:
+    """Return the comparison of two studies as a report.
+
+    Raises:
+        ParibusError: both are the same plan.
+    """
+    if first.plan.fingerprint == second.plan.fingerprint:
+        raise ParibusError(f"`{first.plan.study}` and `{second.plan.study}` are the same plan: nothing to compare")
+    a, b = Analysis(first), Analysis(second)
+    pairs = _tested(a, b)
+    states = [
+        f"`{d.plan.study}` {sum(r.outcome == 'finished' for r in d.runs)} of {len(d.runs)}" for d in (first, second)
+    ]
+    title = f"`{first.plan.study}` and `{second.plan.study}`"
+    return ReportModel(
+        study=f"{first.plan.study}-vs-{second.plan.study}",
+        title=f"Comparison of {title}",
+        question="",
+        status=f"finished runs: {', '.join(states)}",
+        complete=all(r.outcome != "pending" for d in (first, second) for r in d.runs),
+        summary=tuple(_summary(a, b, pairs)),
+        words=(),
+        warnings=(),
+        tables=(_results(a, b, pairs), _recipes(a, b, pairs), _settings(a, b)),
+        figures=(),
+        provenance=_both(a, b),
+    )
+
+
+def _tested(a: Analysis, b: Analysis) -> list[Pair]:
+    """Return the pairs with their tests, corrected over all of them."""
+    pairs, general = _pairs(a, b), _not_comparable(a, b)
+    merged = _merged(a, b)
+    found = []
+    for pair in pairs:
+        if pair.first is None or pair.second is None:
+            found.append(pair)
+            continue
+        reason = general or _too_alike(a, b, pair) or _too_few(a, b, pair)
+        effect = None if reason else merged.effect(f"b/{pair.second.key}", f"a/{pair.first.key}", merged.score)
+        found.append(replace(pair, effect=effect, reason=reason))
+    effects = corrected(p.effect for p in found)
+    return [replace(p, effect=e) for p, e in zip(found, effects, strict=True)]
+
+
+def _pairs(a: Analysis, b: Analysis) -> list[Pair]:
+    """Return arms with the same recipe, then those with only the same label, then those without a counterpart."""
+    of_b = {arm.key: arm for arm in b.plan.arms}
+    same = [Pair(first=arm, second=of_b[arm.key]) for arm in a.plan.arms if arm.key in of_b]
+    taken = {p.first.key for p in same if p.first}
+    left = [arm for arm in a.plan.arms if arm.key not in taken]
+    right = {arm.label: arm for arm in b.plan.arms if arm.key not in taken}
+    named = [Pair(first=arm, second=right.pop(arm.label)) for arm in left if arm.label in right]
+    matched = {p.first.key for p in named if p.first}
+    alone = [Pair(first=arm, second=None) for arm in left if arm.key not in matched]
+    return [*same, *named, *alone, *(Pair(first=None, second=arm) for arm in right.values())]
+
+
+def _merged(a: Analysis, b: Analysis) -> Analysis:
+    """Return both studies as one with unpaired seeds; prefixes keep their arms and runs apart."""
+    arms = tuple(
+        replace(arm, key=f"{side}/{arm.key}") for side, study in (("a", a), ("b", b)) for arm in study.plan.arms
+    )
+    runs = tuple(
+        replace(run, arm=f"{side}/{run.arm}") for side, study in (("a", a), ("b", b)) for run in study.data.runs
+    )
+    plan = replace(a.plan, arms=arms, base=arms[0].key, rows=(), paired=False, margin=None)
+    return Analysis(replace(a.data, plan=plan, runs=runs))
+
+
+def _not_comparable(a: Analysis, b: Analysis) -> str:
+    """Return why no arm of one study can be tested against one of the other; empty if they can."""
+    one, other = a.evaluate, b.evaluate
+    terms = {k: (v, getattr(other, k)) for k, v in one.model_dump().items() if k != "primary"}
+    terms["primary"] = (one.primary_metric, other.primary_metric)
+    differ = [f"{k} {v} and {w}" for k, (v, w) in terms.items() if v != w]
+    if differ:
+        return f"evaluated differently: {', '.join(differ)}"
+    problems = [{e.problems for run in study.data.runs for e in run.evaluations} for study in (a, b)]
+    return "different held-out problems" if all(problems) and problems[0] != problems[1] else ""
+
+
+def _too_alike(a: Analysis, b: Analysis, pair: Pair) -> str:
+    assert pair.first is not None and pair.second is not None  # noqa: PT018 - only complete pairs are tested
+    runs = {r.fingerprint for r in a.runs(pair.first.key)}
+    shared = sum(r.fingerprint in runs for r in b.runs(pair.second.key))
+    if not shared:
+        return ""
+    total = len(b.runs(pair.second.key))
+    return "the same runs" if shared == total == len(runs) else f"{shared} of {total} runs are the same"
+
+
+def _too_few(a: Analysis, b: Analysis, pair: Pair) -> str:
+    counts = map(len, _scores(a, b, pair))
+    return "" if min(counts) >= MIN_SEEDS else f"fewer than {MIN_SEEDS} seeds with a score"
+
+
+def _results(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
+    tested = [p for p in pairs if p.effect is not None]
+    counts = [(len(first), len(second)) for first, second in (_scores(a, b, p) for p in tested)]
+    exact = any(testable(*each) for each in counts)
+    columns = (
+        Column(key="recipe", label="recipe"),
+        Column(key="first", label=a.plan.study, unit=a.score.unit, note=a.score.note),
+        Column(key="second", label=b.plan.study, unit=b.score.unit, note=b.score.note),
+        Column(key="difference", label="difference", unit=a.score.unit, note="second minus first; Welch's t, unpaired"),
+        Column(key="p", label="p (Holm)", note="over the differences of this table"),
+        *([Column(key="exact_p", label="exact p", note=UNPAIRED)] if exact else []),
+        Column(key="tested", label="tested?"),
+    )
+    rows = tuple(TableRow(label=_label(pair), cells=_cells(a, b, pair, exact)) for pair in pairs)
+    return Table(
+        key="results",
+        title=f"Results: {a.score.label}",
+        answers="Did the same recipe reach the same score in both studies?",
+        first="Arm",
+        columns=columns,
+        rows=rows,
+        notes=(
+            *([INTERVALS] if any(c.low is not None for r in rows for c in r.cells) else []),
+            *dict.fromkeys(note for each in counts for note in permutation_note(*each)),
+            *(["A difference can come from anything that differs between the studies: see below."] if tested else []),
+        ),
+        main=True,
+    )
+
+
+def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...]:
+    alone = pair.first is None or pair.second is None
+    recipe = f"only in {(a if pair.first else b).plan.study}" if alone else "same" if pair.same else "differs"
+    effect = pair.effect
+    p = effect.p_adjusted if effect else None
+    by_splits = permutation_cell(*_scores(a, b, pair), a.share) if effect else NOT_APPLICABLE
+    return (
+        Cell(text=recipe),
+        score_cell(a, pair.first.key) if pair.first else NOT_APPLICABLE,
+        score_cell(b, pair.second.key) if pair.second else NOT_APPLICABLE,
+        effect_cell(effect, effect.estimate.n) if effect else NOT_APPLICABLE,
+        Cell(text=p_text(p), value=stored(p)) if p is not None else NOT_APPLICABLE,
+        *([by_splits] if exact else []),
+        NOT_APPLICABLE if alone else Cell(text=(pair.reason and f"no: {pair.reason}") or "yes"),
+    )
+
+
+def _scores(a: Analysis, b: Analysis, pair: Pair) -> tuple[Collection[float], Collection[float]]:
+    """Return the scores of both arms of a pair."""
+    assert pair.first is not None and pair.second is not None  # noqa: PT018 - only complete pairs are tested
+    return a.values(pair.first.key, a.score).values(), b.values(pair.second.key, b.score).values()
+
+
+def _recipes(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
+    rows = []
+    for pair in pairs:
+        if pair.same:
+            continue
+        arm, study = (pair.first, b) if pair.first else (pair.second, a)
+        assert arm is not None  # a pair has at least one arm
+        other = pair.second if pair.first and pair.second else _nearest(arm, study.plan.arms)
+        changes = difference(arm.recipe, other.recipe)
+        texts = [f"{path}: {_short(x)} / {_short(y)}" for path, (x, y) in changes.items()]
+        more = f", and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+        where = f"{other.label} ({study.plan.study})"
+        cells = (Cell(text=where), Cell(text=", ".join(texts[:SHOWN]) + more), Cell(text=str(len(texts))))
+        rows.append(TableRow(label=_label(pair), cells=cells))
+    return Table(
+        key="recipes",
+        title="Arms that differ",
+        answers="How does each arm differ from the nearest arm of the other study?",
+        first="Arm",
+        columns=(
+            Column(
+                key="nearest", label="compared with", note="the arm of the same name, else the one that differs least"
+            ),
+            Column(key="changes", label="differs in", note="path: here / there"),
+            Column(key="count", label="paths"),
+        ),
+        rows=tuple(rows),
+        notes=() if rows else ("Every arm has the same recipe as an arm of the other study.",),
+    )
+
+
+def _settings(a: Analysis, b: Analysis) -> Table:
+    """Return what else the numbers of the studies depend on, if it differs."""
+    left, right = provenance(a), provenance(b)
+    names = [n for n in dict.fromkeys([*left, *right]) if left.get(n) != right.get(n) and n not in ("study", "arms")]
+    cells = [(Cell(text=left.get(n, MISSING.text)), Cell(text=right.get(n, MISSING.text))) for n in names]
+    return Table(
+        key="settings",
+        title="What else differs",
+        answers="Which other things that the numbers depend on differ between the studies?",
+        first="What",
+        columns=(Column(key="first", label=a.plan.study), Column(key="second", label=b.plan.study)),
+        rows=tuple(TableRow(label=n, cells=c) for n, c in zip(names, cells, strict=True)),
+    )
+
+
+def _summary(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> list[str]:
+    same = [p for p in pairs if p.same]
+    tested = [p for p in pairs if p.effect is not None]
+    of = f"{len(a.plan.arms)} arms of `{a.plan.study}` and {len(b.plan.arms)} of `{b.plan.study}`"
+    found = [f"{len(same)} {'recipe is' if len(same) == 1 else 'recipes are'} in both, of {of}."]
+    if not tested:
+        reasons = dict.fromkeys(p.reason for p in pairs if p.reason)
+        why = f": {'; '.join(reasons)}" if reasons else ""
+        return [*found, f"No arm of one study is tested against an arm of the other{why}."]
+    apart = [p for p in tested if p.effect and p.effect.confirmed]
+    names = ", ".join(f"`{_label(p)}` {interval_text(p.effect.estimate, signed=True)}" for p in apart if p.effect)
+    verdict = f"{len(apart)} of {len(tested)} differences in {a.score.label} are confirmed after Holm's correction"
+    return [*found, f"{verdict}: {names}." if apart else f"{verdict}. This does not prove that the studies agree."]
+
+
+def _both(a: Analysis, b: Analysis) -> dict[str, str]:
+    left, right = provenance(a), provenance(b)
+    return {name: text if right.get(name) == text else f"{text} / {right.get(name, '')}" for name, text in left.items()}
+
+
+def _nearest(arm: Arm, others: Sequence[Arm]) -> Arm:
+    return min(others, key=lambda other: len(difference(arm.recipe, other.recipe)))
+
+
+def _label(pair: Pair) -> str:
+    labels = dict.fromkeys(arm.label for arm in (pair.first, pair.second) if arm is not None)
+    return " / ".join(labels)
+
+
+def _short(value: object) -> str:
+    return "none" if value is None else str(value)

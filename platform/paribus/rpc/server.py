@@ -1,0 +1,141 @@
+"""The RPC server that supervisors send heartbeats and reports to, in the one process that writes the store.
+
+One connection per request, one JSON line each way::
+
+    {"do": "start" | "renew" | "finish" | "fail" | "release" | "cancelled", "run": 3, "token": 2, ...}
+    {"ok": true, "lease_s": 60.0, "cancel": false}      or      {"ok": false, "lost": true, "error": "..."}
+
+``lost`` means that another attempt holds the run: the supervisor stops at once. Supervisors call the server through
+:mod:`paribus.rpc.client`.
+
+On this machine the server listens on a Unix socket. For jobs on other machines it listens on a TCP port, named in a
+file of the home folder that only the user can read. The server greets each connection with a nonce; request and answer
+are each followed by a line with their HMAC under the file's key. Messages are authenticated, not encrypted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import shutil
+import socketserver
+import tempfile
+import threading
+from pathlib import Path
+
+from paribus.engines.base import Reach
+from paribus.errors import EngineError, StoreError
+from paribus.rpc.client import MAX_BYTES, PATIENCE_S, seal
+from paribus.rpc.handler import RpcHandler
+from paribus.store.store import Store
+
+FILE = "server.json"
+
+
+class RpcServer:
+    """Answers requests until it is closed.
+
+    Args:
+        store: the store, open for writing.
+        reach: how jobs on other machines reach this one; ``None``: all jobs run here.
+
+    Attributes:
+        address: the Unix socket or the server file, for :func:`paribus.rpc.client.call`.
+
+    Raises:
+        EngineError: the port is taken.
+    """
+
+    def __init__(self, store: Store, reach: Reach | None = None) -> None:
+        # a socket's path is limited to about a hundred characters, a home folder's isn't
+        self._folder = None if reach else Path(tempfile.mkdtemp(prefix="paribus-"))
+        self._server: socketserver.BaseServer
+        self._handler = handler = RpcHandler(store)
+        if self._folder is None:
+            assert reach is not None
+            self.address = store.home / FILE
+            self._server = _listen(handler, reach, self.address)
+        else:
+            self.address = self._folder / "server"
+            self._server = _LocalServer(str(self.address), _plain_connection(handler))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._handler.close()
+        if self._folder is None:
+            self.address.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Threads(socketserver.ThreadingMixIn):
+    """One thread per connection, so that a silent client does not delay the others."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+
+class _Server(_Threads, socketserver.TCPServer):
+    allow_reuse_address = True
+
+
+class _LocalServer(_Threads, socketserver.UnixStreamServer):
+    pass
+
+
+def _listen(handler: RpcHandler, reach: Reach, file: Path) -> _Server:
+    key = secrets.token_bytes(32)
+    try:
+        server = _Server(("", reach.port), _sealed_connection(handler, key))
+    except OSError as error:
+        raise EngineError(
+            f"cannot listen on port {reach.port} for reports from the runs: {error.strerror}. Choose another `port` in "
+            "the engine's options, or leave it out."
+        ) from error
+    place = {"host": reach.host, "port": server.server_address[1], "key": key.hex()}
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        json.dump(place, opened)
+    temporary.replace(file)
+    return server
+
+
+def _plain_connection(handler: RpcHandler) -> type[socketserver.StreamRequestHandler]:
+    class Connection(socketserver.StreamRequestHandler):
+        timeout = PATIENCE_S
+
+        def handle(self) -> None:
+            try:
+                answer = handler.answer(json.loads(self.rfile.readline(MAX_BYTES)))
+                self.wfile.write(json.dumps(answer).encode() + b"\n")
+            except (OSError, ValueError, StoreError):
+                return  # lost connection, malformed request, or no database: a supervisor calls again
+
+    return Connection
+
+
+def _sealed_connection(handler: RpcHandler, key: bytes) -> type[socketserver.StreamRequestHandler]:
+    class Connection(socketserver.StreamRequestHandler):
+        timeout = PATIENCE_S
+
+        def handle(self) -> None:
+            nonce = secrets.token_hex(16).encode()
+            try:
+                self.wfile.write(nonce + b"\n")
+                line, mark = (self.rfile.readline(MAX_BYTES).strip() for _ in range(2))
+                if not hmac.compare_digest(mark, seal(key, b"ask", nonce, line)):
+                    return
+                answer = json.dumps(handler.answer(json.loads(line))).encode()
+                self.wfile.write(answer + b"\n" + seal(key, b"answer", nonce, line, answer) + b"\n")
+            except (OSError, ValueError, StoreError):
+                return
+
+    return Connection

@@ -1,0 +1,243 @@
+"""The layout of a run folder, and its readers and writers. All files are text or safetensors; none is a pickle.
+
+There is one folder per attempt: ``<home>/runs/<first 12 digits of the fingerprint>/a<token>/``.
+
+======================  =================  ==============================================================
+file                    written by         content
+======================  =================  ==============================================================
+``job.json``            scheduler          the :class:`~paribus.contract.Job`
+``attempt.json``        supervisor         pid, process group, start time, boot id, host, fence token
+``metrics.jsonl``       runner             one :class:`MetricLine` per step
+``series.bin``          sync, readers      the metrics as series (:mod:`~paribus.run_folder.series_file`); derived
+``evals/<set>-<step>``  runner             one evaluation: :class:`Evaluation`
+``samples.jsonl``       runner             some responses as text: :class:`~paribus.run_folder.samples.Sample`
+``checkpoint/``         runner             the newest checkpoint, safetensors and JSON
+``environment.json``    runner             versions of everything the numbers depend on
+``result.json``         runner             written last: ``{"status": "succeeded" | "stopped_early", ...}``
+``health.json``         supervisor         findings so far: :mod:`~paribus.health.health_file`
+``stdout.log``          supervisor         what the runner printed, standard error included
+``outcome.json``        supervisor         how the attempt ended, and the kind of failure
+======================  =================  ==============================================================
+
+Numbers that are not finite are written as the texts ``"nan"``, ``"inf"``, ``"-inf"``: JSON has no others.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paribus.errors import RunFolderError
+from paribus.run_folder.metrics import SOURCES, Source
+
+_STEPS = 1 << 53  # exact as a number of JSON
+
+SHORT = 12
+"""Digits of a fingerprint in folder names and in what users see."""
+
+
+HELDOUT = "heldout"
+"""Problem set of a sample without a ``set``."""
+
+TRAIN = "train"
+"""Problem set of the samples that were trained on."""
+
+
+def to_json_number(value: float) -> float | str:
+    """Return the number, or ``"nan"``, ``"inf"``, ``"-inf"``."""
+    return value if math.isfinite(value) else str(float(value))
+
+
+def from_json_number(value: float | str) -> float:
+    """Undo :func:`to_json_number`."""
+    return float(value)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a file atomically: write a temporary file, sync it to disk, rename it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        json.dump(value, file, indent=1, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        RunFolderError: the file does not exist or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricLine:
+    """The metrics of one step.
+
+    Attributes:
+        step: rollout batches trained on so far, from 1; 0 is the evaluation before training.
+        time_ms: milliseconds since 1970 at the time of writing.
+        values: canonical metric name to value (:mod:`paribus.run_folder.metrics`).
+        sources: metric name to source, for values that aren't ``exact``.
+    """
+
+    step: int
+    time_ms: int
+    values: Mapping[str, float]
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One evaluation, as counts per problem, from which all statistics are computed.
+
+    Attributes:
+        step: training steps before it.
+        set: name of the problem set, e.g. ``heldout``.
+        samples: responses per problem, k.
+        problems: identity of each problem, in the order of the fields below; the same in every run of a study.
+        correct: correct responses per problem, 0 to k.
+        truncated: responses per problem that hit the length limit.
+        tokens: generated tokens per problem, summed over its responses.
+        tokens_correct: the same, over correct responses only.
+        answers: per problem, extracted answer to number of responses; responses without an answer are under ``""``.
+        right: per problem, those of ``answers`` that were judged correct; empty if the trainer does not record it.
+    """
+
+    step: int
+    set: str
+    samples: int
+    problems: tuple[str, ...]
+    correct: tuple[int, ...]
+    truncated: tuple[int, ...]
+    tokens: tuple[int, ...]
+    tokens_correct: tuple[int, ...]
+    answers: tuple[Mapping[str, int], ...]
+    right: tuple[tuple[str, ...], ...] = ()
+
+
+class RunFolder:
+    """Reads and writes the files of one attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.job = path / "job.json"
+        self.attempt = path / "attempt.json"
+        self.metrics = path / "metrics.jsonl"
+        self.series = path / "series.bin"
+        self.evals = path / "evals"
+        self.samples = path / "samples.jsonl"
+        self.checkpoint = path / "checkpoint"
+        self.environment = path / "environment.json"
+        self.result = path / "result.json"
+        self.health = path / "health.json"
+        self.log = path / "stdout.log"
+        self.outcome = path / "outcome.json"
+
+    @classmethod
+    def of(cls, home: Path, run: str, token: int) -> RunFolder:
+        """Return the folder of attempt ``token`` of the run with fingerprint ``run``."""
+        return cls(home / "runs" / run[:SHORT] / f"a{token}")
+
+    def append_metrics(self, line: MetricLine) -> None:
+        """Append one line with a single write, so that readers see all of it or nothing."""
+        values = {k: to_json_number(v) for k, v in line.values.items()}
+        raw: dict[str, Any] = {"step": line.step, "time_ms": line.time_ms, "values": values}
+        if line.sources:
+            raw["sources"] = dict(line.sources)
+        text = json.dumps(raw, allow_nan=False)
+        data = text.encode() + b"\n"
+        with self.metrics.open("ab", buffering=0) as file:
+            if (written := file.write(data)) != len(data):
+                file.truncate(file.tell() - written)  # the disk is full: remove the partial line
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.metrics))
+
+    def read_metrics(self) -> Iterator[MetricLine]:
+        """Yield the complete lines, without a last line that is still being written.
+
+        Raises:
+            RunFolderError: a complete line is not a metric line; the message names file and line.
+        """
+        if not self.metrics.exists():
+            return
+        for number, text in enumerate(self.metrics.read_bytes().split(b"\n")[:-1], 1):
+            yield parse_metric_line(text, f"{self.metrics}:{number}")
+
+    def write_evaluation(self, evaluation: Evaluation) -> None:
+        """Write ``evals/<set>-<step>.json``."""
+        self.evals.mkdir(exist_ok=True)
+        write_json(self.evaluation(evaluation.set, evaluation.step), asdict(evaluation))
+
+    def evaluation(self, name: str, step: int) -> Path:
+        """Return the path of the evaluation on the problem set ``name`` after ``step`` steps."""
+        return self.evals / f"{name}-{step:06d}.json"
+
+    def read_evaluations(self) -> tuple[Evaluation, ...]:
+        """Return all evaluations, sorted by set and step.
+
+        Raises:
+            RunFolderError: a file is not an evaluation.
+        """
+        found = map(read_evaluation, self.evals.glob("*.json") if self.evals.is_dir() else ())
+        return tuple(sorted(found, key=lambda e: (e.set, e.step)))
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """Return the evaluation in a file.
+
+    Raises:
+        RunFolderError: the file is not an evaluation.
+    """
+    raw = read_json(path)
+    try:
+        return Evaluation(**{k: _frozen(v) for k, v in raw.items()})
+    except (TypeError, AttributeError) as error:
+        raise RunFolderError(f"{path} is not an evaluation: {error}") from error
+
+
+def _frozen(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return tuple(map(_frozen, value)) if value and isinstance(value[0], list) else tuple(value)
+
+
+def parse_metric_line(text: bytes, place: str) -> MetricLine:
+    """Return the metric line in ``text``.
+
+    Raises:
+        RunFolderError: the text is not a metric line; the message begins with ``place``.
+    """
+    try:
+        raw = json.loads(text)
+        values = {str(k): from_json_number(v) for k, v in raw["values"].items()}
+        if abs(int(raw["step"])) >= _STEPS:
+            raise ValueError(f"no run has {raw['step']} steps")
+        sources = _checked_sources(raw["sources"], values) if "sources" in raw else {}
+        return MetricLine(step=int(raw["step"]), time_ms=int(raw["time_ms"]), values=values, sources=sources)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise RunFolderError(f"{place}: not a metric line: {error}") from error
+
+
+def _checked_sources(raw: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Source]:
+    """Return the sources that aren't ``exact``.
+
+    Raises:
+        ValueError: a source is unknown, or belongs to no value of the line.
+    """
+    for name, source in raw.items():
+        if source not in SOURCES:
+            raise ValueError(f"the source of `{name}` is {source!r}; it must be one of {', '.join(SOURCES)}")
+        if name not in values:
+            raise ValueError(f"`sources` has `{name}`, but `values` does not")
+    return {name: source for name, source in raw.items() if source != "exact"}

@@ -1,0 +1,209 @@
+"""The canonical metrics. Each means the same in every arm: it is computed from rollout records, not the ablated loss.
+
+"Generated" means all responses sampled in the step before any filter; "trained" means those that entered the loss.
+Token means weigh every token the same. Logarithms are natural.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+METRIC_SCHEMA = 1
+"""Version of this schema; stored with every run."""
+
+Better = Literal["higher", "lower", "neither"]
+
+Source = Literal["exact", "derived", "proxy"]
+"""How a value was obtained: ``exact`` as the schema defines it, ``derived`` computed by Paribus from other records of
+the trainer, ``proxy`` a quantity close to the definition, good enough to watch but not to compare between arms."""
+
+SOURCES: tuple[Source, ...] = get_args(Source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One canonical metric.
+
+    Attributes:
+        name: storage name; only letters, digits and ``_ - . /`` (the alphabet of MLflow).
+        unit: unit of the value.
+        definition: what is computed from which records.
+        better: direction of improvement; ``neither`` where both ends are symptoms.
+        label: short name for tables and axes.
+        timing: whether the value depends on the machine, so that it differs between equal runs.
+    """
+
+    name: str
+    unit: str
+    definition: str
+    better: Better
+    label: str
+    timing: bool = False
+
+
+def _metric(name: str, label: str, unit: str, better: Better, definition: str, *, timing: bool = False) -> Metric:
+    return Metric(name=name, label=label, unit=unit, better=better, definition=definition, timing=timing)
+
+
+# fmt: off
+STEP_METRICS: tuple[Metric, ...] = (
+    _metric("policy/entropy", "entropy", "nats/token", "neither",
+            "entropy over the full vocabulary at the sampling temperature, mean over all generated tokens"),
+    _metric("response/length_mean", "length", "tokens", "neither",
+            "generated tokens incl. the end mark, mean over responses"),
+    _metric("response/length_p50", "length p50", "tokens", "neither",
+            "median length of generated responses"),
+    _metric("response/length_p95", "length p95", "tokens", "neither",
+            "95th percentile of the length"),
+    _metric("response/length_max", "length max", "tokens", "neither",
+            "longest generated response"),
+    _metric("response/length_mean_correct", "length (right)", "tokens", "neither",
+            "mean length of correct responses; absent without any"),
+    _metric("response/length_mean_incorrect", "length (wrong)", "tokens", "neither",
+            "mean length of incorrect responses; absent without any"),
+    _metric("response/truncated_frac", "truncated", "fraction", "lower",
+            "share of generated responses that hit the length limit"),
+    _metric("reward/correct_frac", "train accuracy", "fraction", "higher",
+            "share of generated responses that the verifier accepts"),
+    _metric("reward/mean", "reward", "reward", "higher",
+            "mean reward before shaping, KL and normalisation, over generated responses"),
+    _metric("reward/shaped_mean", "shaped reward", "reward", "higher",
+            "mean reward after the length rule and KL in the reward"),
+    _metric("reward/std_within_group", "reward std in group", "reward", "neither",
+            "sample standard deviation of the shaped reward inside a group, mean over generated groups"),
+    _metric("group/zero_std_frac", "zero-spread groups", "fraction", "lower",
+            "share of generated groups whose rewards before shaping are all equal"),
+    _metric("group/all_correct_frac", "all-right groups", "fraction", "neither",
+            "share of generated groups with only correct responses"),
+    _metric("group/all_wrong_frac", "all-wrong groups", "fraction", "lower",
+            "share of generated groups with only incorrect responses"),
+    _metric("clip/low_frac", "clipped low", "fraction", "neither",
+            "share of trained tokens with A < 0 and r below the lower bound, over all updates of the step"),
+    _metric("clip/high_frac", "clipped high", "fraction", "neither",
+            "share of trained tokens with A > 0 and r above the upper bound, over all updates of the step"),
+    _metric("clip/high_prob_mean", "p of up-clipped", "probability", "neither",
+            "mean old probability of tokens clipped high; absent without any"),
+    _metric("clip/high_prob_max", "max p of up-clipped", "probability", "neither",
+            "largest old probability of tokens clipped high; absent without any"),
+    _metric("ratio/mean", "ratio", "ratio", "neither",
+            "new over old token probability, mean over trained tokens and updates"),
+    _metric("ratio/max", "max ratio", "ratio", "neither",
+            "largest new over old token probability"),
+    _metric("ratio/min", "min ratio", "ratio", "neither",
+            "smallest new over old token probability"),
+    _metric("kl/old_k3", "KL to old", "nats/token", "neither",
+            "r - 1 - log r of the policy being updated against the sampling policy, mean over trained tokens "
+            "and updates"),
+    _metric("kl/ref_k3", "KL to reference", "nats/token", "neither",
+            "k3 against the reference model, unweighted token mean; absent without a reference"),
+    _metric("optim/grad_norm", "gradient norm", "L2", "neither",
+            "global gradient norm before clipping, mean over the updates of the step"),
+    _metric("optim/grad_clip_frac", "gradient clipped", "fraction", "neither",
+            "share of updates whose gradient norm was above the limit"),
+    _metric("optim/loss", "loss", "loss", "neither",
+            "the ablated loss itself, mean over updates; not comparable between arms"),
+    _metric("optim/lr", "learning rate", "1", "neither",
+            "learning rate of the last update"),
+    _metric("mismatch/logp_abs_diff_mean", "sampler mismatch", "nats", "lower",
+            "|log p learner - log p sampler| on sampled tokens before the first update, mean over its tokens; at equal "
+            "weights unless the rollouts are stale"),
+    _metric("mismatch/logp_abs_diff_max", "max sampler mismatch", "nats", "lower",
+            "the largest of these"),
+    _metric("correction/weight_mean", "correction weight", "ratio", "neither",
+            "importance weight between sampler and learner as it enters the loss, mean over the tokens of a step's "
+            "batches; absent without a correction"),
+    _metric("correction/effective_frac", "effective sample", "fraction", "higher",
+            "(sum w)^2 / (n sum w^2) of these weights"),
+    _metric("correction/changed_frac", "corrected away", "fraction", "lower",
+            "share of tokens whose weight was truncated or masked"),
+    _metric("staleness/steps_mean", "staleness", "updates", "lower",
+            "optimizer updates between sampling and the step that trains on it, mean over the groups in the loss"),
+    _metric("staleness/steps_max", "max staleness", "updates", "lower",
+            "the largest of these"),
+    _metric("critic/value_loss", "value loss", "loss", "lower",
+            "loss of the critic, mean over the updates of the step; absent without a critic, as all of critic/"),
+    _metric("critic/explained_variance", "explained variance", "fraction", "higher",
+            "1 - Var(return - value) / Var(return) over trained tokens, values from before the updates; at step 0: of "
+            "the last batch of value pretraining"),
+    _metric("critic/value_mean", "value", "reward", "neither",
+            "mean value over trained tokens, before the updates"),
+    _metric("critic/return_mean", "return", "reward", "neither",
+            "mean target of the critic over trained tokens"),
+    _metric("router/shift_mean", "router shift", "weight", "neither",
+            "weight gamma of tokens by how far their routing moved, after its floor, mean over trained tokens and "
+            "updates; absent without router shift"),
+    _metric("router/shift_min", "min router shift", "weight", "neither",
+            "the smallest of these"),
+    _metric("history/revisited_frac", "revisited prompts", "fraction", "neither",
+            "share of the step's groups whose prompt was trained on before; absent without running statistics"),
+    _metric("sampling/generation_batches", "sampling rounds", "count", "lower",
+            "sampling rounds in the step; above 1 only where the filter refills"),
+    _metric("sampling/waste_frac", "thrown away", "fraction", "lower",
+            "1 - tokens of responses trained on / generated tokens, in the step; a response with advantage "
+            "zero counts as trained on unless a filter removed it; below 0 where groups were carried over"),
+    _metric("budget/gen_tokens", "tokens generated", "tokens", "lower",
+            "tokens generated for training since the start"),
+    _metric("budget/trained_tokens", "tokens trained on", "tokens", "lower",
+            "tokens that entered the loss since the start, each rollout counted once"),
+    _metric("budget/prompts_sampled", "prompts sampled", "prompts", "lower",
+            "prompts sampled since the start"),
+    _metric("budget/optimizer_steps", "updates", "updates", "lower",
+            "optimizer updates since the start"),
+    _metric("perf/time_gen_s", "sampling time", "seconds", "lower",
+            "sampling in the step", timing=True),
+    _metric("perf/time_reward_s", "reward time", "seconds", "lower",
+            "verification in the step", timing=True),
+    _metric("perf/time_update_s", "update time", "seconds", "lower",
+            "forward, backward and optimizer in the step", timing=True),
+    _metric("perf/time_eval_s", "evaluation time", "seconds", "lower",
+            "evaluation after the step", timing=True),
+    _metric("perf/time_step_s", "step time", "seconds", "lower",
+            "the whole step", timing=True),
+    _metric("perf/gen_tokens_per_s", "sampling speed", "tokens/s", "higher",
+            "generated tokens over sampling time", timing=True),
+)
+
+EVAL_METRICS: tuple[Metric, ...] = (
+    _metric("avg_at_k", "accuracy", "fraction", "higher",
+            "mean correctness over k responses a problem, mean over problems"),
+    _metric("pass_at_k", "pass@k", "fraction", "higher",
+            "unbiased probability that at least one of k responses is right"),
+    _metric("maj_at_k", "maj@k", "fraction", "higher",
+            "probability that the most frequent answer of k is right; ties split, no answer cannot win"),
+    _metric("truncated_frac", "truncated", "fraction", "lower",
+            "share of evaluation responses that hit the length limit"),
+    _metric("length_mean", "length", "tokens", "neither",
+            "mean length of evaluation responses"),
+    _metric("length_mean_correct", "length (right)", "tokens", "neither",
+            "mean length of correct evaluation responses; absent without any"),
+    _metric("length_mean_incorrect", "length (wrong)", "tokens", "neither",
+            "mean length of incorrect evaluation responses; absent without any"),
+)
+# fmt: on
+"""Logged as ``eval/<set>/<name>``, with the number of responses in place of ``k``."""
+
+_BY_NAME = {m.name: m for m in STEP_METRICS}
+_EVAL = {m.name: m for m in EVAL_METRICS}
+_EVAL_NAME = re.compile(
+    r"^eval/(?P<set>[A-Za-z0-9_.-]+)/(?P<stem>(?:avg|pass|maj)_at_)(?P<k>\d+)$|^eval/(?P<set2>[A-Za-z0-9_.-]+)/(?P<name>\w+)$"
+)
+
+
+def find_metric(name: str) -> Metric | None:
+    """Return the canonical metric with this name, e.g. ``eval/heldout/avg_at_8``; ``None`` if it is not canonical."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    match = _EVAL_NAME.match(name)
+    if match is None:
+        return None
+    if match["stem"]:
+        base = _EVAL[f"{match['stem']}k"]
+        label = base.label.replace("@k", f"@{match['k']}")
+        return Metric(name=name, label=label, unit=base.unit, better=base.better, definition=base.definition)
+    base_or_none = _EVAL.get(match["name"])
+    if base_or_none is None or base_or_none.name.endswith("_at_k"):
+        return None
+    base = base_or_none
+    return Metric(name=name, label=base.label, unit=base.unit, better=base.better, definition=base.definition)

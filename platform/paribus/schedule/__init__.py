@@ -1,1 +1,0 @@
-"""What runs when, and who may say that it has ended."""

@@ -1,0 +1,231 @@
+"""`paribus scheduler`: serves all studies of a home folder, those that are submitted later, too, and writes reports."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from paribus.contract import load_runner
+from paribus.engines.options import engine_settings
+from paribus.errors import ParibusError, RunFolderError, TooLarge
+from paribus.failures import storable
+from paribus.mlflow_sync.process import SyncProcess
+from paribus.monitor.progress import Display, StudyView
+from paribus.run_folder.folder import read_json, write_json
+from paribus.scheduler.adaptive import Adaptive
+from paribus.scheduler.home_lock import SCHEDULER, lock_home
+from paribus.scheduler.report_jobs import ReportJobs
+from paribus.scheduler.scheduler import Ending, Scheduler
+from paribus.scheduler.serve import (
+    Ended,
+    ServingLoop,
+    Settings,
+    drain,
+    explain_disk_errors,
+    start_sync,
+    working_scheduler,
+)
+from paribus.store.models import StudyRecord
+from paribus.store.states import RECORDED
+from paribus.store.store import Store
+from paribus.study.expand import matches
+
+UNFINISHED = "served.json"
+"""File of the home folder with the names of the studies whose end was not reported, or whose report isn't written."""
+
+
+def serve_home(settings: Settings, display: Display, *, reports: Path, until_idle: bool = False) -> tuple[Ended, ...]:
+    """Serve the studies of a home folder until Ctrl-C or SIGTERM.
+
+    Args:
+        settings: home folder and engine.
+        display: shows progress and messages.
+        reports: folder in which each study that ends gets a folder with its report.
+        until_idle: also end when nothing is left to do.
+
+    Returns:
+        The studies that have ended, in this order.
+
+    Raises:
+        StoreError: another process works in this home folder, a newer version of Paribus wrote the store, or the disk
+            can't be written.
+        EngineError: the engine is missing.
+    """
+    home = settings.home.resolve()
+    with ExitStack() as stack:
+        stack.enter_context(explain_disk_errors(home))
+        home.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(lock_home(home, SCHEDULER, settings.engine))
+        store = stack.enter_context(Store.open(home))
+        sync = start_sync(home, stack, display)
+        waiting = [s for s in store.summaries() if s.open]
+        runner = store.study_by_id(waiting[-1].id).plan.runner if waiting else "native"
+        made = engine_settings(runner, home, settings.slots, settings.options)
+        scheduler = stack.enter_context(working_scheduler(store, settings.engine, made, display, pause=True))
+        display.say(f"serving {home} on the engine {settings.engine}: paribus submit STUDY.yaml --home {home}")
+        jobs = ReportJobs(home, reports, display.say)
+        stack.callback(jobs.close)
+        loop = HomeLoop(store, scheduler, display, settings.adaptive, sync, jobs, until_idle=until_idle)
+        loop.run()
+        trouble = drain(sync, display)
+        display.say(trouble or ("nothing is left to do" if until_idle and not scheduler.interrupted else "stopped"))
+        return tuple(loop.ended)
+
+
+class HomeLoop(ServingLoop):
+    """The serving loop for all studies of a home folder.
+
+    Args:
+        store: the store, open for writing.
+        scheduler: moves the studies forward.
+        display: shows progress and messages.
+        adaptive: grows the studies that have a rule for it.
+        sync: copies metrics to MLflow; ``None``: nothing does.
+        reports: writes the reports.
+        until_idle: whether to end when nothing is left to do.
+    """
+
+    show_s = 5.0
+
+    def __init__(
+        self,
+        store: Store,
+        scheduler: Scheduler,
+        display: Display,
+        adaptive: Adaptive,
+        sync: SyncProcess | None,
+        reports: ReportJobs,
+        *,
+        until_idle: bool,
+    ) -> None:
+        super().__init__(store, scheduler, display, adaptive, sync)
+        self._scheduler = scheduler
+        self._reports = reports
+        self._until_idle = until_idle
+        self._code: dict[str, str] = {}
+        self._replaced: set[str] = set()
+        self._file = store.home / UNFINISHED
+        self._written: list[str] | None = None
+        self._recall()
+        self._find_studies()
+
+    def _look(self) -> None:
+        self._find_studies()
+        self._reports.turn()
+        self._remember()
+
+    def _nothing_left(self) -> bool:
+        if not self._until_idle:
+            return False
+        self._find_studies()
+        if not self._scheduler.idle or self._over or self._reports.turn() > 0:
+            return False
+        self._remember()
+        return True
+
+    def _show(self, view: StudyView) -> None:
+        if view.live:
+            self._display.show(view)
+
+    def _close(self, number: int, ending: Ending) -> None:
+        super()._close(number, ending)
+        study, counts = self.ended[-1].study, self.ended[-1].counts
+        shown = ", ".join(f"{n} {state.lower().replace('_', ' ')}" for state, n in counts.items())
+        self._display.say(f"{study.name}: {ending}: {shown}")
+        if ending is Ending.PAUSED:
+            self._display.say(f"{study.paused}\nFix it, then: paribus retry {study.name}")
+        if ending is Ending.BUDGET:
+            self._display.say(f"{study.name}: raise its budget in the study file, and submit it again")
+        if ending is not Ending.INTERRUPTED and any(state in RECORDED for state in counts):
+            self._reports.ask(study.name)
+
+    # ---- what the next scheduler needs to know ---------------------------------------------------
+
+    def _remember(self) -> None:
+        """Write down the studies whose end is not reported, or whose report isn't written."""
+        names = sorted({study.name for study in self._scheduler.studies.values()} | self._reports.asked)
+        if names != self._written:
+            write_json(self._file, names)
+            self._written = names
+
+    def _recall(self) -> None:
+        """Find the studies whose end the previous scheduler was killed too early to report."""
+        try:
+            names = read_json(self._file)
+        except RunFolderError:
+            return
+        for entry in {e.name: e for e in self._store.summaries() if e.name in names}.values():
+            if not entry.open:
+                self._over[entry.id] = Ending.COMPLETE
+            elif entry.paused:
+                self._over[entry.id] = Ending.PAUSED
+            elif not self._scheduler.affords(entry.name):
+                self._over[entry.id] = Ending.BUDGET
+
+    # ---- which studies ---------------------------------------------------------------------------
+
+    def _find_studies(self) -> None:
+        """Take up the studies that can go on, and drop plans that a newer one of the same name has replaced."""
+        newest = {entry.name: entry for entry in self._store.summaries()}
+        for number, study in list(self._scheduler.studies.items()):
+            if newest[study.name].id != number:
+                self._display.say(f"{study.name}: replaced by a plan that was submitted later")
+                self._scheduler.drop(number)
+                del self._alerts[number]
+                self._replaced.add(study.name)
+        for entry in newest.values():
+            served = self._scheduler.studies.get(entry.id)
+            if served is None:
+                if not entry.open or entry.paused:
+                    continue
+                if self._scheduler.affords(entry.name):
+                    self._replaced.discard(entry.name)
+                    self._check_and_take_up(self._store.study_by_id(entry.id))
+                elif entry.name in self._replaced and not self._scheduler.has_attempts(entry.name):
+                    self._replaced.discard(entry.name)
+                    self._over[entry.id] = Ending.BUDGET
+            elif served.submitted_at != entry.submitted_at and not entry.paused:
+                self._update(served, self._store.study_by_id(entry.id))
+
+    def _update(self, before: StudyRecord, study: StudyRecord) -> None:
+        """Use the edited priority, weight and resources of a study that is served from its next run on."""
+        try:
+            self._scheduler.take_up(study)
+        except TooLarge as error:
+            self._store.pause(study.id, str(error))
+            return
+        if (before.priority, before.weight) != (study.priority, study.weight):
+            self._display.say(f"{study.name}: priority {study.priority}, weight {study.weight:g} from now on")
+        if before.plan.resources != study.plan.resources:
+            held = study.plan.resources.about() or "what the engine gives"
+            self._display.say(f"{study.name}: each run holds {held} from now on")
+
+    def _check_and_take_up(self, study: StudyRecord) -> None:
+        obstacle = self._obstacle(study)
+        if obstacle:
+            self._store.pause(study.id, obstacle)
+            self._close(study.id, Ending.PAUSED)
+            return
+        counts = self._store.counts(study.id)
+        known = sum(n for state, n in counts.items() if state in RECORDED)
+        runs = f"{sum(counts.values())} runs, {known} with a result"
+        self._display.say(f"{study.name}: {runs}, priority {study.priority}, weight {study.weight:g}")
+        self.take_up(study)
+
+    def _obstacle(self, study: StudyRecord) -> str:
+        """Return why training a study now would not give results for its fingerprints; empty if it would."""
+        plan = study.plan
+        arm = plan.arm(plan.base)
+        try:
+            runner = load_runner(plan.runner)
+            self._scheduler.need(study)
+            hashes = runner.hashes(arm.recipe, plan.options)
+        except ParibusError as error:
+            return str(error)
+        except Exception as error:  # a runner may be anyone's code
+            return storable(f"the runner `{plan.runner}` cannot be used: {type(error).__name__}: {error}")
+        if self._code.setdefault(plan.runner, hashes.code) != hashes.code:
+            return f"the code of the runner `{plan.runner}` has changed since this scheduler loaded it: restart it."
+        if not matches(plan, arm, hashes):
+            return "code, data or model have changed since it was submitted: submit it again, with its file."
+        return ""

@@ -1,0 +1,83 @@
+"""The lock of a home folder: only one process at a time starts attempts in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from paribus.engines.process import Identity
+from paribus.errors import RunFolderError, StoreError
+from paribus.run_folder.folder import read_json, write_json
+
+SCHEDULER = "paribus scheduler"
+"""The command that serves all studies of a home folder."""
+
+_FILE = "run.lock.json"
+
+_DYING_S = 2.0
+"""Seconds for which a child that a killed process had just started may still hold its lock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockOwner:
+    """The process that has locked a home folder.
+
+    Attributes:
+        command: what the user typed, such as ``paribus run``.
+        engine: name of the engine on which it starts runs; empty if it starts none.
+    """
+
+    identity: Identity
+    command: str
+    engine: str
+
+    @property
+    def is_scheduler(self) -> bool:
+        """Whether it serves every study that is submitted."""
+        return self.command == SCHEDULER
+
+    def __str__(self) -> str:
+        return f"`{self.command}` (process {self.identity.pid})"
+
+
+def lock_owner(home: Path) -> LockOwner | None:
+    """Return the living process of this machine that has locked a home folder; ``None`` if no process has."""
+    owner = _read(home)
+    return owner if owner is not None and owner.identity.alive() else None
+
+
+@contextmanager
+def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
+    """Lock a home folder, so that no other process starts attempts in it.
+
+    Raises:
+        StoreError: another process has locked it; the message names the process.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(home / "run.lock")
+    try:
+        lock.acquire(timeout=_DYING_S)
+    except Timeout:
+        raise StoreError(
+            f"{_read(home) or 'another process'} works in {home}. Wait for it to end, watch it with `paribus status`, "
+            "or choose another folder with --home."
+        ) from None
+    try:
+        here = {"process": Identity.of(os.getpid()).to_json(), "command": command, "engine": engine}
+        write_json(home / _FILE, here)
+        yield
+    finally:
+        (home / _FILE).unlink(missing_ok=True)
+        lock.release()
+
+
+def _read(home: Path) -> LockOwner | None:
+    try:
+        here = read_json(home / _FILE)
+        return LockOwner(identity=Identity.read(here["process"]), command=here["command"], engine=here["engine"])
+    except (RunFolderError, KeyError, TypeError):
+        return None

@@ -1,0 +1,124 @@
+"""Cancel, retry and pause: what people ask for after a study was submitted, and what pauses a study by itself."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from paribus.store import tables as t
+from paribus.store.models import CancelResult, RetryResult
+from paribus.store.states import LIVE, RECORDED, TERMINAL, Move, RunState
+from paribus.store.transitions import Now, move_runs
+
+SAME_FAILURES = 3
+"""Arms of a study that may fail with the same error before the study is paused."""
+
+# ---- cancel and retry --------------------------------------------------------------------------------
+
+
+def cancel_study(connection: sa.Connection, now: Now, name: str, arm: str | None) -> CancelResult:
+    """Withdraw the runs of all plans of a name, or of one arm, and end those that no other study needs."""
+    plans = sa.select(t.study.c.id).where(t.study.c.name == name)
+    mine = [t.study_run.c.study_id.in_(plans), *([] if arm is None else [t.study_run.c.arm == arm])]
+    connection.execute(sa.update(t.study_run).where(*mine).values(withdrawn=True))
+    asked = t.run.c.id.in_(sa.select(t.study_run.c.run_id).where(*mine))
+    wanted = t.run.c.id.in_(sa.select(t.study_run.c.run_id).where(t.study_run.c.withdrawn.is_(False)))
+    ended = _count(connection, sa.and_(asked, t.run.c.state.in_(TERMINAL)))
+    shared = _count(connection, sa.and_(asked, wanted, t.run.c.state.not_in(TERMINAL)))
+    _lock_runs(connection, sa.and_(asked, ~wanted, t.run.c.state.not_in(TERMINAL)))
+    queued = move_runs(connection, now, Move.WITHDRAW, sa.and_(asked, ~wanted), reason="cancelled")
+    live = sa.update(t.run).where(asked, ~wanted, t.run.c.state.in_(LIVE)).values(cancel_requested=True)
+    running = connection.execute(live.returning(t.run.c.id)).all()
+    return CancelResult(queued=len(queued), running=len(running), shared=shared, ended=ended)
+
+
+def retry_study(
+    connection: sa.Connection, now: Now, study_id: int, name: str, arm: str | None, reason: str
+) -> RetryResult:
+    """Requeue the runs of a study that ended without a result, drop its cancellations and lift its pause.
+
+    Args:
+        connection: a transaction.
+        now: the time, in SQL.
+        study_id: the newest plan of the study; only its runs are requeued.
+        name: name of the study; cancellations of all its plans are dropped.
+        arm: key of an arm; ``None``: all.
+        reason: written to the event log.
+    """
+    plans = sa.select(t.study.c.id).where(t.study.c.name == name)
+    mine = [t.study_run.c.study_id.in_(plans), *([] if arm is None else [t.study_run.c.arm == arm])]
+    connection.execute(sa.update(t.study_run).where(*mine).values(withdrawn=False))
+    only = [] if arm is None else [t.study_run.c.arm == arm]
+    asked = t.run.c.id.in_(sa.select(t.study_run.c.run_id).where(t.study_run.c.study_id == study_id, *only))
+    _lock_runs(connection, sa.and_(asked, t.run.c.cancel_requested.is_(True)))
+    queued = move_runs(connection, now, Move.RERUN, asked, reason=reason)
+    kept = _drop_cancel_requests(connection, asked)
+    paused = sa.update(t.study).where(t.study.c.id == study_id, t.study.c.paused != "").values(paused="")
+    lifted = connection.execute(paused.returning(t.study.c.id)).first()
+    return RetryResult(queued=len(queued), kept=kept, lifted=lifted is not None)
+
+
+def requeue_cancelled(connection: sa.Connection, now: Now, study_id: int, reason: str) -> None:
+    """Bring back the runs of a new study that other studies had cancelled."""
+    links = sa.select(t.study_run.c.run_id).where(
+        t.study_run.c.study_id == study_id, t.study_run.c.withdrawn.is_(False)
+    )
+    asked = t.run.c.id.in_(links)
+    _lock_runs(connection, sa.and_(asked, t.run.c.cancel_requested.is_(True)))
+    move_runs(connection, now, Move.RERUN, sa.and_(asked, t.run.c.state == RunState.CANCELLED), reason=reason)
+    _drop_cancel_requests(connection, asked)
+
+
+def _lock_runs(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+    """Lock these runs until the transaction ends, so that no attempt moves them.
+
+    On PostgreSQL each statement sees what was committed before it. Two statements that look for two states would both
+    miss a run that moves between these states meanwhile, in the other order.
+    """
+    connection.execute(sa.select(t.run.c.id).where(which).order_by(t.run.c.id).with_for_update()).all()
+
+
+def _drop_cancel_requests(connection: sa.Connection, asked: sa.ColumnElement[bool]) -> int:
+    """Take back requests to cancel that no attempt has obeyed yet; return how many."""
+    live = sa.and_(asked, t.run.c.state.in_(LIVE), t.run.c.cancel_requested.is_(True))
+    return len(
+        connection.execute(sa.update(t.run).where(live).values(cancel_requested=False).returning(t.run.c.id)).all()
+    )
+
+
+def _count(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
+    return int(connection.execute(sa.select(sa.func.count()).select_from(t.run).where(which)).scalar_one())
+
+
+# ---- pause -------------------------------------------------------------------------------------------
+
+
+def pause(connection: sa.Connection, study_id: int, reason: str) -> None:
+    """Pause a study: none of its runs is claimed. A study that is paused already keeps its reason."""
+    free = sa.and_(t.study.c.id == study_id, t.study.c.paused == "")
+    connection.execute(sa.update(t.study).where(free).values(paused=reason))
+
+
+def pause_all(connection: sa.Connection, run_id: int, reason: str) -> None:
+    """Pause every study that shares a run."""
+    connection.execute(sa.update(t.study).where(_unpaused(run_id)).values(paused=reason))
+
+
+def pause_same_failures(connection: sa.Connection, run_id: int, signature: str, reason: str) -> None:
+    """Pause the studies of a run in which :data:`SAME_FAILURES` arms have failed with this signature."""
+    # the lock makes simultaneous failures count one after the other; claims, which only refer to the study, pass it
+    locked = sa.select(t.study.c.id).where(_unpaused(run_id)).order_by(t.study.c.id)
+    for study_id in connection.execute(locked.with_for_update(key_share=True)).scalars().all():
+        arms = (
+            sa.select(sa.func.count(t.study_run.c.arm.distinct()))
+            .join(t.run, t.run.c.id == t.study_run.c.run_id)
+            .where(t.study_run.c.study_id == study_id, t.run.c.signature == signature, t.run.c.state.not_in(RECORDED))
+        )
+        count = connection.execute(arms).scalar_one()
+        if count >= SAME_FAILURES:
+            pause(connection, study_id, f"{count} arms failed with the same error: {reason}")
+
+
+def _unpaused(run_id: int) -> sa.ColumnElement[bool]:
+    """Return the condition on the studies that share a run and are not paused."""
+    mine = sa.select(t.study_run.c.study_id).where(t.study_run.c.run_id == run_id)
+    return sa.and_(t.study.c.id.in_(mine), t.study.c.paused == "")

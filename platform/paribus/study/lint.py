@@ -1,0 +1,161 @@
+"""Warnings about a plan: changes that cannot act, comparisons that cannot be read, costs. No compute is spent yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import sqrt
+
+from paribus.recipe import analysis
+from paribus.recipe.recipe import Recipe
+from paribus.stats.power import detectable_shift
+from paribus.study.plan import Arm, PlanWarning, Row
+from paribus.study.spec import Seeds, Study
+
+_NAMED = 4  # places that a warning names
+_TOGETHER = {
+    "confounded": "optimizer.max_grad_norm may clip one of two recipes more than the other, so read "
+    "optim/grad_clip_frac beside the result or set it to null for both",
+    "cost": "more in each step than in the row that it is compared with",
+}  # one warning for all reasons, because the remedy is the same
+
+
+def lint(
+    study: Study,
+    arms: Sequence[Arm],
+    rows: Sequence[Row],
+    *,
+    changes: Sequence[Row],
+    recipes: Mapping[str, Recipe],
+    samples_itself: Callable[[Recipe], bool],
+) -> tuple[PlanWarning, ...]:
+    """Return the warnings about a plan, without those that the study allows.
+
+    A reason that holds for several rows or arms makes one warning, which names them.
+
+    Args:
+        study: the study.
+        arms: what is trained.
+        rows: rows of all designs.
+        changes: rows whose change against their parent is checked: for a fraction, the tricks alone.
+        recipes: recipe of each arm that ``changes`` name.
+        samples_itself: whether the code that trains a recipe also samples its rollouts.
+    """
+    found = (
+        *_row_warnings(changes, recipes, samples_itself),
+        *_identical(rows),
+        *_arm_warnings(arms, study.budget.pass_rates),
+        seed_warning(study.seeds),
+    )
+    return tuple(warning for warning in dict.fromkeys(found) if warning.code not in study.allow)
+
+
+def seed_warning(seeds: Seeds) -> PlanWarning:
+    """Return the warning that says what a comparison with this number of seeds can show."""
+    n = seeds.at[-1]
+    if n == 1:
+        return PlanWarning(
+            code="seeds", message="one seed: no difference can be separated from seed noise, so none is tested"
+        )
+    smallest, effect = smallest_p(n), detectable_effect(n, paired=seeds.paired)
+    unit = "standard deviations of the paired differences" if seeds.paired else "standard deviations over seeds"
+    few = ", unless a look ends the study earlier, for a test without looks" if len(seeds.at) > 1 else ""
+    return PlanWarning(
+        code="seeds",
+        message=f"{n} seeds{few}: the smallest possible two-sided p of a sign-flip test is {smallest:.3g}; "
+        f"a t test finds differences of {effect:.3g} {unit} (power 0.8 at level 0.05)",
+    )
+
+
+def smallest_p(n: int) -> float:
+    """Return the smallest two-sided p that a sign-flip test of n differences can give: 2 / 2^n."""
+    return float(2.0 ** (1 - n))
+
+
+def detectable_effect(n: int, *, paired: bool) -> float:
+    """Return the difference that a two-sided t test at 0.05 finds with power 0.8, in standard deviations.
+
+    Args:
+        n: seeds per arm, 2 or more.
+        paired: in standard deviations of the differences between arms with the same seed; else of one arm over seeds.
+    """
+    df, variance = (n - 1, 1 / n) if paired else (2 * n - 2, 2 / n)
+    return detectable_shift(df) * sqrt(variance)
+
+
+def _row_warnings(
+    rows: Sequence[Row], recipes: Mapping[str, Recipe], samples_itself: Callable[[Recipe], bool]
+) -> Iterator[PlanWarning]:
+    parents = {(row.design, row.label): row.arm for row in rows}
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.parent is None:
+            continue
+        before, after = recipes[parents[row.design, row.parent]], recipes[row.arm]
+        if not row.changes:
+            if row.kind not in ("grid", "one_at_a_time"):  # the base's own value belongs among the levels
+                yield PlanWarning(
+                    code="no_change", arm=row.label, message=f"{_place(row)} is the same recipe as `{row.parent}`"
+                )
+            continue
+        for code, reason in _of_change(before, after, samples_itself(before) and samples_itself(after)):
+            found.setdefault((code, reason), []).append(row)
+    for code in ("inert", "rescaled"):
+        for reason, where in _with(code, found):
+            yield PlanWarning(code=code, arm=where[0].label, message=f"{_places(where)}: {reason}")
+    for code, start in _TOGETHER.items():
+        if reasons := _with(code, found):
+            parts = (f"{reason} ({_places(where)})" for reason, where in reasons)
+            yield PlanWarning(code=code, arm=reasons[0][1][0].label, message=f"{start}: {'; '.join(parts)}")
+
+
+def _with(code: str, found: Mapping[tuple[str, str], list[Row]]) -> list[tuple[str, list[Row]]]:
+    return [(reason, where) for (one, reason), where in found.items() if one == code]
+
+
+def _of_change(before: Recipe, after: Recipe, samples_itself: bool) -> Iterator[tuple[str, str]]:
+    """Yield code and reason of each warning about one change; a change that only rescales is not called confounded."""
+    if reason := analysis.inert(before, after, sampler_is_learner=samples_itself):
+        yield "inert", reason
+    elif reason := analysis.rescaled(before, after):
+        yield "rescaled", reason
+    else:
+        yield from (("confounded", why) for why in analysis.confounded(before, after))
+    yield from (("cost", what) for what in analysis.added_cost(before, after))
+
+
+def _identical(rows: Sequence[Row]) -> Iterator[PlanWarning]:
+    first: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        same = first.setdefault((row.design, row.arm), row)
+        if same is not row and row.parent != same.label and same.parent != row.label:
+            yield PlanWarning(
+                code="identical_rows", arm=row.label, message=f"{_place(row)} and `{same.label}` are the same recipe"
+            )
+
+
+def _arm_warnings(arms: Sequence[Arm], pass_rates: Sequence[float]) -> Iterator[PlanWarning]:
+    checks: dict[str, Callable[[Arm], Iterable[str | None]]] = {
+        "same_responses": lambda arm: [analysis.same_responses(arm.recipe)],
+        "never_clips": lambda arm: [analysis.never_clips(arm.recipe)],
+        "length_weighted": lambda arm: [analysis.length_weighted(arm.recipe)],
+        "cost": lambda arm: [analysis.refill_cost(arm.recipe, pass_rates)],
+        "approximate": lambda arm: [f"`{s.feature}` is trained approximately: {s.reason}" for s in arm.approximate],
+    }
+    for code, check in checks.items():
+        reasons: dict[str, list[str]] = {}
+        for arm in arms:
+            for reason in filter(None, check(arm)):
+                reasons.setdefault(reason, []).append(arm.label)
+        for reason, labels in reasons.items():
+            more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
+            yield PlanWarning(code=code, arm=labels[0], message=f"`{labels[0]}`{more}: {reason}")
+
+
+def _places(rows: Sequence[Row]) -> str:
+    """Return the places of rows, the first few by name."""
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return ", ".join(_place(row) for row in rows[:_NAMED]) + more
+
+
+def _place(row: Row) -> str:
+    return f"{row.design}: `{row.label}`"

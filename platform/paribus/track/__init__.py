@@ -1,1 +1,0 @@
-"""Metrics: their meaning, the run folder's files, the mirror in MLflow."""

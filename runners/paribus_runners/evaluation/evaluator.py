@@ -1,0 +1,119 @@
+"""The evaluator: samples and verifies responses to held-out problems, and returns records and metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from paribus.contract import Evaluate
+from paribus.run_folder.folder import HELDOUT, Evaluation
+from paribus.stats.evals import avg_at_k, maj_at_k, pass_at_k
+from paribus_runners.rewards.verifiers import Verdict
+from paribus_runners.tasks import Problem, Task
+
+SHOWN = 8
+"""Responses of each evaluation that are kept as text."""
+
+
+class Sampled(NamedTuple):
+    """One sampled response.
+
+    Attributes:
+        text: the response without its end mark.
+        tokens: generated tokens, the end mark included.
+        finished: whether the model ended the response; False where it hit the length limit.
+    """
+
+    text: str
+    tokens: int
+    finished: bool
+
+
+Sampler = Callable[[Sequence[str], int], Sequence[Sampled]]
+"""Takes prompts and k, and returns k responses to each prompt; those to one prompt are next to each other."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One evaluation.
+
+    Attributes:
+        evaluation: counts per problem.
+        values: canonical metrics, ``eval/heldout/...``.
+        samples: some responses, as records for ``samples.jsonl``.
+    """
+
+    evaluation: Evaluation
+    values: dict[str, float]
+    samples: tuple[dict[str, Any], ...]
+
+
+def evaluate(settings: Evaluate, task: Task, sample: Sampler, step: int) -> Outcome:
+    """Sample and verify ``settings.samples`` responses to each of the ``settings.problems`` held-out problems.
+
+    Args:
+        settings: how many problems and responses; the sampler applies the temperature.
+        task: held-out problems and verifier.
+        sample: the model.
+        step: training steps before this evaluation.
+    """
+    k, problems = settings.samples, task.heldout(settings.problems)
+    responses = sample([p.prompt for p in problems], k)
+    verdicts = [task.verify(problems[i // k], r.text, r.finished) for i, r in enumerate(responses)]
+    evaluation = _counts(step, k, problems, responses, verdicts)
+    samples = tuple(
+        {
+            "step": step,
+            "problem": problems[i].identity,
+            "prompt": problems[i].prompt,
+            "response": responses[i * k].text,
+            "finished": responses[i * k].finished,
+            "correct": verdicts[i * k].correct,
+        }
+        for i in range(min(SHOWN, len(problems)))
+    )
+    return Outcome(evaluation, metrics(evaluation), samples)
+
+
+def _counts(
+    step: int, k: int, problems: Sequence[Problem], responses: Sequence[Sampled], verdicts: Sequence[Verdict]
+) -> Evaluation:
+    def per_problem(values: Iterable[int]) -> tuple[int, ...]:
+        listed = list(values)
+        return tuple(sum(listed[i : i + k]) for i in range(0, len(listed), k))
+
+    groups = [verdicts[i : i + k] for i in range(0, len(verdicts), k)]
+    return Evaluation(
+        step=step,
+        set=HELDOUT,
+        samples=k,
+        problems=tuple(p.identity for p in problems),
+        correct=per_problem(v.correct for v in verdicts),
+        truncated=per_problem(not r.finished for r in responses),
+        tokens=per_problem(r.tokens for r in responses),
+        tokens_correct=per_problem(r.tokens * v.correct for r, v in zip(responses, verdicts, strict=True)),
+        answers=tuple(dict(sorted(Counter(v.answer for v in g).items())) for g in groups),
+        right=tuple(tuple(sorted({v.answer for v in g if v.correct})) for g in groups),
+    )
+
+
+def metrics(evaluation: Evaluation) -> dict[str, float]:
+    """Return the canonical metrics of an evaluation; pass@ at k and at all powers of two below."""
+    k = evaluation.samples
+    responses, correct = k * len(evaluation.problems), sum(evaluation.correct)
+    tokens, tokens_correct = sum(evaluation.tokens), sum(evaluation.tokens_correct)
+    values = {
+        f"avg_at_{k}": avg_at_k(evaluation.correct, k),
+        f"maj_at_{k}": maj_at_k(evaluation.answers, [frozenset(r) for r in evaluation.right]),
+        "truncated_frac": sum(evaluation.truncated) / responses,
+        "length_mean": tokens / responses,
+    }
+    for n in sorted({k, *(2**i for i in range(k.bit_length()))}):
+        values[f"pass_at_{n}"] = pass_at_k(evaluation.correct, k, n)
+    if correct:
+        values["length_mean_correct"] = tokens_correct / correct
+    if correct < responses:
+        values["length_mean_incorrect"] = (tokens - tokens_correct) / (responses - correct)
+    return {f"eval/{evaluation.set}/{name}": value for name, value in values.items()}

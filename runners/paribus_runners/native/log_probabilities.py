@@ -1,0 +1,150 @@
+"""Log-probabilities of given responses under a policy: the learner's forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from paribus_runners.native.attention import Packing, pack
+from paribus_runners.native.policy import Policy
+from paribus_runners.native.responses import Responses
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Values of each response token from a forward pass, end to end.
+
+    Attributes:
+        logp: [T] log-probability, nats.
+        entropy: [T] entropy over the full vocabulary, nats; None if not requested.
+        router: [T, layers, experts] log-probabilities of the routers where the token was predicted, which is at the
+            token before it, nats, without gradient; None if not requested.
+    """
+
+    logp: Tensor
+    entropy: Tensor | None = None
+    router: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """Prompts and responses end to end, each prompt once, as one forward pass takes them.
+
+    Attributes:
+        ids: [n] tokens.
+        layout: how they attend to each other.
+        at: [T] for each response token the place of the token before it, where it is predicted.
+        targets: [T] the response tokens.
+    """
+
+    ids: Tensor
+    layout: Packing
+    at: Tensor
+    targets: Tensor
+
+
+def line_up(prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sequence[int]]], device: torch.device) -> Row:
+    """Return the row of ``prompts`` and, behind each, the responses of its group."""
+    layout = pack([len(p) for p in prompts], [[len(r) for r in g] for g in groups], device)
+    ids: list[int] = []
+    before: list[int] = []
+    targets: list[int] = []
+    for prompt, group in zip(prompts, groups, strict=True):
+        last = len(ids) + len(prompt) - 1
+        ids += prompt
+        for response in group:
+            before += [last, *range(len(ids), len(ids) + len(response) - 1)]
+            ids += response
+        targets += chain.from_iterable(group)
+    tensors = [torch.tensor(x, device=device) for x in (ids, before, targets)]
+    return Row(tensors[0], layout, tensors[1], tensors[2])
+
+
+def score(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    groups: Sequence[Sequence[Sequence[int]]],
+    temperature: float,
+    *,
+    with_entropy: bool = False,
+    with_router: bool = False,
+) -> Scores:
+    """Return the log-probability of each response token at ``temperature``, and what else is requested.
+
+    Args:
+        policy: the model; gradients flow to its weights unless disabled.
+        prompts: tokens of each prompt; a prompt is computed once for all of its responses.
+        groups: tokens of the responses to each prompt.
+        temperature: logits are divided by it.
+        with_entropy: also return the entropy over the full vocabulary.
+        with_router: also return the log-probabilities of the routers of a mixture of experts.
+
+    Raises:
+        RunnerError: ``with_router`` of a model without routers.
+    """
+    row = line_up(prompts, groups, policy.device)
+    if with_router:
+        logits, router = policy.logits_and_router(row.ids, row.layout.positions, row.layout, row.at)
+    else:
+        logits, router = policy.logits(row.ids, row.layout.positions, row.layout, row.at), None
+    logp = (logits / temperature).log_softmax(-1)
+    chosen = logp.gather(1, row.targets[:, None]).squeeze(1)
+    return Scores(chosen, -(logp.exp() * logp).sum(-1) if with_entropy else None, router)
+
+
+BUDGET = {"cpu": 4096, "cuda": 32768}
+"""Tokens in one forward pass, by device: bounds the memory of a pass, changes no result."""
+
+
+@torch.no_grad()
+def score_all(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    responses: Responses,
+    temperature: float,
+    *,
+    with_router: bool = False,
+) -> Scores:
+    """Return what :func:`score` does for all sampled responses, without gradient, on the CPU.
+
+    Args:
+        policy: the model.
+        prompts: tokens of each prompt.
+        responses: N responses, those to one prompt next to each other.
+        temperature: logits are divided by it.
+        with_router: also return the log-probabilities of the routers.
+    """
+    passes = by_prompt(prompts, responses, policy.device)
+    parts = [score(policy, *part, temperature, with_router=with_router) for part in passes]
+    router = torch.cat([p.router.cpu() for p in parts if p.router is not None]) if with_router else None
+    return Scores(torch.cat([p.logp.cpu() for p in parts]), None, router)
+
+
+def by_prompt(
+    prompts: Sequence[Sequence[int]], responses: Responses, device: torch.device
+) -> Iterator[tuple[list[Sequence[int]], list[list[list[int]]]]]:
+    """Yield prompts with the tokens of their responses, as many at a time as one forward pass takes."""
+    size = len(responses) // len(prompts)
+    tokens = responses.tokens()
+    groups = [tokens[i : i + size] for i in range(0, len(tokens), size)]
+    costs = [len(p) + sum(map(len, g)) for p, g in zip(prompts, groups, strict=True)]
+    for part in split(range(len(prompts)), costs, BUDGET[device.type]):
+        yield [prompts[i] for i in part], [groups[i] for i in part]
+
+
+def split(items: Sequence[int], costs: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Yield runs of ``items`` whose ``costs`` stay within ``budget``; an item above the budget has its own run."""
+    part: list[int] = []
+    spent = 0
+    for item, cost in zip(items, costs, strict=True):
+        if part and spent + cost > budget:
+            yield part
+            part, spent = [], 0
+        part.append(item)
+        spent += cost
+    if part:
+        yield part

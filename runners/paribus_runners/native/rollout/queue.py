@@ -1,0 +1,85 @@
+"""The rollout queue: rollouts sampled ahead of their step, and the surplus groups of a filter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from paribus_runners.native.objective.advantage import Scored
+from paribus_runners.native.responses import Responses
+from paribus_runners.native.rollout.rollouts import PER_RESPONSE, Rollouts
+
+
+@dataclass(frozen=True)
+class RolloutQueue:
+    """What was sampled and is still to be trained on.
+
+    Attributes:
+        steps: rollouts of the next steps, in order.
+        surplus: groups that the next sampling round starts with.
+    """
+
+    steps: tuple[Rollouts, ...] = ()
+    surplus: Rollouts | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.steps) or self.surplus is not None
+
+    def save(self, path: Path) -> None:
+        """Write the queue to one safetensors file."""
+        every = [*self.steps, *([] if self.surplus is None else [self.surplus])]
+        tensors = {f"{i}/{name}": x.contiguous() for i, r in enumerate(every) for name, x in _tensors(r)}
+        plain = {"queue": len(self.steps), "rollouts": [_plain(r) for r in every]}
+        save_file(tensors, path, metadata={"plain": json.dumps(plain)})
+
+    @classmethod
+    def load(cls, path: Path) -> RolloutQueue:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            SafetensorError: the file is damaged.
+            KeyError: an entry is missing.
+        """
+        with safe_open(path, framework="pt") as file:
+            plain = json.loads(file.metadata()["plain"])
+            every = []
+            for i, values in enumerate(plain["rollouts"]):
+                names = [k.removeprefix(f"{i}/") for k in file.keys() if k.startswith(f"{i}/")]  # noqa: SIM118 - no dict
+                every.append(_rollouts({name: file.get_tensor(f"{i}/{name}") for name in names}, values))
+        steps = plain["queue"]
+        return cls(tuple(every[:steps]), every[steps] if len(every) > steps else None)
+
+
+_PLAIN = ("prompts", "problems", "rounds", "seconds_sampling", "seconds_reward")
+_OWN = ("born", "carried", "kept")
+_RESPONSES = tuple(f.name for f in fields(Responses))
+
+
+def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
+    yield from ((name, getattr(rollouts, name)) for name in _OWN)
+    yield from ((f"responses/{name}", getattr(rollouts.responses, name)) for name in _RESPONSES)
+    yield from ((f"scored/{name}", getattr(rollouts.scored, name)) for name in ("group", *PER_RESPONSE))
+    if rollouts.reference is not None:
+        yield "reference", rollouts.reference
+
+
+def _plain(rollouts: Rollouts) -> dict[str, Any]:
+    return {name: getattr(rollouts, name) for name in _PLAIN} | {"groups": rollouts.scored.groups}
+
+
+def _rollouts(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> Rollouts:
+    values: dict[str, Any] = {name: plain[name] for name in _PLAIN} | {name: tensors[name] for name in _OWN}
+    scored = {name: tensors[f"scored/{name}"] for name in ("group", *PER_RESPONSE)}
+    return Rollouts(
+        **values,
+        responses=Responses(*(tensors[f"responses/{name}"] for name in _RESPONSES)),
+        scored=Scored(groups=plain["groups"], **scored),
+        reference=tensors.get("reference"),
+    )

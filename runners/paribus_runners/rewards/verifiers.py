@@ -1,0 +1,98 @@
+"""Verifiers: each takes a response with the reference and returns a :class:`Verdict`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import NamedTuple
+
+_CHAIN_ANSWER = re.compile(r"#(\d)$")
+_SEARCH_TRIES = re.compile(r"(?:[a-h]\d[a-h]\d\d\d)+")
+_SEARCH_TRY = 6
+_DIGIT_OF_LETTER = re.compile(r"([a-h])(\d)")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+_BOX = "\\boxed{"
+
+
+class Verdict(NamedTuple):
+    """The verifier's result for one response.
+
+    Attributes:
+        score: the task's own reward, +1 for a correct response, -1 for any other (DAPO, arXiv 2503.14476, Eq. 7).
+        correct: whether the response is accepted.
+        answer: the answer extracted from the response; empty if it has none.
+    """
+
+    score: float
+    correct: bool
+    answer: str
+
+    @classmethod
+    def of(cls, correct: bool, answer: str) -> Verdict:
+        """Return the verdict with the score that belongs to ``correct``."""
+        return cls(1.0 if correct else -1.0, correct, answer)
+
+
+def verify_chain(answer: str, text: str, finished: bool) -> Verdict:
+    """Accept a finished response that ends with ``#`` and the right digit."""
+    match = _CHAIN_ANSWER.search(text) if finished else None
+    return Verdict.of(match is not None and match[1] == answer, match[1] if match else "")
+
+
+def verify_search(prompt: str, target: str, text: str, finished: bool) -> Verdict:
+    """Accept whole tries whose last two letters differ and have digits in the prompt that add up to the target.
+
+    The digits that the response wrote don't count, only those of the prompt.
+    """
+    if not finished or _SEARCH_TRIES.fullmatch(text) is None:
+        return Verdict.of(False, "")
+    one, two = text[-_SEARCH_TRY], text[-_SEARCH_TRY + 2]
+    digits = dict(_DIGIT_OF_LETTER.findall(prompt))
+    hit = one != two and {one, two} <= digits.keys()
+    hit = hit and (int(digits[one]) + int(digits[two])) % 10 == int(target)
+    return Verdict.of(hit, "".join(sorted((one, two))))
+
+
+def verify_answer(extract: Callable[[str], str], answer: str, text: str) -> Verdict:
+    """Accept a response from which ``extract`` returns the reference answer; one before the length limit counts."""
+    found = extract(text)
+    return Verdict.of(bool(found) and found == normal(answer), found)
+
+
+def exact(text: str) -> str:
+    """Return the whole response without surrounding white space."""
+    return normal(text)
+
+
+def last_number(text: str) -> str:
+    """Return the last number of the response."""
+    found = _NUMBER.findall(text)
+    return normal(found[-1]) if found else ""
+
+
+def boxed(text: str) -> str:
+    r"""Return the content of the last ``\boxed{...}`` whose braces close."""
+    start = text.rfind(_BOX)
+    if start < 0:
+        return ""
+    depth, begin = 1, start + len(_BOX)
+    for i in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[i], 0)
+        if depth == 0:
+            return normal(text[begin:i])
+    return ""
+
+
+EXTRACT: dict[str, Callable[[str], str]] = {"exact": exact, "last_number": last_number, "boxed": boxed}
+"""How the verifiers of ``task: jsonl`` find the answer in a response."""
+
+
+def normal(answer: str) -> str:
+    """Return one spelling for equal answers: ``1,000.0`` and ``1000`` are equal."""
+    text = answer.strip()
+    try:
+        number = Decimal(text.replace(",", "").removeprefix("$"))
+        return format(number.normalize(), "f") if number.is_finite() else text
+    except InvalidOperation:
+        return text

@@ -1,0 +1,26 @@
+"""Tasks: problems that are generated or read from files, each with its verifier.
+
+No torch and no trainer code lives here; verifiers are in :mod:`paribus_runners.rewards`.
+"""
+
+from __future__ import annotations
+
+from paribus.recipe.recipe import ChainTask, JsonlTask
+from paribus.recipe.recipe import Task as TaskLevel
+from paribus_runners.tasks.base import Problem, Task
+from paribus_runners.tasks.chain import Chain
+from paribus_runners.tasks.jsonl import Jsonl
+from paribus_runners.tasks.search import Search
+
+__all__ = ["Chain", "Jsonl", "Problem", "Search", "Task", "task_of"]
+
+
+def task_of(level: TaskLevel) -> Task:
+    """Return the task of a recipe.
+
+    Raises:
+        ParibusError: a problem file is missing or malformed.
+    """
+    if isinstance(level, JsonlTask):
+        return Jsonl(level)
+    return Chain(level.problems) if isinstance(level, ChainTask) else Search(level.problems)

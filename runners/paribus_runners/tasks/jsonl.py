@@ -1,0 +1,61 @@
+"""Problems from JSON-lines files: objects with the texts ``prompt`` and ``answer``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from paribus.errors import ParibusError
+from paribus.recipe.recipe import JsonlTask
+from paribus_runners.rewards.verifiers import EXTRACT, Verdict, verify_answer
+from paribus_runners.tasks.base import Problem, visit
+
+
+class Jsonl:
+    """The task ``jsonl``.
+
+    Raises:
+        ParibusError: a file cannot be read, or one of its lines is not a problem.
+    """
+
+    def __init__(self, level: JsonlTask) -> None:
+        self._train = _read(level.train, "task.train")
+        self._heldout = _read(level.heldout, "task.heldout")
+        self._extract = EXTRACT[level.verifier]
+
+    def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
+        """Return the problems of one sampling round, in the order of :func:`visit`."""
+        return visit(self._train, "jsonl", seed, step, round_, count)
+
+    def heldout(self, count: int) -> list[Problem]:
+        """Return the first ``count`` held-out problems, or all if there are fewer."""
+        return self._heldout[:count]
+
+    def verify(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """Compare the answer in the response with the one in the file; a truncated response may be correct."""
+        return verify_answer(self._extract, problem.answer, text)
+
+
+def _read(name: str, field: str) -> list[Problem]:
+    path = Path(name).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParibusError(f"`{field}`: cannot read {path}: {error}") from error
+    problems = [_problem(text, f"`{field}`: {path}:{n}") for n, text in enumerate(lines, 1) if text.strip()]
+    if not problems:
+        raise ParibusError(f"`{field}`: {path} holds no problems: write one JSON object a line")
+    return problems
+
+
+def _problem(text: str, place: str) -> Problem:
+    try:
+        raw = json.loads(text)
+        prompt, answer = raw["prompt"], raw["answer"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ParibusError(f"{place}: not an object with `prompt` and `answer`: {error}") from error
+    if not (isinstance(prompt, str) and prompt and isinstance(answer, str | int | float)):
+        raise ParibusError(f"{place}: `prompt` must be a non-empty text, `answer` a text or a number")
+    digest = hashlib.sha256(f"{prompt}\0{answer}".encode()).hexdigest()[:16]
+    return Problem(digest, prompt, str(answer))

@@ -1,0 +1,189 @@
+"""Logs of other trainers: what is read of them, and what is said of files that are none."""
+
+import json
+
+import pytest
+
+from paribus.errors import LogFileError, MissingExtra
+from paribus.health.import_logs import map_keys, mappings, read_log, read_tensorboard
+from paribus.health.judge import read_run
+from paribus.health.signals import SIGNALS
+from paribus.run_folder.folder import MetricLine, RunFolder
+from paribus.run_folder.metrics import find_metric
+
+TRL = [
+    {"step": 1, "entropy": 0.5, "completions/clipped_ratio": 0.1, "clip_ratio/high_mean": 0.02, "epoch": 0.1},
+    {"step": 2, "entropy": 0.4, "reward": 1.0, "completions/clipped_ratio": 0.2},
+    {"step": 2, "eval_reward": 0.7},
+]
+
+
+def write(path, text):
+    """Write a file and return its path."""
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    return path
+
+
+def test_trainer_state_of_trl(tmp_path):
+    """Rows of a step are joined; truncation is not taken for the clip of the ratio."""
+    log = read_log(write(tmp_path / "trainer_state.json", {"log_history": TRL, "max_steps": 2}))
+    assert log.mapped.trainer == "trl"
+    assert [line.step for line in log.lines] == [1, 2]
+    assert log.lines[0].values == {
+        "policy/entropy": 0.5, "response/truncated_frac": 0.1, "clip/high_frac": 0.02,
+    }  # fmt: skip
+    assert log.lines[1].values["eval/heldout/avg_at_1"] == 0.7
+    assert log.mapped.proxies == ("eval/heldout/avg_at_1",)
+    assert log.mapped.unread == ("epoch",)
+
+
+@pytest.mark.parametrize(
+    ("records", "trainer", "values"),
+    [
+        ({"step": 3, "data": {"actor/entropy": 0.3, "response_length/clip_ratio": 0.2}}, "verl",
+         {"policy/entropy": 0.3, "response/truncated_frac": 0.2}),
+        ({"step": 3, "data": {"actor/pg_clipfrac": 0.1, "actor/pg_clipfrac_lower": 0.2}}, "verl",
+         {"signal/clipped_frac": 0.1}),
+        ({"step": 3, "data": {"val-core/gsm8k/acc/mean@4": 0.6, "actor/entropy": 0.3}}, "verl",
+         {"policy/entropy": 0.3, "eval/heldout/avg_at_1": 0.6}),
+        ({"step": 3, "mismatch_kl/all/mean": 0.001, "reward/all/mean": 0.5}, "prime_rl",
+         {"signal/mismatch_k3": 0.001, "reward/mean": 0.5}),
+        ({"step": 3, "val/stop_rate": 0.9, "policy/entropy_avg": 0.3}, "open_instruct",
+         {"response/truncated_frac": pytest.approx(0.1), "policy/entropy": 0.3}),
+        ({"step": 3, "time_ms": 5, "values": {"policy/entropy": "nan", "reward/mean": 0.5}}, "paribus",
+         {"policy/entropy": pytest.approx(float("nan"), nan_ok=True), "reward/mean": 0.5}),
+    ],
+)  # fmt: skip
+def test_json_lines_of_each_trainer(tmp_path, records, trainer, values):
+    """The trainer is known by its names; a last line that is being written is left out."""
+    log = read_log(write(tmp_path / "m.jsonl", json.dumps(records) + '\n{"step": 4, "da'))
+    assert log.mapped.trainer == trainer
+    assert [(line.step, line.values) for line in log.lines] == [(3, values)]
+
+
+def test_csv_with_holes(tmp_path):
+    """Empty cells are not logged; text cells are no metrics."""
+    log = read_log(write(tmp_path / "m.csv", "step,entropy,kl,note\n1,0.5,,x\n2,,0.1,y\n"))
+    assert [line.values for line in log.lines] == [{"policy/entropy": 0.5}, {"kl/ref_k3": 0.1}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffstep,entropy,kl\n1,0.5,0.1\n",
+        "step, entropy, kl\n1, 0.5, 0.1\n",
+        "\ufeffstep;entropy;kl\r\n1;0,5;0,1\r\n",
+        'note\t"step"\tentropy\tkl\n"a, b; c"\t1\t0.5\t0.1\n',
+    ],
+)
+def test_csv_as_spreadsheets_write_it(tmp_path, text):
+    """A byte order mark, blanks in the header, semicolons or tabs between columns, commas in decimals."""
+    (tmp_path / "m.csv").write_bytes(text.encode())
+    assert [line.values for line in read_log(tmp_path / "m.csv").lines] == [{"policy/entropy": 0.5, "kl/ref_k3": 0.1}]
+
+
+def test_a_number_beyond_all_is_not_finite(tmp_path):
+    """Neither left out nor an error: `nan` reports it; also for a number as text."""
+    log = read_log(write(tmp_path / "m.jsonl", f'{{"step": 1, "reward": -1{"0" * 400}, "kl": "1e999"}}\n'))
+    assert log.lines[0].values == {"reward/mean": float("-inf"), "kl/ref_k3": float("inf")}
+
+
+def test_what_the_writers_of_transformers_rename_is_the_same_run(tmp_path):
+    """W&B and TensorBoard get `train/x` for `x` and `eval/x` for `eval_x`: all three logs hold the same metrics."""
+    rows = [
+        {"step": 1, "reward": 0.5, "completions/mean_length": 9.0},
+        {"step": 2, "reward": 1.0, "eval_reward": 0.75, "eval_rewards/accuracy_reward/mean": 0.25},
+    ]
+    wanted = read_log(write(tmp_path / "trainer_state.json", {"log_history": rows}))
+    assert wanted.lines[1].values == {"reward/mean": 1.0, "eval/heldout/avg_at_1": 0.25}
+    renamed = [
+        {k if k == "step" else "eval/" + k[5:] if k.startswith("eval_") else "train/" + k: v for k, v in row.items()}
+        for row in rows
+    ]
+    tracked = read_log(write(tmp_path / "wandb.jsonl", "".join(json.dumps(row) + "\n" for row in renamed)))
+    assert (tracked.lines, tracked.mapped.trainer) == (wanted.lines, "trl")
+    pytest.importorskip("tensorboard")
+    assert read_tensorboard(written_events(tmp_path / "tb", renamed)).lines == wanted.lines
+
+
+def written_events(folder, rows):
+    """Write an event file of TensorBoard and return its folder."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    for row in rows:
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in row.items() if k != "step"]
+        writer.add_event(Event(step=row["step"], wall_time=0.0, summary=Summary(value=values)))
+    writer.close()
+    return folder
+
+
+def test_every_name_in_the_table_is_canonical_and_each_source_is_used_once():
+    """A typing error in the table would otherwise read nothing in silence."""
+    for table in mappings().values():
+        assert all(find_metric(m) is not None or m in SIGNALS for m in table)
+        keys = [k for source in table.values() for k in source.keys]
+        assert len(keys) == len(set(keys))
+    assert map_keys(["val/stop_rate"], "x").read({"val/stop_rate": 0.75}) == {"response/truncated_frac": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", "{", "not JSON"),
+        ("a.json", '{"a": 1}', "neither a `trainer_state.json`"),
+        ("a.json", "[1]", "neither a `trainer_state.json`"),
+        ("a.json", "[" * 100_000, "not JSON"),
+        ("a.jsonl", "step 3: loss 0.5\n", r"a.jsonl:1: not JSON"),
+        ("a.jsonl", "[1]\n", r"a.jsonl:1: not an object"),
+        ("a.jsonl", '{"entropy": 1}\n', "no record has a step"),
+        ("a.jsonl", '{"step": 1.5, "entropy": 1}\n', "the step is 1.5"),
+        ("a.jsonl", '{"step": "x"}\n', "the step is 'x'"),
+        ("a.jsonl", '{"step": Infinity}\n', "must be a whole number"),
+        ("a.jsonl", '{"step": 1, "foo": 2}\n', "has no metric of .*, but `foo`"),
+        ("a.csv", "", "no record has a step"),
+        ("a.csv", 'step,a\n1,"' + "x" * 200_000, "not a CSV file"),
+        ("a.jsonl", None, "No such file"),
+    ],
+)
+def test_a_file_that_is_no_log_ends_in_a_message(tmp_path, name, text, message):
+    """What is wrong, and where; no other exception."""
+    if text is not None:
+        write(tmp_path / name, text)
+    with pytest.raises(LogFileError, match=message):
+        read_log(tmp_path / name)
+
+
+def test_bytes_that_are_no_text_end_in_a_message(tmp_path):
+    """A binary file under a log's name is refused."""
+    (tmp_path / "a.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(LogFileError, match="not a text file"):
+        read_log(tmp_path / "a.jsonl")
+
+
+def test_without_tensorboard_the_pip_line_is_told(tmp_path, monkeypatch):
+    """An optional package that is missing is named with its extra."""
+    monkeypatch.setitem(__import__("sys").modules, "tensorboard.backend.event_processing.event_accumulator", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'paribus\[tensorboard\]'"):
+        read_tensorboard(tmp_path / "events.out.tfevents.1")
+
+
+def test_a_resumed_attempt_replaces_what_came_after_its_first_step(tmp_path):
+    """Lines, evaluations and samples of a run are joined over attempts; a damaged line is reported."""
+    for token, steps in ((1, (1, 2, 3)), (2, (3, 4))):
+        folder = RunFolder.of(tmp_path, "f" * 64, token)
+        folder.path.mkdir(parents=True)
+        for step in steps:
+            folder.append_metrics(MetricLine(step=step, time_ms=0, values={"reward/mean": float(token)}))
+        folder.samples.write_text("".join(json.dumps({"step": s, "response": str(token)}) + "\n" for s in steps))
+    found = read_run(tmp_path, "f" * 64, 2)
+    assert [(line.step, line.values["reward/mean"]) for line in found.lines] == [(1, 1), (2, 1), (3, 2), (4, 2)]
+    assert [s["response"] for s in found.samples] == ["1", "1", "2", "2"]
+    assert found.trouble == ""
+    with folder.metrics.open("a") as file:
+        file.write("step 5\n")
+    damaged = read_run(tmp_path, "f" * 64, 2)
+    assert damaged.lines == found.lines
+    assert "a2/metrics.jsonl:3: not a metric line" in damaged.trouble

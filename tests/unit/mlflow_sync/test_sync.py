@@ -1,0 +1,314 @@
+"""The MLflow sync: at least once is exactly once, trouble is waited out, repeated steps are not doubled."""
+
+import math
+
+import pytest
+
+from paribus.contract import Evaluate, Job
+from paribus.errors import RunFolderError
+from paribus.mlflow_sync.offsets import Offsets, unsynced
+from paribus.mlflow_sync.sync import MlflowSync
+from paribus.recipe.recipe import Recipe
+from paribus.run_folder import series_file
+from paribus.run_folder.folder import MetricLine, RunFolder, write_json
+from paribus.store.states import RunState
+from paribus.store.store import Store
+from support.plans import small_plan
+
+
+class FakeMlflow:
+    """Keeps what MLflow would keep: a set of points by primary key. Fails when it is told to."""
+
+    def __init__(self):
+        self.points = {}
+        self.tags = {}
+        self.files = {}
+        self.status = {}
+        self.calls_until_failure = math.inf
+        self.forget = 0
+
+    def _call(self):
+        self.calls_until_failure -= 1
+        if self.calls_until_failure < 0:
+            raise ConnectionError("MLflow is down")
+
+    def open_run(self, card):
+        """Make a run."""
+        self._call()
+        self.points.setdefault(card.fingerprint, set())
+        self.tags.setdefault(card.fingerprint, {})
+        return card.fingerprint
+
+    def describe(self, identity, card):
+        """Keep the tags."""
+        self._call()
+        self.tags[identity] |= card.tags
+
+    def log(self, identity, lines):
+        """Keep the points, unless they are to be forgotten; a failure comes after the first half was kept."""
+        points = [(k, line.step, line.time_ms, v) for line in lines for k, v in line.values.items()]
+        if self.forget:
+            self.forget -= 1
+            return
+        self.points[identity].update(points[: len(points) // 2])
+        self._call()
+        self.points[identity].update(points)
+
+    def tag(self, identity, key, value):
+        """Keep a tag."""
+        self._call()
+        self.tags[identity][key] = value
+
+    def attach(self, identity, files):
+        """Keep the names of files."""
+        self._call()
+        self.files[identity] = {f"{folder}/{file.name}".lstrip("/") for file, folder in files}
+
+    def close_run(self, identity, *, succeeded, end_ms):
+        """Keep the status."""
+        self._call()
+        self.status[identity] = succeeded
+
+    def steps(self, identity, keys):
+        """Return the steps of each metric."""
+        self._call()
+        return {k: {step for key, step, _, _ in self.points[identity] if key == k} for k in keys}
+
+
+class Case:
+    """A store with one run, its attempts' folders, a fake MLflow, and syncs that come and go."""
+
+    def __init__(self, home):
+        self.home = home
+        self.store = Store.open(home)
+        self.study = self.store.add_study(small_plan(arms=1, seeds=1))
+        self.run = self.store.runs_of(self.study.id)[0].fingerprint
+        self.mlflow = FakeMlflow()
+        self.now = 0.0
+        self.claim = None
+        self.offsets = []
+
+    def attempt(self):
+        """Begin an attempt and return its folder."""
+        self.claim = self.store.claim(self.study.id, engine="test", worker="here")
+        self.store.start(self.claim.run_id, self.claim.token)
+        folder = RunFolder.of(self.home, self.run, self.claim.token)
+        folder.path.mkdir(parents=True)
+        job = Job(
+            run=self.run,
+            study="small",
+            arm="arm 0",
+            runner="fake",
+            seed=0,
+            token=self.claim.token,
+            recipe=Recipe(),
+            evaluate=Evaluate(),
+            cache="cache",
+        )
+        folder.job.write_text(job.model_dump_json())
+        return folder
+
+    def give_back(self):
+        """End the attempt without a result."""
+        self.store.release(self.claim.run_id, self.claim.token, "interrupted")
+
+    def finish(self):
+        """End the attempt with a result."""
+        self.store.finish(self.claim.run_id, self.claim.token, {"status": "succeeded"})
+
+    def sync(self):
+        """Return a sync that knows only what is on disk."""
+        self.offsets.append(Offsets(self.home))
+        return MlflowSync(self.store, lambda: self.mlflow, self.offsets[-1], clock=lambda: self.now)
+
+    def steps_held(self):
+        """Return the metric's points as sorted pairs of step and value."""
+        return sorted((step, v) for key, step, _, v in self.mlflow.points[self.run] if key == "reward/mean")
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A case."""
+    made = Case(tmp_path)
+    yield made
+    made.store.close()
+    for offsets in made.offsets:
+        offsets.close()
+
+
+def write(folder, steps, time_ms=1000, value=lambda step: float(step)):
+    """Append metric lines."""
+    for step in steps:
+        folder.append_metrics(MetricLine(step=step, time_ms=time_ms + step, values={"reward/mean": value(step)}))
+
+
+def test_series_are_packed_while_mlflow_is_down(case, monkeypatch):
+    """Large blocks while the run goes on, the rest at its end; a reader then needs no metric line."""
+    monkeypatch.setattr(series_file, "BLOCK", 1000)
+    folder, sync = case.attempt(), case.sync()
+    case.mlflow.calls_until_failure = 0
+    write(folder, range(100))
+    sync.turn()
+    packed = folder.series.stat().st_size
+    write(folder, range(100, 105))
+    case.finish()
+    sync.turn()
+    assert folder.series.stat().st_size > packed
+    whole = folder.metrics.stat().st_size
+    folder.metrics.write_bytes(b"x" * whole)
+    assert series_file.RunSeries(case.home, case.run, 1).series("reward/mean").last.tolist() == list(range(105))
+
+
+def test_lines_are_sent_as_they_come_and_the_run_is_closed_at_its_end(case):
+    """Steps, parameters, tags, files and the end are in MLflow, and then nothing is left to send."""
+    folder, sync = case.attempt(), case.sync()
+    write(folder, range(3))
+    assert sync.turn() == 0
+    assert case.steps_held() == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    write(folder, range(3, 5))
+    folder.result.write_text("{}")
+    case.finish()
+    assert unsynced(case.home, {case.run: 1}) == {case.run}
+    assert sync.turn() == 0
+    assert len(case.steps_held()) == 5
+    assert case.mlflow.status == {case.run: True}
+    assert case.mlflow.files[case.run] == {"job.json", "result.json"}
+    assert case.mlflow.tags[case.run]["paribus.arm"] == "arm 0"
+    assert unsynced(case.home, {case.run: 1}) == frozenset()
+    assert unsynced(case.home, {case.run: 2}) == {case.run}
+
+
+def test_a_sync_that_dies_anywhere_doubles_nothing(case):
+    """Whatever call it dies in, a new one ends with each point once."""
+    folder = case.attempt()
+    write(folder, range(6))
+    case.finish()
+    for calls in range(12):
+        case.mlflow.calls_until_failure = calls
+        case.sync().turn()
+    case.mlflow.calls_until_failure = math.inf
+    case.sync().turn()
+    assert case.steps_held() == [(i, float(i)) for i in range(6)]
+    assert case.mlflow.status == {case.run: True}
+
+
+def test_steps_that_are_trained_again_are_not_sent_again(case):
+    """The first attempt to reach a step counts; a second one that differs is told by a tag."""
+    first = case.attempt()
+    write(first, range(4))
+    case.sync().turn()
+    case.give_back()
+    second = case.attempt()
+    write(second, range(6), time_ms=9000, value=lambda step: step + 0.5)
+    case.finish()
+    case.sync().turn()
+    assert case.steps_held() == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0), (4, 4.5), (5, 5.5)]
+    assert "paribus.superseded" in case.mlflow.tags[case.run]
+
+
+def test_the_same_values_again_and_other_times_are_no_difference(case):
+    """A deterministic run that is trained again differs only in its timings; NaN is equal to NaN."""
+    for start in (1000, 5000):
+        folder = case.attempt()
+        values = {"reward/mean": math.nan, "perf/time_gen_s": float(start)}
+        folder.append_metrics(MetricLine(step=1, time_ms=start, values=values))
+        if start == 1000:
+            case.give_back()
+    case.finish()
+    case.sync().turn()
+    assert "paribus.superseded" not in case.mlflow.tags[case.run]
+
+
+def test_trouble_is_told_and_waited_out(case):
+    """While MLflow is down each try waits longer; afterwards everything is there."""
+    write(case.attempt(), range(3))
+    case.finish()
+    sync = case.sync()
+    case.mlflow.calls_until_failure = 0
+    assert sync.turn() == 1
+    assert sync.trouble == "ConnectionError: MLflow is down"
+    case.mlflow.calls_until_failure = math.inf
+    assert sync.turn() == 1
+    case.now += 2.0
+    assert sync.turn() == 0
+    assert len(case.steps_held()) == 3
+    assert sync.turn() == 0
+    assert sync.trouble == ""
+
+
+def test_points_that_mlflow_lost_are_sent_again(case):
+    """At the end the steps are counted; what is missing is sent once more, and else the run stays open."""
+    write(case.attempt(), range(3))
+    case.mlflow.forget = 1
+    case.sync().turn()
+    case.finish()
+    assert case.sync().turn() == 0
+    assert len(case.steps_held()) == 3
+
+
+def test_an_mlflow_that_keeps_losing_is_not_believed(case):
+    """The run is not closed."""
+    write(case.attempt(), range(3))
+    case.finish()
+    case.mlflow.forget = 100
+    sync = case.sync()
+    assert sync.turn() == 1
+    assert RunFolderError.__name__ in sync.trouble
+    assert case.mlflow.status == {}
+
+
+def test_a_line_that_cannot_be_read_is_told_and_the_run_is_closed(case):
+    """What comes before it is sent."""
+    folder = case.attempt()
+    write(folder, range(2))
+    sync = case.sync()
+    sync.turn()
+    with folder.metrics.open("a") as file:
+        file.write("loss: 3\n")
+    case.store.fail(case.claim.run_id, case.claim.token, "program", "x")
+    second = case.attempt()
+    write(second, range(2))
+    case.store.fail(case.claim.run_id, case.claim.token, "program", "x")
+    assert case.store.runs_of(case.study.id)[0].state is RunState.QUARANTINED
+    assert sync.turn() == 0
+    assert "not a metric line" in case.mlflow.tags[case.run]["paribus.unreadable"]
+    assert case.mlflow.status == {case.run: False}
+
+
+def test_a_run_that_is_tried_again_after_its_end_is_sent_again(case):
+    """What the new attempts add is in MLflow, and the status is the new one."""
+    for _ in range(2):
+        write(case.attempt(), range(2))
+        case.store.fail(case.claim.run_id, case.claim.token, "program", "x")
+    sync = case.sync()
+    assert sync.turn() == 0
+    assert case.mlflow.status == {case.run: False}
+    case.store.retry("small", author="ada", reason="mended")
+    assert sync.turn() == 0
+    write(case.attempt(), range(4))
+    case.finish()
+    assert unsynced(case.home, {case.run: 3}) == {case.run}
+    assert sync.turn() == 0
+    assert case.steps_held() == [(i, float(i)) for i in range(4)]
+    assert case.mlflow.status == {case.run: True}
+    assert unsynced(case.home, {case.run: 3}) == frozenset()
+
+
+def test_the_health_is_sent_when_it_changes(tmp_path):
+    """Status and worst detector as tags, the numbers of findings as metrics at the step of the change."""
+    case = Case(tmp_path)
+    folder = case.attempt()
+    sync = case.sync()
+    raised = [
+        {"detector": "truncation", "state": "warn", "step_onset": 2},
+        {"detector": "entropy_collapse", "state": "critical", "step_onset": 5},
+    ]
+    for step, status, found in ((3, "ok", []), (4, "ok", []), (9, "critical", raised)):
+        known = {"status": status, "profile": "default 1", "step": step, "time_ms": 10 * step}
+        write_json(folder.health, {**known, "findings": found})
+        sync.turn()
+    tags = case.mlflow.tags[case.run]
+    assert (tags["paribus.health"], tags["paribus.health.detector"]) == ("critical", "entropy_collapse")
+    points = {p for p in case.mlflow.points[case.run] if p[0].startswith("health/")}
+    assert points == {("health/critical", 3, 30, 0.0), ("health/warn", 3, 30, 0.0), ("health/critical", 9, 90, 1.0),
+                      ("health/warn", 9, 90, 1.0)}  # fmt: skip

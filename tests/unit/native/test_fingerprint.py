@@ -1,0 +1,107 @@
+"""Run identity: source is hashed by its meaning, and earlier runs with the same numbers are found again."""
+
+from __future__ import annotations
+
+import pytest
+
+from paribus.recipe.recipe import ChainTask, Recipe, fingerprint_of
+from paribus_runners.native import fingerprint
+from paribus_runners.native.fingerprint import meaning
+
+SOURCE = '''"""A module."""
+
+import math
+
+RATE: float = 0.5
+"""What a constant is for."""
+
+
+class Rule:
+    """A rule."""
+
+    limit: int = 3
+
+    def scaled(self, x: float, *, by: float = 2.0) -> str:
+        """Return x."""
+        # a comment
+        values = [v ** 2 for v in (x, by) if v > 0] or [0.0]
+        return f"{sum(values):.3f} {RATE!r}" "!" if (n := self.limit) else b"" and str(n)
+
+
+def last(xs: list[int]) -> int:
+    """Return the last."""
+    match xs:
+        case [*_, x]:
+            return x
+    try:
+        return xs[-1]
+    except (IndexError, KeyError):
+        return math.inf if None is ... else 0
+'''
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"""A module."""', '"""Another text."""'),
+        ('"""Return x."""', '"""Return it."""'),
+        ('        """Return x."""\n', ""),
+        ('"""What a constant is for."""\n', ""),
+        ("# a comment", "# another one"),
+        ("xs[-1]", "(xs[-1])"),
+        ("RATE: float = 0.5", "RATE: float = 0.50"),
+        ("\n\n\n", "\n\n"),
+    ],
+)
+def test_words_and_formatting_keep_the_hash(before: str, after: str) -> None:
+    """Docstrings, comments, white space and parentheses are no part of the meaning."""
+    assert before in SOURCE
+    assert meaning(SOURCE.replace(before, after)) == meaning(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("0.5", "0.6"), ("v > 0", "v >= 0"), ("2.0", "2"), ('"!"', '"?"'), ("limit: int = 3", "limit: int = 4"),
+     ("[-1]", "[1]"), ('b""', '""'), (".3f", ".4f"), ("KeyError", "ValueError"), ("else 0", "else False")],
+)  # fmt: skip
+def test_code_moves_the_hash(before: str, after: str) -> None:
+    """A changed constant, operator, type or text that is used gives another hash."""
+    assert before in SOURCE
+    assert meaning(SOURCE.replace(before, after)) != meaning(SOURCE)
+
+
+def test_the_hash_is_the_same_in_all_versions_of_python() -> None:
+    """The tree is written down without what Python versions differ in."""
+    assert fingerprint_of(meaning(SOURCE)) == "9a08d63620140d79819b74334f52476d68f9fbac866303b1cb16283bf33a256a"
+
+
+@pytest.mark.parametrize("part", sorted(fingerprint.same_numbers()))
+def test_the_table_of_same_numbers_is_current(part: str) -> None:
+    """A row that no longer fits the source would give all runs a new identity by accident."""
+    assert fingerprint.today(part) == fingerprint.same_numbers()[part]["today"], (
+        f"the source of `{part}` has changed. If you have shown that all numbers stay the same to the bit (two runs, "
+        "before and after, with equal metrics.jsonl apart from times), run `python -m paribus_runners.native."
+        "fingerprint --keep`. If numbers change, delete the row from same_numbers.json: runs get a new identity."
+    )
+
+
+def test_runs_of_earlier_releases_are_found_again() -> None:
+    """Code, data and model have the hashes of runs that were recorded before the source was hashed by meaning."""
+    recipe = Recipe()
+    assert fingerprint.code(recipe) == "883cb30c249c040d8a3fb4dda39355f3ce1445e1a69d72d9ad95b136e8724cb5"
+    assert fingerprint.data(recipe) == "12df8d2b8ccb5695ff60f60d7142ebd3cb8bb704550001c7e3b658d654d7f025"
+    assert fingerprint.model(recipe) == "6eec15316baf64cadc8e8109373bb663bfdd950701c9011e0547df045fd20e6c"
+    other = recipe.model_copy(update={"task": ChainTask()})
+    assert fingerprint.data(other) == "36ae86611f13f26f5a14cecfad8a502e568efbb8a83dd823b5b153e3201c2cba"
+    assert fingerprint.model(other) == "5b634298036132a2bee5f1ef08da8348f627d55975d25cfc337b6e9b50d8fef0"
+
+
+def test_a_row_that_does_not_fit_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed source without a row has a hash of its own."""
+    row = {"today": "0" * 64, "recorded": "1" * 64}
+    monkeypatch.setattr(fingerprint, "same_numbers", lambda: {"code": row})
+    assert fingerprint.recorded.__wrapped__("code") == fingerprint.today("code")
+    monkeypatch.setattr(fingerprint, "same_numbers", lambda: {"code": row | {"today": fingerprint.today("code")}})
+    assert fingerprint.recorded.__wrapped__("code") == "1" * 64
+    monkeypatch.setattr(fingerprint, "same_numbers", dict)
+    assert fingerprint.recorded.__wrapped__("code") == fingerprint.today("code")

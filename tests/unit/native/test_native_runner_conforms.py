@@ -1,0 +1,30 @@
+"""The native runner passes the conformance suite of runners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from paribus.recipe.recipe import Recipe
+from paribus.testing.runner_suite import RunnerTestCase
+
+
+class TestNativeRunner(RunnerTestCase):
+    """It resumes, and equal seeds give equal numbers."""
+
+    runner = "native"
+    base: ClassVar = {
+        "task": "chain",
+        "kl": "off",
+        "schedule": {"steps": 4, "prompts_per_step": 4, "group_size": 4, "minibatches": 1, "max_new_tokens": 24},
+    }
+    other_data: ClassVar = {"task": {"kind": "chain", "problems": 64}}
+    other_model: ClassVar = {"model": "tiny_moe"}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def recipe(cls, chain_model: Path) -> Recipe:
+        """The base with a tiny model that is made in seconds."""
+        return cls.patched({"model.name": str(chain_model)})

@@ -1,0 +1,99 @@
+"""Two studies side by side: the same recipes, what others differ in, and tests only where they mean something."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paribus.errors import ParibusError
+from paribus.report.inputs import StudyData
+from paribus.report.model import ReportModel
+from paribus.report.two_studies import compare
+from paribus.report.write import write_model
+from support.studies import Shape, made_up_study
+
+ONE = Shape(steps=4, designs=("list",), tricks=("soft_overlong", "clip_higher"))
+TWO = replace(ONE, tricks=("soft_overlong", "token_level"))
+
+
+def named(data: StudyData, name: str, *, again: bool = True) -> StudyData:
+    """The study under another name; with runs of its own, if they are to be trained again."""
+    runs = tuple(replace(r, fingerprint=f"{name}{r.fingerprint}" if again else r.fingerprint) for r in data.runs)
+    plan = replace(data.plan, study=name, fingerprint=f"{name}{data.plan.fingerprint}")
+    return replace(data, plan=plan, runs=runs)
+
+
+def results(model: ReportModel) -> dict[str, dict[str, str]]:
+    """Row to column to text of the first table."""
+    found = model.tables[0]
+    keys = [c.key for c in found.columns]
+    return {r.label: dict(zip(keys, (c.text for c in r.cells), strict=True)) for r in found.rows}
+
+
+def test_the_same_recipes_are_tested_and_others_set_beside() -> None:
+    """An arm that only one study has is listed with the nearest of the other and what it changes."""
+    model = compare(named(made_up_study(ONE), "one"), named(made_up_study(TWO), "two"))
+    found = results(model)
+    assert [found[k]["recipe"] for k in ("base", "soft_overlong", "clip_higher", "token_level")] == [
+        "same", "same", "only in one", "only in two",
+    ]  # fmt: skip
+    assert found["base"]["tested"] == "yes"
+    assert "[" in found["base"]["difference"]
+    assert found["clip_higher"]["difference"] == "—"
+    assert "exact_p" not in found["base"]
+    assert any("With 3 and 3 seeds an exact permutation test cannot go below 0.1" in n for n in model.tables[0].notes)
+    recipes = {r.label: [c.text for c in r.cells] for r in model.tables[1].rows}
+    assert recipes["clip_higher"] == ["base (two)", "clip.high: 0.28 / 0.2", "1"]
+    assert model.summary[0].startswith("2 recipes are in both")
+    assert "does not prove that the studies agree" in model.summary[1]
+
+
+def test_a_real_difference_is_found() -> None:
+    """Ten runs each of one recipe whose scores differ: separated, with p over the rows and the exact p of no model."""
+    data = made_up_study(replace(ONE, seeds=10))
+    base = data.plan.base
+    trick = next(a.key for a in data.plan.arms if a.label == "soft_overlong")
+    swapped = [replace(r, arm={base: trick, trick: base}.get(r.arm, r.arm)) for r in data.runs]
+    model = compare(named(data, "one"), named(replace(data, runs=tuple(swapped)), "two"))
+    assert model.tables[0].rows[0].cells[3].verdict == "separated"
+    assert results(model)["base"]["exact_p"] == "<0.001"
+    assert "2 of 3 differences in held-out accuracy are confirmed" in model.summary[1]
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (replace(ONE, samples=4), "evaluated differently: samples 1 and 4"),
+        (replace(ONE, seeds=2), "fewer than 3 seeds with a score"),
+        (ONE, "the same runs"),
+    ],
+)
+def test_what_cannot_be_compared_is_not_tested(other: Shape, reason: str) -> None:
+    """The reason stands in the row, and there is neither a difference nor a p."""
+    model = compare(made_up_study(ONE), named(made_up_study(other), "two", again=other != ONE))
+    row = results(model)["base"]
+    assert reason in row["tested"]
+    assert (row["difference"], row["p"]) == ("—", "—")
+    assert reason in model.summary[1]
+
+
+def test_other_problems_are_told() -> None:
+    """Scores on other held-out problems are shown and not tested."""
+    data = made_up_study(ONE)
+    runs = [
+        replace(r, evaluations=tuple(replace(e, problems=tuple(f"x{p}" for p in e.problems)) for e in r.evaluations))
+        for r in data.runs
+    ]
+    model = compare(data, named(replace(data, runs=tuple(runs)), "two"))
+    assert results(model)["base"]["tested"] == "no: different held-out problems"
+
+
+def test_it_is_written_in_all_formats(tmp_path: Path) -> None:
+    """The comparison is a report like any other; a study against itself is refused."""
+    one, two = made_up_study(ONE), named(made_up_study(TWO), "two")
+    written = write_model(compare(one, two), tmp_path)
+    assert len(written.paths) == 5
+    with pytest.raises(ParibusError, match="same plan"):
+        compare(one, one)
