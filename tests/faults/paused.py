@@ -22,7 +22,7 @@ from paribus.store.states import Move
 from paribus.store.store import Reader
 from support.plans import small_plan
 
-SLOTS = 16
+SLOTS, SLOTS_SHORT = 16, 4
 LEASES = (0.5, 3.0)
 SURVIVAL_S = 30.0
 """Seconds after the last session until no zombie may be there any more."""
@@ -50,7 +50,7 @@ def zombies(world: World) -> Verdict:
         rounds += 1
         plan = small_plan(f"paused{rounds}", arms=world.number(10, 2), seeds=4, steps=12 + rounds)
         with (
-            process(work, world.home, plan, SLOTS, lambda: far_away(notes)) as session,
+            process(work, world.home, plan, world.number(SLOTS, SLOTS_SHORT), lambda: far_away(notes)) as session,
             Reader.open(world.home) as reader,
         ):
             while session.is_alive():

@@ -36,6 +36,10 @@ class FakeRunner(RunnerBase):
     samples_with_training_code: bool = True
     version: str = "1"
 
+    def warm(self) -> None:
+        """Import the detectors: in tests leases are short, and on a slow machine the import outlasts one."""
+        import paribus.health.live  # noqa: F401
+
     def support(self, recipe: Recipe, options: Options) -> tuple[Support, ...]:
         """Return what :attr:`missing` and :attr:`approximate` say of the recipe's clip rule."""
         kind = recipe.clip.kind
