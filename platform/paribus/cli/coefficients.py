@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from itertools import groupby
-from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +14,12 @@ import click
 from paribus.errors import Problem, StudyFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
     from paribus.recipe.coefficients import Response, ResponseCoefficients
     from paribus.recipe.recipe import Recipe
-
-RUNNER = "native"
-"""The runner whose training code computes the coefficients."""
 
 
 @click.command("coefficients")
@@ -36,37 +32,36 @@ def command(name: str, file: Path, settings: tuple[str, ...], other: str | None,
     """Print the weight of each token in the gradient, and why: grad = -sum c grad log pi."""
     from paribus.cli.console import console
     from paribus.contract import load_runner
-    from paribus.recipe.coefficients import caveats, read_responses, reason, shares
+    from paribus.recipe.coefficients import notes, read_responses, reason, shares
     from paribus.recipe.presets import load_preset
 
     recipe = changed(load_preset(name).recipe, settings)
-    compared = load_preset(other).recipe if other is not None else None
-    batch = read_responses(file)
-    runner = load_runner(RUNNER)
-    found = runner.coefficients(recipe, batch.responses)
-    there = None if compared is None else shares(runner.coefficients(compared, batch.responses))
-    why = [[reason(recipe, x, t) for t in range(x.length)] for x in found]
-    notes = {"assumptions": batch.assumptions(recipe), "caveats": caveats(recipe)}
+    compared = None if other is None else load_preset(other).recipe
+    responses = read_responses(file)
+    runner = load_runner("native")
+    found = runner.coefficients(recipe, responses)
+    why = [[reason(recipe, x, t) for t in range(len(x.total))] for x in found]
+    share = [shares(found)]
+    if compared is not None:
+        share.append(shares(runner.coefficients(compared, responses)))
+    noted = notes(recipe, responses)
     if as_json:
         listed = [
-            {"group": r.group, "correct": r.correct, "tokens": r.tokens, **asdict(x), "why": w, "share": share}
-            for r, x, w, share in zip(batch.responses, found, why, shares(found), strict=True)
+            {**r.model_dump(), **asdict(x), "why": w, **dict(zip(("share", "share_against"), both, strict=False))}
+            for r, x, w, *both in zip(responses, found, why, *share, strict=True)
         ]
-        if there is not None:
-            listed = [{**x, "share_against": share} for x, share in zip(listed, there, strict=True)]
         about = {"preset": name, "against": other, "recipe": recipe.model_dump(mode="json")}
-        click.echo(json.dumps({**about, **notes, "responses": listed}, indent=1))
+        click.echo(json.dumps({**about, "notes": noted, "responses": listed}, indent=1))
         return
     out = console()
-    tokens = sum(x.length for x in found)
-    out.print(f"{name}: {len(found)} responses, {tokens} tokens in one optimizer batch", style="bold")
+    out.print(f"{name}: {len(found)} responses in one optimizer batch", style="bold")
     out.print("grad = -sum c grad log pi;  c = A x w where no reason is given")
-    for note in (*notes["assumptions"], *notes["caveats"]):
+    for note in noted:
         out.print(f"- {note}", style="dim")
-    out.print(_tokens(batch.responses, found, why))
-    inside = sum(x.in_loss for x in found)
-    out.print(f"{inside} of {len(found)} responses in the loss; share: sum of c over the sum of all |c|")
-    out.print(_responses(batch.responses, found, other, there))
+    tokens, whole = _tables(responses, found, why, dict(zip(("share", str(other)), share, strict=False)))
+    out.print(tokens)
+    out.print("share: sum of c over the sum of all |c|")
+    out.print(whole)
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -79,9 +74,9 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     from paribus.study.resolve import resolve
     from paribus.yaml_file.document import parse_document, plain
 
-    if wrong := [x for x in settings if not all(part.strip() for part in (*x.split("=", 1), "")[:2])]:
-        message = "is not PATH=VALUE, such as clip.high=0.28"
-        raise StudyFileError("--set", [Problem(message=f"`{x}` {message}") for x in wrong])
+    if wrong := [x for x in settings if not all(map(str.strip, x.partition("=")))]:
+        problems = [Problem(message=f"`{x}` is not PATH=VALUE, such as clip.high=0.28") for x in wrong]
+        raise StudyFileError("--set", problems)
     lines = "\n".join(x.replace("=", ": ", 1) for x in settings)
     patch = plain(parse_document(lines, "--set").checked()) if settings else {}
     resolved = resolve(recipe.model_dump(), (Step(place=(), patch=patch),), ())
@@ -91,66 +86,32 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     return resolved.recipe
 
 
-def _tokens(
-    responses: Sequence[Response], found: Sequence[ResponseCoefficients], why: Sequence[Sequence[str]]
-) -> Table:
-    """Return the tokens of the responses in the loss, one a row; equal neighbours share a row."""
+def _tables(
+    responses: Sequence[Response],
+    found: Sequence[ResponseCoefficients],
+    why: Sequence[Sequence[str]],
+    shares: Mapping[str, Sequence[float]],
+) -> tuple[Table, Table]:
+    """Return a table of the tokens, where neighbours with equal values share a row, and one of the responses."""
     from paribus.cli.console import table
 
-    listed = table("response", "at", "token", "p old", "r", "A", "c", "why")
-    for label, r, x, reasons in zip(_labels(responses), responses, found, why, strict=True):
+    tokens = table("response", "at", "token", "r", "A", "c", "why")
+    whole = table("response", "verdict", "L", "R", "w", *shares)
+    seen: Counter[str] = Counter()
+    for r, x, reasons, *share in zip(responses, found, why, *shares.values(), strict=True):
+        seen[r.group] += 1
+        label = f"{_clean(r.group, 20)} {seen[r.group]}"
+        verdict = ("correct" if r.correct else "wrong") + ", truncated" * r.truncated
+        percent = [f"{100 * y:+.1f}%" if y else "0" for y in share]
+        whole.add_row(label, verdict, str(r.length), _number(x.reward), f"{x.weight:.3g}", *percent)
         ratio = ["-" if y is None else f"{y:.2f}" for y in x.ratio]
         rows = list(zip(ratio, map(_number, x.advantage), map(_number, x.total), reasons, strict=True))
-        for row, same in groupby(range(x.length if x.in_loss else 0), key=rows.__getitem__):
+        for row, same in groupby(range(r.length), key=rows.__getitem__):
             first, *rest = same
             place = f"{first + 1}-{rest[-1] + 1}" if rest else str(first + 1)
             token = _clean(r.tokens[first], 10) if r.tokens and not rest else ""
-            listed.add_row("" if first else label, place, token, "" if rest else f"{exp(r.logp_old[first]):.3g}", *row)
-    return listed
-
-
-def _responses(
-    responses: Sequence[Response],
-    found: Sequence[ResponseCoefficients],
-    other: str | None,
-    there: Sequence[float] | None,
-) -> Table:
-    """Return the weight of each response, and under both recipes if there are two."""
-    from paribus.cli.console import table
-    from paribus.recipe.coefficients import STATES, shares
-
-    more = () if there is None else (str(other), "ratio")
-    listed = table("response", "verdict", "R", "L", "w", "sum c", "share", *more)
-    for i, (label, r, x, share) in enumerate(zip(_labels(responses), responses, found, shares(found), strict=True)):
-        verdict = ("correct" if r.correct else "wrong") + ", truncated" * r.truncated
-        verdict += f"; {STATES[x.state]}" if STATES[x.state] else ""
-        row = [
-            label,
-            verdict,
-            _number(x.reward),
-            str(x.length),
-            f"{x.weight:.3g}",
-            _number(sum(x.total)),
-            _percent(share),
-        ]
-        if there is not None:
-            row += [_percent(there[i]), f"{share / there[i]:.3g}" if share and there[i] else "-"]
-        listed.add_row(*row)
-    return listed
-
-
-def _labels(responses: Sequence[Response]) -> list[str]:
-    """Return ``a 1``, ``a 2``, ``b 1``: group and place in it."""
-    seen: Counter[str] = Counter()
-    found = []
-    for response in responses:
-        seen[response.group] += 1
-        found.append(f"{_clean(response.group, 20)} {seen[response.group]}")
-    return found
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:+.1f}%" if share else "0"
+            tokens.add_row("" if first else label, place, token, *row)
+    return tokens, whole
 
 
 def _number(x: float) -> str:

@@ -6,12 +6,10 @@ folder on the path. How the runner behaves is chosen as :mod:`paribus.testing.fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.contract import Hashes, Options, Requirements, RunnerBase, Support
-from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.testing import fake_training
 
@@ -66,19 +64,6 @@ class FakeRunner(RunnerBase):
     def run(self, folder: Path) -> None:
         """Write made-up numbers, or misbehave as the environment says."""
         fake_training.train(folder)
-
-    def coefficients(self, recipe: Recipe, responses: Sequence[Response]) -> Sequence[ResponseCoefficients]:
-        """Return those of a sum of R log pi: c is the score of the response at each token."""
-        return [_reinforce(x) for x in responses]
-
-
-def _reinforce(response: Response) -> ResponseCoefficients:
-    ones, zeros = (1.0,) * response.length, (0.0,) * response.length
-    c = tuple(response.score for _ in ones)
-    return ResponseCoefficients(
-        state="in_loss", reward=response.score, weight=1.0, advantage=c, token_weight=ones, correction=ones,
-        ratio=ones, factor=ones, surrogate=c, kl=zeros, nll=zeros, total=c,
-    )  # fmt: skip
 
 
 runner = FakeRunner()

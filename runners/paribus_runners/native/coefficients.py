@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from paribus.recipe import factors as f
 from paribus.recipe.coefficients import Response, ResponseCoefficients, State
@@ -26,23 +28,17 @@ ROUNDING = 1e-9
 
 
 def view(recipe: Recipe, responses: Sequence[Response]) -> list[ResponseCoefficients]:
-    """Return the coefficients of each response under a recipe; all kept groups are one optimizer batch.
-
-    Args:
-        recipe: the objective; its model, task and optimizer are ignored.
-        responses: the responses of a step, in any order.
-    """
+    """Return the coefficients of the responses of a step, in any order; all kept groups are one optimizer batch."""
     rollouts = _rollouts(recipe, responses)
     mask = rollouts.responses.mask
-    old = _padded([x.logp_old for x in responses])
-    value = _padded([x.value for x in responses])[mask] if recipe.baseline.kind == "critic_gae" else None
-    experience = weigh(recipe, rollouts, Before(logp=old[mask], value=value))
-    found = coefficients(recipe, experience, _padded([x.logp_new for x in responses]))
+    value = _padded(x.value for x in responses)[mask] if recipe.baseline.kind == "critic_gae" else None
+    experience = weigh(recipe, rollouts, Before(logp=_padded(x.logp_old for x in responses)[mask], value=value))
+    found = coefficients(recipe, experience, _padded(x.logp_new for x in responses))
     weight, reward = found.pop("weight")[:, 0].tolist(), shaped_reward(recipe, rollouts.scored).tolist()
     values = {name: x.tolist() for name, x in found.items()}
     records = []
     for i, state in enumerate(_states(recipe, experience)):
-        rows = {name: tuple(x[i][: responses[i].length]) for name, x in values.items()}
+        rows: dict[str, Any] = {name: tuple(x[i][: responses[i].length]) for name, x in values.items()}
         rows |= {name: tuple(None if x != x else x for x in rows[name]) for name in ("ratio", "factor")}  # nan: none
         records.append(ResponseCoefficients(state=state, reward=reward[i], weight=weight[i], **rows))
     return records
@@ -75,8 +71,7 @@ def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> dict[st
                 found[name][at] += _minus_gradient(level, new[at], some, entropy)
         ratio[at] = loss(recipe, new[at], tokens, entropy, torch.ones_like(new[at])).ratio
         found["token_weight"][at] = token_weight.weight(recipe.token_weight, entropy, tokens.old).to(new.dtype)
-        each = tokens.weight.new_zeros(tokens.rows).scatter(0, tokens.row, tokens.weight)
-        found["weight"][batch.rows] = each[:, None].to(new.dtype)
+        found["weight"][at] = tokens.weight.to(new.dtype)
     advantage, corrected = experience.advantage.to(new.dtype), experience.correction.to(new.dtype)
     plain = advantage * found["token_weight"] * corrected * found["weight"]
     factor = torch.where(plain != 0, found["surrogate"] / plain, torch.nan)
@@ -85,15 +80,13 @@ def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> dict[st
 
 def _parts(recipe: Recipe, tokens: Tokens) -> dict[str, tuple[Recipe, Tokens]]:
     """Return for each part of c the recipe and the tokens that leave it alone in the loss."""
-    no_auxiliary = recipe.model_copy(update={"auxiliary": f.Auxiliary()})
-    no_kl = recipe.model_copy(update={"kl": f.NoKl()})
-    neither = no_auxiliary.model_copy(update={"kl": f.NoKl()})
+    no_nll, no_kl = {"auxiliary": f.Auxiliary()}, {"kl": f.NoKl()}
     no_surrogate = replace(tokens, advantage=torch.zeros_like(tokens.advantage))
     return {
         "total": (recipe, tokens),
-        "surrogate": (neither, tokens),
-        "kl": (no_auxiliary, no_surrogate),
-        "nll": (no_kl, no_surrogate),
+        "surrogate": (recipe.model_copy(update={**no_nll, **no_kl}), tokens),
+        "kl": (recipe.model_copy(update=no_nll), no_surrogate),
+        "nll": (recipe.model_copy(update=no_kl), no_surrogate),
     }
 
 
@@ -107,25 +100,18 @@ def _minus_gradient(recipe: Recipe, new: Tensor, tokens: Tokens, entropy: Tensor
 def _rollouts(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
     """Return the responses as the filtered rollouts of a step; without a correction the old policy sampled them."""
     names = list(dict.fromkeys(x.group for x in responses))
-    group = torch.tensor([names.index(x.group) for x in responses])
-    size, truncated = torch.tensor([x.length for x in responses]), torch.tensor([x.truncated for x in responses])
-    logp = _padded([x.logp_old if recipe.correction.kind == "off" else x.logp_sampler for x in responses])
-    ids = torch.zeros(logp.shape, dtype=torch.long)
-    sample = Responses(ids, logp, _padded([x.entropy for x in responses]), size, truncated)
-    scored = Scored(
-        group=group,
-        groups=len(names),
-        score=torch.tensor([x.score for x in responses], dtype=torch.float64),
-        correct=torch.tensor([x.correct for x in responses]),
-        formatted=torch.tensor([x.formatted for x in responses]),
-        length=size,
-        truncated=truncated,
-        kl=torch.zeros(len(responses), dtype=torch.float64),
-    )
-    reference = None
+    columns = ("correct", "formatted", "length", "truncated")
+    given = {name: torch.tensor([getattr(x, name) for x in responses]) for name in columns}
+    logp = _padded(x.logp_old if recipe.correction.kind == "off" else x.logp_sampler for x in responses)
+    ids, entropy = torch.zeros(logp.shape, dtype=torch.long), _padded(x.entropy for x in responses)
+    sample = Responses(ids, logp, entropy, given["length"], given["truncated"])
+    reference, kl = None, torch.zeros(len(responses), dtype=torch.float64)
     if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
-        reference = _padded([x.logp_reference for x in responses])
-        scored = replace(scored, kl=charges(recipe.kl, sample, reference).sum(1))
+        reference = _padded(x.logp_reference for x in responses)
+        kl = charges(recipe.kl, sample, reference).sum(1)
+    group = torch.tensor([names.index(x.group) for x in responses])
+    score = torch.tensor([x.score for x in responses], dtype=torch.float64)
+    scored = Scored(group=group, groups=len(names), score=score, kl=kl, **given)
     return Rollouts(
         prompts=[[] for _ in names],
         problems=names,
@@ -134,28 +120,24 @@ def _rollouts(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
         responses=sample,
         scored=scored,
         reference=reference,
-        kept=length.present(recipe.length, truncated) & good_groups(recipe, scored)[group],
+        kept=length.present(recipe.length, scored.truncated) & good_groups(recipe, scored)[group],
         rounds=1,
         seconds_sampling=0.0,
         seconds_reward=0.0,
     )
 
 
-def _states(recipe: Recipe, experience: Experience) -> list[State]:
-    """Return for each response whether it is in the loss, and if not, why."""
+def _states(recipe: Recipe, experience: Experience) -> Iterator[State]:
+    """Yield for each response whether it is in the loss, and if not, why."""
     rollouts, scored = experience.rollouts, experience.rollouts.scored
-    present, inside = length.present(recipe.length, scored.truncated), in_loss(recipe, experience)
-    reward, kept = shaped_reward(recipe, scored), rollouts.kept
-    spread = segment.spread(reward[kept], scored.group[kept], scored.groups)[scored.group]
+    kept, present = rollouts.kept, length.present(recipe.length, scored.truncated)
+    spread = segment.spread(shaped_reward(recipe, scored)[kept], scored.group[kept], scored.groups)[scored.group]
     moved = (spread > 0) | (experience.advantage.abs() > ROUNDING).any(1)
     out: State = "no_pair" if recipe.loss.kind == "pair_dpo" else "masked"
-    return [
-        "dropped" if not p else "filtered" if not k else out if not i else "in_loss" if m else "zero_spread"
-        for p, k, i, m in zip(present.tolist(), kept.tolist(), inside.tolist(), moved.tolist(), strict=True)
-    ]
+    for p, k, i, m in torch.stack([present, kept, in_loss(recipe, experience), moved], 1).tolist():
+        yield "dropped" if not p else "filtered" if not k else out if not i else "in_loss" if m else "zero_spread"
 
 
-def _padded(rows: Sequence[Sequence[float]]) -> Tensor:
+def _padded(rows: Iterable[Sequence[float]]) -> Tensor:
     """Return [N, M] of rows of any length, float64, padded with zeros on the right."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float64)
+    return pad_sequence([torch.tensor(row, dtype=torch.float64) for row in rows], batch_first=True)

@@ -11,39 +11,31 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paribus.errors import BatchFileError, Problem
-from paribus.recipe.coefficients import (
-    DEFAULTS,
-    Response,
-    ResponseBatch,
-    ResponseCoefficients,
-    caveats,
-    read_responses,
-    shares,
-)
+from paribus.recipe.coefficients import Response, ResponseCoefficients, notes, read_responses, shares
 from paribus.recipe.presets import load_preset, preset_names
 
 IN_TMP = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 WANT = [
-    "/f.jsonl:1: needs `logp_old`, `tokens` or `length`: how many tokens has the response?",
     "/f.jsonl:1: correct: expects true or false, and `yes` is not: write true",
     "/f.jsonl:1: lengt: unknown key `lengt`. Did you mean `length`? Allowed: `group`, `correct`, `score`, "
-    "`formatted`, `truncated`, `length`, `tokens`, `logp_old`, `logp_new`, `logp_sampler`, `logp_reference`, "
+    "`truncated`, `formatted`, `tokens`, `length`, `logp_old`, `logp_new`, `logp_sampler`, `logp_reference`, "
     "`entropy`, `value`.",
-    "/f.jsonl:2: needs `correct` (true or false) or `score` (a number)",
-    "/f.jsonl:2: needs `logp_old`, `tokens` or `length`: how many tokens has the response?",
-    "/f.jsonl:4: not a JSON object: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
-    "/f.jsonl:5: not a JSON object: 'list' object has no attribute 'get'",
-    "/f.jsonl:6: needs `correct` (true or false) or `score` (a number)",
-    "/f.jsonl:6: needs `logp_old`, `tokens` or `length`: how many tokens has the response?",
+    "/f.jsonl:1: length: is missing, and so are `logp_old` and `tokens`",
+    "/f.jsonl:2: correct: is missing, and so is `score`",
+    "/f.jsonl:2: length: is missing, and so are `logp_old` and `tokens`",
+    "/f.jsonl:4: Invalid JSON: key must be a string at line 1 column 2",
+    "/f.jsonl:5: expects a mapping, and a list is not",
+    "/f.jsonl:6: correct: is missing, and so is `score`",
+    "/f.jsonl:6: length: is missing, and so are `logp_old` and `tokens`",
     "/f.jsonl:7: logp_old.2: must be <= 0.0, and 0.5 is not",
     "/f.jsonl:7: logp_old.3: expects a finite number, and nan is not",
     "/f.jsonl:8: needs one entry for each of its 2 tokens: `logp_old` has 1",
 ]
 
 
-def read(folder: Path, *lines: str | dict[str, Any]) -> ResponseBatch:
+def read(folder: Path, *lines: str | dict[str, Any]) -> list[Response]:
     """Write lines to a file and read it."""
     path = folder / "f.jsonl"
     path.write_text("\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines))
@@ -79,7 +71,7 @@ def test_every_problem_of_a_file_is_listed_with_its_line(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("content", "message"), [
     (b"", "the file is empty"), (b"\n \n", "the file is empty"), (b"\xff\xfe", "cannot be read as UTF-8"),
-    (b'{"group": ' + b"[" * 200_000, "not a JSON object"), (b'{"a": ' + b"1" * 5000 + b"}", "not a JSON object"),
+    (b'{"group": ' + b"[" * 200_000, "Invalid JSON"), (b'{"a": ' + b"1" * 5000 + b"}", "Invalid JSON"),
 ])  # fmt: skip
 def test_a_file_that_is_no_batch_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     """A file that cannot be read gives a message, never a traceback."""
@@ -105,9 +97,9 @@ def test_any_content_is_read_or_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "f.jsonl"
     path.write_bytes(content)
     problems: tuple[Problem, ...] = ()
-    responses: tuple[Response, ...] = ()
+    responses: list[Response] = []
     try:
-        responses = read_responses(path).responses
+        responses = read_responses(path)
     except BatchFileError as error:
         problems = error.problems
     assert bool(responses) != bool(problems)
@@ -117,20 +109,20 @@ def test_any_content_is_read_or_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_what_is_left_out_has_a_stated_default(tmp_path: Path) -> None:
-    """Verdict and length are enough; assumptions name the defaults that the recipe reads, no others."""
+    """Verdict and length are enough; notes name the defaults that the recipe reads, no others."""
     batch = read(tmp_path, {"group": "a", "correct": True, "length": 2}, {"group": "a", "score": 0.5, "logp_old": [-1]})
-    first, second = batch.responses
+    first, second = batch
     assert (first.score, first.logp_new, first.tokens) == (1.0, first.logp_old, ())
     assert (second.correct, second.formatted, second.logp_reference) == (True, True, (-1.0,))
-    assert batch.assumptions(load_preset("gspo").recipe) == [
-        f"`score` is absent in 1 of 2 responses: taken as {DEFAULTS['score'][0]}",
-        f"`correct` is absent in 1 of 2 responses: taken as {DEFAULTS['correct'][0]}",
-        f"`logp_old` is absent in 1 of 2 responses: taken as {DEFAULTS['logp_old'][0]}",
-        f"`logp_new` is absent: taken as {DEFAULTS['logp_new'][0]}",
+    assert (second.entropy, second.value) == ((1.0,), (0.0,))
+    assert notes(load_preset("gspo").recipe, batch) == [
+        "`score` is absent in 1 of 2 responses: taken as 1 where correct, else -1",
+        "`logp_old` is absent in 1 of 2 responses: taken as log 0.5",
+        "`logp_new` is absent in 2 of 2 responses: taken as `logp_old`, so every ratio is 1",
     ]
-    told = {line.split("`")[1] for line in batch.assumptions(load_preset("ppo").recipe)}
-    assert {"value", "logp_reference"} <= told
-    assert not {"logp_sampler", "entropy", "truncated"} & told
+    named = {line.split("`")[1] for line in notes(load_preset("ppo").recipe, batch) if "`" in line}
+    assert {"value", "logp_reference"} <= named
+    assert not {"logp_sampler", "entropy", "truncated"} & named
 
 
 @given(st.floats(1e-6, 1e6))
@@ -143,11 +135,11 @@ def test_shares_do_not_depend_on_the_scale_of_the_loss(factor: float) -> None:
 
 
 @pytest.mark.parametrize("preset", preset_names())
-def test_caveats_are_about_what_the_recipe_has(preset: str) -> None:
-    """A recipe is told what a batch cannot show of it, and nothing else."""
+def test_notes_are_about_what_the_recipe_has(preset: str) -> None:
+    """The notes say what responses cannot show of this recipe, and nothing else."""
     recipe = load_preset(preset).recipe
-    told = " ".join(caveats(recipe))
-    assert ("critic" in told) == (recipe.auxiliary.value is not None)
-    assert ("first time" in told) == (recipe.baseline.kind == "history")
-    assert ("routing" in told) == (recipe.token_weight.kind == "router_shift")
-    assert ("sampled again" in told) == recipe.filter.kind.startswith("refill")
+    found = " ".join(notes(recipe, []))
+    assert ("critic" in found) == (recipe.auxiliary.value is not None)
+    assert ("first time" in found) == (recipe.baseline.kind == "history")
+    assert ("routing" in found) == (recipe.token_weight.kind == "router_shift")
+    assert ("both passes" in found) == (recipe.schedule.update.kind == "lopti")
