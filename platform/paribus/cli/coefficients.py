@@ -70,8 +70,7 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     Raises:
         StudyFileError: a change is wrong; all problems are listed.
     """
-    from paribus.study.designs import Step
-    from paribus.study.resolve import resolve
+    from paribus.recipe.resolve import Step, resolve
     from paribus.yaml_file.document import parse_document, plain
 
     if wrong := [x for x in settings if not all(map(str.strip, x.partition("=")))]:

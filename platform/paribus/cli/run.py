@@ -35,10 +35,8 @@ def command(
     """
     from paribus.home import home
     from paribus.study.expand import draft_file
-    from paribus.study.search import refuse_without_optuna
 
     plan = draft_file(study).checked()
-    refuse_without_optuna(plan)
 
     from paribus.cli.live import display_for
     from paribus.report.adaptive import grown

@@ -45,10 +45,8 @@ def command(study: Path, priority: int | None, weight: float | None, folder: Pat
     from paribus.store.models import Terms
     from paribus.store.store import Store
     from paribus.study.expand import draft_file
-    from paribus.study.search import refuse_without_optuna
 
     plan = draft_file(study).checked()
-    refuse_without_optuna(plan)
     place = (folder or home()).resolve()
     asked = Terms()
     if priority is not None:

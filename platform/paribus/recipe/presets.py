@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paribus.errors import Problem, StudyFileError, UnknownPreset, did_you_mean
+from paribus.errors import StudyFileError, UnknownPreset, did_you_mean
 from paribus.home import data_root
 from paribus.recipe.patch import apply
 from paribus.recipe.recipe import Recipe, difference
-from paribus.yaml_file.document import Node, locate, plain, read_document
+from paribus.yaml_file.document import Fault, plain, read_document
 from paribus.yaml_file.messages import explain, split_errors
 
 RESERVED: Mapping[str, str] = {
@@ -141,22 +141,17 @@ def read_preset(path: Path) -> Preset:
     try:
         file = kind.model_validate(raw)
     except ValidationError as error:
-        problems = [_problem(root, e["loc"], explain(e, tuple(kind.model_fields))) for e in error.errors()]
-        raise StudyFileError(str(path), problems) from error
+        faults = [Fault(place=e["loc"], message=explain(e, tuple(kind.model_fields))) for e in error.errors()]
+        raise StudyFileError(str(path), [fault.problem(root) for fault in faults]) from error
     if isinstance(file, _AliasFile):
         return replace(load_preset(file.alias_of), name=path.stem, **vars(file))
     patched = apply(Recipe().model_dump(), file.set)
     if patched.faults:
-        problems = [_problem(root, ("set", *f.source), f.message, at_key=f.at_key) for f in patched.faults]
-        raise StudyFileError(str(path), problems)
+        faults = [Fault(place=("set", *f.source), message=f.message, at_key=f.at_key) for f in patched.faults]
+        raise StudyFileError(str(path), [fault.problem(root) for fault in faults])
     try:
         recipe = Recipe.model_validate(patched.values)
     except ValidationError as error:
-        problems = [_problem(root, ("set", *e["loc"]), explain(e)) for e in split_errors(error)]
-        raise StudyFileError(str(path), problems) from error
+        faults = [Fault(place=("set", *e["loc"]), message=explain(e)) for e in split_errors(error)]
+        raise StudyFileError(str(path), [fault.problem(root) for fault in faults]) from error
     return Preset(name=path.stem, alias_of=None, **vars(file), recipe=recipe)
-
-
-def _problem(root: Node, path: tuple[str | int, ...], message: str, *, at_key: bool = False) -> Problem:
-    mark = locate(root, path, key=at_key)
-    return Problem(message=message, path=".".join(map(str, path)), line=mark.line, column=mark.column)

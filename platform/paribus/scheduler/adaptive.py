@@ -14,6 +14,7 @@ from typing import TypeAlias, Unpack
 from paribus.store.models import StudyRecord, Terms
 from paribus.store.store import Store
 from paribus.study.plan import Plan
+from paribus.study.search import refuse_without_optuna
 
 NextPlan: TypeAlias = Callable[[Store, StudyRecord], Plan | None]
 """Returns the plan that a study's rule asks for after its results so far, or ``None``."""
@@ -31,7 +32,12 @@ class Adaptive:
     next_plan: NextPlan = lambda _store, _study: None
 
     def submit(self, store: Store, plan: Plan, **terms: Unpack[Terms]) -> StudyRecord:
-        """Submit the plan of a study file; if the study has grown, its newest plan with the file's current terms."""
+        """Submit the plan of a study file; if the study has grown, its newest plan with the file's current terms.
+
+        Raises:
+            MissingExtra: the plan has a search, and Optuna is not installed.
+        """
+        refuse_without_optuna(plan)
         study = store.add_study(store.latest_version(plan) if plan.adaptive else plan, **terms)
         while (later := self.grow(store, study)) is not None:
             study = later

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from paribus.errors import did_you_mean
 from paribus.study.designs import MAX_ROWS, UNASKED_ROWS, ladders, other_orders, row_count, stated_orders, value_label
 from paribus.study.fractions import MAX_TRICKS, MIN_TRICKS, best_fraction
-from paribus.study.resolve import Fault
 from paribus.study.spec import (
     AddOne,
     Cumulative,
@@ -22,6 +21,7 @@ from paribus.study.spec import (
     Search,
     Study,
 )
+from paribus.yaml_file.document import Fault
 
 ROMAN = {3: "III", 4: "IV", 5: "V", 6: "VI", 7: "VII", 8: "VIII", 9: "IX", 10: "X"}
 """How resolutions are written."""

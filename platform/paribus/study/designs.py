@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations, count, product
 from math import comb, factorial, prod
 from typing import Any
 
+from paribus.recipe.resolve import Step, Variant
 from paribus.study.fractions import best_fraction
 from paribus.study.spec import (
     AddOne,
@@ -34,28 +35,7 @@ UNASKED_ROWS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """One patch of a row, and where it stands in the study file.
-
-    Attributes:
-        place: keys that lead to the patch.
-        patch: as written.
-        items: for a grid: path to the place of its value in the list of values; for a search to the end of its range.
-    """
-
-    place: tuple[str, ...]
-    patch: Mapping[str, Any]
-    items: Mapping[str, int | str] = field(default_factory=dict)
-
-    def find(self, source: Sequence[str], *, at_key: bool = False) -> tuple[str | int, ...]:
-        """Return where the keys ``source`` of the patch stand in the study file."""
-        if source and source[0] in self.items and not (at_key and len(source) == 1):
-            return (*self.place, source[0], self.items[source[0]], *source[1:])
-        return (*self.place, *source)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draft:
+class Draft(Variant):
     """A row before its recipe is resolved.
 
     Attributes:
@@ -64,9 +44,6 @@ class Draft:
         label: unique inside the design.
         parent: label of the row that it is compared with.
         tricks: names of the tricks that are on.
-        preset: the preset that takes the place of the base's objective.
-        steps: patches of the base, in order.
-        place: where the row stands in the study file.
     """
 
     design: str
@@ -74,9 +51,6 @@ class Draft:
     label: str
     parent: str | None
     tricks: tuple[str, ...] = ()
-    preset: str | None = None
-    steps: tuple[Step, ...] = ()
-    place: tuple[str, ...] = ()
 
 
 def drafts(study: Study) -> tuple[Draft, ...]:

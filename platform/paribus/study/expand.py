@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paribus.contract import Evaluate, Hashes, Options, Runner, load_runner, unknown_runner
+from paribus.contract import Evaluate, Hashes, Options, Runner, load_runner
 from paribus.errors import ParibusError, UnreadableInput, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.adaptive import interim_rule
@@ -16,8 +16,8 @@ from paribus.study.fingerprint import fingerprints, recipe_key, stops_of
 from paribus.study.lint import lint
 from paribus.study.load import LoadedStudy, ResolvedRow, load_study
 from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking
-from paribus.study.resolve import Fault
 from paribus.study.spec import Search, Study
+from paribus.yaml_file.document import Fault
 
 KEY_DIGITS = 12
 
@@ -61,9 +61,7 @@ def draft_file(path: Path) -> PlanDraft:
     Raises:
         StudyFileError: the file is not a valid study; every problem is listed with its place.
     """
-    study = load_study(path)
-    if problem := unknown_runner(study.spec.runner.kind):
-        raise study.error([Fault(place=("runner",), message=problem)])
+    study = load_study(path, installed=True)
     return draft_plan(study, load_runner(study.spec.runner.kind))
 
 
@@ -87,8 +85,8 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
     study, options = loaded.spec, loaded.options
     _refuse_wrong_options(loaded, runner)
     unread: dict[str, None] = {}
-    arms = tuple(_examined(arm, runner, options, unread) for arm in _arms(loaded.base, loaded.rows))
-    rows = tuple(_rows(loaded.rows))
+    distinct, rows = _arms_and_rows(loaded.base, loaded.rows)
+    arms = tuple(_examined(arm, runner, options, unread) for arm in distinct)
     at = study.seeds.at
     seeds = tuple(range(study.seeds.start, study.seeds.start + at[-1]))
     runs = tuple(_runs(study, options, arms, seeds))
@@ -116,7 +114,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
             study,
             arms,
             rows,
-            changes=(*(row for row in rows if row.kind != "fractional"), *_rows(loaded.alone)),
+            changes=(*(row for row in rows if row.kind != "fractional"), *_rows(loaded, loaded.alone)),
             recipes={arm_key(recipe): recipe for _, recipe in (*loaded.rows, *loaded.alone)},
             samples_itself=lambda recipe: runner.requirements(recipe, options).samples_with_training_code,
         ),
@@ -188,9 +186,13 @@ def _ranking(loaded: LoadedStudy) -> SearchRanking | None:
     """Return the search of the study with what it tunes, before its first trial; ``None`` without one."""
     for name, design in loaded.spec.designs.items():
         if isinstance(design, Search):
-            rows, untuned = tuple(_rows(loaded.tuned)), tuple(recipe for _, recipe in loaded.tuned)
+            rows, untuned = _rows(loaded, loaded.tuned), tuple(recipe for _, recipe in loaded.tuned)
             return SearchRanking(design=name, rule=design, candidates=rows, untuned=untuned)
     return None
+
+
+def _rows(loaded: LoadedStudy, resolved: Sequence[ResolvedRow]) -> tuple[Row, ...]:
+    return _arms_and_rows(loaded.base, resolved)[1]
 
 
 def arm_key(recipe: Recipe) -> str:
@@ -198,33 +200,31 @@ def arm_key(recipe: Recipe) -> str:
     return fingerprint_of(recipe_key(recipe))[:KEY_DIGITS]
 
 
-def _arms(base: Recipe, resolved: Sequence[ResolvedRow]) -> tuple[Arm, ...]:
-    """Return the distinct arms, the base first; a label that two arms would share is qualified by its design."""
-    found = {arm_key(base): Arm(key=arm_key(base), label="base", recipe=base, changes={})}
+def _arms_and_rows(base: Recipe, resolved: Sequence[ResolvedRow]) -> tuple[tuple[Arm, ...], tuple[Row, ...]]:
+    """Return the distinct arms, the base first, and the rows; a label that two arms would share names its design."""
+    arms = {arm_key(base): Arm(key=arm_key(base), label="base", recipe=base, changes={})}
+    rows = []
     taken = {"base"}
-    for row, recipe in resolved:
-        key = arm_key(recipe)
-        if key in found:
-            continue
-        label = row.label if row.label not in taken else f"{row.label} ({row.design})"
-        taken.add(label)
-        found[key] = Arm(key=key, label=label, recipe=recipe, changes=difference(base, recipe))
-    return tuple(found.values())
-
-
-def _rows(resolved: Sequence[ResolvedRow]) -> Iterator[Row]:
     recipes = {(row.design, row.label): recipe for row, recipe in resolved}
     for row, recipe in resolved:
+        key = arm_key(recipe)
+        if key not in arms:
+            label = row.label if row.label not in taken else f"{row.label} ({row.design})"
+            taken.add(label)
+            arms[key] = Arm(key=key, label=label, recipe=recipe, changes=difference(base, recipe))
         parent = recipes[row.design, row.parent] if row.parent is not None else recipe
-        yield Row(
-            design=row.design,
-            kind=row.kind,
-            label=row.label,
-            arm=arm_key(recipe),
-            parent=row.parent,
-            tricks=row.tricks,
-            changes=difference(parent, recipe),
+        rows.append(
+            Row(
+                design=row.design,
+                kind=row.kind,
+                label=row.label,
+                arm=key,
+                parent=row.parent,
+                tricks=row.tricks,
+                changes=difference(parent, recipe),
+            )
         )
+    return tuple(arms.values()), tuple(rows)
 
 
 def run_fingerprints(arm: Arm, evaluate: Evaluate, options: Options, stops: Mapping[str, Any]) -> Callable[[int], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,13 @@ from pydantic_core import ErrorDetails
 
 from paribus.contract import Options, unknown_runner
 from paribus.errors import Problem, StudyFileError, did_you_mean
-from paribus.recipe.presets import unknown_preset
 from paribus.recipe.recipe import Recipe
+from paribus.recipe.resolve import Recipes, resolve_recipes
 from paribus.study.design_faults import design_faults, tricks_of
-from paribus.study.designs import Draft, Step, candidates, expand, tricks_alone
+from paribus.study.designs import Draft, candidates, expand, tricks_alone
 from paribus.study.published import unknown_published
-from paribus.study.resolve import Fault, resolve, resolve_base, resolve_row, written_faults
 from paribus.study.spec import ALPHABETS, DESIGN_KINDS, Listed, Search, Study
-from paribus.yaml_file.document import Mark, Node, locate, plain, read_document
+from paribus.yaml_file.document import Fault, Node, plain, read_document
 from paribus.yaml_file.messages import explain, fields_at, plain_location, shown
 
 ResolvedRow = tuple[Draft, Recipe]
@@ -54,11 +53,15 @@ class LoadedStudy:
 
     def error(self, faults: Iterable[Fault]) -> StudyFileError:
         """Return the error that lists faults with their places in the file."""
-        return StudyFileError(self.file, {_problem(self.root, fault) for fault in faults})
+        return StudyFileError(self.file, {fault.problem(self.root) for fault in faults})
 
 
-def load_study(path: Path) -> LoadedStudy:
+def load_study(path: Path, *, installed: bool = False) -> LoadedStudy:
     """Return the study in a file: every trick alone and every row of every design is a valid recipe.
+
+    Args:
+        path: the file.
+        installed: also refuse a runner that is not installed; a study can be reported without it.
 
     Raises:
         StudyFileError: the file is not a valid study; every problem is listed with its place and a remedy.
@@ -73,16 +76,16 @@ def load_study(path: Path) -> LoadedStudy:
     rest, passthrough, faults = _without_section(raw)
     study, wrong = _parse(rest)
     faults += wrong
-    resolution = _Resolution()
+    recipes: Recipes[Draft] = Recipes()
     if study is not None:
-        resolution = _resolved(study, defined=tuple(_mapping(raw.get("tricks"))))
-        faults += resolution.faults
+        meaning, recipes = _resolved(study, tuple(_mapping(raw.get("tricks"))), installed=installed)
+        faults += meaning
     known = {(p.line, p.column) for p in document.problems}  # what stands there has no meaning that could be wrong
-    meant = (_problem(root, fault) for fault in faults)
+    meant = (fault.problem(root) for fault in faults)
     problems = {*document.problems, *(p for p in meant if (p.line, p.column) not in known)}
     if study is None or problems:
         raise StudyFileError(str(path), problems)
-    return _loaded(study, passthrough, resolution, str(path), root)
+    return _loaded(study, passthrough, recipes, str(path), root)
 
 
 def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) -> LoadedStudy:
@@ -91,10 +94,10 @@ def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) ->
     Raises:
         StudyFileError: a patch or a design is wrong.
     """
-    resolution = _resolved(study, defined=tuple(study.tricks))
-    if resolution.faults:
-        raise StudyFileError(study.study, {_problem(None, fault) for fault in resolution.faults})
-    return _loaded(study, passthrough or {}, resolution, study.study, None)
+    faults, recipes = _resolved(study, tuple(study.tricks), installed=False)
+    if faults:
+        raise StudyFileError(study.study, {fault.problem(None) for fault in faults})
+    return _loaded(study, passthrough or {}, recipes, study.study, None)
 
 
 def _without_section(raw: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any], list[Fault]]:
@@ -111,21 +114,21 @@ def _without_section(raw: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[st
 
 
 def _loaded(
-    study: Study, passthrough: Mapping[str, Any], resolution: _Resolution, file: str, root: Node | None
+    study: Study, passthrough: Mapping[str, Any], recipes: Recipes[Draft], file: str, root: Node | None
 ) -> LoadedStudy:
-    assert resolution.base is not None  # without faults there is a base
+    assert recipes.base is not None  # without faults there is a base
     try:
         options = Options(own=dict(study.runner.own), passthrough=dict(passthrough))
     except ValidationError:
         message = "options of a runner are text, true or false, finite numbers, lists and mappings"
-        raise StudyFileError(file, [_problem(root, Fault(place=("runner",), message=message))]) from None
-    alone, base = resolution.alone, resolution.base
+        raise StudyFileError(file, [Fault(place=("runner",), message=message).problem(root)]) from None
+    alone, base = recipes.alone, recipes.base
     searches = [(name, design) for name, design in study.designs.items() if isinstance(design, Search)]
     return LoadedStudy(
         spec=study,
         options=options,
         base=base,
-        rows=resolution.rows,
+        rows=tuple(found for found in recipes.variants if found[0].kind != "search"),  # see `_Rows.ends`
         alone=tuple((row, alone[row.tricks[0]] if row.tricks else base) for row in tricks_alone(study)),
         tuned=tuple(
             (row, alone[row.tricks[0]] if row.tricks else base)
@@ -190,55 +193,19 @@ def _syntax_fault(error: ErrorDetails, raw: Mapping[str, Any]) -> Fault:
     return Fault(place=path, message=explain(error))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Resolution:
-    """What became of the patches of a study: recipes, and what is wrong."""
-
-    base: Recipe | None = None
-    alone: Mapping[str, Recipe] = field(default_factory=dict)
-    rows: tuple[ResolvedRow, ...] = ()
-    faults: tuple[Fault, ...] = ()
-
-
-def _resolved(study: Study, defined: Sequence[str]) -> _Resolution:
-    """Resolve every recipe of a study whose syntax is right; ``defined`` are all names under ``tricks``."""
-    faults = [*_evaluate_faults(study), *_preset_faults(study), *_published_faults(study)]
-    usable = {}
+def _resolved(study: Study, defined: Sequence[str], *, installed: bool) -> tuple[list[Fault], Recipes[Draft]]:
+    """Return what is wrong with the meaning of a study, and its recipes; ``defined`` are all names under ``tricks``."""
+    faults = [*_evaluate_faults(study), *_published_faults(study)]
+    rows: list[Draft] = []
     for name, design in study.designs.items():
         found = design_faults(name, study, defined)
         faults += found
         if not found and all(trick in study.tricks for trick in tricks_of(design, defined)):
-            usable[name] = design
-    tricks = [Step(place=("tricks", name), patch=patch) for name, patch in study.tricks.items()]
-    if unknown_preset(study.base.preset):
-        steps = (Step(place=("base", "set"), patch=study.base.set), *tricks)
-        return _Resolution(faults=(*faults, *(fault for step in steps for fault in written_faults(step))))
-    base = resolve_base(study.base)
-    faults += base.faults
-    of_base = {fault.message for fault in base.faults}
-    alone, broken = {}, set()
-    for name, step in zip(study.tricks, tricks, strict=True):
-        resolved = resolve(base.values, (step,), step.place)
-        own = [fault for fault in resolved.faults if fault.message not in of_base]
-        faults += own
-        if own:
-            broken.add(name)
-        elif resolved.recipe is not None:
-            alone[name] = resolved.recipe
-    rows: list[ResolvedRow] = []
-    sound = (row for name, design in usable.items() for row in expand(name, design, study.tricks))
-    for row in sound if base.recipe is not None else ():
-        if broken & set(row.tricks) or not _preset_known(row):
-            continue
-        resolved = resolve_row(base.values, row)
-        faults += resolved.faults
-        if resolved.recipe is not None and row.kind != "search":  # those of a search only bound what it may try
-            rows.append((row, resolved.recipe))
-    return _Resolution(base=base.recipe, alone=alone, rows=tuple(rows), faults=tuple(faults))
-
-
-def _preset_known(row: Draft) -> bool:
-    return row.preset is None or not unknown_preset(row.preset)
+            rows += expand(name, design, study.tricks)
+    if installed and (problem := unknown_runner(study.runner.kind)):
+        faults.append(Fault(place=("runner",), message=problem))
+    recipes = resolve_recipes(study.base.preset, study.base.set, study.tricks, rows, _presets(study))
+    return [*faults, *recipes.faults], recipes
 
 
 def _evaluate_faults(study: Study) -> Iterator[Fault]:
@@ -253,26 +220,18 @@ def _evaluate_faults(study: Study) -> Iterator[Fault]:
         yield Fault(place=("evaluate", "primary"), message=message)
 
 
-def _preset_faults(study: Study) -> Iterator[Fault]:
-    if message := unknown_preset(study.base.preset):
-        yield Fault(place=("base", "preset"), message=message)
+def _presets(study: Study) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield where an arm names a preset, and which."""
     for name, design in study.designs.items():
-        if isinstance(design, Listed):
-            for label, arm in design.arms.items():
-                if arm.preset is not None and (message := unknown_preset(arm.preset)):
-                    yield Fault(place=("designs", name, "arms", label, "preset"), message=message)
+        for label, arm in design.arms.items() if isinstance(design, Listed) else ():
+            if arm.preset is not None:
+                yield ("designs", name, "arms", label, "preset"), arm.preset
 
 
 def _published_faults(study: Study) -> Iterator[Fault]:
     for k, name in enumerate(study.report.published):
         if message := unknown_published(name):
             yield Fault(place=("report", "published", k), message=message)
-
-
-def _problem(root: Node | None, fault: Fault) -> Problem:
-    mark = Mark(0, 0) if root is None else locate(root, fault.place, key=fault.at_key)
-    path = ".".join(str(part + 1) if isinstance(part, int) else part for part in fault.place)
-    return Problem(message=fault.message, path=path, line=mark.line, column=mark.column)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

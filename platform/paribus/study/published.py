@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paribus.errors import ParibusError, Problem, StudyFileError, did_you_mean
+from paribus.errors import ParibusError, StudyFileError, did_you_mean
 from paribus.home import data_root
-from paribus.yaml_file.document import locate, plain, read_document
+from paribus.yaml_file.document import Fault, plain, read_document
 from paribus.yaml_file.messages import explain
 
 
@@ -82,12 +82,9 @@ def load_published(name: str) -> Published:
     try:
         return Published.model_validate({"name": name, **plain(root)})
     except ValidationError as error:
-        places = [(e, locate(root, e["loc"])) for e in error.errors()]
-        problems = [
-            Problem(message=explain(e, tuple(PublishedRow.model_fields)), line=mark.line, column=mark.column)
-            for e, mark in places
-        ]
-        raise StudyFileError(str(path), problems) from error
+        fields = tuple(PublishedRow.model_fields)
+        faults = [Fault(place=e["loc"], message=explain(e, fields)) for e in error.errors()]
+        raise StudyFileError(str(path), [fault.problem(root) for fault in faults]) from error
 
 
 def _folder() -> Path:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from paribus.contract import Runner
 from paribus.errors import MissingExtra
 from paribus.recipe.recipe import Recipe, difference, flatten
-from paribus.study.designs import Step
+from paribus.recipe.resolve import Step, resolve
 from paribus.study.expand import arm_key, examined, own_seeds, run_fingerprints
 from paribus.study.fingerprint import stops_of
 from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking, Trial
-from paribus.study.resolve import resolve
 from paribus.study.spec import Search
 
 if TYPE_CHECKING:

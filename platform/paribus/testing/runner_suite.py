@@ -27,10 +27,9 @@ import pytest
 from paribus.contract import PREEMPTED, Evaluate, Job, Options, load_runner
 from paribus.contract import Runner as RunnerProtocol
 from paribus.recipe.recipe import Recipe
+from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.folder import RunFolder, read_json, write_json
 from paribus.run_folder.metrics import find_metric
-from paribus.study.resolve import resolve_base
-from paribus.study.spec import Base
 
 HEAVY = frozenset({"torch", "transformers", "vllm", "jax", "tensorflow", "trl", "verl", "ray", "deepspeed"})
 RUN = "a" * 64
@@ -116,7 +115,7 @@ class RunnerTestCase:
     @classmethod
     def patched(cls, patch: Mapping[str, Any]) -> Recipe:
         """Return the base with a further patch."""
-        resolved = resolve_base(Base(preset=cls.preset, set={**cls.base, **patch}))
+        resolved = resolve_base(cls.preset, {**cls.base, **patch})
         assert resolved.recipe is not None, resolved.faults
         return resolved.recipe
 

@@ -168,6 +168,27 @@ def locate(root: Node, path: Sequence[str | int], *, key: bool = False) -> Mark:
     return mark
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Something wrong in a file.
+
+    Attributes:
+        place: keys that lead to it in the file.
+        message: what is wrong and what is allowed.
+        at_key: the key is wrong, not its value.
+    """
+
+    place: tuple[str | int, ...]
+    message: str
+    at_key: bool = False
+
+    def problem(self, root: Node | None) -> Problem:
+        """Return the problem with line and column in the file's content; without them if there is no file."""
+        mark = Mark(0, 0) if root is None else locate(root, self.place, key=self.at_key)
+        path = ".".join(str(part + 1) if isinstance(part, int) else part for part in self.place)
+        return Problem(message=self.message, path=path, line=mark.line, column=mark.column)
+
+
 class _Stop(Exception):
     """Nothing after this place can be understood."""
 
