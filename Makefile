@@ -84,6 +84,8 @@ $(BROWSER): $(DEV) tests/dashboards/requirements.txt
 test-dashboards: $(BROWSER) ## every page in Chromium, also as an offline file; PICTURES=docs/images keeps pictures
 	$(BIN)/python -m pytest tests/dashboards -rs $(if $(PICTURES),--pictures $(PICTURES))
 
+# what reads files that a wheel could lack: presets, studies, templates, recorded hashes, migrations
+SHIPPED := $(addprefix tests/unit/,recipe study cli report/test_report_formats.py native/test_fingerprint.py store/test_store_migrations.py)
 test-wheel: $(DEV) ## build sdist and wheel, and run tests against the installed wheel
 	rm -rf dist build
 	$(BIN)/python -m hatchling build -t sdist -t wheel
@@ -94,7 +96,7 @@ test-wheel: $(DEV) ## build sdist and wheel, and run tests against the installed
 	build/full/bin/python -m pip install --quiet --no-deps dist/*.whl
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > "$$(build/full/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth"
 	mkdir build/away && cp -r tests pyproject.toml build/away/
-	cd build/away && ../full/bin/python -m pytest -m "not slow" -p no:cacheprovider tests/unit/recipe tests/unit/study tests/unit/cli tests/unit/report tests/unit/native tests/unit/store/test_store_migrations.py
+	cd build/away && ../full/bin/python -m pytest -q -m "not slow" -p no:cacheprovider $(SHIPPED)
 
 docs: $(DEV) ## write docs/reference from the code; needs no network
 	$(BIN)/python docs/generate.py
