@@ -28,7 +28,7 @@ from paribus.scheduler import active_attempts
 from paribus.store import attempts
 from paribus.store import transitions as moves
 from paribus.store.store import Reader, Store
-from paribus.testing.fake_training import VARIABLE
+from paribus.testing.fake_runner import VARIABLE
 
 LEASE_S = 2.0
 """Seconds of a lease while faults are injected: a thirtieth of the real one; what depends on it is shortened alike."""

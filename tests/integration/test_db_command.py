@@ -17,8 +17,7 @@ from paribus.scheduler import serve
 from paribus.scheduler.home_lock import lock_home
 from paribus.scheduler.scheduler import Ending
 from paribus.scheduler.serve import Settings, run_study
-from paribus.store.backup import backup_file, dump_command
-from paribus.store.database import Database, Unreachable, database_url
+from paribus.store.database import Database, Unreachable, backup_file, database_url, dump_command
 from paribus.store.history import recorded_runs
 from paribus.store.migrate import HEAD, run_alembic
 from paribus.store.states import RunState

@@ -42,7 +42,7 @@ TESTS = [
 ]
 
 TRANSITIONS, STATES, ATTEMPTS = "store/transitions.py", "store/states.py", "store/attempts.py"
-CONTROL, SUBMIT, MIGRATE = "store/control.py", "store/submit.py", "store/migrate.py"
+CONTROL, MIGRATE = "store/control.py", "store/migrate.py"
 BUDGET, MODELS, DEVICES = "store/budget.py", "store/models.py", "store/devices.py"
 OWN_TESTS = {
     file: f"tests/unit/store/test_store_{name}.py"
@@ -105,7 +105,7 @@ MUTANTS = (
     without("a claim: only what is queued", ATTEMPTS, "t.run.c.state == RunState.QUEUED, "),
     Mutant("a claim: only when its wait is over", ((ATTEMPTS, ", t.run.c.not_before <= now", ""), (STATES, "s.LEASED, c.READY, ", "s.LEASED, "))),
     without("a claim: passes over nothing but what has a result", TRANSITIONS, "if step.target in RECORDED:\n            for", "if step.target not in LIVE:\n            for"),
-    without("a submission: passes over nothing but what has a result", SUBMIT, "study_id, has_result)", "study_id)"),
+    without("a submission: passes over nothing but what has a result", CONTROL, "study_id, has_result)", "study_id)"),
     without("a claim: not of a paused study", ATTEMPTS, 't.study.c.paused == "", ', ""),
     without("a claim: not of what the study has cancelled", ATTEMPTS, ", t.study_run.c.withdrawn.is_(False))", ")"),
     Mutant("an expiry: only when the lease is over", (
@@ -145,7 +145,7 @@ MUTANTS = (
     without("several GPUs: all or nothing", DEVICES, "if len(chosen) < wanted:", "if not chosen:"),
     without("a part of a GPU: only where it fits", DEVICES, "if share <= d.free + _TINY]", "]"),
     without("a whole GPU: only where nothing is held", DEVICES, " if d.free > 1 - _TINY]", "]"),
-    without("a run that was cancelled: an edited plan leaves it so", SUBMIT, '"withdrawn": ids[p.fingerprint] in withdrawn', '"withdrawn": False'),
+    without("a run that was cancelled: an edited plan leaves it so", CONTROL, '"withdrawn": ids[p.fingerprint] in withdrawn', '"withdrawn": False'),
     without("a pause: keeps its first reason", CONTROL, 't.study.c.id == study_id, t.study.c.paused == "")', "t.study.c.id == study_id)"),
     without("a pause for one error: only with that error", CONTROL, "t.run.c.signature == signature, ", ""),
     without("a retry: of the named arm alone", CONTROL, "t.study_run.c.study_id == study_id, *only", "t.study_run.c.study_id == study_id"),

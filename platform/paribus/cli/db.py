@@ -57,8 +57,7 @@ def upgrade(folder: Path | None) -> None:
 def backup(folder: Path | None, target: Path | None) -> None:
     """Copy the database, also while a study runs. Run folders are plain files: copy `runs/` yourself."""
     from paribus.home import home
-    from paribus.store.backup import backup_file, dump_command
-    from paribus.store.database import database_url
+    from paribus.store.database import backup_file, database_url, dump_command
 
     place = folder or home()
     url = database_url(place)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from rich.console import Console
 
@@ -49,11 +49,9 @@ def command(study: Path, as_json: bool, engine: str, options: Path | None, probe
     costs = run_costs(plan, spec.budget.prior, past)
     found: Sequence[Pilot] | None = None
     if probe:
-        from paribus.cli.pilot import pilot_costs, run_pilots
-
         _refuse(draft, left, engine, options)
-        found = run_pilots(plan, recorded, run_costs(plan, None, past), engine, options, home())
-        costs |= pilot_costs(plan, found)
+        found = _train_pilots(plan, recorded, run_costs(plan, None, past), engine, options, home())
+        costs |= _pilot_costs(plan, found)
     if as_json:
         click.echo(json.dumps(as_plain(spec, plan, recorded, costs, found), indent=1))
     else:
@@ -77,7 +75,6 @@ def as_plain(
 ) -> dict[str, Any]:
     """Return the plan as JSON values."""
     from paribus.cli.design_table import designs_as_plain, orders_as_plain
-    from paribus.cli.pilot import pilots_as_plain
 
     return {
         "study": plan.study,
@@ -103,7 +100,7 @@ def as_plain(
         "later": [{"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed} for r in plan.later],
         "evaluate": {**plan.evaluate.model_dump(mode="json"), "primary": plan.evaluate.primary_metric},
         "notes": [vars(note) for note in plan.warnings],
-        "probes": None if found is None else pilots_as_plain(found),
+        "probes": None if found is None else _pilots_as_plain(found),
     }  # fmt: skip
 
 
@@ -124,9 +121,7 @@ def print_plan(
     _print_counts(plan, recorded, out)
     _print_hours(plan, recorded, costs, out)
     if found is not None:
-        from paribus.cli.pilot import pilot_lines
-
-        for line in pilot_lines(found):
+        for line in _pilot_lines(found):
             out.print(line)
     if plan.warnings:
         _print_warnings(plan, out)
@@ -269,3 +264,67 @@ def _print_hours(plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost]
     if cost := total(costs, left):
         by = " and ".join(cost.sources)
         out.print(f"{cost.unit} by {by}: {hours_text(cost)} for the {len(left)} distinct runs that are not recorded")
+
+
+# ---- pilot runs --------------------------------------------------------------------------------------
+
+
+def _train_pilots(
+    plan: Plan, recorded: Collection[str], known: Collection[str], engine: str, options: Path | None, home: Path
+) -> tuple[Pilot, ...]:
+    """Train a few steps of each kind of run whose cost is unknown.
+
+    Args:
+        plan: the study.
+        recorded: fingerprints of runs that have a result.
+        known: keys of the arms whose cost is known from recorded runs.
+        engine: engine of the study; pilot runs need one that trains on this machine.
+        options: file with the options of engines.
+        home: home folder.
+    """
+    from paribus.engines.options import engine_settings
+    from paribus.scheduler.pilot import run_pilots
+    from paribus.study.pilot import kinds_without
+
+    if engine not in ("local", "inline"):
+        raise click.UsageError(
+            f"--probe trains on this machine, and the study will run on {engine}: state `budget.prior`, or run one seed"
+        )
+    kinds = kinds_without(plan, recorded, known)
+    if not kinds:
+        return ()
+    settings = engine_settings(plan.runner, home, options=options)
+    return run_pilots(plan, kinds, settings, home, lambda line: click.echo(f"probe: {line}", err=True))
+
+
+def _pilot_costs(plan: Plan, found: Sequence[Pilot]) -> dict[str, Cost]:
+    """Return the cost of one run of each arm with a pilot run, by key of the arm."""
+    from paribus.study.pilot import cost_of
+
+    return {a.key: cost_of(each.times, a.recipe, plan.evaluate) for each in found for a in each.arms}
+
+
+def _pilot_lines(found: Sequence[Pilot]) -> list[str]:
+    """Return the results as lines of text."""
+    if not found:
+        return ["probe: recorded runs show the cost of every arm, so nothing was trained"]
+    lines = [
+        "pilot runs on this machine, a few steps of each kind of run without history; nothing of them is recorded. "
+        "High: the slowest step, with all responses at their limit"
+    ]
+    for each in found:
+        arms, times = each.arms, each.times
+        more = f" and {len(arms) - 1} more" if len(arms) > 1 else ""
+        limit = arms[0].recipe.schedule.max_new_tokens
+        length = "" if times.length is None else f", responses of {times.length:.1f} tokens, at most {limit}"
+        steps = f"{times.step:.3g} s a step ({min(times.steps):.3g} to {max(times.steps):.3g})"
+        lines.append(
+            f"  {arms[0].label}{more}: {steps}, {times.evaluation:.3g} s an evaluation, {times.start:.3g} s to start"
+            f"{length}"
+        )
+    return lines
+
+
+def _pilots_as_plain(found: Sequence[Pilot]) -> list[dict[str, Any]]:
+    """Return the results as JSON values."""
+    return [{"arms": [arm.key for arm in each.arms], **vars(each.times)} for each in found]

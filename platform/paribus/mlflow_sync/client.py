@@ -1,4 +1,4 @@
-"""Writes runs to MLflow. All calls may be repeated without doubling anything.
+"""Writes runs to MLflow, and notes how much of each is there. All calls may be repeated without doubling anything.
 
 A metric's timestamp is part of its primary key in MLflow, so sending a line again with the time of its record changes
 nothing. Only this module imports MLflow, inside its functions, and only the sync process calls them.
@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,15 @@ PARAMS = 100
 LONGEST = 500
 """Most characters of a parameter's value; ``job.json`` has all of it."""
 
+OFFSETS = "shipper.db"  # the name and tables of earlier versions, so that their homes continue
+
 RUN_TAG = "paribus.run"
 _DOCTOR = "paribus-doctor"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS mirror (run TEXT PRIMARY KEY, identity TEXT NOT NULL, closed INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS offset (run TEXT, token INTEGER, bytes INTEGER NOT NULL, PRIMARY KEY (run, token));
+"""
+_IDENTITY = "SELECT identity FROM mirror WHERE run = ?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,3 +159,71 @@ class MlflowWriter:
             else:
                 self._experiments[study] = str(known.experiment_id)
         return self._experiments[study]
+
+
+# ---- how much of each run is in MLflow: a small SQLite file that only the sync process writes --------
+
+
+def _noted(home: Path, query: str, *values: str, timeout_s: float) -> list[Any]:
+    """Return the rows that the sync process has noted; none if it has noted nothing yet or keeps the file locked."""
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{(home / OFFSETS).resolve().as_uri()}?mode=ro", timeout_s, uri=True)) as database,
+    ):
+        return database.execute(query, values).fetchall()
+    return []
+
+
+def identity_of(home: Path, run: str) -> str | None:
+    """Return a run's id in MLflow without waiting for the sync process; ``None`` if the run has none yet."""
+    rows = _noted(home, _IDENTITY, run, timeout_s=1)
+    return str(rows[0][0]) if rows else None
+
+
+def unsynced(home: Path, runs: Mapping[str, int]) -> frozenset[str]:
+    """Return those of the given runs (with their newest token) that are not completely in MLflow."""
+    closed = dict(_noted(home, "SELECT run, closed FROM mirror", timeout_s=30))
+    return frozenset(run for run, token in runs.items() if closed.get(run, 0) < token)
+
+
+class Offsets:
+    """Offsets into the metric files of run folders, and the ids of runs in MLflow."""
+
+    def __init__(self, home: Path) -> None:
+        self._database = sqlite3.connect(home / OFFSETS, timeout=30, isolation_level=None)
+        self._database.executescript(_TABLES)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def identity(self, run: str) -> str | None:
+        """Return a run's id in MLflow; ``None`` if it has none yet."""
+        row = self._database.execute(_IDENTITY, (run,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def opened(self, run: str, identity: str) -> None:
+        """Note a run's id in MLflow."""
+        self._database.execute("INSERT OR REPLACE INTO mirror VALUES (?, ?, 0)", (run, identity))
+
+    def offset(self, run: str, token: int) -> int:
+        """Return how many bytes of an attempt's metric file have been sent."""
+        query = "SELECT bytes FROM offset WHERE run = ? AND token = ?"
+        row = self._database.execute(query, (run, token)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def advance(self, run: str, token: int, bytes_: int) -> None:
+        """Note that an attempt's metric file has been sent up to ``bytes_``."""
+        self._database.execute("INSERT OR REPLACE INTO offset VALUES (?, ?, ?)", (run, token, bytes_))
+
+    def rewind(self, run: str) -> None:
+        """Forget the offsets of a run, so that it is sent again."""
+        self._database.execute("DELETE FROM offset WHERE run = ?", (run,))
+
+    def closed(self, run: str, token: int) -> None:
+        """Note that a run is completely in MLflow, up to its attempt ``token``."""
+        self._database.execute("UPDATE mirror SET closed = ? WHERE run = ?", (token, run))
+
+    def closed_runs(self) -> dict[str, int]:
+        """Return, by run, the attempt up to which it is completely in MLflow; a run may be retried after its end."""
+        return dict(self._database.execute("SELECT run, closed FROM mirror WHERE closed > 0").fetchall())

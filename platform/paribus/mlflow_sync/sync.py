@@ -22,12 +22,10 @@ from paribus.contract import Job
 from paribus.errors import RunFolderError
 from paribus.health.finding import RAISED
 from paribus.health.health_file import read_health
-from paribus.mlflow_sync.client import MlflowWriter, RunCard, tracking_uri
-from paribus.mlflow_sync.offsets import Offsets
+from paribus.mlflow_sync.client import MlflowWriter, Offsets, RunCard, tracking_uri
 from paribus.recipe.recipe import flatten
-from paribus.run_folder.folder import MetricLine, RunFolder, read_json, write_json
+from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_json, write_json
 from paribus.run_folder.metrics import find_metric
-from paribus.run_folder.tail import Tail
 from paribus.store.models import AttemptedRun
 from paribus.store.states import RECORDED
 from paribus.store.store import Reader

@@ -1,14 +1,92 @@
-"""Follows a study and reports each finding once when it becomes critical."""
+"""Reports each finding of a study once when it becomes critical: to the user, to a webhook and to a command.
+
+A webhook's address is a secret. It is read from the environment of the scheduler's process when it is needed, and
+appears in no file, message or exception. Trouble with a webhook is reported and does no harm.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from paribus.engines.process import signal_group
 from paribus.monitor.progress import Follower, RunView, StudyView
-from paribus.monitor.webhooks import Webhooks
 from paribus.store.models import RunRecord, StudyRecord
 from paribus.store.store import Reader
+from paribus.study.plan import Plan
+
+TIMEOUT_S = 10.0
+"""Time limit of a webhook or a command, in seconds."""
+
+
+class Webhooks:
+    """The webhook and the command of a study. Calls return at once; the process waits for them before it exits.
+
+    Args:
+        plan: names the webhook's variable and the command.
+        say: shows one line to the user.
+        timeout_s: time limit for each, in seconds.
+    """
+
+    def __init__(self, plan: Plan, say: Callable[[str], None], timeout_s: float = TIMEOUT_S) -> None:
+        self._plan = plan
+        self._say = say
+        self._timeout_s = timeout_s
+        if plan.webhook and plan.webhook not in os.environ:
+            say(f"{plan.study}: the environment variable {plan.webhook} is not set, so findings go to no webhook")
+
+    def send(self, alert: Mapping[str, Any]) -> None:
+        """Send a JSON object to the webhook and to the standard input of the command."""
+        data = json.dumps(alert).encode()
+        if address := os.environ.get(self._plan.webhook, ""):
+            self._begin(f"the webhook in {self._plan.webhook}", lambda: self._post(address, data))
+        if self._plan.command:
+            self._begin(f"the command {self._plan.command[0]}", lambda: self._call(data))
+
+    def _begin(self, what: str, send: Callable[[], str]) -> None:
+        def work() -> None:
+            if trouble := send():
+                self._say(f"{self._plan.study}: {what} {trouble}")
+
+        threading.Thread(target=work, name="webhook").start()
+
+    def _post(self, address: str, data: bytes) -> str:
+        """Return what went wrong; empty on success."""
+        if not address.startswith(("https://", "http://")):
+            return "is not an http or https address"
+        try:
+            request = urllib.request.Request(address, data, {"Content-Type": "application/json"})  # noqa: S310 - http
+            urllib.request.urlopen(request, timeout=self._timeout_s).close()  # noqa: S310 - as above
+        except urllib.error.HTTPError as error:
+            error.close()
+            return f"answered with status {error.code}"
+        except Exception as error:  # only its name is shown: messages of urllib and http.client may contain the address
+            return f"could not be reached ({type(error).__name__})"
+        return ""
+
+    def _call(self, data: bytes) -> str:
+        """Return what went wrong; empty on success."""
+        quiet = subprocess.DEVNULL
+        try:
+            process = subprocess.Popen(
+                self._plan.command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            return f"could not be started ({type(error).__name__})"
+        try:
+            process.communicate(data, timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            signal_group(process.pid, signal.SIGKILL)
+            process.communicate()
+            return f"took more than {self._timeout_s:g} s and was killed"
+        return f"ended with exit status {process.returncode}" if process.returncode else ""
 
 
 class Alerts:

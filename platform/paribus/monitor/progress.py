@@ -10,8 +10,7 @@ from paribus.errors import RunFolderError
 from paribus.health.finding import Status, plain, worst
 from paribus.health.health_file import read_health
 from paribus.health.liveness import nan
-from paribus.run_folder.folder import RunFolder
-from paribus.run_folder.tail import Tail
+from paribus.run_folder.folder import RunFolder, Tail
 from paribus.store.models import RunRecord, StudyRecord
 from paribus.store.states import LIVE, TERMINAL, RunState
 from paribus.store.store import Reader

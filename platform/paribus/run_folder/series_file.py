@@ -41,10 +41,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paribus.errors import RunFolderError
-from paribus.run_folder.folder import MetricLine, RunFolder
+from paribus.run_folder.folder import MetricLine, RunFolder, Tail
 from paribus.run_folder.metrics import Source
 from paribus.run_folder.series import EXACT, Columns, Floats, Ints, Series, joined, points, width_for
-from paribus.run_folder.tail import Tail
 
 LEVELS = (1, 16, 256)
 """Bucket widths in the file; the first holds every point."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +18,6 @@ from paribus.monitor.progress import Display, StudyView
 from paribus.run_folder.folder import read_json, write_json
 from paribus.scheduler.adaptive import Adaptive
 from paribus.scheduler.home_lock import SCHEDULER, lock_home
-from paribus.scheduler.report_jobs import ReportJobs
 from paribus.scheduler.scheduler import Ending, Scheduler
 from paribus.scheduler.serve import (
     Ended,
@@ -32,6 +35,9 @@ from paribus.study.expand import matches
 
 UNFINISHED = "served.json"
 """File of the home folder with the names of the studies whose end was not reported, or whose report isn't written."""
+
+LOG = "report.log"
+"""File of the home folder with the output of the newest report job."""
 
 
 def serve_home(settings: Settings, display: Display, *, reports: Path, until_idle: bool = False) -> tuple[Ended, ...]:
@@ -229,3 +235,60 @@ class HomeLoop(ServingLoop):
         if not matches(plan, arm, hashes):
             return "code, data or model have changed since it was submitted: submit it again, with its file."
         return ""
+
+
+class ReportJobs:
+    """Lets processes of their own write reports, one after the other: a report imports much and takes long.
+
+    Args:
+        home: home folder.
+        folder: where each study gets a folder.
+        say: prints one line for the user.
+    """
+
+    def __init__(self, home: Path, folder: Path, say: Callable[[str], None]) -> None:
+        self._home = home
+        self._folder = folder
+        self._say = say
+        self._asked = deque[str]()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The studies whose reports aren't written yet."""
+        return frozenset(self._asked)
+
+    def ask(self, study: str) -> None:
+        """Ask for the report of a study."""
+        self._asked.append(study)
+
+    def turn(self) -> int:
+        """Start the next report if none is being written; return how many are left."""
+        if self._process is not None and self._process.poll() is not None:
+            self._announce(self._asked.popleft(), self._process.returncode)
+            self._process = None
+        if self._process is None and self._asked:
+            name = self._asked[0]
+            command = [sys.executable, "-m", "paribus", "report", name, "--home", str(self._home)]
+            with (self._home / LOG).open("wb") as log:
+                self._process = subprocess.Popen(
+                    [*command, "--out", str(self._folder / name)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C in the terminal reaches only the scheduler
+                )
+        return len(self._asked)
+
+    def close(self) -> None:
+        """Kill the job that runs; `paribus report` can write its report at any time."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _announce(self, study: str, status: int) -> None:
+        if status == 0:
+            self._say(f"{study}: report in {self._folder / study}")
+            return
+        output = (self._home / LOG).read_text(errors="replace").strip().splitlines()
+        self._say(f"{study}: no report: {output[-1] if output else f'exit status {status}'}")

@@ -14,11 +14,10 @@ from paribus.engines.base import EngineSettings, load_engine, refuse_too_large
 from paribus.engines.options import engine_settings
 from paribus.errors import EngineError, ParibusError, StoreError
 from paribus.failures import disk_failure
-from paribus.mlflow_sync.offsets import unsynced
+from paribus.mlflow_sync.client import unsynced
 from paribus.mlflow_sync.process import SyncProcess, mlflow_is_installed
-from paribus.monitor.alerts import Alerts
+from paribus.monitor.alerts import Alerts, Webhooks
 from paribus.monitor.progress import Display, StudyView
-from paribus.monitor.webhooks import Webhooks
 from paribus.rpc.server import RpcServer
 from paribus.scheduler.adaptive import Adaptive, growth_text
 from paribus.scheduler.attach import Attached

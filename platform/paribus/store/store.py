@@ -1,7 +1,7 @@
 """The public classes: :class:`Reader` reads the store, :class:`Store` also changes it.
 
-Both only open transactions and call the plain functions of `queries`, `attempts`, `control`, `submit`, `budget` and
-`devices`. Every change is one transaction with one line in the event log per run that it moves.
+Both only open transactions and call the plain functions of `queries`, `attempts`, `control`, `budget` and `devices`.
+Every change is one transaction with one line in the event log per run that it moves.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from paribus.store.models import (
     Unit,
 )
 from paribus.store.states import Move, RunState
-from paribus.store.submit import submit
 from paribus.study.plan import Plan
 
 _ALL = tuple(RunState)
@@ -272,7 +271,7 @@ class Store(Reader):
         with self.database.write() as connection:
             refuse_other_version(connection)
             serialize(connection, "submit")
-            number = submit(connection, self.database.now(), plan, terms)
+            number = control.submit(connection, self.database.now(), plan, terms)
             analyze(connection, t.run, t.study_run)
         return self.study_by_id(number)
 

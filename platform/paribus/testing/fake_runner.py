@@ -1,17 +1,40 @@
 """A runner that trains nothing and supports everything, for tests of what stands above runners.
 
 Like any runner it is found by its entry point. Paribus installs none for it: a test calls :func:`install` and puts the
-folder on the path. How the runner behaves is chosen as :mod:`paribus.testing.fake_training` says.
+folder on the path. Instead of training, it writes plausible files with made-up numbers.
+
+The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "rules": [{"do": "crash", "at": 5, "seed": 1,
+"token": 1}]}``. A rule applies to the runs that its ``arm``, ``seed`` and ``token`` name (absent: all), when step
+``at`` would be written. ``do`` is ``crash``, ``import`` (of a module that is not there), ``memory`` (more than there
+is), ``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``, ``deaf`` (like ``hang``, and
+SIGTERM is not heard), ``fork`` (a child of its group, and two in sessions of their own, that write the time into a file
+of the run folder as long as they live), ``fill`` (the disk, until it is full), ``eio``, ``erofs`` (what a disk says
+that is broken or read-only), ``nan``, ``impossible`` (a share above 1), ``garbage`` (a line that is no metric line) or
+``kill`` (SIGKILL to itself).
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import importlib
+import json
+import math
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from paribus.contract import Hashes, Options, Requirements, RunnerBase, Support
+from paribus.contract import PREEMPTED, Hashes, Job, Options, Requirements, RunnerBase, Support
 from paribus.recipe.recipe import Recipe, fingerprint_of
-from paribus.testing import fake_training
+from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder, read_json, write_json
+
+VARIABLE = "PARIBUS_FAKE"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +86,7 @@ class FakeRunner(RunnerBase):
 
     def run(self, folder: Path) -> None:
         """Write made-up numbers, or misbehave as the environment says."""
-        fake_training.train(folder)
+        train(folder)
 
 
 runner = FakeRunner()
@@ -81,3 +104,154 @@ def install(folder: Path) -> Path:
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: fake\nVersion: 0\n")
     (information / "entry_points.txt").write_text(f"[paribus.runners]\nfake = {__name__}:runner\n")
     return folder
+
+
+# ---- training that is made up ------------------------------------------------------------------------
+
+
+def train(path: Path) -> None:
+    """Write what a run of ``path/job.json`` would write, step by step, and ``result.json`` last."""
+    folder = RunFolder(path)
+    job = Job.model_validate_json(folder.job.read_bytes())
+    orders = json.loads(os.environ.get(VARIABLE, "{}"))
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
+    write_json(folder.environment, {"fake": True})
+    first = _resume(folder)
+    for step in range(first, job.recipe.schedule.steps + 1):
+        time.sleep(orders.get("step_s", 0.0))
+        if stopping:
+            folder.checkpoint.mkdir(exist_ok=True)
+            write_json(folder.checkpoint / "state.json", {"step": step - 1})
+            sys.exit(PREEMPTED)
+        values = _values(job, step)
+        for rule in orders.get("rules", ()):
+            if rule["at"] == step and _applies(rule, job):
+                _misbehave(rule["do"], folder, values)
+        if step % job.evaluate.every == 0 or step == job.recipe.schedule.steps:
+            values |= _evaluate(folder, job, step)
+        folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
+    write_json(folder.result, {"status": "succeeded", "steps": job.recipe.schedule.steps})
+
+
+def _resume(folder: RunFolder) -> int:
+    """Return the first step: after the newest checkpoint of an earlier attempt, whose records are carried over."""
+    token = int(folder.path.name[1:])
+    for earlier in (RunFolder(folder.path.with_name(f"a{t}")) for t in range(token - 1, 0, -1)):
+        if (earlier.checkpoint / "state.json").exists():
+            done = int(read_json(earlier.checkpoint / "state.json")["step"])
+            for line in earlier.read_metrics():
+                if line.step <= done:
+                    folder.append_metrics(line)
+            for evaluation in earlier.read_evaluations():
+                if evaluation.step <= done:
+                    folder.write_evaluation(evaluation)
+            return done + 1
+    return 0
+
+
+def _applies(rule: Mapping[str, Any], job: Job) -> bool:
+    return all(rule.get(k, getattr(job, k)) == getattr(job, k) for k in ("arm", "seed", "token"))
+
+
+def _misbehave(what: str, folder: RunFolder, values: dict[str, float]) -> None:
+    match what:
+        case "crash":
+            raise ValueError(f"made to fail in process {os.getpid()}")
+        case "hang" | "deaf":
+            if what == "deaf":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            else:
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit(PREEMPTED))
+            while True:
+                time.sleep(0.05)
+        case "fork":
+            _fork(folder.path)
+        case "fill":
+            with folder.path.joinpath("filling").open("wb") as file:
+                while True:
+                    file.write(bytes(1 << 16))
+        case "nan" | "impossible":
+            values |= _VALUES[what]
+        case "garbage":
+            with folder.metrics.open("ab") as file:
+                file.write(b"step 3: loss 0.5\n")
+        case _:
+            _ENDS[what]()
+
+
+_VALUES: Mapping[str, Mapping[str, float]] = {
+    "nan": {"policy/entropy": math.nan},
+    "impossible": {"reward/correct_frac": 1.5},
+}
+
+
+def _disk(number: int) -> None:
+    raise OSError(number, os.strerror(number), "checkpoint")
+
+
+_ENDS: Mapping[str, Callable[[], object]] = {
+    "import": lambda: importlib.import_module("paribus.testing.not_there"),
+    "memory": lambda: bytearray(1 << 62),
+    "segfault": lambda: ctypes.string_at(0),
+    "exit": lambda: sys.exit(0),
+    "requeue": lambda: sys.exit(PREEMPTED),
+    "eio": lambda: _disk(errno.EIO),
+    "erofs": lambda: _disk(errno.EROFS),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
+def _fork(folder: Path) -> None:
+    """Start three processes that outlive a supervisor that misses them."""
+    for name in ("group", "session", "daemon"):
+        if os.fork():
+            continue
+        if name != "group":
+            os.setsid()
+        if name == "daemon" and os.fork():
+            os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with (folder / f"left-{name}-{os.getpid()}").open("w", buffering=1) as file:
+            while True:
+                file.write(f"{time.time()}\n")
+                time.sleep(0.01)
+
+
+def _values(job: Job, step: int) -> dict[str, float]:
+    if step == 0:
+        return {}
+    noise = random.Random(f"{job.run} {step}")  # noqa: S311 - made-up numbers
+    done = step / job.recipe.schedule.steps
+    reward = 0.3 + 0.4 * done + noise.uniform(-0.02, 0.02)
+    return {
+        "reward/mean": reward,
+        "reward/correct_frac": reward,
+        "policy/entropy": 1.2 - 0.5 * done + noise.uniform(-0.02, 0.02),
+        "response/length_mean": 16.0 + 6.0 * done + noise.uniform(-0.5, 0.5),
+        "response/truncated_frac": 0.1,
+        "group/zero_std_frac": 0.2,
+        "budget/gen_tokens": 2048.0 * step,
+        "budget/trained_tokens": 2048.0 * step,
+    }
+
+
+def _evaluate(folder: RunFolder, job: Job, step: int) -> dict[str, float]:
+    problems, samples = job.evaluate.problems, job.evaluate.samples
+    chance = random.Random(f"{job.run} evaluation {step}")  # noqa: S311 - made-up numbers
+    skill = 0.3 + 0.4 * step / job.recipe.schedule.steps
+    correct = tuple(sum(chance.random() < skill for _ in range(samples)) for _ in range(problems))
+    folder.write_evaluation(
+        Evaluation(
+            step=step,
+            set="heldout",
+            samples=samples,
+            problems=tuple(f"p{i}" for i in range(problems)),
+            correct=correct,
+            truncated=(0,) * problems,
+            tokens=(16 * samples,) * problems,
+            tokens_correct=tuple(16 * c for c in correct),
+            answers=tuple({"right": c, "wrong": samples - c} for c in correct),
+        )
+    )
+    return {f"eval/heldout/avg_at_{samples}": sum(correct) / (problems * samples)}

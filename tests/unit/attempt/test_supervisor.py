@@ -132,7 +132,7 @@ def test_a_crash_is_a_failure_of_the_program_with_a_signature(folder, server, fa
     assert supervise(folder, server) == 0
     assert (server.last["do"], server.last["kind"]) == ("fail", "program")
     assert server.last["reason"].startswith("ValueError: made to fail in process ")
-    assert server.last["signature"] == "ValueError: made to fail in process # (fake_training.py:_misbehave)"
+    assert server.last["signature"] == "ValueError: made to fail in process # (fake_runner.py:_misbehave)"
 
 
 def test_what_no_database_takes_is_left_out_of_a_failure(tmp_path):

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from paribus.mlflow_sync.offsets import Offsets
+from paribus.mlflow_sync.client import Offsets
 from paribus_dashboards.data.mlflow_links import server_of
 
 

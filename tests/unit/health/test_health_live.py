@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from paribus.attempt.health_monitor import HealthMonitor
+from paribus.attempt.supervisor import HealthMonitor
 from paribus.contract import Evaluate, Job
 from paribus.health.finding import plain
 from paribus.health.health_file import read_health

@@ -6,7 +6,7 @@ import pytest
 
 from paribus.contract import Evaluate, Job
 from paribus.errors import RunFolderError
-from paribus.mlflow_sync.offsets import Offsets, unsynced
+from paribus.mlflow_sync.client import Offsets, unsynced
 from paribus.mlflow_sync.sync import MlflowSync
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder import series_file

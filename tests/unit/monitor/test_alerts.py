@@ -6,8 +6,7 @@ import pytest
 
 from paribus.cli.status import page_of
 from paribus.monitor.alerts import Alerts
-from paribus.run_folder.folder import MetricLine, RunFolder, write_json
-from paribus.run_folder.tail import Tail
+from paribus.run_folder.folder import MetricLine, RunFolder, Tail, write_json
 from paribus.store.store import Store
 from support.plans import small_plan
 

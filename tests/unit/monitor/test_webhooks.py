@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from paribus.health.finding import Finding, plain
-from paribus.monitor.alerts import Alerts
-from paribus.monitor.webhooks import Webhooks
+from paribus.monitor.alerts import Alerts, Webhooks
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.store.store import Store
 from support.plans import small_plan

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paribus.errors import RunFolderError
-from paribus.run_folder.folder import MetricLine, RunFolder
-from paribus.run_folder.tail import Tail
+from paribus.run_folder.folder import MetricLine, RunFolder, Tail
 
 LINE = MetricLine(step=1, time_ms=5, values={"reward/mean": 0.5})
 

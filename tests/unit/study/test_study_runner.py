@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from paribus.contract import Evaluate, Hashes, Job, OptionProblem, Options, RunnerBase
 from paribus.errors import ParibusError, StudyFileError, UnreadableInput, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe
-from paribus.store.submit import PLAN
+from paribus.store.control import PLAN
 from paribus.study.expand import draft_file, draft_plan, make_plan, matches
 from paribus.study.load import LoadedStudy
 from paribus.study.schema import study_schema

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from paribus.engines.launch import Order, run_order
 from paribus.engines.process import signal_group
-from paribus.engines.ray.job_process import Order, run_order
 
 NAMESPACE = "paribus"
 

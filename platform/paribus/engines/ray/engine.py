@@ -20,9 +20,9 @@ from pydantic import Field, field_validator
 
 from paribus.contract import Device, Need, Resources
 from paribus.engines.base import GRACE, EngineSettings, JobState, JobTable, Reach, Spec, Status
+from paribus.engines.launch import Order
 from paribus.engines.options import Options, read_options
 from paribus.engines.ray.actors import NAMESPACE, Actors
-from paribus.engines.ray.job_process import Order
 from paribus.engines.ray.jobs import Away, Jobs
 from paribus.errors import EngineError, MissingExtra, TooLarge
 

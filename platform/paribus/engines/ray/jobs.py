@@ -20,9 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paribus.engines.launch import write_number
+from paribus.engines.launch import Order, run_order, write_number
 from paribus.engines.process import signal_group
-from paribus.engines.ray.job_process import Order, run_order
 from paribus.errors import EngineError
 
 _LOOK_S = 0.3
