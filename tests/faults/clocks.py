@@ -20,8 +20,8 @@ from faults.sessions import work
 from faults.world import LEASE_S, Skipped, World, hasten, until
 from paribus.engines.process import Identity, signal_group
 from paribus.run_folder.folder import RunFolder, read_json
+from paribus.store.reader import Reader
 from paribus.store.states import Move
-from paribus.store.store import Reader
 from support.plans import small_plan
 
 PLACES = ("the machine", "the scheduler", "the supervisors and trainers")

@@ -30,7 +30,7 @@ from paribus.engines.slurm import engine as slurm_engine
 from paribus.engines.slurm.engine import SlurmEngine
 from paribus.errors import RunFolderError, TooLarge
 from paribus.run_folder.folder import RunFolder, read_json
-from paribus.store.store import Reader
+from paribus.store.reader import Reader
 from paribus.study.plan import Plan
 from support.plans import small_plan
 

@@ -18,8 +18,9 @@ from paribus.engines.process import Identity
 from paribus.errors import LostLease, RunFolderError
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.database import Unreachable
+from paribus.store.reader import Reader
 from paribus.store.states import RunState
-from paribus.store.store import Reader, Store
+from paribus.store.store import Store
 from support.plans import small_plan
 
 SLOTS = 8

@@ -16,7 +16,7 @@ from paribus.audit.snapshot import Snapshot
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
 from paribus.run_folder.folder import RunFolder, read_json
-from paribus.store.store import Reader
+from paribus.store.reader import Reader
 from support.plans import small_plan
 
 VICTIMS = ("runner", "supervisor", "server", "scheduler", "scheduler and server")

@@ -18,8 +18,8 @@ from paribus.audit.snapshot import Snapshot
 from paribus.engines.process import Identity, signal_group
 from paribus.errors import RunFolderError
 from paribus.run_folder.folder import RunFolder, read_json
+from paribus.store.reader import Reader
 from paribus.store.states import Move
-from paribus.store.store import Reader
 from support.plans import small_plan
 
 SLOTS, SLOTS_SHORT = 16, 4

@@ -20,8 +20,8 @@ from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.database import FILE
+from paribus.store.reader import Reader
 from paribus.store.states import RunState
-from paribus.store.store import Reader
 from support.plans import small_plan
 
 SLOTS = 4

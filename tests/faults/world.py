@@ -27,7 +27,8 @@ from paribus.home import DATABASE_URL
 from paribus.scheduler import active_attempts
 from paribus.store import attempts
 from paribus.store import transitions as moves
-from paribus.store.store import Reader, Store
+from paribus.store.reader import Reader
+from paribus.store.store import Store
 from paribus.testing.fake_runner import VARIABLE
 
 LEASE_S = 2.0

@@ -19,7 +19,8 @@ from paribus.cli.doctor import command
 from paribus.engines.process import Identity
 from paribus.errors import EngineError
 from paribus.run_folder.folder import RunFolder, write_json
-from paribus.store.store import Reader, Store
+from paribus.store.reader import Reader
+from paribus.store.store import Store
 from support.plans import small_plan
 
 

@@ -21,7 +21,8 @@ from paribus.report.collect import read_study
 from paribus.report.inputs import RunData, StudyData
 from paribus.report.write import write_report
 from paribus.run_folder.folder import RunFolder, write_json
-from paribus.store.store import Reader, Store
+from paribus.store.reader import Reader
+from paribus.store.store import Store
 from support.studies import Shape, made_up_study
 
 SHAPE = Shape(

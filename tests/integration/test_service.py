@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from paribus.cli import paribus
-from paribus.store.store import Reader
+from paribus.store.reader import Reader
 from support.site import Site, until
 
 

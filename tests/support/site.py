@@ -15,7 +15,7 @@ from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.models import AttemptRecord, RunRecord, StudyRecord
-from paribus.store.store import Reader
+from paribus.store.reader import Reader
 
 STEPS = 12
 """Steps of a run where a test does not say otherwise."""

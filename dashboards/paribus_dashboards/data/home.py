@@ -39,8 +39,8 @@ from paribus.store.models import (
     StudyRecord,
     StudySummary,
 )
+from paribus.store.reader import Reader
 from paribus.store.states import RunState
-from paribus.store.store import Reader
 from paribus.study.plan import Plan
 from paribus_dashboards.data.cache import Cache
 from paribus_dashboards.data.reports import WAIT_S, Built, Report, Reports, build_in_process

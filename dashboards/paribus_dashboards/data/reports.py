@@ -17,7 +17,7 @@ from paribus.report.analysis.analysis import Analysis
 from paribus.report.build import build_report
 from paribus.report.collect import read_study
 from paribus.report.model import ReportModel
-from paribus.store.store import Reader
+from paribus.store.reader import Reader
 
 WAIT_S = 0.4
 """Seconds for which a page waits for the first report of a study."""

@@ -28,8 +28,8 @@ from paribus.mlflow_sync.client import tracking_uri
 from paribus.mlflow_sync.process import mlflow_is_installed
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.migrate import revision_of
+from paribus.store.reader import Reader
 from paribus.store.states import LIVE, RunState
-from paribus.store.store import Reader
 
 GIB = float(1 << 30)
 DISK_CRITICAL, DISK_WARN = 1 * GIB, 10 * GIB

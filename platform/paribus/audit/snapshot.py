@@ -24,9 +24,8 @@ from paribus.store.models import (
     StudyRecord,
     payload_hash,
 )
-from paribus.store.queries import attempt_record, attempts, event_record, study_record
+from paribus.store.reader import Reader, attempt_record, attempts, event_record, study_record
 from paribus.store.states import TERMINAL, RunState
-from paribus.store.store import Reader
 
 MANIFEST = "paribus.json"
 """The manifest of a checkpoint: the run's fingerprint under ``run``, the hash of each file under ``files``."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from paribus.cli.report import study_name
-
-if TYPE_CHECKING:
-    from paribus.store.models import CancelResult, StudyRecord
+from paribus.errors import StoreError, did_you_mean
+from paribus.home import home
+from paribus.store.models import CancelResult, StudyRecord
+from paribus.store.reader import Reader
+from paribus.store.store import Store
 
 
 @click.command()
@@ -23,9 +24,6 @@ def command(study: str, arm: str | None, folder: Path | None) -> None:
     Queued runs are cancelled at once. Running ones write a checkpoint and stop; a run that finishes first keeps its
     result. A run that another study needs, too, goes on for that study.
     """
-    from paribus.home import home
-    from paribus.store.store import Reader, Store
-
     place = folder or home()
     Reader.open(place).close()  # no home folder is created for a mistyped name
     with Store.open(place) as store:
@@ -41,8 +39,6 @@ def arm_key(study: StudyRecord, named: str) -> str:
     Raises:
         StoreError: the study has no such arm; the message lists its arms.
     """
-    from paribus.errors import StoreError, did_you_mean
-
     keys = {arm.label: arm.key for arm in study.plan.arms} | {arm.key: arm.key for arm in study.plan.arms}
     if named not in keys:
         labels = [arm.label for arm in study.plan.arms]

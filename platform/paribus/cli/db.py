@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from paribus.store.database import Database
+from paribus.home import home
+from paribus.scheduler.home_lock import lock_home
+from paribus.store.database import backup_file, database_url, dump_command
+from paribus.store.migrate import HEAD, revision_of
+from paribus.store.migrate import upgrade as migrate
+from paribus.store.reader import existing_database
 
 _HOME = click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 
@@ -22,9 +25,7 @@ def command() -> None:
 @_HOME
 def current(folder: Path | None) -> None:
     """Show the database, its revision, and the revision that this version of Paribus expects."""
-    from paribus.store.migrate import HEAD, revision_of
-
-    database, _ = existing(folder)
+    database = existing_database(folder or home())
     with database.read() as connection:
         revision = revision_of(connection)
     database.close()
@@ -36,11 +37,8 @@ def current(folder: Path | None) -> None:
 @_HOME
 def upgrade(folder: Path | None) -> None:
     """Upgrade the database to the newest revision. First stop all runs and make a copy with `paribus db backup`."""
-    from paribus.scheduler.home_lock import lock_home
-    from paribus.store.migrate import HEAD, revision_of
-    from paribus.store.migrate import upgrade as migrate
-
-    database, place = existing(folder)
+    place = folder or home()
+    database = existing_database(place)
     place.mkdir(parents=True, exist_ok=True)
     with lock_home(place, "paribus db upgrade"):
         with database.read() as connection:
@@ -56,29 +54,9 @@ def upgrade(folder: Path | None) -> None:
 @click.option("--to", "target", type=click.Path(path_type=Path), help="File. [default: backups/paribus-<time>.db]")
 def backup(folder: Path | None, target: Path | None) -> None:
     """Copy the database, also while a study runs. Run folders are plain files: copy `runs/` yourself."""
-    from paribus.home import home
-    from paribus.store.database import backup_file, database_url, dump_command
-
     place = folder or home()
     url = database_url(place)
     if url.get_backend_name() == "sqlite":
         click.echo(f"wrote {backup_file(place, target)}")
     else:
         click.echo(f"The database is on a server. To copy it, run:\n{dump_command(url)}")
-
-
-def existing(folder: Path | None) -> tuple[Database, Path]:
-    """Return the database and the home folder.
-
-    Raises:
-        StoreError: there is neither a server nor a file.
-    """
-    from paribus.errors import StoreError
-    from paribus.home import home
-    from paribus.store.database import FILE, Database, database_url
-
-    place = folder or home()
-    url = database_url(place)
-    if url.get_backend_name() == "sqlite" and not (place / FILE).is_file():
-        raise StoreError(f"there is no store in {place}. Run a study first (paribus run STUDY.yaml), or name --home.")
-    return Database(url), place

@@ -6,12 +6,11 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from paribus.audit.doctor import Check
+from paribus.audit.doctor import Check, examine
+from paribus.home import home
 
 _COLOURS = {"ok": "green", "warn": "yellow", "critical": "red", "unknown": "bright_black"}
 
@@ -25,9 +24,6 @@ def command(folder: Path | None, deep: bool, as_json: bool) -> None:
 
     It changes nothing. The exit status is 1 if a check is critical.
     """
-    from paribus.audit.doctor import examine
-    from paribus.home import home
-
     checks = []
     for check in examine(folder or home(), deep=deep):
         checks.append(check)

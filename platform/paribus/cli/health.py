@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paribus.health.judge import Records
     from paribus.health.profile import Profile
     from paribus.store.models import RunRecord
-    from paribus.store.store import Reader
+    from paribus.store.reader import Reader
     from paribus.study.plan import Plan
 
 FAILED = 3
@@ -130,7 +130,7 @@ def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[t
         return [_of_folder(path, profile)]
     from paribus.cli.report import study_name
     from paribus.home import home
-    from paribus.store.store import Reader
+    from paribus.store.reader import Reader
 
     with Reader.open(folder or home()) as reader:
         names = {s.name for s in reader.studies()}

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import yaml
 
+from paribus.cli.design_table import hours_text
 from paribus.errors import ParibusError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from paribus.study.expand import PlanDraft
+from paribus.home import home
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.collect import read_study
+from paribus.report.follow_up import follow_up
+from paribus.store.history import past_runs, recorded_runs
+from paribus.store.reader import Reader
+from paribus.study.costs import run_costs, total
+from paribus.study.expand import PlanDraft, draft_file
+from paribus.study.load import load_study
+from paribus.yaml_file.document import plain, read_document
 
 
 @click.command()
@@ -22,15 +30,6 @@ if TYPE_CHECKING:
 @click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> None:
     """Write the study file that the results of the file STUDY ask for, with the reasons and what it will cost."""
-    from paribus.home import home
-    from paribus.report.analysis.analysis import Analysis
-    from paribus.report.collect import read_study
-    from paribus.report.follow_up import follow_up
-    from paribus.store.store import Reader
-    from paribus.study.expand import draft_file
-    from paribus.study.load import load_study
-    from paribus.yaml_file.document import plain, read_document
-
     spec = load_study(study).spec
     with Reader.open(folder or home()) as reader:
         found = follow_up(Analysis(read_study(reader, spec.study)), spec, seeds)
@@ -59,8 +58,6 @@ def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...], option
     Raises:
         ParibusError: there is a file already, or none can be written there.
     """
-    import yaml
-
     lines = [f"# {reason}" for reason in reasons]
     text = yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=120)
     try:
@@ -75,10 +72,6 @@ def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...], option
 
 def cost_of(draft: PlanDraft, home: Path, seeds: str = "fresh seeds") -> str:
     """Return the runs of a study, and their hours if known, in words."""
-    from paribus.cli.design_table import hours_text
-    from paribus.store.history import past_runs, recorded_runs
-    from paribus.study.costs import run_costs, total
-
     plan = draft.checked()
     recorded = recorded_runs(home, [run.fingerprint for run in plan.runs])
     left = [run for run in plan.runs if run.fingerprint not in recorded]

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import click
 
+from paribus.home import home
+from paribus.store.reader import Reader
+from paribus.study.load import load_study
+
 
 @click.command()
 @click.argument("study", required=False)
@@ -30,9 +34,7 @@ def command(
     """Write the report of STUDY, a name or a study file, finished or not: HTML, Markdown, CSV, LaTeX and JSON."""
     if (study is None) == (compare is None):
         raise click.UsageError("name one STUDY, or two studies after --compare")
-    from paribus.home import home
     from paribus.report.write import write_comparison, write_report
-    from paribus.store.store import Reader
 
     with Reader.open(folder or home()) as reader:
         if compare:
@@ -53,8 +55,6 @@ def study_name(study: str) -> str:
     """Return the name of a study, given its name or its file."""
     if not is_file(study):
         return study
-    from paribus.study.load import load_study
-
     return load_study(Path(study)).spec.study
 
 
@@ -67,6 +67,4 @@ def _stated(study: str) -> tuple[str, ...] | None:
     """Return the published tables that a study file lists; ``None`` for a name, so that the plan's tables are used."""
     if not is_file(study):
         return None
-    from paribus.study.load import load_study
-
     return load_study(Path(study)).spec.report.published

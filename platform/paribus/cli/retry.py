@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import getpass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from paribus.cli.cancel import arm_key
 from paribus.cli.report import study_name
-
-if TYPE_CHECKING:
-    from paribus.store.models import RetryResult
+from paribus.home import home
+from paribus.store.models import RetryResult
+from paribus.store.reader import Reader
+from paribus.store.store import Store
 
 
 @click.command()
@@ -26,9 +26,6 @@ def command(study: str, arm: str | None, reason: str, folder: Path | None) -> No
     Runs with a result keep it. If the study is paused, it continues. Earlier attempts are kept, and a run continues
     from its newest checkpoint.
     """
-    from paribus.home import home
-    from paribus.store.store import Reader, Store
-
     place = folder or home()
     Reader.open(place).close()  # no home folder is created for a mistyped name
     with Store.open(place) as store:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from paribus.cli.console import duration, states_text
-
-if TYPE_CHECKING:
-    from paribus.scheduler.serve import Summary
+from paribus.cli.live import display_for
+from paribus.home import home
+from paribus.report.adaptive import grown
+from paribus.scheduler.adaptive import Adaptive
+from paribus.scheduler.serve import Settings, Summary, run_study
+from paribus.store.reader import Reader
+from paribus.study.expand import draft_file
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 + SIGINT."""
@@ -33,16 +36,7 @@ def command(
 
     If a `paribus scheduler` serves the home folder, the scheduler trains the study, and this command attaches to it.
     """
-    from paribus.home import home
-    from paribus.study.expand import draft_file
-
     plan = draft_file(study).checked()
-
-    from paribus.cli.live import display_for
-    from paribus.report.adaptive import grown
-    from paribus.scheduler.adaptive import Adaptive
-    from paribus.scheduler.serve import Settings, run_study
-
     adaptive = Adaptive(grown)
     settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options, adaptive=adaptive)
     with display_for(sys.stdout) as display:
@@ -56,8 +50,7 @@ def command(
 
 def write_report(folder: Path, study: str) -> None:
     """Write the report of a study and print its table and the paths of its files."""
-    from paribus.report.write import write_report as write
-    from paribus.store.store import Reader
+    from paribus.report.write import write_report as write  # imports much, which training needs not
 
     with Reader.open(folder) as reader:
         written = write(reader, study, Path("reports") / study)

@@ -7,6 +7,13 @@ from pathlib import Path
 
 import click
 
+from paribus.cli.live import PlainDisplay
+from paribus.home import home
+from paribus.report.adaptive import grown
+from paribus.scheduler.adaptive import Adaptive
+from paribus.scheduler.daemon import serve_home
+from paribus.scheduler.serve import Settings
+
 FAILED = {"FAILED", "QUARANTINED"}
 
 
@@ -30,13 +37,6 @@ def command(
     Ctrl-C or SIGTERM stops it: the runs write a checkpoint and are queued again. A second Ctrl-C kills them. With
     --until-idle the exit status is 1 if a run failed, or a study was paused or stopped by its budget.
     """
-    from paribus.cli.live import PlainDisplay
-    from paribus.home import home
-    from paribus.report.adaptive import grown
-    from paribus.scheduler.adaptive import Adaptive
-    from paribus.scheduler.daemon import serve_home
-    from paribus.scheduler.serve import Settings
-
     adaptive = Adaptive(grown)
     settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options, adaptive=adaptive)
     ended = serve_home(settings, PlainDisplay(), reports=reports.resolve(), until_idle=until_idle)

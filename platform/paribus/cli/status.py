@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from paribus.cli.console import console, states_text, table
+from paribus.home import home
+from paribus.monitor.progress import Follower, RunView
+from paribus.scheduler.home_lock import LockOwner, lock_owner
+from paribus.store.budget import UNITS
+from paribus.store.models import StudyRecord, StudySummary
+from paribus.store.reader import Reader
 from paribus.store.states import LIVE, TERMINAL, RunState
-
-if TYPE_CHECKING:
-    from paribus.monitor.progress import RunView
-    from paribus.scheduler.home_lock import LockOwner
-    from paribus.store.models import StudyRecord, StudySummary
-    from paribus.store.store import Reader
+from paribus.study.adaptive import stage_text
 
 PAGE = 200
 """Runs on a page."""
@@ -37,10 +39,6 @@ _LAST = ("reward/mean", "reward/correct_frac")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(study: str | None, folder: Path | None, page: int, states: tuple[str, ...], as_json: bool) -> None:
     """Show the studies in the store, or the runs of STUDY: state, attempt, step, last reward, health, reason."""
-    from paribus.home import home
-    from paribus.scheduler.home_lock import lock_owner
-    from paribus.store.store import Reader
-
     with Reader.open(folder or home()) as reader:
         if study is None:
             show_studies(studies(reader), lock_owner(reader.home), as_json)
@@ -79,9 +77,6 @@ def _study(reader: Reader, entry: StudySummary) -> dict[str, Any]:
 
 def page_of(reader: Reader, name: str, page: int = 1, states: Collection[RunState] = tuple(RunState)) -> dict[str, Any]:
     """Return a study's counts, its budgets, and one entry for each run on a page, in queue order."""
-    from paribus.monitor.progress import Follower
-    from paribus.study.adaptive import stage_text
-
     study = reader.study(name)
     counts = reader.counts(study.id)
     found = sum(n for state, n in counts.items() if state in states)
@@ -100,8 +95,6 @@ def page_of(reader: Reader, name: str, page: int = 1, states: Collection[RunStat
 
 def budgets(reader: Reader, study: StudyRecord, counts: Mapping[RunState, int]) -> list[dict[str, Any]]:
     """Return one entry, in hours, for each unit that a study has used or has a budget in."""
-    from paribus.store.budget import UNITS
-
     remaining = sum(n for state, n in counts.items() if state not in TERMINAL)
     found = []
     for unit, words in UNITS.items():
@@ -139,8 +132,6 @@ def show_studies(entries: list[dict[str, Any]], owner: LockOwner | None, as_json
         known = {"command": owner.command, "process": owner.identity.pid, "engine": owner.engine} if owner else None
         click.echo(json.dumps({"served_by": known, "studies": entries}, indent=1))
         return
-    from paribus.cli.console import console, states_text, table
-
     shown = table("study", "state", "priority", "weight", "runs", "states")
     for e in entries:
         terms = (str(e["priority"]), f"{e['weight']:g}", str(e["runs"]))
@@ -161,8 +152,6 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    from paribus.cli.console import console, states_text, table
-
     shown = table("arm", "seed", "state", "attempt", "step", "reward", "health", "reason")
     for e in found["runs"]:
         reward = "" if e["reward"] is None else f"{e['reward']:.3g}"

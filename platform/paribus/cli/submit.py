@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from paribus.cli.console import states_text, terms_text
-
-if TYPE_CHECKING:
-    from paribus.scheduler.home_lock import LockOwner
-    from paribus.store.states import RunState
-    from paribus.store.store import Store
-    from paribus.study.plan import Plan
+from paribus.home import home
+from paribus.report.adaptive import grown
+from paribus.scheduler.adaptive import Adaptive
+from paribus.scheduler.home_lock import LockOwner, lock_owner
+from paribus.store.models import Terms
+from paribus.store.states import RECORDED, RunState
+from paribus.store.store import Store
+from paribus.study.expand import draft_file
+from paribus.study.plan import Plan
 
 WEIGHTS = (0.001, 1000.0)
 
@@ -38,14 +40,6 @@ def command(study: Path, priority: int | None, weight: float | None, folder: Pat
     Submit it again to change its priority, weight, resources or budget from the next run on, even while a scheduler
     serves it. With any other edit, the new plan replaces the old one.
     """
-    from paribus.home import home
-    from paribus.report.adaptive import grown
-    from paribus.scheduler.adaptive import Adaptive
-    from paribus.scheduler.home_lock import lock_owner
-    from paribus.store.models import Terms
-    from paribus.store.store import Store
-    from paribus.study.expand import draft_file
-
     plan = draft_file(study).checked()
     place = (folder or home()).resolve()
     asked = Terms()
@@ -80,8 +74,6 @@ def counts(plan: Plan, known: Mapping[str, RunState]) -> str:
         plan: the study.
         known: the states of its runs that the store had before, by fingerprint.
     """
-    from paribus.store.states import RECORDED
-
     done = sum(state in RECORDED for state in known.values())
     parts = {
         "new": len(plan.runs) - len(known),

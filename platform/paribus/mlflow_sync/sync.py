@@ -27,8 +27,8 @@ from paribus.recipe.recipe import flatten
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_json, write_json
 from paribus.run_folder.metrics import find_metric
 from paribus.store.models import AttemptedRun
+from paribus.store.reader import Reader
 from paribus.store.states import RECORDED
-from paribus.store.store import Reader
 
 STATUS = "mlflow_sync.json"
 """File in the home folder: ``{"behind": runs not completely uploaded, "trouble": MLflow's last error}``."""

@@ -19,7 +19,7 @@ from typing import Any
 from paribus.engines.process import signal_group
 from paribus.monitor.progress import Follower, RunView, StudyView
 from paribus.store.models import RunRecord, StudyRecord
-from paribus.store.store import Reader
+from paribus.store.reader import Reader
 from paribus.study.plan import Plan
 
 TIMEOUT_S = 10.0

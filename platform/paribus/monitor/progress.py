@@ -12,8 +12,8 @@ from paribus.health.health_file import read_health
 from paribus.health.liveness import nan
 from paribus.run_folder.folder import RunFolder, Tail
 from paribus.store.models import RunRecord, StudyRecord
+from paribus.store.reader import Reader
 from paribus.store.states import LIVE, TERMINAL, RunState
-from paribus.store.store import Reader
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from paribus.report.analysis.interim import enough, trial_scores
 from paribus.report.collect import read_runs
 from paribus.report.inputs import StudyData
 from paribus.store.models import StudyRecord
-from paribus.store.store import Reader
+from paribus.store.reader import Reader
 from paribus.study.adaptive import next_interim
 from paribus.study.expand import with_fingerprint
 from paribus.study.plan import Plan

@@ -17,8 +17,8 @@ from paribus.report.inputs import Outcome, RunData, StudyData
 from paribus.run_folder.folder import SHORT, Evaluation, MetricLine, RunFolder, read_evaluation, read_json
 from paribus.run_folder.series_file import RunSeries
 from paribus.store.models import AttemptRecord, ResultRecord, RunRecord, StudyRecord
+from paribus.store.reader import Reader
 from paribus.store.states import RunState
-from paribus.store.store import Reader
 from paribus.study.plan import Plan
 
 OUTCOMES: Mapping[RunState, Outcome] = {

@@ -18,7 +18,7 @@ from paribus.report.render.markdown import to_markdown
 from paribus.report.render.plotly import plotly_script
 from paribus.report.render.terminal import to_terminal
 from paribus.report.two_studies import compare
-from paribus.store.store import Reader
+from paribus.store.reader import Reader
 from paribus.study.published import load_published
 
 

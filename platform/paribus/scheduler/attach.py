@@ -10,8 +10,8 @@ from paribus.scheduler.home_lock import lock_owner
 from paribus.scheduler.scheduler import Ending
 from paribus.store.database import Unreachable
 from paribus.store.models import StudyRecord
+from paribus.store.reader import Reader
 from paribus.store.states import LIVE
-from paribus.store.store import Reader
 
 GONE_S = 20.0
 """Seconds that a scheduler may be away, for example while it is restarted."""

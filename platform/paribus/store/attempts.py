@@ -22,7 +22,7 @@ from paribus.store.control import pause_all, pause_same_failures
 from paribus.store.database import serialize
 from paribus.store.devices import Allocation, Pool, allocate, record_leases
 from paribus.store.models import AttemptRecord, Claim, FailureKind, Renewal, payload_hash, unit_of
-from paribus.store.queries import attempt_record, attempts
+from paribus.store.reader import attempt_record, attempts
 from paribus.store.states import LIVE, Move, RunState, target_of
 from paribus.store.transitions import ATTEMPT, FENCED, LEASE_S, Now, fence_params, move_run
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from paribus.store import tables as t
 from paribus.store.budget import open_budgets
 from paribus.store.models import PLAN, CancelResult, RetryResult, Terms
-from paribus.store.queries import batches
+from paribus.store.reader import rows_of
 from paribus.store.states import LIVE, RECORDED, TERMINAL, Move, RunState
 from paribus.store.transitions import Now, move_runs
 from paribus.study.plan import Plan
@@ -102,11 +102,8 @@ def _after_all(connection: sa.Connection, now: Now, plan: Plan) -> float:
 
 def _known(connection: sa.Connection, fingerprints: Sequence[str]) -> dict[str, int]:
     """Return the numbers of the runs that exist, by fingerprint."""
-    found: dict[str, int] = {}
-    for batch in batches(fingerprints):
-        query = sa.select(t.run.c.fingerprint, t.run.c.id).where(t.run.c.fingerprint.in_(batch))
-        found.update((row.fingerprint, row.id) for row in connection.execute(query))
-    return found
+    rows = rows_of(connection, sa.select(t.run.c.fingerprint, t.run.c.id), fingerprints)
+    return {row.fingerprint: row.id for row in rows}
 
 
 def _withdrawn(connection: sa.Connection, name: str) -> set[int]:

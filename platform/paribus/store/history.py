@@ -41,9 +41,13 @@ def recorded_runs(home: Path, fingerprints: Iterable[str]) -> frozenset[str]:
     with _connection(home) as (connection, columns):
         if connection is None or "result" not in columns:
             return frozenset()
-        from paribus.store.queries import recorded
+        import sqlalchemy as sa
 
-        return recorded(connection, list(fingerprints))
+        from paribus.store import tables as t
+        from paribus.store.reader import rows_of
+
+        query = sa.select(t.run.c.fingerprint).join(t.result, t.result.c.run_id == t.run.c.id)
+        return frozenset(row.fingerprint for row in rows_of(connection, query, list(fingerprints)))
 
 
 def past_runs(home: Path) -> tuple[PastRun, ...]:

@@ -16,7 +16,8 @@ from fastapi.testclient import TestClient
 from paribus.run_folder.folder import Evaluation, RunFolder
 from paribus.run_folder.samples import key_of
 from paribus.store.models import RunRecord
-from paribus.store.store import Reader, Store
+from paribus.store.reader import Reader
+from paribus.store.store import Store
 from paribus_dashboards.data import sample_index
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.sample_index import SampleIndex

@@ -7,8 +7,9 @@ import pytest
 from paribus.errors import StoreError
 from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
 from paribus.store.history import recorded_runs
+from paribus.store.reader import Reader
 from paribus.store.states import RunState
-from paribus.store.store import Reader, Store
+from paribus.store.store import Store
 from support.plans import small_plan
 
 

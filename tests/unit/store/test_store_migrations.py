@@ -18,7 +18,8 @@ from paribus.store.database import Database, database_url, file_url
 from paribus.store.history import past_runs, recorded_runs
 from paribus.store.migrate import HEAD, VERSION_TABLE, migrate, run_alembic, upgrade
 from paribus.store.models import PLAN
-from paribus.store.store import Reader, Store
+from paribus.store.reader import Reader
+from paribus.store.store import Store
 from paribus.store.tables import metadata
 from support.databases import postgresql
 from support.plans import small_plan

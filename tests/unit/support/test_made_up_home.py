@@ -7,7 +7,7 @@ from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.series_file import RunSeries
-from paribus.store.store import Reader
+from paribus.store.reader import Reader
 from support.homes import ILL, SHAPE, made_up_home
 
 QUICK = dataclasses.replace(
