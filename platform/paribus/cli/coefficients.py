@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.table import Table
 
+from paribus.cli.console import console, table
+from paribus.contract import load_runner
 from paribus.errors import Problem, StudyFileError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rich.table import Table
-
-    from paribus.recipe.coefficients import Response, ResponseCoefficients
-    from paribus.recipe.recipe import Recipe
+from paribus.recipe.coefficients import Response, ResponseCoefficients, notes, read_responses, reason, shares
+from paribus.recipe.presets import load_preset
+from paribus.recipe.recipe import Recipe
+from paribus.recipe.resolve import Step, resolve
+from paribus.yaml_file.document import parse_document, plain
 
 
 @click.command("coefficients")
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(name: str, file: Path, settings: tuple[str, ...], other: str | None, as_json: bool) -> None:
     """Print the weight of each token in the gradient, and why: grad = -sum c grad log pi."""
-    from paribus.cli.console import console
-    from paribus.contract import load_runner
-    from paribus.recipe.coefficients import notes, read_responses, reason, shares
-    from paribus.recipe.presets import load_preset
-
     recipe = changed(load_preset(name).recipe, settings)
     compared = None if other is None else load_preset(other).recipe
     responses = read_responses(file)
@@ -70,9 +65,6 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     Raises:
         StudyFileError: a change is wrong; all problems are listed.
     """
-    from paribus.recipe.resolve import Step, resolve
-    from paribus.yaml_file.document import parse_document, plain
-
     if wrong := [x for x in settings if not all(map(str.strip, x.partition("=")))]:
         problems = [Problem(message=f"`{x}` is not PATH=VALUE, such as clip.high=0.28") for x in wrong]
         raise StudyFileError("--set", problems)
@@ -92,8 +84,6 @@ def _tables(
     shares: Mapping[str, Sequence[float]],
 ) -> tuple[Table, Table]:
     """Return a table of the tokens, where neighbours with equal values share a row, and one of the responses."""
-    from paribus.cli.console import table
-
     tokens = table("response", "at", "token", "r", "A", "c", "why")
     whole = table("response", "verdict", "L", "R", "w", *shares)
     seen: Counter[str] = Counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 from rich import box
@@ -11,9 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paribus.recipe.recipe import flatten
-
-if TYPE_CHECKING:
-    from paribus.store.states import RunState
+from paribus.store.states import RunState
 
 WIDTH = 100
 """Columns of output without a terminal."""

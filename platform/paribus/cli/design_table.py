@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from paribus.cli.console import table
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from paribus.study.costs import Cost
-    from paribus.study.plan import Plan
-    from paribus.study.precision import DesignSummary, Precision
-    from paribus.study.spec import Study
+from paribus.study.costs import Cost
+from paribus.study.design_faults import ROMAN
+from paribus.study.plan import Plan
+from paribus.study.precision import DesignSummary, Precision, design_summaries, order_summaries
+from paribus.study.spec import Study
 
 
 def designs_as_plain(
     study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost]
 ) -> list[dict[str, Any]]:
     """Return what each design costs and can show as JSON values."""
-    from paribus.study.precision import design_summaries
-
     return [
         {
             **vars(s),
@@ -35,8 +32,6 @@ def designs_as_plain(
 
 def orders_as_plain(plan: Plan) -> list[dict[str, Any]]:
     """Return the precision of means over several orders as JSON values."""
-    from paribus.study.precision import order_summaries
-
     return [{"ladders": names, "precisions": [vars(p) for p in found]} for names, found in order_summaries(plan)]
 
 
@@ -44,8 +39,6 @@ def print_design_summaries(
     study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], out: Console
 ) -> None:
     """Print one table of all designs, then the aliases of fractions and cheaper designs."""
-    from paribus.study.precision import design_summaries, order_summaries
-
     summaries = design_summaries(study, plan, recorded, costs)
     if not summaries:
         return
@@ -85,8 +78,6 @@ def _add_rows(listed: Any, first: list[str], precisions: Sequence[Precision], pr
 
 
 def _print_aliases(summary: DesignSummary, out: Console) -> None:
-    from paribus.study.design_faults import ROMAN
-
     resolution = ROMAN.get(summary.resolution or 0, "none")
     out.print(
         f"\n{summary.design}, resolution {resolution}: effect, and what its rows cannot separate from it", style="bold"

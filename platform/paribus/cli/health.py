@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
+import yaml
+from pydantic import ValidationError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from paribus.health.diagnose import Diagnosis
-    from paribus.health.finding import Finding
-    from paribus.health.judge import Records
-    from paribus.health.profile import Profile
-    from paribus.store.models import RunRecord
-    from paribus.store.reader import Reader
-    from paribus.study.plan import Plan
+from paribus.cli.console import console, table
+from paribus.cli.report import study_name
+from paribus.contract import Job
+from paribus.errors import LogFileError, RunFolderError, StoreError
+from paribus.health.diagnose import Diagnosis
+from paribus.health.finding import Finding, plain
+from paribus.health.import_logs import PARIBUS, mappings, read_log, read_mlflow, read_tensorboard
+from paribus.health.judge import Records, judge_log, judge_run, read_attempts, read_run
+from paribus.health.profile import Profile, load_profile
+from paribus.home import home
+from paribus.run_folder.folder import SHORT, RunFolder
+from paribus.store.models import RunRecord
+from paribus.store.reader import Reader
+from paribus.study.plan import Plan
 
 FAILED = 3
 """Exit status if a finding is as bad as ``--fail-on``."""
@@ -58,8 +65,6 @@ def command(
     another trainer: TRL's trainer_state.json, JSON lines of verl or prime-rl, CSV, a TensorBoard event file or folder,
     or mlflow:RUN_ID.
     """
-    from paribus.health.profile import load_profile
-
     thresholds = None if profile is None else load_profile(profile)
     _check_trainer(trainer)
     log = _log(target, trainer, thresholds or load_profile("default"), folder)
@@ -84,8 +89,6 @@ def _status(found: Sequence[tuple[dict[str, Any], Diagnosis]], bad: tuple[str, .
 
 
 def _check_trainer(trainer: str | None) -> None:
-    from paribus.health.import_logs import PARIBUS, mappings
-
     known = (PARIBUS, *mappings())
     if trainer is not None and trainer not in known:
         raise click.BadParameter(f"`{trainer}` must be one of {', '.join(known)}", param_hint="--trainer")
@@ -95,15 +98,10 @@ def _log(
     target: str, trainer: str | None, profile: Profile, folder: Path | None
 ) -> tuple[dict[str, Any], Diagnosis] | None:
     """Return the diagnosis of a log; ``None`` if the target is not a log."""
-    from paribus.errors import LogFileError
-    from paribus.health.import_logs import read_log, read_mlflow, read_tensorboard
-    from paribus.health.judge import judge_log
-
     path = Path(target)
     if target.endswith((".yaml", ".yml")):
         return None
     if target.startswith(_MLFLOW):
-        from paribus.home import home
         from paribus.mlflow_sync.client import tracking_uri
 
         log = read_mlflow(target.removeprefix(_MLFLOW), tracking_uri(folder or home()), trainer)
@@ -128,10 +126,6 @@ def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[t
     path = Path(target)
     if (path / "job.json").is_file():
         return [_of_folder(path, profile)]
-    from paribus.cli.report import study_name
-    from paribus.home import home
-    from paribus.store.reader import Reader
-
     with Reader.open(folder or home()) as reader:
         names = {s.name for s in reader.studies()}
         if target not in names and set(target) <= set("0123456789abcdef") and len(target) >= 4:
@@ -143,8 +137,6 @@ def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[t
 
 def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
     """Return the run whose fingerprint starts with these digits, and the plan of its newest study."""
-    from paribus.errors import StoreError
-
     found = {
         run.fingerprint: (study.plan, run)
         for study in reader.studies()
@@ -158,10 +150,6 @@ def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
 
 
 def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
-    from paribus.health.judge import judge_run, read_run
-    from paribus.health.profile import load_profile
-    from paribus.run_folder.folder import SHORT
-
     profile = profile or load_profile(plan.profile)
     records = read_run(reader.home, run.fingerprint, run.token)
     recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
@@ -172,13 +160,6 @@ def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | No
 
 
 def _of_folder(path: Path, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
-    from pydantic import ValidationError
-
-    from paribus.contract import Job
-    from paribus.errors import RunFolderError
-    from paribus.health.judge import judge_run, read_attempts
-    from paribus.health.profile import load_profile
-    from paribus.run_folder.folder import RunFolder
 
     folder = RunFolder(path)
     try:
@@ -199,8 +180,6 @@ def _last(records: Records) -> int:
 
 
 def _plain(about: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
-    from paribus.health.finding import plain
-
     return {**about, "health": diagnosis.status, "sentence": diagnosis.sentence} | {
         "findings": [plain(f) for f in diagnosis.findings]
     }
@@ -222,8 +201,6 @@ def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> Non
         more = f" and {len(unread) - _NAMES} more (--json)" if len(unread) > _NAMES else ""
         click.echo(f"\nNot used: {', '.join(unread[:_NAMES])}{more}")
     if show_all:
-        from paribus.cli.console import console, table
-
         shown = table("detector", "state", "why")
         for f in diagnosis.findings:
             shown.add_row(f.detector, f.state.replace("_", " "), f.evidence)
@@ -242,16 +219,12 @@ def _show_finding(finding: Finding) -> None:
 
 
 def _yaml(patch: Any) -> str:
-    import yaml
-
     text: str = yaml.safe_dump(patch, default_flow_style=True, sort_keys=False, width=1000)
     return text.strip()
 
 
 def _show_table(found: Sequence[tuple[dict[str, Any], Diagnosis]]) -> None:
     """Print one row per run."""
-    from paribus.cli.console import console, table
-
     shown = table("arm", "seed", "state", "step", "health", "since", "findings")
     for about, diagnosis in found:
         names = ", ".join(

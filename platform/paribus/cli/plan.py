@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from rich.console import Console
-
-    from paribus.study.costs import Cost
-    from paribus.study.expand import PlanDraft
-    from paribus.study.pilot import Pilot
-    from paribus.study.plan import Plan, Row
-    from paribus.study.spec import Study
+from paribus.cli.console import console, describe, shown, table
+from paribus.cli.design_table import designs_as_plain, hours_text, orders_as_plain, print_design_summaries
+from paribus.engines.base import refuse_too_large
+from paribus.engines.options import engine_settings
+from paribus.home import home
+from paribus.store.history import past_runs, recorded_runs
+from paribus.study.adaptive import interim_text, levels_text, ranking_text, runs_between
+from paribus.study.costs import Cost, run_costs, total
+from paribus.study.expand import PlanDraft, draft_file
+from paribus.study.pilot import Pilot, cost_of, kinds_without
+from paribus.study.plan import Plan, Row
+from paribus.study.spec import Study
 
 
 @click.command()
@@ -36,11 +41,6 @@ if TYPE_CHECKING:
 @click.option("--probe", is_flag=True, help="Train a few steps of each kind of run that has no recorded cost.")
 def command(study: Path, as_json: bool, engine: str, options: Path | None, probe: bool) -> None:
     """Show the designs, arms and runs of STUDY, and what to know before you spend compute."""
-    from paribus.home import home
-    from paribus.store.history import past_runs, recorded_runs
-    from paribus.study.costs import run_costs
-    from paribus.study.expand import draft_file
-
     draft = draft_file(study)
     plan, spec = draft.plan, draft.study.spec
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
@@ -61,10 +61,6 @@ def command(study: Path, as_json: bool, engine: str, options: Path | None, probe
 
 def _refuse(draft: PlanDraft, left: bool, engine: str, options: Path | None) -> None:
     """Raise the error that keeps the study from being run, if there is one."""
-    from paribus.engines.base import refuse_too_large
-    from paribus.engines.options import engine_settings
-    from paribus.home import home
-
     plan = draft.checked()
     if plan.resources.declared and left:
         refuse_too_large(plan.resources, engine, engine_settings(plan.runner, home(), options=options))
@@ -74,8 +70,6 @@ def as_plain(
     study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], found: Sequence[Pilot] | None = None
 ) -> dict[str, Any]:
     """Return the plan as JSON values."""
-    from paribus.cli.design_table import designs_as_plain, orders_as_plain
-
     return {
         "study": plan.study,
         "fingerprint": plan.fingerprint,
@@ -108,9 +102,6 @@ def print_plan(
     study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], found: Sequence[Pilot] | None = None
 ) -> None:
     """Print the plan as tables."""
-    from paribus.cli.console import console
-    from paribus.cli.design_table import print_design_summaries
-
     out = console()
     out.print(f"study {plan.study}  (runner {plan.runner})", style="bold")
     if plan.question:
@@ -128,8 +119,6 @@ def print_plan(
 
 
 def _print_warnings(plan: Plan, out: Console) -> None:
-    from rich.table import Table
-
     out.print("\nwarnings (`allow: [code]` silences one)", style="bold")
     listed = Table.grid(padding=(0, 1), pad_edge=True)
     for note in plan.warnings:
@@ -138,8 +127,6 @@ def _print_warnings(plan: Plan, out: Console) -> None:
 
 
 def _print_base(plan: Plan, out: Console) -> None:
-    from paribus.cli.console import describe
-
     recipe = plan.arm(plan.base).recipe
     s = recipe.schedule
     out.print(f"\nbase: model {recipe.model.name}, task {describe(recipe.task)}, arm {plan.base}")
@@ -155,8 +142,6 @@ def _print_base(plan: Plan, out: Console) -> None:
 
 
 def _print_designs(plan: Plan, out: Console) -> None:
-    from paribus.cli.console import table
-
     for design in dict.fromkeys(row.design for row in plan.rows):
         rows = [row for row in plan.rows if row.design == design]
         if rows[0].kind == "fractional":  # the label names the tricks, and so the changes
@@ -173,8 +158,6 @@ def _print_designs(plan: Plan, out: Console) -> None:
 
 
 def _print_fraction(rows: Sequence[Row], out: Console) -> None:
-    from paribus.cli.console import table
-
     listed = table("row", "arm", title=f"\n{rows[0].design} ({rows[0].kind})")
     for row in rows:
         listed.add_row(row.label, row.arm)
@@ -192,8 +175,6 @@ def _compared(rows: Sequence[Row]) -> tuple[str, bool]:
 
 def change_text(changes: Mapping[str, tuple[Any, Any]]) -> str:
     """Return the changes of a row in one line; a new level is followed by its parameters in parentheses."""
-    from paribus.cli.console import shown
-
     levels = {path.removesuffix(".kind") for path in changes if path.endswith(".kind")}
     parts = []
     for path, (before, after) in changes.items():
@@ -240,8 +221,6 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
 
 
 def _print_adaptive(plan: Plan, out: Console) -> None:
-    from paribus.study.adaptive import interim_text, levels_text, ranking_text, runs_between
-
     if plan.interim is not None:
         out.print(
             f"{interim_text(plan.interim)}; intervals at {levels_text(plan.interim)}, which is 95% over all looks"
@@ -257,9 +236,6 @@ def _print_adaptive(plan: Plan, out: Console) -> None:
 
 
 def _print_hours(plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], out: Console) -> None:
-    from paribus.cli.design_table import hours_text
-    from paribus.study.costs import total
-
     left = [run for run in plan.runs if run.fingerprint not in recorded]
     if cost := total(costs, left):
         by = " and ".join(cost.sources)
@@ -282,9 +258,7 @@ def _train_pilots(
         options: file with the options of engines.
         home: home folder.
     """
-    from paribus.engines.options import engine_settings
     from paribus.scheduler.pilot import run_pilots
-    from paribus.study.pilot import kinds_without
 
     if engine not in ("local", "inline"):
         raise click.UsageError(
@@ -299,8 +273,6 @@ def _train_pilots(
 
 def _pilot_costs(plan: Plan, found: Sequence[Pilot]) -> dict[str, Cost]:
     """Return the cost of one run of each arm with a pilot run, by key of the arm."""
-    from paribus.study.pilot import cost_of
-
     return {a.key: cost_of(each.times, a.recipe, plan.evaluate) for each in found for a in each.arms}
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from paribus.cli import coefficients
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from paribus.recipe.formula import Formula
-    from paribus.recipe.presets import Preset
-    from paribus.recipe.recipe import Recipe
+from paribus.cli.console import console, describe, shown, table
+from paribus.recipe import analysis
+from paribus.recipe.formula import Formula, formula, names
+from paribus.recipe.presets import Preset, load_preset, nearest, preset_names
+from paribus.recipe.recipe import FACTORS, Recipe, difference, flatten
 
 
 @click.group(invoke_without_command=True)
@@ -23,10 +24,6 @@ def command(ctx: click.Context) -> None:
     """List the presets; `show` one, or `diff` two."""
     if ctx.invoked_subcommand is not None:
         return
-    from rich.text import Text
-
-    from paribus.cli.console import console, table
-    from paribus.recipe.presets import load_preset, preset_names
 
     listed = table("preset", "method, and what it treats", "source")
     for name in preset_names():
@@ -44,10 +41,6 @@ command.add_command(coefficients.command)
 @click.argument("name")
 def show(name: str) -> None:
     """Print what an algorithm is: its factors, its formula, what it treats, and how it differs from others."""
-    from paribus.cli.console import console
-    from paribus.recipe.formula import formula
-    from paribus.recipe.presets import load_preset
-
     preset = load_preset(name)
     console().print(f"{preset.name}: {preset.title}", style="bold")
     about = {
@@ -71,10 +64,6 @@ def show(name: str) -> None:
 @click.argument("after")
 def diff(before: str, after: str) -> None:
     """Print what differs between two presets: paths, lines of the formula, and what that can do."""
-    from paribus.cli.console import console, shown, table
-    from paribus.recipe.presets import load_preset
-    from paribus.recipe.recipe import difference
-
     one, other = load_preset(before), load_preset(after)
     changes = difference(one.recipe, other.recipe)
     if not changes:
@@ -101,17 +90,12 @@ def _short(source: str) -> str:
 
 def _factors(preset: Preset) -> list[tuple[str, str]]:
     """Return each factor with its level and parameters, in the order in which the factors act."""
-    from paribus.recipe.recipe import FACTORS
-
     family = ("loss",) if preset.recipe.loss.kind != "policy_gradient" else ()
     return [(factor, _level(preset, factor)) for factor in (*family, *FACTORS)]
 
 
 def _level(preset: Preset, factor: str) -> str:
     """Return a factor in one line; of a record of parameters only what differs from the default."""
-    from paribus.cli.console import describe, shown
-    from paribus.recipe.recipe import Recipe, flatten
-
     level = getattr(preset.recipe, factor)
     if hasattr(level, "kind"):
         return describe(level)
@@ -123,10 +107,6 @@ def _level(preset: Preset, factor: str) -> str:
 
 def _relatives(preset: Preset) -> None:
     """Print how a preset differs from GRPO, and which other is nearest to it."""
-    from paribus.cli.console import console, table
-    from paribus.recipe.presets import load_preset, nearest
-    from paribus.recipe.recipe import FACTORS, difference
-
     root = load_preset("grpo")
     if preset.name != root.name:
         found = table("factor", root.name, preset.name)
@@ -141,8 +121,6 @@ def _relatives(preset: Preset) -> None:
 
 
 def _formula(found: Formula) -> None:
-    from paribus.recipe.formula import names
-
     _title("formula")
     factors = names(found.lines)
     _grid([(name, line.left, line.right) for name, line in zip(factors, found.lines, strict=True)])
@@ -152,8 +130,6 @@ def _formula(found: Formula) -> None:
 
 def _changed_lines(one: Preset, other: Preset) -> None:
     """Print the lines of the two formulas that differ, each with the preset that has it."""
-    from paribus.recipe.formula import formula, names
-
     before, after = formula(one.recipe).lines, formula(other.recipe).lines
     rows: list[tuple[str, ...]] = []
     for name, lines, rest in ((one.name, before, after), (other.name, after, before)):
@@ -166,8 +142,6 @@ def _changed_lines(one: Preset, other: Preset) -> None:
 
 
 def _analysis(before: Recipe, after: Recipe) -> Iterator[str]:
-    from paribus.recipe import analysis
-
     if sentence := analysis.inert(before, after) or analysis.rescaled(before, after):
         yield sentence
     elif reasons := list(analysis.confounded(before, after)):
@@ -181,18 +155,11 @@ def _section(title: str, rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _title(title: str) -> None:
-    from paribus.cli.console import console
-
     console().print(f"\n{title}", style="bold")
 
 
 def _grid(rows: Iterable[tuple[str, ...]]) -> None:
     """Print rows in columns, indented."""
-    from rich.padding import Padding
-    from rich.table import Table
-
-    from paribus.cli.console import console
-
     rows = list(rows)
     grid = Table.grid(padding=(0, 2, 0, 0))
     for k in range(len(rows[0])):
