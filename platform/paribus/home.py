@@ -1,8 +1,9 @@
-"""Finds folders: the home folder of a user or project, and the data folders that come with Paribus."""
+"""What Paribus finds on a machine: its home folder, the data folders that come with it, and a clock."""
 
 from __future__ import annotations
 
 import os
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -40,3 +41,8 @@ def data_root(name: str) -> Path:
     if (checkout / "pyproject.toml").is_file() and (checkout / name).is_dir():
         return checkout / name
     raise ParibusError(f"the folder {name!r} is neither at {installed} nor at {checkout / name}: reinstall paribus")
+
+
+def since_boot() -> float:
+    """Return seconds on a clock that cannot be set and that keeps running while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

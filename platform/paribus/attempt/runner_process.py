@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from paribus.contract import PREEMPTED, load_runner
 from paribus.engines.process import (
@@ -25,21 +25,6 @@ from paribus.engines.process import (
 from paribus.run_folder.folder import RunFolder
 
 _DYING_S = 10.0
-
-
-class RunnerProcess(Protocol):
-    """A runner that has been started."""
-
-    identity: Identity
-
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM: the runner writes a checkpoint and ends with :data:`~paribus.contract.PREEMPTED`."""
-
-    def kill(self) -> None:
-        """End the runner and all processes of its group by force."""
-
-    def run(self, tick: Callable[[], None], interval: float) -> int:
-        """Call ``tick`` every ``interval`` seconds until the runner has ended; return its exit code."""
 
 
 def _call(runner: str, folder: RunFolder) -> int:
@@ -103,7 +88,7 @@ class ForkedRunner:
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to the group."""
+        """Send SIGTERM to the group: the runner writes a checkpoint and ends with :data:`PREEMPTED`."""
         signal_group(self._pid, signal.SIGTERM)
 
     def kill(self) -> None:
@@ -111,7 +96,10 @@ class ForkedRunner:
         signal_group(self._pid, signal.SIGKILL)
 
     def run(self, tick: Callable[[], None], interval: float) -> int:
-        """Wait for the runner's end; then kill what is left of its group, and everything that has left the group."""
+        """Call ``tick`` every ``interval`` seconds until the runner has ended; return its exit code.
+
+        Then kill what is left of its group, and everything that has left the group.
+        """
         pause = threading.Event()
         while not self._ended():
             tick()
@@ -171,3 +159,7 @@ class InlineRunner:
 
 def _exit_preempted(*_: object) -> None:
     sys.exit(PREEMPTED)
+
+
+RunnerProcess: TypeAlias = ForkedRunner | InlineRunner
+"""A runner that has been started."""

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 from paribus.attempt.runner_process import ForkedRunner, InlineRunner, RunnerProcess, redirect_output
 from paribus.contract import PREEMPTED, Job
 from paribus.engines.base import GRACE, INLINE
-from paribus.engines.process import Identity, since_boot
+from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
 from paribus.failures import STORAGE, describe_exit, failure_in, storage_failure
 from paribus.health.finding import Finding, plain
 from paribus.health.liveness import dead_run, nan
+from paribus.home import since_boot
 from paribus.rpc.client import call
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_json, write_json
 

@@ -46,14 +46,13 @@ def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> N
         click.echo(f"Look at it: paribus plan {path}")
 
 
-def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...], option: str = "--out") -> None:
+def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...]) -> None:
     """Write a study file with the reasons above it.
 
     Args:
         path: the file.
         study: its content.
         reasons: one a line.
-        option: the one that names another file.
 
     Raises:
         ParibusError: there is a file already, or none can be written there.
@@ -64,17 +63,17 @@ def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...], option
         with path.open("x", encoding="utf-8") as file:
             file.write("\n".join([*lines, text]))
     except FileExistsError as error:
-        raise ParibusError(f"{path} exists and is not overwritten: name another file with {option}") from error
+        raise ParibusError(f"{path} exists and is not overwritten: name another file with --out") from error
     except OSError as error:
-        message = f"{path} cannot be written: {error.strerror or error}; name another file with {option}"
+        message = f"{path} cannot be written: {error.strerror or error}; name another file with --out"
         raise ParibusError(message) from error
 
 
-def cost_of(draft: PlanDraft, home: Path, seeds: str = "fresh seeds") -> str:
+def cost_of(draft: PlanDraft, home: Path) -> str:
     """Return the runs of a study, and their hours if known, in words."""
     plan = draft.checked()
     recorded = recorded_runs(home, [run.fingerprint for run in plan.runs])
     left = [run for run in plan.runs if run.fingerprint not in recorded]
-    runs = f"{len(plan.arms)} arms x {len(plan.seeds)} {seeds}, {len(left)} runs"
+    runs = f"{len(plan.arms)} arms x {len(plan.seeds)} fresh seeds, {len(left)} runs"
     cost = total(run_costs(plan, draft.study.spec.budget.prior, past_runs(home)), left)
     return f"{runs}, {hours_text(cost)} {cost.unit} by {' and '.join(cost.sources)}" if cost else runs

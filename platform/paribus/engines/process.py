@@ -164,11 +164,6 @@ def signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def since_boot() -> float:
-    """Return seconds on a clock that can't be set and that keeps running while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
 def _processes() -> Iterator[tuple[int, int]]:
     """Yield the process id and the parent's process id of each process."""
     for entry in Path("/proc").glob("[0-9]*/stat"):

@@ -7,7 +7,7 @@ Token means weigh every token the same. Logarithms are natural.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 METRIC_SCHEMA = 1
@@ -196,14 +196,7 @@ def find_metric(name: str) -> Metric | None:
     if name in _BY_NAME:
         return _BY_NAME[name]
     match = _EVAL_NAME.match(name)
-    if match is None:
+    base = _EVAL.get(match["stem"] + "k" if match["stem"] else match["name"]) if match else None
+    if match is None or base is None or (base.name.endswith("_at_k") and not match["stem"]):
         return None
-    if match["stem"]:
-        base = _EVAL[f"{match['stem']}k"]
-        label = base.label.replace("@k", f"@{match['k']}")
-        return Metric(name=name, label=label, unit=base.unit, better=base.better, definition=base.definition)
-    base_or_none = _EVAL.get(match["name"])
-    if base_or_none is None or base_or_none.name.endswith("_at_k"):
-        return None
-    base = base_or_none
-    return Metric(name=name, label=base.label, unit=base.unit, better=base.better, definition=base.definition)
+    return replace(base, name=name, label=base.label.replace("@k", f"@{match['k']}"))

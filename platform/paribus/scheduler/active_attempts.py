@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from paribus.engines.base import Engine, JobState, Status
-from paribus.engines.process import Identity, kill_group, since_boot
+from paribus.engines.process import Identity, kill_group
 from paribus.errors import LostLease, RunFolderError
+from paribus.home import since_boot
 from paribus.rpc.handler import answer_or_fail
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.models import AttemptRecord, Unit, unit_of

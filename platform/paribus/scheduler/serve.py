@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from paribus.engines.base import EngineSettings, load_engine, refuse_too_large
 from paribus.engines.options import engine_settings
@@ -143,29 +143,8 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
 # ---- the loop ------------------------------------------------------------------------------------
 
 
-class Driver(Protocol):
-    """What moves studies forward: this process's scheduler, or :class:`~paribus.scheduler.attach.Attached`."""
-
-    period_s: float
-    pause: bool
-
-    @property
-    def studies(self) -> Mapping[int, StudyRecord]:
-        """The studies that it serves, by number."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether it serves nothing, and no attempt of its own is active."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether it was asked to stop."""
-
-    def take_up(self, study: StudyRecord) -> None:
-        """Serve a study."""
-
-    def turn(self) -> Mapping[int, Ending]:
-        """Take one turn; return the studies that it no longer serves, and why."""
+Driver: TypeAlias = Scheduler | Attached
+"""What moves studies forward: this process's scheduler, or nothing but a look at what another one does."""
 
 
 class ServingLoop:

@@ -23,7 +23,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
 from paribus.errors import MissingExtra, StoreError
-from paribus.home import DATABASE_URL
+from paribus.home import DATABASE_URL, since_boot
 
 FILE = "paribus.db"
 """Name of the SQLite file in a home folder."""
@@ -279,11 +279,6 @@ def shown_url(url: sa.URL) -> str:
 
 
 # ---- SQLite ------------------------------------------------------------------------------------------
-
-
-def since_boot() -> float:
-    """Return seconds on a clock that cannot be set and that keeps running while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 _BOOTED = time.time() - since_boot()

@@ -31,7 +31,7 @@ def unit_of(gpus: float) -> Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyRecord:
+class _Study:
     """A study, last submitted at ``submitted_at``. All times are seconds since 1970 on the database's clock.
 
     Attributes:
@@ -42,11 +42,24 @@ class StudyRecord:
 
     id: int
     name: str
-    plan: Plan
     submitted_at: float
     paused: str
     priority: int
     weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRecord(_Study):
+    """A study with its plan."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySummary(_Study):
+    """A study without its plan; ``open``: some of its runs have not ended."""
+
+    open: bool
 
 
 class Terms(TypedDict, total=False):
@@ -54,23 +67,6 @@ class Terms(TypedDict, total=False):
 
     priority: int
     weight: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudySummary:
-    """A study without its plan.
-
-    Attributes:
-        open: some of its runs have not ended.
-    """
-
-    id: int
-    name: str
-    submitted_at: float
-    paused: str
-    priority: int
-    weight: float
-    open: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 import sqlalchemy as sa
 
-from paribus.engines.process import since_boot
 from paribus.errors import StoreError
+from paribus.home import since_boot
 from paribus.store import database as databases
 from paribus.store.database import Database, Unreachable, database_url, retry_on_disconnect, shown_url
 from paribus.store.store import Store

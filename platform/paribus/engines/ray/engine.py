@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -88,35 +88,6 @@ class RayOptions(Options):
         return ", ".join(f"{amount} {name}" for name, amount in shown.items()) + " per run"
 
 
-class Launcher(Protocol):
-    """How jobs reach the nodes: as :class:`Actors` or as :class:`Jobs`; ``job`` is the job's name in Ray."""
-
-    def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
-        """Request a job that holds these resources; return why Ray doesn't take it yet, or an empty string.
-
-        Raises:
-            EngineError: Ray refuses the job.
-        """
-
-    def find(self, job: str) -> bool:
-        """Return whether Ray knows the job."""
-
-    def began(self, job: str) -> bool:
-        """Return whether the job runs."""
-
-    def ended(self, job: str) -> bool:
-        """Return whether the job has ended."""
-
-    def reason(self, job: str) -> str:
-        """Return Ray's explanation for a job that ended without an exit status."""
-
-    def signal(self, job: str, number: int) -> None:
-        """Send a signal to the job's process group."""
-
-    def drop(self, job: str) -> None:
-        """End what is left of the job by force, and release its resources."""
-
-
 @dataclass(kw_only=True)
 class _Job:
     """A job that has not ended; ``unsent`` is set until Ray has taken it."""
@@ -146,7 +117,9 @@ class RayEngine:
         self._jobs: JobTable[_Job] = JobTable()
         self._places: dict[Need, int] = {}
         self._ray, dashboard = _connect(self._options.address)
-        self._launcher: Launcher = Jobs(dashboard, self._folder) if self._options.launch == "job" else Actors(self._ray)
+        self._launcher: Actors | Jobs = (
+            Jobs(dashboard, self._folder) if self._options.launch == "job" else Actors(self._ray)
+        )
         self._most = settings.slots or self._options.jobs
         self._slots = self._most or self._fitting(self._options.bundle())
         self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
