@@ -84,14 +84,9 @@ class Stop:
 
 
 class Supervisor:
-    """Supervises one attempt.
+    """Supervises the attempt in a folder, at the run with this number in the store.
 
-    Args:
-        folder: the attempt's folder.
-        run: number of the run in the store.
-        send: sends a request to the RPC server and returns its answer; raises ``OSError`` without an answer.
-        pace: times.
-        clock: returns seconds.
+    ``send`` sends a request to the RPC server and returns its answer; it raises ``OSError`` without an answer.
     """
 
     def __init__(
@@ -315,12 +310,7 @@ class Supervisor:
 class HealthMonitor:
     """The detectors for one attempt, loaded when first needed, after the runner has been forked.
 
-    An error in a detector never reaches the run.
-
-    Args:
-        folder: the attempt's folder.
-        job: its job; a run that a detector may stop is watched from its first line on.
-        clock: returns seconds.
+    An error in a detector never reaches the run. A run that a detector may stop is watched from its first line on.
     """
 
     def __init__(self, folder: RunFolder, job: Job, clock: Callable[[], float]) -> None:

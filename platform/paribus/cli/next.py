@@ -47,12 +47,7 @@ def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> N
 
 
 def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...]) -> None:
-    """Write a study file with the reasons above it.
-
-    Args:
-        path: the file.
-        study: its content.
-        reasons: one a line.
+    """Write a study file with the reasons above it, one a line.
 
     Raises:
         ParibusError: there is a file already, or none can be written there.

@@ -248,15 +248,9 @@ def _print_hours(plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost]
 def _train_pilots(
     plan: Plan, recorded: Collection[str], known: Collection[str], engine: str, options: Path | None, home: Path
 ) -> tuple[Pilot, ...]:
-    """Train a few steps of each kind of run whose cost is unknown.
+    """Train a few steps of each kind of run whose cost is unknown, if the study's engine trains on this machine.
 
-    Args:
-        plan: the study.
-        recorded: fingerprints of runs that have a result.
-        known: keys of the arms whose cost is known from recorded runs.
-        engine: engine of the study; pilot runs need one that trains on this machine.
-        options: file with the options of engines.
-        home: home folder.
+    ``recorded`` are fingerprints of runs, ``known`` are keys of arms whose cost recorded runs show.
     """
     from paribus.scheduler.pilot import run_pilots
 

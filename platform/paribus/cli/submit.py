@@ -70,9 +70,7 @@ def submitted(store: Store, plan: Plan) -> bool:
 def counts(plan: Plan, known: Mapping[str, RunState]) -> str:
     """Return e.g. ``24 runs: 18 new, 4 shared with other studies, 2 with a result already``.
 
-    Args:
-        plan: the study.
-        known: the states of its runs that the store had before, by fingerprint.
+    ``known`` are the states of its runs that the store had before, by fingerprint.
     """
     done = sum(state in RECORDED for state in known.values())
     parts = {

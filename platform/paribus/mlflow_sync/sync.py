@@ -67,12 +67,7 @@ class _Course:
 class MlflowSync:
     """Uploads runs.
 
-    Args:
-        reader: the store.
-        connect: connects to MLflow when it is first needed.
-        offsets: what has been sent.
-        commit: git commit of the study's folder; may be empty.
-        clock: returns seconds.
+    It connects to MLflow when that is first needed. ``commit``: git commit of the study's folder; may be empty.
     """
 
     def __init__(

@@ -27,13 +27,7 @@ TIMEOUT_S = 10.0
 
 
 class Webhooks:
-    """The webhook and the command of a study. Calls return at once; the process waits for them before it exits.
-
-    Args:
-        plan: names the webhook's variable and the command.
-        say: shows one line to the user.
-        timeout_s: time limit for each, in seconds.
-    """
+    """The webhook and the command of a study. Calls return at once; the process waits for them before it exits."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None], timeout_s: float = TIMEOUT_S) -> None:
         self._plan = plan
@@ -90,14 +84,7 @@ class Webhooks:
 
 
 class Alerts:
-    """Compares the findings about a study's runs with those already reported.
-
-    Args:
-        reader: the store.
-        study: the study to follow.
-        say: shows one line to the user.
-        webhooks: also receive each alert; ``None``: nothing else does.
-    """
+    """Compares the findings about a study's runs with those already reported, to the user and to webhooks if any."""
 
     def __init__(
         self, reader: Reader, study: StudyRecord, say: Callable[[str], None], webhooks: Webhooks | None = None
@@ -109,10 +96,9 @@ class Alerts:
         self._reported: set[tuple[str, str]] = set()
 
     def view(self, now: float) -> StudyView:
-        """Return the study now; report new findings about runs in progress, and about those that have just ended.
+        """Return the study at ``now`` (seconds on any monotonic clock), as :meth:`Follower.view`.
 
-        Args:
-            now: seconds on any monotonic clock.
+        New findings about runs in progress, and about those that have just ended, are reported.
         """
         view = self._follower.view(now)
         live = {v.run.fingerprint for v in view.live}

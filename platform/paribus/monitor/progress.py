@@ -98,11 +98,7 @@ class Follower:
         )
 
     def view(self, now: float) -> StudyView:
-        """Return the study now.
-
-        Args:
-            now: seconds on any monotonic clock.
-        """
+        """Return the study at ``now``: seconds on any monotonic clock."""
         live = tuple(self.view_run(r) for r in self._reader.runs_of(self._study.id, LIVE) if r.state in LIVE)
         before, self._live = self._live, frozenset((v.run.fingerprint, v.run.token) for v in live)
         kept = before | self._live  # runs that have just ended may have written lines since the last view

@@ -31,9 +31,6 @@ class RpcHandler:
     """Answers many threads; requests that arrive during a transaction share the next one.
 
     A request is answered only after its transaction has been committed.
-
-    Args:
-        store: the store, open for writing.
     """
 
     def __init__(self, store: Store) -> None:

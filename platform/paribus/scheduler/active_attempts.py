@@ -49,14 +49,7 @@ class _Active:
 
 
 class ActiveAttempts:
-    """The attempts of one scheduler, by the names under which the engine knows their jobs.
-
-    Args:
-        store: the store, open for writing.
-        engine: where they run.
-        worker: the scheduler's name in the store.
-        say: prints one line for the user.
-    """
+    """The attempts of the scheduler that the store knows as ``worker``, by the names of their jobs in the engine."""
 
     def __init__(self, store: Store, engine: Engine, worker: str, say: Callable[[str], None]) -> None:
         self._store = store

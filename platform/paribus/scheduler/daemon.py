@@ -79,17 +79,7 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
 
 
 class HomeLoop(ServingLoop):
-    """The serving loop for all studies of a home folder.
-
-    Args:
-        store: the store, open for writing.
-        scheduler: moves the studies forward.
-        display: shows progress and messages.
-        adaptive: grows the studies that have a rule for it.
-        sync: copies metrics to MLflow; ``None``: nothing does.
-        reports: writes the reports.
-        until_idle: whether to end when nothing is left to do.
-    """
+    """The serving loop for all studies of a home folder; with ``until_idle`` it ends when nothing is left to do."""
 
     show_s = 5.0
 
@@ -243,7 +233,7 @@ class ReportJobs:
     Args:
         home: home folder.
         folder: where each study gets a folder.
-        say: prints one line for the user.
+        say: prints one line.
     """
 
     def __init__(self, home: Path, folder: Path, say: Callable[[str], None]) -> None:

@@ -155,7 +155,7 @@ class ServingLoop:
         driver: moves the studies forward.
         display: shows progress and messages.
         adaptive: grows the studies that have a rule for it.
-        sync: copies metrics to MLflow; ``None``: nothing does.
+        sync: copies metrics to MLflow, unless ``None``.
         webhooks: whether alerts go to the webhooks of the study, too.
 
     Attributes:
@@ -301,14 +301,8 @@ def working_scheduler(
 ) -> Iterator[Scheduler]:
     """Yield a scheduler with its engine and RPC server, after it has cleaned up after the previous one.
 
-    Ctrl-C and SIGTERM let the runs write a checkpoint; a second signal kills them, a third leaves them.
-
-    Args:
-        store: the store, open for writing.
-        engine_name: name of the engine.
-        made: its settings.
-        display: shows messages.
-        pause: pause studies that can't be set up or started, instead of raising.
+    Ctrl-C and SIGTERM let the runs write a checkpoint; a second signal kills them, a third leaves them. With ``pause``,
+    studies that can't be set up or started are paused; otherwise their errors are raised.
 
     Raises:
         EngineError: the engine is missing, or its jobs can't reach this process.

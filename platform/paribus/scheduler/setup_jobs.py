@@ -38,18 +38,9 @@ def shared_parts(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
 
 
 class SetupJobs:
-    """The set-up jobs of one study.
+    """The set-up jobs of one study: one for each of its :func:`shared_parts`.
 
-    Args:
-        engine: where they run.
-        home: home folder; logs are written to ``prepare/``, models and data to ``cache/``.
-        runner: name of the runner.
-        parts: one recipe for each job, by name; see :func:`shared_parts`.
-        need: what a job holds.
-        say: prints one line for the user.
-
-    Attributes:
-        parts: names of the parts.
+    They write logs to ``prepare/`` in the home folder, models and data to ``cache/``.
     """
 
     def __init__(

@@ -142,16 +142,7 @@ def renew(connection: sa.Connection, now: Now, run_id: int, token: int) -> Renew
 
 
 def finish(connection: sa.Connection, now: Now, run_id: int, token: int, payload: str, move: Move, reason: str) -> None:
-    """Record a result, once; the same call again changes nothing.
-
-    Args:
-        connection: a transaction.
-        now: the time, in SQL.
-        run_id: the run.
-        token: fence token of the attempt.
-        payload: the result as canonical JSON.
-        move: ``SUCCEED`` or ``STOP_EARLY``.
-        reason: why the run stopped early.
+    """Record a result (canonical JSON) by ``SUCCEED`` or ``STOP_EARLY``, once; the same call again changes nothing.
 
     Raises:
         LostLease: the attempt no longer holds the run, or the run has another result.

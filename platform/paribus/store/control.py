@@ -26,11 +26,7 @@ _TICK_S = 1e-3
 def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> int:
     """Insert a study, its new runs and its links. If the plan is known, update its time, budget, resources and terms.
 
-    Args:
-        connection: a transaction.
-        now: the time, in SQL.
-        plan: the study.
-        terms: ``priority`` and ``weight``; absent: those of the newest plan of its name, else the defaults.
+    Absent terms are those of the newest plan of its name, else the defaults.
 
     Returns:
         The number of the study, which is now the newest plan of its name.
@@ -134,15 +130,9 @@ def cancel_study(connection: sa.Connection, now: Now, name: str, arm: str | None
 def retry_study(
     connection: sa.Connection, now: Now, study_id: int, name: str, arm: str | None, reason: str
 ) -> RetryResult:
-    """Requeue the runs of a study that ended without a result, drop its cancellations and lift its pause.
+    """Requeue the runs of a study, or of one arm, that ended without a result, and lift its pause.
 
-    Args:
-        connection: a transaction.
-        now: the time, in SQL.
-        study_id: the newest plan of the study; only its runs are requeued.
-        name: name of the study; cancellations of all its plans are dropped.
-        arm: key of an arm; ``None``: all.
-        reason: written to the event log.
+    Only runs of its newest plan, ``study_id``, are requeued; cancellations are dropped in all plans of its name.
     """
     plans = sa.select(t.study.c.id).where(t.study.c.name == name)
     mine = [t.study_run.c.study_id.in_(plans), *([] if arm is None else [t.study_run.c.arm == arm])]
