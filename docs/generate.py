@@ -32,7 +32,7 @@ from paribus.recipe.formula import formula, render
 from paribus.recipe.presets import RESERVED, Preset, load_preset, nearest, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe, difference
 from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS
-from paribus.store import states
+from paribus.store.states import TRANSITIONS
 
 REFERENCE = Path(__file__).parent / "reference"
 ALGORITHMS = Path(__file__).parent / "algorithms.md"
@@ -263,7 +263,11 @@ def states_page() -> str:
         "\n## What is audited\n\n`paribus doctor` checks these invariants in the store and the run folders, and so does every test "
         "that\nkills something.\n\n| | invariant |\n|---|---|\n"
     )
-    return intro + states.states_page() + audited + invariants + "\n"
+    moves = "| move | from | to | needs the fence token | condition | |\n|---|---|---|---|---|---|\n"
+    for t in TRANSITIONS:
+        cells = (f"`{t.move}`", t.source, t.target, "yes" if t.fenced else "no", ", ".join(t.conditions), t.note)
+        moves += f"| {' | '.join(cells)} |\n"
+    return intro + moves + audited + invariants + "\n"
 
 
 def health_page() -> str:

@@ -132,12 +132,3 @@ def target_of(move: Move, source: RunState) -> RunState | None:
 def steps_of(move: Move) -> tuple[Transition, ...]:
     """Return the lines of the table for one move."""
     return tuple(t for t in TRANSITIONS if t.move == move)
-
-
-def states_page() -> str:
-    """Return the table of transitions in Markdown, for ``docs/reference``."""
-    lines = ["| move | from | to | needs the fence token | condition | |", "|---|---|---|---|---|---|"]
-    for t in TRANSITIONS:
-        cells = (f"`{t.move}`", t.source, t.target, "yes" if t.fenced else "no", ", ".join(t.conditions), t.note)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
