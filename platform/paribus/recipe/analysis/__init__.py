@@ -3,8 +3,8 @@
 Each function is pure and returns sentences for people, or nothing where nothing is certain.
 """
 
-from paribus.recipe.analysis.arm import length_weighted, never_clips, same_responses
 from paribus.recipe.analysis.cost import added_cost, kept_groups, oversampling, refill_cost
+from paribus.recipe.analysis.facts import length_weighted, never_clips, same_responses
 from paribus.recipe.analysis.inert import inert
 from paribus.recipe.analysis.loss_scale import confounded, rescaled
 
