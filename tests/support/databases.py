@@ -20,20 +20,10 @@ from paribus.store.database import Database
 from paribus.store.migrate import HEAD, VERSION_TABLE, run_alembic
 from paribus.store.store import Store
 from paribus.store.tables import metadata
+from paribus.testing.store_suite import Clock
 
 _TEMPLATE = "paribus_template"
 _numbers = itertools.count()
-
-
-class Clock:
-    """A clock that only a test moves, in seconds."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Conformance suites for runners and engines, and a fake runner to test the platform with. Public.
+"""Conformance suites for runners and engines, and fakes to test the platform with. Public.
 
-``runner_suite.RunnerTestCase`` is what a runner must pass, ``engine_suite.EngineTestCase`` what an engine must pass,
-and ``fake_runner`` stands in for a runner.
+``engine_suite.EngineTestCase`` is what an engine must pass, ``fake_engine.FakeEngine`` stands in for an engine, and
+``fake_runner`` for a runner.
 
 Only tests import this package; it may import every other package of the platform but the command line.
 """

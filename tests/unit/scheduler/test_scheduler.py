@@ -20,7 +20,7 @@ from paribus.store.database import Unreachable
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.store.transitions import LEASE_S
-from support.fake_engine import FakeEngine
+from paribus.testing.fake_engine import FakeEngine
 from support.lines import Lines
 from support.plans import small_plan
 

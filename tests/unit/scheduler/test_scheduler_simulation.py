@@ -21,8 +21,8 @@ from paribus.store.devices import FreeDevice, choose
 from paribus.store.states import RECORDED, TERMINAL
 from paribus.store.store import Store
 from paribus.store.transitions import LEASE_S
+from paribus.testing.fake_engine import FakeEngine
 from support.databases import memory_database
-from support.fake_engine import FakeEngine
 from support.plans import small_plan
 
 TICK_S = 10.0
