@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from paribus.recipe import factors as f
 
@@ -121,6 +121,13 @@ class Recipe(f.Level):
     rollout: Rollout = Rollout()
     compute: Compute = Compute()
 
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_default_sections(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out sections added after version 0.1 that have no effect: its processes read plans and jobs too."""
+        values: dict[str, Any] = dump(self)
+        added = {"rollout": Rollout(), "compute": Compute()}
+        return {k: v for k, v in values.items() if k not in added or getattr(self, k) != added[k]}
+
     @model_validator(mode="after")
     def _coupled(self) -> Recipe:
         problems = list(self._coupling_problems())
@@ -232,5 +239,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def difference(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
     """Return what differs between two recipes: dotted path to (before, after); ``None`` where a path is absent."""
-    old, new = flatten(before.model_dump(mode="json")), flatten(after.model_dump(mode="json"))
+    old, new = (
+        flatten({**r.model_dump(mode="json"), "rollout": r.rollout.model_dump(), "compute": r.compute.model_dump()})
+        for r in (before, after)
+    )
     return {k: (old.get(k), new.get(k)) for k in sorted(old | new) if old.get(k) != new.get(k)}

@@ -1,5 +1,6 @@
 """Old databases: the migrations make the expected tables from every revision and back, and old plans still load."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
 from paribus.errors import StoreError
 from paribus.home import data_root
+from paribus.recipe.recipe import Recipe
 from paribus.store import migrate as migrating
 from paribus.store.database import Database, database_url, file_url
 from paribus.store.history import past_runs, recorded_runs
@@ -221,3 +223,12 @@ def test_a_plan_of_version_0_1_loads_and_continues(database, tmp_path, name):
         assert [run.recipe["clip"]["kind"] for run in past_runs(tmp_path)] == ["ppo_min"]
         assert recorded_runs(tmp_path, [claim.fingerprint]) == {claim.fingerprint}
         assert audit(snapshot(store, folders=False)) == ()
+
+
+def test_version_0_1_reads_recipes_that_it_could_have_written():
+    """Its recipes take no further sections, and its schedulers may still serve a shared database."""
+    text = Path(__file__).with_name("plans_of_0_1").joinpath("search.json").read_text()
+    written = json.loads(text)["arms"][0]["recipe"]
+    arm = json.loads(PLAN.dump_json(PLAN.validate_json(text)))["arms"][0]
+    assert arm["recipe"].keys() == written.keys()
+    assert PLAN.validate_json(text).arms[0].recipe == Recipe.model_validate(arm["recipe"])
