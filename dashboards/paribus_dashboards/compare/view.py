@@ -9,9 +9,8 @@ from urllib.parse import urlencode
 
 from paribus.health.finding import Status
 from paribus.report.analysis.measures import score_measure
-from paribus.report.figures.alt_text import described, panel_text
 from paribus.report.figures.curves import CAPTION, PANELS
-from paribus.report.model import Cell, Figure, Matrix, Panel, ReportModel
+from paribus.report.model import Cell, Figure, Matrix, Panel, ReportModel, described, panel_text
 from paribus.run_folder.folder import SHORT
 from paribus.run_folder.metrics import find_metric
 from paribus.study.plan import Arm, Plan

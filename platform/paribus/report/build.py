@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from paribus.errors import ParibusError
+from paribus.recipe.presets import load_preset
+from paribus.recipe.recipe import FACTORS, difference
 from paribus.report import sentences
+from paribus.report.adaptive import with_interim_note
 from paribus.report.analysis.analysis import Analysis
-from paribus.report.analysis.interim import with_interim_note
-from paribus.report.figures.alt_text import described
+from paribus.report.analysis.measures import LATE
 from paribus.report.figures.curves import curves, pass_figure
 from paribus.report.figures.forests import contribution_figure, forest_figure, matrix_figures
 from paribus.report.inputs import StudyData
-from paribus.report.model import Figure, ReportModel, Table
-from paribus.report.provenance import provenance
+from paribus.report.model import Figure, ReportModel, Table, described
 from paribus.report.tables.appendix import all_details
 from paribus.report.tables.effects import contribution_table, design_effects, effects_table, order_tables
-from paribus.report.tables.scores import behaviour_table, learning_table, published_tables, score_table
-from paribus.report.tables.search_ranking import search_table
-from paribus.study.adaptive import stage_text
+from paribus.report.tables.scores import behaviour_table, learning_table, published_tables, score_table, search_table
+from paribus.run_folder.folder import SHORT
+from paribus.run_folder.metrics import METRIC_SCHEMA
+from paribus.stats.intervals import LEVEL
+from paribus.stats.multiple_testing import ALPHA
+from paribus.stats.power import POWER
+from paribus.study.adaptive import interim_text, ranking_text, stage_text
+from paribus.study.plan import Plan
 
 
 def build_report(data: StudyData) -> ReportModel:
@@ -101,3 +108,97 @@ def _trick_tables(analysis: Analysis, *, main: bool) -> Iterable[Table]:
         chosen = [r for r in rows if r.design == design]
         yield score_table(analysis, design, chosen, main=main)
         yield behaviour_table(analysis, design, chosen, main=main)
+
+
+OBJECTIVE = (*FACTORS[1:], "loss")
+"""What a preset sets: all factors except the schedule, and the loss family."""
+
+
+RECORDED = ("paribus", "git commit", "code", "data", "initial model", "environment", "submitted", "last result")
+"""Entries that :attr:`StudyData.provenance` must have; if a value is unknown, its text says so."""
+
+
+def provenance(analysis: Analysis) -> dict[str, str]:
+    """Return name to text of everything that the numbers depend on.
+
+    Raises:
+        ParibusError: an entry of :data:`RECORDED` is missing.
+    """
+    recorded = analysis.data.provenance
+    missing = [name for name in RECORDED if not recorded.get(name)]
+    if missing:
+        raise ParibusError(
+            f"no report of `{analysis.plan.study}`: its provenance lacks {', '.join(missing)}, and a report must state "
+            "what its numbers depend on. See environment.json in the study's run folders."
+        )
+    plan, evaluate = analysis.plan, analysis.evaluate
+    floor = "; for scores never narrower than evaluation noise implies" if analysis.held else ""
+    outcomes = [r.outcome for r in analysis.data.runs]
+    counts = ", ".join(f"{outcomes.count(o)} {o.replace('_', ' ')}" for o in dict.fromkeys(outcomes))
+    limits = sorted({a.recipe.schedule.max_new_tokens for a in plan.arms})
+    problems = sorted({len(e.problems) for r in analysis.data.runs for e in r.evaluations}) or [evaluate.problems]
+    return {
+        "study": plan.study,
+        "study fingerprint": plan.fingerprint,
+        "runner": plan.runner,
+        **_preset(plan),
+        **{name: str(recorded[name]) for name in RECORDED},
+        **{name: str(text) for name, text in recorded.items() if name not in RECORDED},
+        "metric schema": str(METRIC_SCHEMA),
+        "primary metric": evaluate.primary_metric,
+        "checkpoint rule": f"{evaluate.checkpoint}, declared before the run",
+        "problems": ", ".join(map(str, problems)),
+        "responses per problem": str(evaluate.samples),
+        "evaluation temperature": f"{evaluate.temperature:g}",
+        "max new tokens": ", ".join(map(str, limits)),
+        "evaluated every": f"{evaluate.every} steps",
+        "seeds": ", ".join(map(str, plan.seeds)),
+        **_adaptive(plan),
+        "runs": f"{len(outcomes)} planned: {counts}",
+        "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
+        "intervals": f"{LEVEL:.0%} Student t over training seeds{floor}",
+        "tests": f"{'paired t by seed' if plan.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
+        "correction": _correction(analysis),
+        "power": f"{POWER:.0%} by the noncentral t, at the upper 80% bound of the observed spread",
+        "equivalence": _equivalence(plan.margin),
+        "late in training": f"last {LATE:.0%} of the steps",
+    }
+
+
+def _adaptive(plan: Plan) -> dict[str, str]:
+    """Return the declared rule by which results added runs, and the plan that declared it."""
+    origin = plan.origin or plan.fingerprint
+    if plan.ranking is not None:
+        used = plan.ranking.optuna or "not used yet"
+        return {"search": ranking_text(plan.ranking), "optuna": used, "declared in": origin}
+    return {"interim analyses": interim_text(plan.interim), "declared in": origin} if plan.interim else {}
+
+
+def _equivalence(margin: float | None) -> str:
+    if margin is None:
+        return "not tested: no margin was declared"
+    return f"two one-sided t tests against the margin ±{margin:g}, declared in the study file; Holm over arms"
+
+
+def _preset(plan: Plan) -> dict[str, str]:
+    """Return the source of the preset, how the preset deviates from it, and how the base deviates from the preset."""
+    if not plan.preset:
+        return {}
+    preset = load_preset(plan.preset)
+    changed = difference(preset.recipe, plan.arm(plan.base).recipe)
+    set_here = {path: new for path, (_, new) in changed.items() if path.split(".")[0] in OBJECTIVE and new is not None}
+    own = [f"{path} = {value}" for path, value in set_here.items()]
+    return {
+        "preset": f"{preset.name}: {preset.source}",
+        "preset's deviations": " ".join(preset.deviations) or "none",
+        "base's changes to it": ", ".join(own) or "none",
+    }
+
+
+def _correction(analysis: Analysis) -> str:
+    if not analysis.family:
+        return "none: no comparison with the base could be tested"
+    declared = analysis.plan.symptom_correction != "holm"
+    symptoms = "; what each arm moves: Benjamini and Hochberg, declared in the study file" if declared else ""
+    score = f"Holm over {analysis.family} comparisons with the base in the primary metric"
+    return f"{score}; elsewhere over the tests of each table{symptoms}"

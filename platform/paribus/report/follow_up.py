@@ -12,7 +12,7 @@ from typing import Any
 
 from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
-from paribus.report.analysis.attribution import full_recipe, gaps
+from paribus.report.analysis.effects import full_recipe, gaps
 from paribus.report.tables.cells import interval_text, p_text
 from paribus.stats.multiple_testing import ALPHA
 from paribus.stats.power import CAP, seeds_needed

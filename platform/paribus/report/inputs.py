@@ -77,7 +77,7 @@ class StudyData:
         plan: the plan.
         runs: the plan's runs, in its order.
         screened: runs of its search; they choose settings and enter no table of effects.
-        provenance: what the numbers depend on beyond the plan, name to text (:mod:`.provenance`).
+        provenance: what the numbers depend on beyond the plan, name to text (:func:`.build.provenance`).
         published: published tables to show beside the study's own.
     """
 

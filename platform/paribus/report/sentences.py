@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from paribus.report.adaptive import where
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.analysis.effects import (
     Single,
@@ -14,7 +15,6 @@ from paribus.report.analysis.effects import (
     stars,
     tested_designs,
 )
-from paribus.report.analysis.interim import where
 from paribus.report.analysis.measures import Measure, score_steps, start_measure
 from paribus.report.tables.cells import decimals_for, interval_text, listed, needed_text, number, p_text, precision
 from paribus.report.tables.health import health_words

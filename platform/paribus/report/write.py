@@ -11,12 +11,9 @@ from paribus.errors import MissingExtra
 from paribus.report.build import build_report
 from paribus.report.collect import read_study
 from paribus.report.model import ReportModel
-from paribus.report.render.csv import to_csv
 from paribus.report.render.html import to_html
-from paribus.report.render.latex import to_latex
-from paribus.report.render.markdown import to_markdown
 from paribus.report.render.plotly import plotly_script
-from paribus.report.render.terminal import to_terminal
+from paribus.report.render.text import to_csv, to_latex, to_markdown, to_terminal
 from paribus.report.two_studies import compare
 from paribus.store.reader import Reader
 from paribus.study.published import load_published

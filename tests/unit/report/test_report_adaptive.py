@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from paribus.report.adaptive import BIASED, enough
 from paribus.report.adaptive import next_block as next_block_of
 from paribus.report.analysis.analysis import Analysis
-from paribus.report.analysis.interim import BIASED, enough
 from paribus.report.build import build_report
 from paribus.stats.multiple_testing import ALPHA
 from paribus.study.expand import with_fingerprint

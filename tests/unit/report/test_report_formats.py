@@ -15,20 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from paribus.report.build import build_report
 from paribus.report.model import ReportModel
 from paribus.report.render import plotly as plotly_module
-from paribus.report.render.csv import FIELDS, to_csv
 from paribus.report.render.html import to_html
-from paribus.report.render.latex import escape as escape_latex
-from paribus.report.render.latex import to_latex
-from paribus.report.render.markdown import escape as escape_markdown
-from paribus.report.render.markdown import to_markdown
 from paribus.report.render.plotly import forest_figure, legend, panel_figure, plotly_script
-from paribus.report.render.terminal import to_terminal
+from paribus.report.render.text import FIELDS, escape_latex, escape_markdown, to_csv, to_latex, to_markdown, to_terminal
 from paribus.report.write import write_model
 from support.studies import Shape, made_up_study
 
@@ -215,6 +210,7 @@ hostile = st.text(alphabet=st.sampled_from(list("ab`|\\*_<>&$%#{}~^[](\"'!\n− 
 
 
 @given(hostile)
+@example("`\\|`")
 def test_hostile_texts_stay_in_their_cell(text: str) -> None:
     """No text breaks a Markdown row, opens an HTML element, or leaves a LaTeX command unescaped."""
     shown = escape_markdown(text)
@@ -280,7 +276,7 @@ def test_page_in_a_browser(model: ReportModel, tmp_path: Path) -> None:
 
 def test_report_modules_are_light() -> None:
     """Importing what the renderers are made of loads neither plotly nor scipy."""
-    names = ("model", "render.markdown", "render.plotly", "render.html")
+    names = ("model", "render.text", "render.plotly", "render.html")
     modules = ", ".join(["paribus.cli.report", *(f"paribus.report.{name}" for name in names)])
     code = f"import sys, {modules}; print([m for m in ('plotly', 'scipy', 'numpy', 'sqlalchemy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

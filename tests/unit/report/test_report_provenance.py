@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paribus.report.provenance import _preset
+from paribus.report.build import _preset
 from paribus.study.expand import make_plan
 from paribus.study.load import load_study
 from paribus.testing.fake_runner import FakeRunner

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from paribus.contract import Evaluate
 from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import Analysis
-from paribus.report.analysis.attribution import contributions
-from paribus.report.analysis.effects import singles
+from paribus.report.analysis.effects import contributions, singles
 from paribus.report.analysis.measures import evaluation_error, score_steps, symptom_measures, value_of
 from paribus.report.build import build_report
 from paribus.report.inputs import RunData, StudyData

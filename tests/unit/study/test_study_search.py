@@ -5,9 +5,8 @@ import importlib.util
 import pytest
 
 from paribus.errors import MissingExtra, StudyFileError
-from paribus.report.adaptive import next_block
+from paribus.report.adaptive import next_block, trial_scores
 from paribus.report.analysis.analysis import Analysis
-from paribus.report.analysis.interim import trial_scores
 from paribus.report.build import build_report
 from paribus.store.models import PLAN
 from paribus.study.adaptive import runs_between

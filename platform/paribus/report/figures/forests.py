@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
-from paribus.report.analysis.attribution import contributions
-from paribus.report.analysis.effects import CellEffects, effect_measures, effects, singles
+from paribus.report.analysis.effects import CellEffects, contributions, effect_measures, effects, singles
 from paribus.report.model import Cell, Figure, Forest, Interval, Matrix, rounded, stored
 from paribus.report.tables.cells import MISSING, effect_cell
 from paribus.report.tables.effects import CONTRIBUTIONS

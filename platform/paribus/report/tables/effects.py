@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect, corrected
-from paribus.report.analysis.attribution import (
+from paribus.report.analysis.effects import (
+    CellEffects,
     cells_of,
     contrast_of,
     contributions,
     crossed_cells,
+    effect_measures,
+    effects,
     full_recipe,
     gaps,
+    singles,
+    stars,
     whole_of,
 )
-from paribus.report.analysis.effects import CellEffects, effect_measures, effects, singles, stars
 from paribus.report.analysis.measures import LATE_RULE
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables.cells import (

@@ -1,20 +1,23 @@
-"""The tables of the designs: the ladder, tricks added and removed, lists and grids, with published values beside."""
+"""The tables of the designs: ladders, tricks added and removed, lists, grids and searches, beside published values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from paribus.report.adaptive import trial_scores
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis
 from paribus.report.analysis.measures import LATE_RULE, Measure, start_measure, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables.cells import (
     HALF_WIDTH,
+    MISSING,
     NOT_APPLICABLE,
     effect_cell,
     finished,
     interval_notes,
     measure_cell,
+    number,
     p_text,
     pairing,
     score_cell,
@@ -22,7 +25,8 @@ from paribus.report.tables.cells import (
     status_cell,
     training_notes,
 )
-from paribus.study.plan import Row
+from paribus.study.designs import value_label
+from paribus.study.plan import Row, SearchRanking, Trial
 from paribus.study.published import Published
 
 CROSSED = "How does each arm compare with the base? The effects of the tricks have a table of their own below."
@@ -265,3 +269,74 @@ def _published_column(table: Published) -> Column:
 
 def _published_cell(value: float | None) -> Cell:
     return NOT_APPLICABLE if value is None else Cell(text=f"{value:g}", value=stored(value))
+
+
+DECIMALS = 3
+
+
+def search_table(analysis: Analysis) -> Table | None:
+    """Return all trials, the best of each arm first; ``None`` without a search."""
+    ranking = analysis.plan.ranking
+    if ranking is None:
+        return None
+    scores = trial_scores(analysis.data)
+    rows: list[TableRow] = []
+    for candidate in ranking.candidates:
+        trials = [t for t in ranking.trials if t.candidate == candidate.label]
+        ranked = sorted(trials, key=lambda t: _worst_first(scores[t.candidate, t.number]), reverse=True)
+        rows += [_trial_row(ranking, t, k, scores[t.candidate, t.number]) for k, t in enumerate(ranked, start=1)]
+    score = analysis.score
+    columns = (
+        Column(key="rank", label="rank", note="among the trials of this arm"),
+        *(Column(key=path, label=path) for path in ranking.rule.over),
+        Column(key="screen", label="search score", unit=score.unit, note=f"{score.label}, mean over the trial's seeds"),
+        Column(key="status", label="status", note="confirmed: run again on the seeds of the study"),
+    )
+    return Table(
+        key=f"{ranking.design}.screen",
+        title=f"Search `{ranking.design}`: a ranking, not an effect",
+        answers="Which settings did the search try for each arm, and which did it choose?",
+        first="Trial",
+        columns=columns,
+        rows=tuple(rows),
+        notes=tuple(_search_notes(analysis, ranking)),
+    )
+
+
+def _worst_first(score: float | None) -> tuple[bool, float]:
+    return score is not None, score or 0.0
+
+
+def _trial_row(ranking: SearchRanking, trial: Trial, rank: int, score: float | None) -> TableRow:
+    values = tuple(Cell(text=value_label(v), value=stored(v)) for v in trial.values.values())
+    shown = MISSING if score is None else Cell(text=number(score, DECIMALS), value=stored(score), n=ranking.rule.seeds)
+    best = Cell(text="confirmed") if ranking.confirmed and rank == 1 and score is not None else NOT_APPLICABLE
+    status = Cell(text="no score") if score is None else best
+    place = NOT_APPLICABLE if score is None else Cell(text=str(rank), value=float(rank))
+    return TableRow(label=f"{trial.candidate}: trial {trial.number}", cells=(place, *values, shown, status))
+
+
+def _search_notes(analysis: Analysis, ranking: SearchRanking) -> list[str]:
+    rule = ranking.rule
+    seeds = f"{rule.seeds} seed{'s' if rule.seeds > 1 else ''} of its own"
+    notes = [
+        f"Each arm got {rule.trials} trials, each with {seeds}; chosen by Optuna {ranking.optuna or '(not yet)'}, "
+        f"sampler {rule.sampler}, seed {rule.seed}.",
+        "The best score of a search is biased upwards, because it was chosen for being high. So these scores have no "
+        "interval and no test, and no other table uses their runs: the best setting of each arm is run again on fresh "
+        "seeds.",
+    ]
+    for label, shares in ranking.importance.items():
+        parts = ", ".join(f"{path} {100 * share:.0f}%" for path, share in shares.items())
+        notes.append(
+            f"Importance for the score in the search for `{label}`, by Optuna's {rule.importance}: {parts}. It "
+            "describes where the search looked; it is not an attribution."
+        )
+    if ranking.confirmed:
+        lost = [r.label for r in ranking.candidates if not _confirmed(analysis, r.label)]
+        notes += [f"Not confirmed, because no setting gave a score: {', '.join(lost)}."] if lost else []
+    return notes
+
+
+def _confirmed(analysis: Analysis, candidate: str) -> bool:
+    return any(r.kind == "search" and r.label == f"{candidate}, tuned" for r in analysis.plan.rows)
