@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy import special
 
+from paribus.stats.multiple_testing import SPENDING_WORDS, level_at, shares
 from paribus.stats.problems import Array, Parts
-from paribus.stats.sequential import SPENDING_WORDS, level_at, shares
 
 LOOKS = (3, 5, 8)
 UNADJUSTED = "looks without any adjustment"
@@ -58,7 +58,7 @@ def _one_rule(
 
 
 def half(found: Parts, level: float) -> Array:
-    """Half-width that holds for seeds and for the evaluation, as :func:`paribus.stats.sequential.at_look`."""
+    """Half-width that holds for seeds and for the evaluation, as :func:`paribus.stats.multiple_testing.at_look`."""
     both = [special.stdtrit(p.df, (1 + level) / 2) * np.sqrt(p.variance) for p in (found.seeds, found.rest)]
     return np.asarray(np.maximum(*both))
 

@@ -35,9 +35,8 @@ from paribus.stats.intervals import (
     sign_flip_p,
     welch_interval,
 )
-from paribus.stats.multiple_testing import holm
+from paribus.stats.multiple_testing import at_look, holm, level_at
 from paribus.stats.problems import Array, Part, Parts, over_problems, parts
-from paribus.stats.sequential import at_look, level_at
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "statistics.md"
 SEEDS = (2, 3, 5, 10, 20)

@@ -38,7 +38,7 @@ from rollups import FULL, METRICS, QUICK, Costs, Size, course, fill, show_writin
 from viewers import SEEN, Answer, read_page
 
 from paribus.contract import Evaluate, Job
-from paribus.health.live import LiveJudge
+from paribus.health.judge import LiveJudge
 from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.store.store import Store
 from paribus.study.plan import Plan

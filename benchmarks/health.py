@@ -30,10 +30,10 @@ from scipy import stats
 
 from paribus.health.detector import Detector, Setting, initial_state, update
 from paribus.health.detectors import group_sampling
+from paribus.health.diagnose import DETECTORS, judge_lines
 from paribus.health.finding import RAISED, Finding
 from paribus.health.import_logs import by_step, canonical, mappings
 from paribus.health.profile import load_profile
-from paribus.health.registry import DETECTORS, judge_lines
 from paribus.health.remedies import patched
 from paribus.health.signals import REWARD, SCORE, with_signals
 from paribus.recipe.presets import load_preset

@@ -18,9 +18,9 @@ import numpy as np
 from health_page import PAGE, written
 
 from paribus.health.detector import Setting
+from paribus.health.diagnose import judge_lines
 from paribus.health.finding import RAISED, Finding
 from paribus.health.profile import load_profile
-from paribus.health.registry import judge_lines
 from paribus.health.signals import with_signals
 from paribus.run_folder.folder import MetricLine
 from paribus.yaml_file.document import plain, read_document

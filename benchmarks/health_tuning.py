@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from paribus.health.detector import Setting, finding_of, initial_state, update
+from paribus.health.diagnose import DETECTORS
 from paribus.health.profile import load_profile
-from paribus.health.registry import DETECTORS
 from paribus.run_folder.folder import MetricLine
 
 STEPS, RUNS = 600, 60

@@ -22,9 +22,9 @@ from paribus.audit import invariants as audit
 from paribus.cli import COMMANDS, paribus
 from paribus.contract import Options, load_runner
 from paribus.health.detector import Detector
+from paribus.health.diagnose import DETECTORS
 from paribus.health.import_logs import mappings
 from paribus.health.profile import load_profile, profile_names
-from paribus.health.registry import DETECTORS
 from paribus.health.remedies import catalogue
 from paribus.health.signals import SIGNALS
 from paribus.recipe.factors import Level

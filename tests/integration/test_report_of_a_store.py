@@ -14,8 +14,7 @@ from paribus.cli.report import command
 from paribus.contract import Hashes
 from paribus.errors import StoreError
 from paribus.health.diagnose import diagnose
-from paribus.health.finding import Finding
-from paribus.health.health_file import to_json
+from paribus.health.finding import Finding, to_json
 from paribus.report.analysis.measures import score_steps, series
 from paribus.report.collect import read_study
 from paribus.report.inputs import RunData, StudyData

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.contract import Job
-from paribus.health.live import LiveJudge
+from paribus.health.judge import LiveJudge
 from paribus.recipe.factors import Schedule
 from paribus.report.inputs import RunData, StudyData
 from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder, write_json

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.errors import RunFolderError
-from paribus.health.finding import Status
-from paribus.health.health_file import HealthFile, read_health
+from paribus.health.finding import HealthFile, Status, read_health
 from paribus.run_folder.folder import RunFolder, parse_metric_line
 
 _TAIL_BYTES = 1 << 16  # end of the metrics file that is searched for the newest line

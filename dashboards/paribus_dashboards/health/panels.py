@@ -8,12 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from paribus.health.detectors.clipping import HIGH, LOW, SEQUENCE
-from paribus.health.detectors.drift import KL, LOGP, STALE, configured_staleness
-from paribus.health.detectors.entropy import ENTROPY
-from paribus.health.detectors.gradient import NORM
+from paribus.health.detectors.exploration import ENTROPY, HIGH, LOW, SEQUENCE
 from paribus.health.detectors.group_signal import RIGHT, WRONG, ZERO
 from paribus.health.detectors.responses import LENGTH, TRUNCATED
+from paribus.health.detectors.updates import KL, LOGP, NORM, STALE, configured_staleness
 from paribus.health.diagnose import Diagnosis
 from paribus.health.finding import RAISED, Status
 from paribus.health.profile import Profile

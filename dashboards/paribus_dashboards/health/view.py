@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from paribus.health.diagnose import Diagnosis, when
+from paribus.health.diagnose import DETECTORS, Diagnosis, when
 from paribus.health.finding import RAISED, Finding, Remedy, Status
 from paribus.health.profile import Profile
-from paribus.health.registry import DETECTORS
 from paribus.health.window import window_size
 from paribus.recipe.recipe import Recipe, flatten
 from paribus.report.render.plotly import COLOURS

@@ -35,7 +35,7 @@ from paribus.rpc.client import call
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_json, write_json
 
 if TYPE_CHECKING:
-    from paribus.health.live import LiveJudge
+    from paribus.health.judge import LiveJudge
 
 EXIT_LOST = 79
 """Exit status of a supervisor whose run another attempt has taken over."""
@@ -350,7 +350,7 @@ class HealthMonitor:
 
     def _take(self, lines: Sequence[MetricLine]) -> list[Finding]:
         if self._judge is None:
-            from paribus.health.live import LiveJudge
+            from paribus.health.judge import LiveJudge
 
             self._judge = LiveJudge(self._folder, self._job)
         return self._judge.take(lines)

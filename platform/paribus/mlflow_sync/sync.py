@@ -20,8 +20,7 @@ from pathlib import Path
 
 from paribus.contract import Job
 from paribus.errors import RunFolderError
-from paribus.health.finding import RAISED
-from paribus.health.health_file import read_health
+from paribus.health.finding import RAISED, read_health
 from paribus.mlflow_sync.client import MlflowWriter, Offsets, RunCard, tracking_uri
 from paribus.recipe.recipe import flatten
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_json, write_json

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paribus.errors import RunFolderError
-from paribus.health.finding import Status, plain, worst
-from paribus.health.health_file import read_health
+from paribus.health.finding import Status, plain, read_health, worst
 from paribus.health.liveness import nan
 from paribus.run_folder.folder import RunFolder, Tail
 from paribus.store.models import RunRecord, StudyRecord

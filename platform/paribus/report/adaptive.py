@@ -11,8 +11,7 @@ from paribus.report.analysis.measures import score_measure, value_of
 from paribus.report.collect import read_runs
 from paribus.report.inputs import StudyData
 from paribus.report.model import Table
-from paribus.stats.multiple_testing import ALPHA
-from paribus.stats.sequential import level_at
+from paribus.stats.multiple_testing import ALPHA, level_at
 from paribus.store.models import StudyRecord
 from paribus.store.reader import Reader
 from paribus.study.adaptive import interim_text, next_interim

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from paribus.errors import RunFolderError
-from paribus.health.health_file import read_health
+from paribus.health.finding import read_health
 from paribus.recipe.recipe import flatten
 from paribus.report.analysis.measures import score_steps
 from paribus.report.inputs import Outcome, RunData, StudyData

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from paribus.health.health_file import HealthFile
+from paribus.health.finding import HealthFile
 from paribus.run_folder.folder import Evaluation, MetricLine
 from paribus.study.plan import Plan
 from paribus.study.published import Published

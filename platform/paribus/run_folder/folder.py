@@ -14,7 +14,7 @@ file                    written by         content
 ``checkpoint/``         runner             the newest checkpoint, safetensors and JSON
 ``environment.json``    runner             versions of everything the numbers depend on
 ``result.json``         runner             written last: ``{"status": "succeeded" | "stopped_early", ...}``
-``health.json``         supervisor         findings so far: :mod:`~paribus.health.health_file`
+``health.json``         supervisor         findings so far: :mod:`~paribus.health.finding`
 ``stdout.log``          supervisor         what the runner printed, standard error included
 ``outcome.json``        supervisor         how the attempt ended, and the kind of failure
 ======================  =================  ==============================================================

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paribus.stats.sequential import SPENDING_WORDS, level_at, shares
+from paribus.stats.multiple_testing import SPENDING_WORDS, level_at, shares
 from paribus.study.plan import InterimRule, Plan, SearchRanking
 from paribus.study.spec import Seeds
 

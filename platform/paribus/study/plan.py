@@ -11,8 +11,7 @@ from pydantic import Field as Stored
 
 from paribus.contract import Evaluate, Hashes, Options, Resources, Support
 from paribus.recipe.recipe import Recipe
-from paribus.stats.multiple_testing import Correction
-from paribus.stats.sequential import Spending
+from paribus.stats.multiple_testing import Correction, Spending
 from paribus.study.spec import Search
 
 
@@ -98,7 +97,7 @@ class InterimRule:
 
     Attributes:
         at: seeds an arm at each look; the last is the most that there will be.
-        spending: how the looks share the error rate (:func:`paribus.stats.sequential.shares`).
+        spending: how the looks share the error rate (:func:`paribus.stats.multiple_testing.shares`).
         width: a look at which each difference to the base has an interval of this length at most ends the study;
             ``None``: one at which each arm is separated from the base after correction, or equivalent to it.
     """

@@ -12,8 +12,7 @@ from pydantic_core import CoreSchema
 
 from paribus.contract import Evaluate, Resources
 from paribus.recipe.factors import Fraction
-from paribus.stats.multiple_testing import Correction
-from paribus.stats.sequential import LEAST_SHARE, Spending, shares
+from paribus.stats.multiple_testing import LEAST_SHARE, Correction, Spending, shares
 
 WARNING_CODES = (
     "approximate", "confounded", "cost", "identical_rows", "inert", "length_weighted", "never_clips", "no_change",
@@ -34,7 +33,7 @@ DETECTORS = (
     "length_balloon", "length_collapse", "truncation", "repetition", "degenerate_text", "reward_noise",
     "reward_stall", "format_hacking", "reward_hacking", "eval_regression",
 )  # fmt: skip
-"""Detectors that ``health.stop_on`` may name: those of :data:`paribus.health.registry.DETECTORS`."""
+"""Detectors that ``health.stop_on`` may name: those of :data:`paribus.health.diagnose.DETECTORS`."""
 
 PROFILES = ("base_model", "default", "moe")
 """Profiles of thresholds that ``health.profile`` may name."""

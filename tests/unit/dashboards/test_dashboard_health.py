@@ -15,12 +15,10 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paribus.health.diagnose import diagnose
-from paribus.health.finding import Finding, Remedy
-from paribus.health.health_file import to_json
+from paribus.health.diagnose import DETECTORS, diagnose
+from paribus.health.finding import Finding, Remedy, to_json
 from paribus.health.judge import judge_run, read_run
 from paribus.health.profile import load_profile
-from paribus.health.registry import DETECTORS
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import SHORT, MetricLine, write_json

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from paribus.health.detector import Setting, finding_of, initial_state, update
 from paribus.health.detectors.group_sampling import agreement
+from paribus.health.diagnose import DETECTORS, advance, findings, initial_states, judge_lines
 from paribus.health.profile import load_profile, profile_names
-from paribus.health.registry import DETECTORS, advance, findings, initial_states, judge_lines
 from paribus.recipe.presets import load_preset
 from paribus.run_folder.folder import MetricLine
 from paribus.study.spec import DETECTORS as NAMES

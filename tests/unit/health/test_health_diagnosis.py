@@ -7,13 +7,12 @@ import pytest
 from scipy import stats
 
 from paribus.errors import StudyFileError
-from paribus.health.diagnose import diagnose
+from paribus.health.diagnose import DETECTORS, diagnose
 from paribus.health.finding import Finding
 from paribus.health.profile import load_profile, profile_names
-from paribus.health.registry import DETECTORS
 from paribus.health.remedies import catalogue, patched, remedies_of
 from paribus.health.signals import of_texts, repetitive, with_signals
-from paribus.health.statistics import noise, trend
+from paribus.health.window import noise, trend
 from paribus.recipe.presets import load_preset, preset_names
 from paribus.run_folder.folder import Evaluation, MetricLine
 

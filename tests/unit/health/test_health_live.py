@@ -7,10 +7,8 @@ import pytest
 
 from paribus.attempt.supervisor import HealthMonitor
 from paribus.contract import Evaluate, Job
-from paribus.health.finding import plain
-from paribus.health.health_file import read_health
-from paribus.health.judge import judge_run, read_attempts, saved_diagnosis
-from paribus.health.live import LiveJudge
+from paribus.health.finding import plain, read_health
+from paribus.health.judge import LiveJudge, judge_run, read_attempts, saved_diagnosis
 from paribus.health.profile import load_profile
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe

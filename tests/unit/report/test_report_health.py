@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from paribus.health.finding import Finding, Status, worst
-from paribus.health.health_file import HealthFile, read_health
+from paribus.health.finding import Finding, HealthFile, Status, read_health, worst
 from paribus.report.build import build_report
 from paribus.report.inputs import StudyData
 from paribus.report.model import ReportModel, Table

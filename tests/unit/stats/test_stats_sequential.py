@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import optimize, special
 
 from paribus.stats.intervals import difference_interval
-from paribus.stats.sequential import SPENDING_WORDS, at_look, level_at, shares, spent
+from paribus.stats.multiple_testing import SPENDING_WORDS, at_look, level_at, shares, spent
 
 PUBLISHED = {
     ("obrien_fleming", 3): (3.7103, 2.5114, 1.9930),

@@ -24,9 +24,8 @@ from paribus.report.analysis.measures import (
 )
 from paribus.report.inputs import RunData, StudyData
 from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval, mean_interval, welch_interval
-from paribus.stats.multiple_testing import ALPHA, CORRECTIONS, Correction, holm
+from paribus.stats.multiple_testing import ALPHA, CORRECTIONS, Correction, adjusted, at_look, holm, shares
 from paribus.stats.power import detectable_effect, detectable_shift, seeds_needed, spread_bound
-from paribus.stats.sequential import adjusted, at_look, shares
 
 if TYPE_CHECKING:
     from paribus.stats.problems import Array, TableOfScores

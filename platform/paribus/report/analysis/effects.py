@@ -9,8 +9,7 @@ from functools import cached_property
 from paribus.report.analysis.analysis import Analysis, Effect, corrected
 from paribus.report.analysis.measures import Measure, symptom_measures
 from paribus.stats.factorial import Cells, Fit, Weights, both_ends_weights, fit_pairs, shapley_weights
-from paribus.stats.multiple_testing import Correction
-from paribus.stats.sequential import at_look
+from paribus.stats.multiple_testing import Correction, at_look
 from paribus.study.contrasts import FACTORIALS, Contrast, interactions, main_effects
 from paribus.study.plan import Row
 

@@ -25,7 +25,7 @@ from paribus.report.tables.cells import (
 from paribus.report.tables.health import health_table
 from paribus.report.tables.robustness import FROM, PAIRED, robustness_table, sign_flip_cell, sign_flip_note
 from paribus.stats.intervals import Estimate, correlation, mean_interval
-from paribus.stats.sequential import at_look
+from paribus.stats.multiple_testing import at_look
 
 
 def pass_table(analysis: Analysis) -> Table | None:

@@ -29,9 +29,8 @@ from paribus.stats.intervals import (
     permutation_p,
     sign_flip_p,
 )
-from paribus.stats.multiple_testing import ALPHA
+from paribus.stats.multiple_testing import ALPHA, adjusted, level_at
 from paribus.stats.problems import over_problems, parts
-from paribus.stats.sequential import adjusted, level_at
 
 ROBUST_FROM = 10
 """Seeds per arm from which interquartile means and probabilities of improvement are printed."""

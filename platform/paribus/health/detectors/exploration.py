@@ -1,15 +1,15 @@
-"""Rules on the clipped share of tokens: too many, and none where some are expected."""
+"""Rules on exploration: the clipped share of tokens, and the entropy of the policy."""
 
 from __future__ import annotations
 
 from paribus.health.detector import OK, Detector, Rule, RuleResult, above
-from paribus.health.signals import CLIPPED
+from paribus.health.signals import CLIPPED, REWARD, SCORE
 from paribus.health.window import Window
 from paribus.recipe.analysis.facts import on_policy
 from paribus.recipe.recipe import Recipe
 
 LOW, HIGH = "clip/low_frac", "clip/high_frac"
-_ENTROPY = "policy/entropy"
+ENTROPY, _ZERO = "policy/entropy", "group/zero_std_frac"
 _BOUNDS = {LOW: "low", HIGH: "high"}
 SEQUENCE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
 
@@ -29,7 +29,7 @@ def _saturation(metric: str, side: str) -> Rule:
             warn = run.p["tight_warn"]
             text += f"; the bound is {bound:g}, usual bounds are {run.p['tight']:g} or more"
         other = run.median(LOW if metric == HIGH else HIGH)
-        entropy, before = run.median(_ENTROPY), run.first_median(_ENTROPY)
+        entropy, before = run.median(ENTROPY), run.first_median(ENTROPY)
         eats = metric == HIGH and other is not None and now > 3 * other
         if eats and entropy is not None and before is not None and entropy < 0.8 * before:
             text += ", and entropy falls: clipping reduces exploration"
@@ -62,12 +62,61 @@ def _rarely_left(recipe: Recipe) -> str:
     return f"`ratio: {kind}` is not clipped per token" if kind in SEQUENCE else _ratio_is_one(recipe)
 
 
+def _collapse(run: Window) -> RuleResult | None:
+    now, first = run.median(ENTROPY), run.first_median(ENTROPY)
+    if now is None or first is None:
+        return None
+    numbers = {"entropy": now, "at the beginning": first, "limit": run.p["critical"]}
+    if now < run.p["critical"]:
+        text = f"entropy {now:.3g} nats/token, below {run.p['critical']:g}; {first:.3g} at the beginning"
+        return RuleResult(state="critical", evidence=text, numbers=numbers)
+    if now < run.p["warn"] and now < run.p["share"] * first:
+        because = _learning_ended(run)
+        text = f"entropy {now:.3g} nats/token, {now / first:.0%} of {first:.3g} at the beginning{because}"
+        numbers["limit"] = run.p["warn"]
+        return RuleResult(state="critical" if because else "warn", evidence=text, numbers=numbers)
+    return OK
+
+
+def _learning_ended(run: Window) -> str:
+    """Return further evidence that the run no longer learns; empty without any."""
+    zero, before = run.median(_ZERO), run.first_median(_ZERO)
+    if zero is not None and before is not None and zero - before >= run.p["zero_rise"]:
+        return f", and groups with equal rewards rose from {before:.2f} to {zero:.2f}"
+    scores = run.last(SCORE, 6)
+    if scores is not None and sum(scores[3:]) <= sum(scores[:3]):
+        return ", and the last three evaluations are no better than the three before"
+    return ""
+
+
+def _explosion(run: Window) -> RuleResult | None:
+    now, first = run.median(ENTROPY), run.first_median(ENTROPY)
+    if now is None or first is None:
+        return None
+    low = run.memory["low"] = min(now, run.memory.get("low", now))
+    beyond = now > run.p["level"] and now > run.p["over_first"] * first
+    if not beyond and not (now > run.p["over_low"] * low and now > run.p["over_first"] * first):
+        return OK
+    longer = _rises(run, "response/length_mean", 1.1) or _rises(run, "response/truncated_frac", 1.5)
+    reward = run.gain(REWARD, run.W // 2)
+    worse = longer and reward is not None and reward < -run.p["reward_fall"]
+    text = f"entropy {now:.3g} nats/token, {first:.3g} at the beginning, {low:.3g} at the least"
+    text += ", while responses grow and the reward falls" if worse else ""
+    numbers = {"entropy": now, "at the beginning": first, "at the least": low, "limit": run.p["level"]}
+    return RuleResult(state="critical" if worse else "warn", evidence=text, numbers=numbers)
+
+
+def _rises(run: Window, metric: str, factor: float) -> bool:
+    now, before = run.median(metric), run.median(metric, run.W // 2)
+    return now is not None and before is not None and now > factor * before > 0
+
+
 DETECTORS = (
     Detector(
         name="clip_saturation_high",
         looks_for="so many tokens are clipped above that good tokens are no longer reinforced",
         any_of=(HIGH, CLIPPED),
-        uses=(LOW, _ENTROPY),
+        uses=(LOW, ENTROPY),
         rule=_saturation(HIGH, "above"),
         why_not=_ratio_is_one,
     ),
@@ -85,5 +134,20 @@ DETECTORS = (
         rule=_zero,
         why_not=_rarely_left,
         keep=4.0,
+    ),
+    Detector(
+        name="entropy_collapse",
+        looks_for="the policy has become deterministic and no longer explores",
+        needs=(ENTROPY,),
+        uses=(_ZERO, SCORE),
+        rule=_collapse,
+    ),
+    Detector(
+        name="entropy_explosion",
+        looks_for="the policy drifts towards random text",
+        needs=(ENTROPY,),
+        uses=("response/length_mean", "response/truncated_frac", REWARD),
+        rule=_explosion,
+        keep=2.5,
     ),
 )
