@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from paribus.health.finding import Finding, Status
+from paribus.health.finding import Finding
 from paribus.health.profile import Profile
 from paribus.health.remedies import remedies_of
 from paribus.health.window import Window, add_point, window_size
@@ -214,14 +214,6 @@ def _change(
             state["worst"]["step_cleared"] = line.step
         return Finding(detector=detector.name, state="ok", step_detected=line.step, profile=setting.profile.identity)
     return None
-
-
-def current_status(detector: Detector, setting: Setting, state: State) -> Status:
-    """Return the status at the newest line."""
-    if why_not(detector, setting):
-        return "not_applicable"
-    status: Status = state["status"]
-    return status
 
 
 def finding_of(detector: Detector, setting: Setting, state: State) -> Finding:

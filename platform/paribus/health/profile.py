@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -58,9 +58,14 @@ class Profile:
     about: str
     thresholds: Mapping[str, Mapping[str, Threshold]]
 
+    @cached_property
+    def numbers(self) -> Mapping[str, Mapping[str, float]]:
+        """Detector to name to the number of the threshold."""
+        return {d: {name: t.value for name, t in known.items()} for d, known in self.thresholds.items()}
+
     def of(self, detector: str) -> Mapping[str, float]:
         """Return the thresholds of a detector as numbers."""
-        return _values(self, detector)
+        return self.numbers.get(detector, {})
 
     def experimental(self, detector: str, limit: float | None = None) -> bool:
         """Return whether a finding depends on an experimental threshold.
@@ -73,24 +78,10 @@ class Profile:
         held = [t.experimental for t in known if t.value == limit]
         return all(held) if held else any(t.experimental for t in known)
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Name, version, and the first digits of the hash of all thresholds: ``default 1 (3f2a90c1)``."""
-        return _identity(self)
-
-    def __hash__(self) -> int:
-        return id(self)
-
-
-@cache
-def _values(profile: Profile, detector: str) -> Mapping[str, float]:
-    return {name: t.value for name, t in profile.thresholds.get(detector, {}).items()}
-
-
-@cache
-def _identity(profile: Profile) -> str:
-    numbers = {d: {n: t.value for n, t in ts.items()} for d, ts in profile.thresholds.items()}
-    return f"{profile.name} {profile.version} ({fingerprint_of(numbers)[:8]})"
+        return f"{self.name} {self.version} ({fingerprint_of(self.numbers)[:8]})"
 
 
 def profile_names() -> tuple[str, ...]:

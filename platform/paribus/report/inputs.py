@@ -13,7 +13,6 @@ from paribus.study.plan import Plan
 from paribus.study.published import Published
 
 if TYPE_CHECKING:
-    from paribus.run_folder.metrics import Source
     from paribus.run_folder.series import Recorded
 
 Outcome = Literal["finished", "stopped_early", "failed", "cancelled", "pending"]
@@ -59,10 +58,6 @@ class RunData:
 
         return self.stored or Columns.of(self.lines)
 
-    def sources_of(self, metric: str) -> frozenset[Source]:
-        """Return the sources of a metric's values, e.g. ``{"exact"}``; empty if it was not recorded."""
-        return self.recorded.sources_of(metric)
-
     @property
     def last_step(self) -> int:
         """The last step with a metric line; 0 if there is no line."""
@@ -86,7 +81,3 @@ class StudyData:
     screened: tuple[RunData, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     published: tuple[Published, ...] = ()
-
-    def of_arm(self, key: str) -> tuple[RunData, ...]:
-        """Return the runs of one arm, by seed."""
-        return tuple(sorted((r for r in self.runs if r.arm == key), key=lambda r: r.seed))

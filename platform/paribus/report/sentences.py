@@ -16,7 +16,7 @@ from paribus.report.analysis.effects import (
     tested_designs,
 )
 from paribus.report.analysis.measures import Measure, score_steps, start_measure
-from paribus.report.tables.cells import decimals_for, interval_text, listed, needed_text, number, p_text, precision
+from paribus.report.tables.cells import decimals_for, interval_text, listed, needed_text, number, p_words, precision
 from paribus.report.tables.health import health_words
 from paribus.stats.multiple_testing import ALPHA
 from paribus.study.contrasts import Contrast
@@ -260,9 +260,8 @@ def _equivalent(analysis: Analysis, arm: str) -> list[str]:
     p = analysis.equivalence.get(arm)
     if p is None or p >= ALPHA:
         return []
-    shown = f"p {p_text(p).replace('<', '< ')}" if p < 0.001 else f"p = {p_text(p)}"
     margin = f"the declared margin of ±{analysis.plan.margin:g}"
-    return [f"It is equivalent to the base within {margin} ({shown}, two one-sided tests, Holm)."]
+    return [f"It is equivalent to the base within {margin} ({p_words(p)}, two one-sided tests, Holm)."]
 
 
 def _moved(measure: Measure, effect: Effect) -> str:
@@ -289,10 +288,9 @@ def _reach(effect: Effect) -> str:
 
 
 def _verdict(effect: Effect, family: int) -> str:
-    p = p_text(effect.p_adjusted)
-    after = f"p {p.replace('<', '< ')}" if p.startswith("<") else f"p = {p}"
     if effect.p_adjusted is None:
         return "the same in every pair, so it cannot be tested"
+    after = p_words(effect.p_adjusted)
     if effect.confirmed:
         return f"{after} after Holm over {family}"
     if effect.separated:

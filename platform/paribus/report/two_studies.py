@@ -10,14 +10,14 @@ from paribus.recipe.recipe import difference
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect, corrected
 from paribus.report.build import provenance
 from paribus.report.inputs import StudyData
-from paribus.report.model import Cell, Column, ReportModel, Table, TableRow, stored
+from paribus.report.model import Cell, Column, ReportModel, Table, TableRow
 from paribus.report.tables.cells import (
     INTERVALS,
     MISSING,
     NOT_APPLICABLE,
     effect_cell,
     interval_text,
-    p_text,
+    p_cell,
     score_cell,
 )
 from paribus.report.tables.robustness import UNPAIRED, permutation_cell, permutation_note, testable
@@ -180,14 +180,13 @@ def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...
     alone = pair.first is None or pair.second is None
     recipe = f"only in {(a if pair.first else b).plan.study}" if alone else "same" if pair.same else "differs"
     effect = pair.effect
-    p = effect.p_adjusted if effect else None
     by_splits = permutation_cell(*_scores(a, b, pair), a.share) if effect else NOT_APPLICABLE
     return (
         Cell(text=recipe),
         score_cell(a, pair.first.key) if pair.first else NOT_APPLICABLE,
         score_cell(b, pair.second.key) if pair.second else NOT_APPLICABLE,
         effect_cell(effect, effect.estimate.n) if effect else NOT_APPLICABLE,
-        Cell(text=p_text(p), value=stored(p)) if p is not None else NOT_APPLICABLE,
+        p_cell(effect.p_adjusted if effect else None),
         *([by_splits] if exact else []),
         NOT_APPLICABLE if alone else Cell(text=(pair.reason and f"no: {pair.reason}") or "yes"),
     )

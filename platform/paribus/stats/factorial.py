@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from paribus.stats.intervals import LEVEL, Estimate, with_interval
+from paribus.stats.intervals import Estimate, with_interval
 from paribus.stats.problems import Array
 
 LEAST_DF = 2
@@ -52,7 +52,7 @@ class Fit:
         """Number of runs."""
         return len(self.arms)
 
-    def contrast(self, weights: Mapping[str, float], level: float = LEVEL) -> Estimate | None:
+    def contrast(self, weights: Mapping[str, float]) -> Estimate | None:
         """Return the weighted sum of the fit's predictions of arms, with interval and p.
 
         Source: Searle 1971, Linear Models, section 5.4: a sum ``l'b`` of terms is estimable where ``X'c = l`` has a
@@ -60,7 +60,6 @@ class Fit:
 
         Args:
             weights: arm to weight; they sum to 0, so that seed terms cancel.
-            level: confidence level.
 
         Returns:
             ``n`` is the number of runs with a weight per arm that has any, rounded; ``None`` if the runs do not
@@ -76,7 +75,7 @@ class Fit:
         n = round(len(used) / max(1, len(set(used))))
         noise = (length * self.noise[0], self.noise[1]) if self.noise else None
         share = (1 if self.paired else 2) / max(n, 1)
-        return with_interval(float(by_run @ self.scores), n, share, (length * self.sd, self.df), noise, level)
+        return with_interval(float(by_run @ self.scores), n, share, (length * self.sd, self.df), noise)
 
 
 def fit_pairs(

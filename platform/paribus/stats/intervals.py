@@ -74,26 +74,20 @@ class Estimate:
         return max(float(special.stdtr(df, (abs(self.value) - margin) / se)) for se, df in self.errors)
 
 
-def mean_interval(values: Sequence[float], level: float = LEVEL, noise: Noise | None = None) -> Estimate:
-    """Return the mean over seeds with ``mean +- t_{n-1} sd / sqrt(n)``.
-
-    Args:
-        values: one per seed.
-        level: confidence level.
-        noise: evaluation noise, see :func:`with_interval`.
+def mean_interval(values: Sequence[float], noise: Noise | None = None) -> Estimate:
+    """Return the mean over seeds with ``mean +- t_{n-1} sd / sqrt(n)``; :func:`with_interval` explains ``noise``.
 
     Raises:
         ValueError: no values, or one that is not finite.
     """
-    return replace(difference_interval(values, level, noise), p=None)
+    return replace(difference_interval(values, noise), p=None)
 
 
-def difference_interval(differences: Sequence[float], level: float = LEVEL, noise: Noise | None = None) -> Estimate:
+def difference_interval(differences: Sequence[float], noise: Noise | None = None) -> Estimate:
     """Return the mean of differences that are paired by seed, with interval and p of the paired t test.
 
     Args:
         differences: one per seed, or contrasts of more than two arms.
-        level: confidence level.
         noise: evaluation noise, see :func:`with_interval`.
 
     Raises:
@@ -102,8 +96,8 @@ def difference_interval(differences: Sequence[float], level: float = LEVEL, nois
     mean, sd = _moments(differences)
     n = len(differences)
     if sd is None:
-        return Estimate(value=mean, n=1, level=level)
-    return with_interval(mean, n, 1 / n, (sd / math.sqrt(n), n - 1), noise, level)
+        return Estimate(value=mean, n=1)
+    return with_interval(mean, n, 1 / n, (sd / math.sqrt(n), n - 1), noise)
 
 
 def band(rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float], list[float]]:
@@ -123,9 +117,7 @@ def band(rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float], lis
     return mean.tolist(), (mean - half).tolist(), (mean + half).tolist()
 
 
-def welch_interval(
-    arms: Sequence[tuple[float, Sequence[float]]], level: float = LEVEL, noise: Noise | None = None
-) -> Estimate:
+def welch_interval(arms: Sequence[tuple[float, Sequence[float]]], noise: Noise | None = None) -> Estimate:
     """Return ``sum_a weight_a mean_a`` with interval and p, for arms whose seeds are not paired.
 
     Source: Welch 1947, Biometrika 34, for two arms, and Satterthwaite 1946, Biometrics Bulletin 2, for more:
@@ -133,7 +125,6 @@ def welch_interval(
 
     Args:
         arms: weight and scores of each arm; weights 1 and -1 for a difference.
-        level: confidence level.
         noise: evaluation noise, see :func:`with_interval`.
 
     Raises:
@@ -144,10 +135,10 @@ def welch_interval(
     n = min(count for _, count, _, _ in moments)
     found = [(weight**2 * sd**2 / count, count - 1) for weight, count, _, sd in moments if sd is not None]
     if len(found) < len(moments):
-        return Estimate(value=value, n=n, level=level)
+        return Estimate(value=value, n=n)
     spread = math.fsum(v for v, _ in found)
     df = spread**2 / math.fsum(v**2 / free for v, free in found) if spread else 1.0
-    return with_interval(value, n, 2 / n, (math.sqrt(spread), df), noise, level)
+    return with_interval(value, n, 2 / n, (math.sqrt(spread), df), noise)
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
@@ -234,7 +225,7 @@ def _moments(values: Sequence[float]) -> tuple[float, float | None]:
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise | None, level: float) -> Estimate:
+def with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise | None) -> Estimate:
     """Return the estimate, with an interval and a p that hold for the spread over seeds and for the evaluation.
 
     By luck, three seeds can agree better than the sampling of their evaluations allows. So the half-width is the larger
@@ -246,12 +237,11 @@ def with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise
         share: square of the standard error over that of one observation.
         seeds: standard error over seeds, and its degrees of freedom.
         noise: the same for evaluation noise alone; ``None`` if it is unknown.
-        level: confidence level.
     """
     from scipy import special  # heavy, and a plan does not need it
 
     errors = (seeds, *([noise] if noise else []))
-    half = max(float(special.stdtrit(df, (1 + level) / 2)) * se for se, df in errors)
+    half = max(float(special.stdtrit(df, (1 + LEVEL) / 2)) * se for se, df in errors)
     se = max(se for se, _ in errors)
     p = max(float(2 * special.stdtr(df, -abs(value) / e)) if e > 0 else 0.0 for e, df in errors) if se > 0 else None
     return Estimate(
@@ -262,13 +252,12 @@ def with_interval(value: float, n: int, share: float, seeds: Noise, noise: Noise
         low=value - half,
         high=value + half,
         p=p,
-        level=level,
         errors=tuple(e for e in errors if e[0] > 0),
         noise=noise,
     )
 
 
-def iqm_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
+def iqm_interval(values: Sequence[float]) -> Estimate:
     """Return the interquartile mean with its t interval from winsorised squares.
 
     Source: Agarwal et al. 2021, arXiv 2108.13264, for the mean of the middle half; the interval is that of Tukey and
@@ -290,9 +279,9 @@ def iqm_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
     moved = [kept[0]] * cut + kept + [kept[-1]] * cut
     centre = math.fsum(moved) / len(moved)
     se = math.sqrt(math.fsum((v - centre) ** 2 for v in moved) / (h * (h - 1)))
-    half = float(special.stdtrit(h - 1, (1 + level) / 2)) * se
-    sd = se * math.sqrt(len(values))
-    return Estimate(value=value, n=len(values), sd=sd, se=se, low=value - half, high=value + half, level=level)
+    half = float(special.stdtrit(h - 1, (1 + LEVEL) / 2)) * se
+    sd, errors = se * math.sqrt(len(values)), ((se, h - 1),)
+    return Estimate(value=value, n=len(values), sd=sd, se=se, low=value - half, high=value + half, errors=errors)
 
 
 def better_share(after: Sequence[float], before: Sequence[float]) -> float:

@@ -86,7 +86,7 @@ LEAST_SHARE = 1e-5
 """Least share of the 5% of an analysis; with less, its intervals would be practically infinite."""
 
 
-def spent(fraction: float, spending: Spending, alpha: float = ALPHA) -> float:
+def spent(fraction: float, spending: Spending) -> float:
     """Return the cumulative two-sided error rate at a fraction of the largest number of seeds.
 
     Source: Lan and DeMets 1983, Biometrika 70. With ``a = alpha / 2`` a side spends ``2 - 2 Phi(z_{a / 2} / sqrt(t))``,
@@ -99,10 +99,10 @@ def spent(fraction: float, spending: Spending, alpha: float = ALPHA) -> float:
     if not 0 < fraction <= 1:
         raise ValueError(f"a fraction above 0 and up to 1 is needed, got {fraction}")
     if spending == "pocock":
-        return alpha * math.log(1 + (math.e - 1) * fraction)
+        return ALPHA * math.log(1 + (math.e - 1) * fraction)
     from scipy import special
 
-    return float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(fraction)))
+    return float(4 * special.ndtr(special.ndtri(ALPHA / 4) / math.sqrt(fraction)))
 
 
 def shares(looks: Sequence[int], spending: Spending) -> tuple[float, ...]:

@@ -3,6 +3,9 @@
 All by the noncentral t distribution, two-sided; the usual normal approximation is far off below ten seeds. Source:
 Cohen 1988, Statistical Power Analysis for the Behavioral Sciences, chapter 2. :func:`detectable_shift` needs no
 scientific library, because a plan is printed before anything heavy is loaded; a test compares it with the others.
+
+In all functions ``alpha`` is the two-sided error rate, ``paired`` says whether seeds are paired, and ``sd`` is the
+standard deviation of the paired differences, or of one arm's scores.
 """
 
 from __future__ import annotations
@@ -68,12 +71,6 @@ def seeds_needed(difference: float, sd: float, *, paired: bool, alpha: float = A
 
     Both arguments usually are estimates from few seeds, so the result is rough: say "about".
 
-    Args:
-        difference: the difference of means.
-        sd: standard deviation of the paired differences, or of one arm's scores.
-        paired: whether seeds are paired.
-        alpha: two-sided error rate.
-
     Returns:
         2 to 100; ``None`` for more than 100, and for a difference of 0.
 
@@ -92,14 +89,8 @@ def seeds_needed(difference: float, sd: float, *, paired: bool, alpha: float = A
     return high
 
 
-def seeds_for_width(half: float, sd: float, *, paired: bool, level: float = LEVEL) -> int | None:
+def seeds_for_width(half: float, sd: float, *, paired: bool) -> int | None:
     """Return the seeds per arm at which the t interval of a difference has this half-width, at this spread.
-
-    Args:
-        half: half the width of the interval.
-        sd: standard deviation of the paired differences, or of one arm's scores.
-        paired: whether seeds are paired.
-        level: confidence level.
 
     Returns:
         2 to 100; ``None`` for more than 100.
@@ -113,21 +104,16 @@ def seeds_for_width(half: float, sd: float, *, paired: bool, level: float = LEVE
         raise ValueError(f"positive numbers are needed, got half = {half}, sd = {sd}")
     for n in range(2, CAP + 1):
         df, se = (n - 1, sd / math.sqrt(n)) if paired else (2 * (n - 1), sd * math.sqrt(2 / n))
-        if float(special.stdtrit(df, (1 + level) / 2)) * se <= half:
+        if float(special.stdtrit(df, (1 + LEVEL) / 2)) * se <= half:
             return n
     return None
 
 
-def spread_bound(sd: float, df: float, share: float = 0.8) -> float:
-    """Return the upper confidence bound of the true standard deviation, by the chi-square distribution.
+def spread_bound(sd: float, df: float) -> float:
+    """Return the upper 80% confidence bound of the true standard deviation, by the chi-square distribution.
 
     Few seeds give an imprecise spread, which is too small half of the time; power computed from it alone is overstated
     (Browne 1995, Statistics in Medicine 14, 1933-1940).
-
-    Args:
-        sd: the observed standard deviation.
-        df: its degrees of freedom.
-        share: one-sided confidence.
 
     Raises:
         ValueError: ``df`` is not positive.
@@ -136,17 +122,11 @@ def spread_bound(sd: float, df: float, share: float = 0.8) -> float:
 
     if not df > 0:
         raise ValueError(f"degrees of freedom are needed, got {df}")
-    return float(sd * math.sqrt(df / special.chdtri(df, share)))
+    return float(sd * math.sqrt(df / special.chdtri(df, 0.8)))
 
 
 def detectable_effect(n: int, sd: float, *, paired: bool, alpha: float = ALPHA) -> float:
     """Return the smallest true difference that ``n`` seeds per arm detect with 80% power.
-
-    Args:
-        n: pairs, or seeds in each of the two arms; 2 or more.
-        sd: standard deviation of the paired differences, or of one arm's scores.
-        paired: whether seeds are paired.
-        alpha: two-sided error rate.
 
     Raises:
         ValueError: ``n`` is below 2, or ``sd`` is negative.
@@ -168,16 +148,11 @@ _SPREAD_NODES = 2000
 
 
 @cache
-def detectable_shift(df: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Return the true effect, in standard errors, that a two-sided t test detects with this power.
-
-    Args:
-        df: degrees of freedom of the standard error, 1 or more.
-        alpha: two-sided error rate.
-        power: probability to detect the effect.
+def detectable_shift(df: float, alpha: float = ALPHA) -> float:
+    """Return the true effect, in standard errors, that a two-sided t test detects with 80% power.
 
     Raises:
-        ValueError: ``df`` is below 1.
+        ValueError: ``df``, the degrees of freedom of the standard error, is below 1.
     """
     if not df >= 1:
         raise ValueError(f"a t test has one degree of freedom or more, got {df}")
@@ -187,7 +162,7 @@ def detectable_shift(df: float, alpha: float = 0.05, power: float = 0.8) -> floa
         return math.fsum(w * (_upper(bound * s - shift) + _upper(bound * s + shift)) for s, w in spread)
 
     bound = _solve(lambda b: -tail(0.0, b), -alpha)
-    return _solve(lambda d: tail(d, bound), power)
+    return _solve(lambda d: tail(d, bound), POWER)
 
 
 @cache

@@ -538,7 +538,7 @@ def test_pass_at_k_is_averaged_over_evaluations_and_seeds() -> None:
     model = build_report(replace(data, plan=plan, runs=tuple(runs)))
     cells = [cell(model, "pass_at_k", "base", f"pass_at_{k}").value for k in (1, 2, 4)]
     assert cells[0] < cells[1] < cells[2]  # type: ignore[operator]
-    correct = [e.correct for r in data.of_arm(data.plan.base) for e in r.evaluations[-3:]]
+    correct = [e.correct for r in Analysis(data).runs(data.plan.base) for e in r.evaluations[-3:]]
     assert cells[2] == pytest.approx(sum(sum(c) for c in correct) / (9 * 200))
 
 
@@ -568,7 +568,7 @@ def test_curves_are_the_raw_points(lossy: StudyData, model: ReportModel) -> None
     """A mean line is the plain mean of its seeds at each step; a stopped run shortens it, not its points."""
     panel = next(p for f in model.figures for p in f.panels if p.key == "curves.ladder.score")
     base = next(line for line in panel.lines if line.arm == "base")
-    runs = lossy.of_arm(lossy.plan.base)
+    runs = Analysis(lossy).runs(lossy.plan.base)
     for x, mean in zip(base.x, base.mean, strict=True):
         at = [line.values["eval/heldout/avg_at_1"] for r in runs for line in r.lines if line.step == x]
         assert mean == pytest.approx(sum(at) / 3, rel=1e-5)

@@ -7,7 +7,7 @@ import statistics
 
 from paribus.health.detector import OK, Detector, RuleResult
 from paribus.health.signals import MISMATCH_K3, REWARD
-from paribus.health.window import Window, trend
+from paribus.health.window import Window
 from paribus.recipe.analysis.facts import fresh
 from paribus.recipe.recipe import Recipe
 
@@ -83,8 +83,7 @@ def _blowup(run: Window) -> RuleResult | None:
     usual = statistics.median(start[math.ceil(2.5 * run.w) :])
     if now <= run.p["least"]:
         return OK
-    rising, values = run.trend(KL, run.W), run.last(REWARD, run.W)
-    reward = None if values is None else trend(values, max(1, run.w // 4))
+    rising, reward = run.trend(KL, run.W), run.trend(REWARD, run.W)
     before = run.median(KL, run.W - run.w)
     grows = rising is not None and rising.up() and before is not None and now > run.p["growth"] * before
     text = f"KL to the reference {now:.2g} nats/token, {usual:.2g} at the beginning"

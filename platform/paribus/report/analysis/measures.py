@@ -17,7 +17,10 @@ LATE = 0.25
 """Share of the training steps, at the end of a run, over which symptoms are averaged."""
 
 
-LATE_RULE = "mean over the last quarter of each run's training steps, then over seeds"
+LATE_NOTE = (
+    "Length, truncation, entropy and zero-spread groups are measured on training rollouts: mean over the last quarter "
+    "of each run's training steps, then over seeds."
+)
 
 
 Rule = Literal["score", "start", "late", "last", "sum", "waste", "gain_per_token"]
@@ -56,7 +59,8 @@ def score_measure(evaluate: Evaluate) -> Measure:
     name = evaluate.primary_metric
     metric = find_metric(name)
     rules = {"final": "the last evaluation", "mean_of_last_3": "mean of the last 3 evaluations"}
-    label = f"held-out {metric.label}" if metric and name.startswith("eval/heldout/") else _label(name)
+    label = metric.label if metric else name
+    label = f"held-out {label}" if metric and name.startswith("eval/heldout/") else label
     return Measure(
         key="score",
         label=label,
@@ -295,11 +299,6 @@ def _late(key: str, metric: str) -> Measure:
 def _mean(values: Iterable[float]) -> float | None:
     found = list(values)
     return math.fsum(found) / len(found) if found else None
-
-
-def _label(name: str) -> str:
-    metric = find_metric(name)
-    return metric.label if metric else name
 
 
 STEP_TIME = "perf/time_step_s"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.analysis.effects import CellEffects, contributions, effect_measures, effects, singles
-from paribus.report.model import Cell, Figure, Forest, Interval, Matrix, rounded, stored
-from paribus.report.tables.cells import MISSING, effect_cell
+from paribus.report.model import Figure, Forest, Interval, Matrix, rounded, stored
+from paribus.report.tables.cells import effect_cell
 from paribus.report.tables.effects import CONTRIBUTIONS
 from paribus.stats.intervals import Estimate
 from paribus.study.contrasts import FACTORIALS, interactions, main_effects, tricks_of
@@ -108,7 +108,7 @@ def _figure(analysis: Analysis, design: str, rows: Sequence[Row]) -> Figure:
         key=f"{design}.matrix",
         title=f"{analysis.score.label}, `{design}`",
         names=names,
-        cells=tuple(tuple(_matrix_cell(e, planned) for e in row) for row in by_row),
+        cells=tuple(tuple(effect_cell(e, planned) for e in row) for row in by_row),
         shades=tuple(tuple(round(e.estimate.value / largest, 2) if e else 0.0 for e in row) for row in by_row),
     )
     return Figure(
@@ -129,7 +129,3 @@ def _main(cells: CellEffects, rows: Sequence[Row]) -> Iterator[tuple[str, Effect
 def _alone(analysis: Analysis, rows: Sequence[Row]) -> Iterator[tuple[str, Effect | None]]:
     base = next(r.arm for r in rows if not r.tricks)
     return ((r.tricks[0], analysis.effect(r.arm, base, analysis.score)) for r in rows if len(r.tricks) == 1)
-
-
-def _matrix_cell(effect: Effect | None, planned: int) -> Cell:
-    return MISSING if effect is None else effect_cell(effect, planned)

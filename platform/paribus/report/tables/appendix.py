@@ -6,17 +6,20 @@ from collections.abc import Iterable, Sequence
 
 from paribus.report.analysis.analysis import Analysis, Effect
 from paribus.report.analysis.measures import gain_measure, series
-from paribus.report.model import Cell, Column, Table, TableRow
+from paribus.report.model import Cell, Column, Table, TableRow, rounded
 from paribus.report.tables.cells import (
     HALF_WIDTH,
+    MARKS,
     MISSING,
     NOT_APPLICABLE,
+    SEEDS,
     by_seed,
     effect_cell,
     finished,
     interval_notes,
     mean_cell,
-    measure_cell,
+    measure_columns,
+    measure_row,
     number,
     seeds_cell,
     single_decimals,
@@ -41,7 +44,7 @@ def pass_table(analysis: Analysis) -> Table | None:
         cells = cells or [MISSING] * len(ks)
         rows.append(TableRow(label=analysis.label(arm), cells=(seeds_cell(analysis, arm), *cells)))
     columns = (
-        Column(key="seeds", label="seeds", note="finished / planned"),
+        SEEDS,
         *(Column(key=f"pass_at_{k}", label=f"pass@{k}", unit="fraction") for k in ks),
     )
     return Table(
@@ -91,20 +94,13 @@ def cost_table(analysis: Analysis) -> Table:
     """Return what each arm cost, and what it gained for it."""
     gain = gain_measure(analysis.evaluate)
     measures = (*analysis.costs.values(), gain)
-    columns = [Column(key="seeds", label="seeds", note="finished / planned")]
-    columns += [Column(key=m.key, label=m.label, unit=m.unit, note=m.note) for m in measures]
-    rows = [
-        TableRow(
-            label=a.label, cells=(seeds_cell(analysis, a.key), *(measure_cell(analysis, a.key, m) for m in measures))
-        )
-        for a in analysis.plan.arms
-    ]
+    rows = [measure_row(analysis, a.label, a.key, measures) for a in analysis.plan.arms]
     return Table(
         key="cost",
         title="Cost",
         answers="What did the score cost in tokens, updates and time?",
         first="Arm",
-        columns=tuple(columns),
+        columns=measure_columns(measures),
         rows=tuple(rows),
         notes=(
             *interval_notes(rows, HALF_WIDTH),
@@ -154,9 +150,7 @@ def _by_step(analysis: Analysis, arm: str) -> dict[int, dict[int, float]]:
 
 def seeds_table(analysis: Analysis) -> Table:
     """Return the score of every run."""
-    columns = tuple(
-        Column(key=f"seed_{s}", label=f"seed {s}", unit=analysis.score.unit, note="") for s in analysis.plan.seeds
-    )
+    columns = tuple(Column(key=f"seed_{s}", label=f"seed {s}", unit=analysis.score.unit) for s in analysis.plan.seeds)
     rows = [
         TableRow(label=a.label, cells=tuple(_seed_cell(analysis, a.key, s) for s in analysis.plan.seeds))
         for a in analysis.plan.arms
@@ -191,7 +185,11 @@ def pairs_table(analysis: Analysis) -> Table | None:
         if effect is None:
             continue
         cells = [_difference_of(effect, s) for s in seeds]
-        cells += [_count(effect.estimate.n), effect_cell(effect, effect.estimate.n), _rho(analysis, arm, base)]
+        cells += [
+            Cell(text=str(effect.estimate.n), value=float(effect.estimate.n)),
+            effect_cell(effect, effect.estimate.n),
+            _rho(analysis, arm, base),
+        ]
         cells += [sign_flip_cell(effect, analysis.share)] if exact else []
         rows.append(TableRow(label=analysis.label(arm), cells=tuple(cells)))
     return Table(
@@ -263,16 +261,15 @@ def sensitivity_table(analysis: Analysis) -> Table | None:
 
 
 def _seed_cell(analysis: Analysis, arm: str, seed: int) -> Cell:
-    marks = {"stopped_early": "†", "failed": "✗", "cancelled": "✗", "pending": "…"}
     values = analysis.values(arm, analysis.score)
     outcome = next((r.outcome for r in analysis.runs(arm) if r.seed == seed), "pending")
-    mark = marks.get(outcome, "")
+    mark = MARKS.get(outcome, "")
     if seed not in values:
         return Cell(text=mark or MISSING.text)
     estimate = analysis.estimate(arm, analysis.score)
     assert estimate is not None  # this seed has a value
     text = number(values[seed], single_decimals(estimate)) + mark
-    return Cell(text=text, value=float(f"{values[seed]:.6g}"), n=1, seeds=by_seed({seed: values[seed]}))
+    return Cell(text=text, value=rounded(values[seed]), n=1, seeds=by_seed({seed: values[seed]}))
 
 
 def _difference_of(effect: Effect, seed: int) -> Cell:
@@ -280,18 +277,14 @@ def _difference_of(effect: Effect, seed: int) -> Cell:
     if seed not in found:
         return NOT_APPLICABLE
     text = number(found[seed], single_decimals(effect.estimate), signed=True)
-    return Cell(text=text, value=float(f"{found[seed]:.6g}"), n=1)
-
-
-def _count(n: int) -> Cell:
-    return Cell(text=str(n), value=float(n))
+    return Cell(text=text, value=rounded(found[seed]), n=1)
 
 
 def _rho(analysis: Analysis, arm: str, base: str) -> Cell:
     first, second = analysis.values(arm, analysis.score), analysis.values(base, analysis.score)
     seeds = sorted(first.keys() & second.keys())
     rho = correlation([first[s] for s in seeds], [second[s] for s in seeds])
-    return NOT_APPLICABLE if rho is None else Cell(text=number(rho, 1), value=float(f"{rho:.6g}"))
+    return NOT_APPLICABLE if rho is None else Cell(text=number(rho, 1), value=rounded(rho))
 
 
 def all_details(analysis: Analysis) -> Iterable[Table]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.analysis.measures import Measure, evaluation_error
-from paribus.report.model import Cell, TableRow, Verdict, stored
+from paribus.report.model import Cell, Column, TableRow, Verdict, rounded, stored
 from paribus.stats.intervals import Estimate, decimals_of
 from paribus.stats.power import CAP
 
@@ -55,6 +57,22 @@ def p_text(p: float | None) -> str:
     return f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
 
 
+def p_words(p: float) -> str:
+    """Return ``p = 0.03`` or ``p < 0.001``."""
+    return f"p = {p_text(p)}".replace("= <", "< ")
+
+
+def p_cell(p: float | None, n: int | None = None) -> Cell:
+    """Return the cell of a p value; an em dash without a test."""
+    return NOT_APPLICABLE if p is None else Cell(text=p_text(p), value=stored(p), n=n)
+
+
+def estimate_cell(text: str, estimate: Estimate, *, bounds: bool = True, **more: Any) -> Cell:
+    """Return a cell with the numbers of an estimate; without the ends of its interval unless ``bounds``."""
+    low, high = (stored(estimate.low), stored(estimate.high)) if bounds else (None, None)
+    return Cell(text=text, value=stored(estimate.value), low=low, high=high, n=estimate.n, **more)
+
+
 def interval_text(estimate: Estimate, *, signed: bool = False) -> str:
     """Return ``0.63 [0.58, 0.68]``, without the bracket if there is no spread over seeds."""
     decimals = precision(estimate)
@@ -96,16 +114,8 @@ def mean_cell(
             note = f"[{ends[0]}, {ends[1]}] evaluation noise only"
     if estimate.n != expected:
         text += f" (n={estimate.n})"
-    low, high = (estimate.low, estimate.high) if supported and estimate.sd else (None, None)
-    return Cell(
-        text=text,
-        note=note,
-        value=stored(estimate.value),
-        low=stored(low),
-        high=stored(high),
-        n=estimate.n,
-        seeds=by_seed(values),
-    )
+    bounds = supported and bool(estimate.sd)
+    return estimate_cell(text, estimate, bounds=bounds, note=note, seeds=by_seed(values))
 
 
 def effect_cell(effect: Effect | None, expected: int, *, verdict: bool = False) -> Cell:
@@ -129,14 +139,11 @@ def effect_cell(effect: Effect | None, expected: int, *, verdict: bool = False) 
     state: Verdict = "untested"
     if effect.supported and e.sd:
         state = "separated" if effect.separated else "not_separated"
-    bounds = effect.supported and bool(e.sd)
-    return Cell(
-        text=text,
+    return estimate_cell(
+        text,
+        e,
+        bounds=effect.supported and bool(e.sd),
         note=verdict_text(effect) if verdict else "",
-        value=stored(e.value),
-        low=stored(e.low) if bounds else None,
-        high=stored(e.high) if bounds else None,
-        n=e.n,
         p=stored(e.p) if effect.supported else None,
         p_adjusted=stored(effect.p_adjusted),
         seeds=by_seed(dict(effect.by_seed)),
@@ -169,7 +176,7 @@ def listed(items: Iterable[str]) -> str:
 
 def by_seed(values: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
     """Return seed and value as the model stores them."""
-    return tuple((seed, float(f"{v:.6g}")) for seed, v in values.items())
+    return tuple((seed, rounded(v)) for seed, v in values.items())
 
 
 MARKS = {"stopped_early": "†", "failed": "✗", "cancelled": "✗", "pending": "…"}
@@ -226,13 +233,27 @@ def score_cell(analysis: Analysis, arm: str, measure: Measure | None = None, *, 
         (run,) = (r for r in analysis.runs(arm) if r.seed in values)
         noise = evaluation_error(run, analysis.evaluate)
     cell = mean_cell(values, analysis.estimate(arm, measure), finished(analysis, arm), short=False, noise=noise)
-    return Cell(**{**vars(cell), "bold": bold})
+    return replace(cell, bold=bold)
 
 
 def measure_cell(analysis: Analysis, arm: str, measure: Measure) -> Cell:
     """Return the arm's mean in a measure, as value and half-width."""
     values = analysis.values(arm, measure)
     return mean_cell(values, analysis.estimate(arm, measure), finished(analysis, arm), short=True)
+
+
+SEEDS = Column(key="seeds", label="seeds", note="finished / planned")
+
+
+def measure_columns(measures: Iterable[Measure]) -> tuple[Column, ...]:
+    """Return the columns of a table of measures: seeds first."""
+    return (SEEDS, *(Column(key=m.key, label=m.label, unit=m.unit, note=m.note) for m in measures))
+
+
+def measure_row(analysis: Analysis, label: str, arm: str, measures: Iterable[Measure]) -> TableRow:
+    """Return the row of an arm in a table of measures."""
+    cells = (measure_cell(analysis, arm, m) for m in measures)
+    return TableRow(label=label, cells=(seeds_cell(analysis, arm), *cells))
 
 
 def finished(analysis: Analysis, arm: str) -> int:
@@ -271,7 +292,9 @@ def _sources(analysis: Analysis, arms: Sequence[str], measures: Iterable[Measure
     for measure in measures:
         by_source: dict[str, list[str]] = {}
         for arm in arms:
-            for source in sorted(frozenset[str]().union(*(r.sources_of(measure.metric) for r in analysis.runs(arm)))):
+            for source in sorted(
+                frozenset[str]().union(*(r.recorded.sources_of(measure.metric) for r in analysis.runs(arm)))
+            ):
                 by_source.setdefault(source, []).append(f"`{analysis.label(arm)}`")
         if by_source.keys() - {"exact"}:
             parts.append(f"{measure.label} ({'; '.join(f'{s} in {listed(a)}' for s, a in sorted(by_source.items()))})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect, corrected
 from paribus.report.analysis.effects import (
@@ -19,15 +20,15 @@ from paribus.report.analysis.effects import (
     stars,
     whole_of,
 )
-from paribus.report.analysis.measures import LATE_RULE
-from paribus.report.model import Cell, Column, Table, TableRow, stored
+from paribus.report.analysis.measures import LATE_NOTE
+from paribus.report.model import Cell, Column, Table, TableRow
 from paribus.report.tables.cells import (
-    MISSING,
     NOT_APPLICABLE,
     effect_cell,
     finished,
     interval_notes,
-    p_text,
+    p_cell,
+    p_words,
     pairing,
     training_notes,
 )
@@ -57,7 +58,7 @@ def effects_table(analysis: Analysis) -> Table | None:
         cells = [effect_cell(found[single.arm, m.key], expected, verdict=True) for m in measures]
         body.append(TableRow(label=single.name, cells=tuple(cells)))
     how = "paired by seed" if analysis.plan.paired else "seeds not paired (Welch)"
-    notes = [f"Difference from `{analysis.label(analysis.plan.base)}`, {how}. {_late_note()}"]
+    notes = [f"Difference from `{analysis.label(analysis.plan.base)}`, {how}. {LATE_NOTE}"]
     if any(e is not None and e.p_adjusted is not None for e in found.values()):
         notes += [
             f"separated: the 95% interval excludes 0. {stars(analysis, found)}",
@@ -78,10 +79,6 @@ def effects_table(analysis: Analysis) -> Table | None:
         ),
         main=True,
     )
-
-
-def _late_note() -> str:
-    return f"Length, truncation, entropy and zero-spread groups are measured on training rollouts: {LATE_RULE}."
 
 
 CONTRIBUTIONS = {
@@ -128,23 +125,17 @@ def _sums(analysis: Analysis, keys: Sequence[str]) -> list[TableRow]:
     if not full:
         return []
     whole, found = contrast_of(CellEffects(analysis, {}), cells_of(analysis), whole_of(full)), gaps(analysis)
-    missed = [_closing(analysis, found[key]) if key in found else NOT_APPLICABLE for key in keys]
+    planned = len(analysis.plan.seeds)
+    missed = [effect_cell(found[key], planned) if key in found else NOT_APPLICABLE for key in keys]
     return [
-        TableRow(label="full recipe - base", cells=(_closing(analysis, whole),) * len(keys)),
+        TableRow(label="full recipe - base", cells=(effect_cell(whole, planned),) * len(keys)),
         TableRow(label="not explained by the sum", cells=tuple(missed)),
     ]
 
 
-def _closing(analysis: Analysis, effect: Effect | None) -> Cell:
-    return MISSING if effect is None else effect_cell(effect, len(analysis.plan.seeds))
-
-
 def _contribution_cell(effect: Effect | None, planned: int, key: str) -> Cell:
-    if effect is None:
-        return MISSING
-    cell = effect_cell(effect, planned)
-    note = f"p = {p_text(effect.p_adjusted)}" if effect.p_adjusted is not None and key in ("alone", "in_full") else ""
-    return Cell(**{**vars(cell), "note": note.replace("= <", "< ")})
+    p = effect.p_adjusted if effect and key in ("alone", "in_full") else None
+    return replace(effect_cell(effect, planned), note="" if p is None else p_words(p))
 
 
 def _contribution_notes(keys: Sequence[str], sums: Sequence[TableRow], crossed: CellEffects) -> list[str]:
@@ -308,8 +299,7 @@ def _rows(cells: CellEffects, contrasts: Sequence[Contrast], extra: Sequence[Seq
     planned = len(cells.analysis.plan.seeds)
     body = []
     for contrast, effect, more in zip(contrasts, effects, extra, strict=True):
-        p = effect.p_adjusted if effect else None
-        tested = Cell(text=p_text(p), value=stored(p)) if p is not None else NOT_APPLICABLE
+        tested = p_cell(effect.p_adjusted if effect else None)
         body.append(TableRow(label=contrast.name, cells=(effect_cell(effect, planned), tested, *more)))
     return tuple(body)
 

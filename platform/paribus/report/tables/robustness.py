@@ -14,11 +14,13 @@ from paribus.report.tables.cells import (
     NOT_APPLICABLE,
     decimals_for,
     effect_cell,
+    estimate_cell,
     finished,
     interval_notes,
     interval_text,
     number,
-    p_text,
+    p_cell,
+    p_words,
 )
 from paribus.stats.dunnett import Pooled, dunnett_p, dunnett_quantile, pooled
 from paribus.stats.intervals import (
@@ -29,7 +31,7 @@ from paribus.stats.intervals import (
     permutation_p,
     sign_flip_p,
 )
-from paribus.stats.multiple_testing import ALPHA, adjusted, level_at
+from paribus.stats.multiple_testing import ALPHA, adjusted, at_look
 from paribus.stats.problems import over_problems, parts
 
 ROBUST_FROM = 10
@@ -114,13 +116,10 @@ def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell
         case "equivalent":
             p = analysis.equivalence.get(arm)
             words = "equivalent" if p is not None and p < ALPHA else "not shown"
-            return Cell(text=words, note=f"p = {p_text(p)}".replace("= <", "< ") if p is not None else "", p_adjusted=p)
+            return Cell(text=words, note="" if p is None else p_words(p), p_adjusted=p)
         case "iqm":
-            estimate = iqm_interval([*values.values()], level=level_at(analysis.share))
-            ends = stored(estimate.low), stored(estimate.high)
-            return Cell(
-                text=interval_text(estimate), value=stored(estimate.value), low=ends[0], high=ends[1], n=estimate.n
-            )
+            estimate = at_look(iqm_interval([*values.values()]), analysis.share)
+            return estimate_cell(interval_text(estimate), estimate)
         case _:
             share = better_share([*values.values()], [*base.values()])
             return Cell(text=number(share, 2), value=stored(share), n=len(values))
@@ -139,16 +138,7 @@ def _at_once(analysis: Analysis, effect: Effect, spread: Pooled) -> Cell:
     p = max(dunnett_p(e.value / se, comparisons=comparisons, df=round(df)) for se, df in errors)
     p = adjusted(p, analysis.share)
     found = replace(e, se=max(se for se, _ in errors), low=e.value - half, high=e.value + half)
-    note = f"p = {p_text(p)}".replace("= <", "< ")
-    return Cell(
-        text=interval_text(found, signed=True),
-        note=note,
-        value=stored(e.value),
-        low=stored(found.low),
-        high=stored(found.high),
-        n=e.n,
-        p_adjusted=stored(p),
-    )
+    return estimate_cell(interval_text(found, signed=True), found, note=p_words(p), p_adjusted=stored(p))
 
 
 def _on_other_problems(analysis: Analysis, arm: str, effect: Effect) -> Cell:
@@ -166,8 +156,7 @@ def _on_other_problems(analysis: Analysis, arm: str, effect: Effect) -> Cell:
     # a statement about more problems is never more certain than one about these problems
     half = max(float(special.stdtrit(float(both.df), (1 + e.level) / 2)) * se, e.half_width or 0.0)
     found = replace(e, se=se, sd=se, low=e.value - half, high=e.value + half)
-    ends = stored(found.low), stored(found.high)
-    return Cell(text=interval_text(found, signed=True), value=stored(e.value), low=ends[0], high=ends[1], n=e.n)
+    return estimate_cell(interval_text(found, signed=True), found)
 
 
 def _size(value: float | None) -> Cell:
@@ -208,7 +197,7 @@ def sign_flip_cell(effect: Effect, share: float) -> Cell:
     differences = [d for _, d in effect.by_seed]
     if not FROM <= len(differences) <= TO:
         return NOT_APPLICABLE
-    return _exact_cell(adjusted(sign_flip_p(differences), share), len(differences))
+    return p_cell(adjusted(sign_flip_p(differences), share), len(differences))
 
 
 def sign_flip_note(pairs: int) -> list[str]:
@@ -226,7 +215,7 @@ def permutation_cell(first: Collection[float], second: Collection[float], share:
     n, m = len(first), len(second)
     if not testable(n, m):
         return NOT_APPLICABLE
-    return _exact_cell(adjusted(permutation_p([*first], [*second]), share), min(n, m))
+    return p_cell(adjusted(permutation_p([*first], [*second]), share), min(n, m))
 
 
 def testable(n: int, m: int) -> bool:
@@ -243,7 +232,3 @@ def permutation_note(n: int, m: int) -> list[str]:
         f"With {n} and {m} seeds an exact permutation test cannot go below {smallest}: p values assume near-normal "
         "scores."
     ]
-
-
-def _exact_cell(p: float, n: int) -> Cell:
-    return Cell(text=p_text(p), value=stored(p), n=n)

@@ -7,18 +7,20 @@ from dataclasses import replace
 
 from paribus.report.adaptive import trial_scores
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis
-from paribus.report.analysis.measures import LATE_RULE, Measure, start_measure, symptom_measures
+from paribus.report.analysis.measures import LATE_NOTE, start_measure, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables.cells import (
     HALF_WIDTH,
     MISSING,
     NOT_APPLICABLE,
+    SEEDS,
     effect_cell,
     finished,
     interval_notes,
-    measure_cell,
+    measure_columns,
+    measure_row,
     number,
-    p_text,
+    p_cell,
     pairing,
     score_cell,
     seeds_cell,
@@ -58,7 +60,7 @@ def learning_table(analysis: Analysis) -> Table:
     return Table(
         key="learning",
         title="Does the base arm learn?",
-        answers=f"{_capital(score.label)} of the base arm before and after training.",
+        answers=f"{score.label[:1].upper() + score.label[1:]} of the base arm before and after training.",
         first="Arm",
         columns=columns,
         rows=(TableRow(label=analysis.label(base), cells=cells),),
@@ -78,15 +80,16 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
     for _, cells in published:
         body = [replace(row, cells=(*row.cells, cell)) for row, cell in zip(body, cells, strict=True)]
     score = analysis.score
+    base_note = f"difference from `{analysis.label(analysis.plan.base)}`; {pairing(analysis)}"
     columns = (
-        Column(key="seeds", label="seeds", note="finished / planned"),
+        SEEDS,
         Column(key="score", label=score.label, unit=score.unit, note=score.note),
         *(
             [Column(key="inside", label=f"Δ {inside}", unit=score.unit, note=f"difference from the {inside}")]
             if inside
             else []
         ),
-        Column(key="to_base", label="Δ base", unit=score.unit, note=_base_note(analysis)),
+        Column(key="to_base", label="Δ base", unit=score.unit, note=base_note),
         Column(key="p", label="p (Holm)", note=f"of Δ base, over {analysis.family} comparisons with the base"),
         Column(key="status", label="status"),
         *(column for column, _ in published),
@@ -122,14 +125,13 @@ def _score_row(analysis: Analysis, rows: Sequence[Row], row: Row, inside: bool, 
     first = row is rows[0] or before == row.arm
     expected = finished(analysis, row.arm)
     to_base = analysis.to_base.get(row.arm)
-    p = to_base.p_adjusted if to_base else None
     within = NOT_APPLICABLE if first else effect_cell(analysis.effect(row.arm, before, analysis.score), expected)
     cells = (
         seeds_cell(analysis, row.arm),
         score_cell(analysis, row.arm, bold=bold),
         *([within] if inside else []),
         effect_cell(to_base, expected) if row.arm != analysis.plan.base else NOT_APPLICABLE,
-        Cell(text=p_text(p), value=stored(p)) if p is not None else NOT_APPLICABLE,
+        p_cell(to_base.p_adjusted if to_base else None),
         status_cell(analysis, row.arm),
     )
     return TableRow(label=row.label, cells=cells)
@@ -137,37 +139,22 @@ def _score_row(analysis: Analysis, rows: Sequence[Row], row: Row, inside: bool, 
 
 def behaviour_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: bool = True) -> Table:
     """Return the symptoms and costs of the same rows."""
-    measures = behaviour_measures(analysis)
-    columns = [Column(key="seeds", label="seeds", note="finished / planned")]
-    columns += [Column(key=m.key, label=m.label, unit=m.unit, note=m.note) for m in measures]
-    body = []
-    for row in rows:
-        cells = [measure_cell(analysis, row.arm, m) for m in measures]
-        body.append(TableRow(label=row.label, cells=(seeds_cell(analysis, row.arm), *cells)))
-    late = "Length, truncation, entropy and zero-spread groups are measured on training rollouts: "
+    measures = (*symptom_measures(), *(analysis.costs[k] for k in ("generated", "waste", "seconds")))
+    body = [measure_row(analysis, row.label, row.arm, measures) for row in rows]
     return Table(
         key=f"{design}.behaviour",
         title=f"{_heading(rows[0].kind, design)}: behaviour and cost",
         answers="What do the responses look like late in training, and what did they cost?",
         first="Arm",
-        columns=tuple(columns),
+        columns=measure_columns(measures),
         rows=tuple(body),
         notes=(
             *interval_notes(body, HALF_WIDTH),
-            f"{late}{LATE_RULE}.",
+            LATE_NOTE,
             *training_notes(analysis, (r.arm for r in rows), measures),
         ),
         main=main,
     )
-
-
-def behaviour_measures(analysis: Analysis) -> tuple[Measure, ...]:
-    """Return the columns of the table of behaviour and cost."""
-    return (*symptom_measures(), *(analysis.costs[k] for k in ("generated", "waste", "seconds")))
-
-
-def _base_note(analysis: Analysis) -> str:
-    return f"difference from `{analysis.label(analysis.plan.base)}`; {pairing(analysis)}"
 
 
 def _bold_note(analysis: Analysis, rows: Sequence[Row], leaders: frozenset[str]) -> list[str]:
@@ -209,10 +196,6 @@ def _question(kind: str) -> str:
         "one_at_a_time": "What does each value do to the base by itself?",
         "search": "What do the tricks do when base and tricks each have their best setting? On fresh seeds only.",
     }.get(kind, "How do the levels compare with the first row?")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 UNTESTED = (
