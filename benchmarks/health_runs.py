@@ -26,8 +26,7 @@ from health_faults import FAULTS, Fault
 from health_page import write
 
 from paribus.contract import Evaluate, Job, load_runner
-from paribus.health.diagnose import Diagnosis
-from paribus.health.finding import Finding
+from paribus.health.finding import Diagnosis, Finding
 from paribus.health.judge import judge_run, read_attempts
 from paribus.health.profile import load_profile
 from paribus.health.remedies import patched

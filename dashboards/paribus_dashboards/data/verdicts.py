@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.errors import ParibusError
-from paribus.health.diagnose import Diagnosis
-from paribus.health.finding import read_health
+from paribus.health.finding import Diagnosis, read_health
 from paribus.health.judge import judge_run, read_run, saved_diagnosis
 from paribus.health.profile import load_profile
 from paribus.run_folder.folder import RunFolder

@@ -12,8 +12,7 @@ from paribus.health.detectors.exploration import ENTROPY, HIGH, LOW, SEQUENCE
 from paribus.health.detectors.group_signal import RIGHT, WRONG, ZERO
 from paribus.health.detectors.responses import LENGTH, TRUNCATED
 from paribus.health.detectors.updates import KL, LOGP, NORM, STALE, configured_staleness
-from paribus.health.diagnose import Diagnosis
-from paribus.health.finding import RAISED, Status
+from paribus.health.finding import RAISED, Diagnosis, Status
 from paribus.health.profile import Profile
 from paribus.recipe.analysis.facts import fresh
 from paribus.recipe.recipe import Recipe

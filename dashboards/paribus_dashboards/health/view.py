@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from paribus.health.diagnose import DETECTORS, Diagnosis, when
-from paribus.health.finding import RAISED, Finding, Remedy, Status
+from paribus.health.diagnose import DETECTORS, when
+from paribus.health.finding import RAISED, Diagnosis, Finding, Remedy, Status
 from paribus.health.profile import Profile
 from paribus.health.window import window_size
 from paribus.recipe.recipe import Recipe, flatten

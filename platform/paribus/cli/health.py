@@ -16,8 +16,7 @@ from paribus.cli.console import console, table
 from paribus.cli.report import study_name
 from paribus.contract import Job
 from paribus.errors import LogFileError, RunFolderError, StoreError
-from paribus.health.diagnose import Diagnosis
-from paribus.health.finding import Finding, plain
+from paribus.health.finding import Diagnosis, Finding, plain
 from paribus.health.import_logs import PARIBUS, mappings, read_log, read_mlflow, read_tensorboard
 from paribus.health.judge import Records, judge_log, judge_run, read_attempts, read_run
 from paribus.health.profile import Profile, load_profile

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paribus.health.detector import Detector, Setting, State, finding_of, initial_state, update
 from paribus.health.detectors import exploration, group_sampling, group_signal, integrity, responses, reward, updates
-from paribus.health.finding import RAISED, Finding, Status, worst
+from paribus.health.finding import RAISED, Diagnosis, Finding, leading, worst
 from paribus.run_folder.folder import MetricLine
 
 DETECTORS: tuple[Detector, ...] = (
@@ -93,28 +93,6 @@ PATTERNS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """What is wrong with a run.
-
-    Attributes:
-        status: the worst finding; ``ok`` if none was raised and more than the sanity checks could judge.
-        sentence: the diagnosis in words.
-        raised: findings that warn or are critical, by onset: the suspected cause first.
-        findings: those of all detectors.
-    """
-
-    status: Status
-    sentence: str
-    raised: tuple[Finding, ...]
-    findings: tuple[Finding, ...]
-
-    @property
-    def first(self) -> Finding | None:
-        """The earliest of the worst findings; an earlier, less severe finding may be its cause."""
-        return _leading(self.raised) if self.raised else None
-
-
 def diagnose(findings: Sequence[Finding], *, damaged: bool = False) -> Diagnosis:
     """Return the diagnosis of a run.
 
@@ -141,13 +119,9 @@ def _by_onset(finding: Finding) -> tuple[int, int]:
     return (0 if onset is None else onset, _ORDER.get(finding.detector, len(_ORDER)))
 
 
-def _leading(raised: Sequence[Finding]) -> Finding:
-    return next((f for f in raised if f.state == "critical"), raised[0])
-
-
 def _sentence(raised: Sequence[Finding]) -> str:
     """Return the first critical finding, else the first warning, with the findings before and after it."""
-    first = _leading(raised)
+    first = leading(raised)
     place = raised.index(first)
     text = f"{'Critical' if first.state == 'critical' else 'Warning'}: {first.detector}{when(first)}: {first.evidence}"
     for word, others in (("before it", raised[:place]), ("then", raised[place + 1 :])):

@@ -1,21 +1,16 @@
-"""A finding: what one detector says about a run. ``health.json`` holds those of an attempt so far.
+"""Findings and the diagnosis of a run as values, and ``health.json``, which holds those of an attempt so far.
 
 Importing this module loads no detector, so that reports, dashboards and the scheduler can read the file cheaply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from paribus.errors import RunFolderError
-from paribus.run_folder.folder import RunFolder, from_json_number, read_json, to_json_number
-
-if TYPE_CHECKING:
-    from paribus.health.diagnose import Diagnosis
-    from paribus.run_folder.folder import MetricLine
-
+from paribus.run_folder.folder import MetricLine, RunFolder, from_json_number, read_json, to_json_number
 
 Status = Literal["ok", "warn", "critical", "unknown", "not_applicable"]
 
@@ -84,6 +79,33 @@ def worst(findings: Iterable[Finding]) -> Status:
     order: tuple[Status, ...] = (*RAISED, "unknown", "ok")
     states = {f.state for f in findings}
     return next((s for s in order if s in states), "unknown")
+
+
+def leading(raised: Sequence[Finding]) -> Finding:
+    """Return the first critical one of findings by onset, else the first warning."""
+    return next((f for f in raised if f.state == "critical"), raised[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What is wrong with a run.
+
+    Attributes:
+        status: the worst finding; ``ok`` if none was raised and more than the sanity checks could judge.
+        sentence: the diagnosis in words.
+        raised: findings that warn or are critical, by onset: the suspected cause first.
+        findings: those of all detectors.
+    """
+
+    status: Status
+    sentence: str
+    raised: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def first(self) -> Finding | None:
+        """The earliest of the worst findings; an earlier, less severe finding may be its cause."""
+        return leading(self.raised) if self.raised else None
 
 
 _FIELDS = frozenset(f.name for f in fields(Finding)) - {"numbers", "remedies"}

@@ -11,8 +11,8 @@ from typing import Any
 from paribus.contract import Job
 from paribus.errors import RunFolderError
 from paribus.health.detector import Setting
-from paribus.health.diagnose import DETECTORS, Diagnosis, advance, diagnose, findings, initial_states, judge_lines
-from paribus.health.finding import Finding, HealthFile, to_json
+from paribus.health.diagnose import DETECTORS, advance, diagnose, findings, initial_states, judge_lines
+from paribus.health.finding import Diagnosis, Finding, HealthFile, to_json
 from paribus.health.import_logs import Log
 from paribus.health.profile import Profile, load_profile
 from paribus.health.signals import with_signals

@@ -59,7 +59,7 @@ class FakeRunner(RunnerBase):
 
     def warm(self) -> None:
         """Import the detectors: in tests leases are short, and on a slow machine the import outlasts one."""
-        import paribus.health.live  # noqa: F401
+        import paribus.health.judge  # noqa: F401
 
     def support(self, recipe: Recipe, options: Options) -> tuple[Support, ...]:
         """Return what :attr:`missing` and :attr:`approximate` say of the recipe's clip rule."""
