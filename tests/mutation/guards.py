@@ -185,6 +185,7 @@ def survives(mutant: Mutant) -> bool:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
         command += ["-k", "not postgresql and not server and not processes", "--timeout", "300"]
         environment = os.environ | {"PYTHONPATH": str(place / "platform"), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment["PARIBUS_MUTANT"] = mutant.name  # see tests/unit/store/test_store_model.py
         ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
         if ended.returncode not in (0, 1):
             sys.exit(f"{mutant.name}: the tests could not be run:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
