@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faults import budgets, clocks, clusters, disks, kills, orphans, outages, paused, points, poison, races, soak
+from faults import budgets, clocks, clusters, disks, kills, orphans, outages, paused, points, poison, races, soak, storm
 from faults.judge import Verdict
 from faults.page import Page, Row, table
 from faults.world import DATABASES, Lines, Skipped, World, hasten, process, server_version, stop_server, world
@@ -58,6 +58,7 @@ FAULTS = (
     Fault("cancellations", "F17", "cancelled at the moment of the finish", races.cancellations),
     Fault("twins", "F18", "two studies submit the same runs at once", races.twins),
     Fault("budgets", "F19", "budget used up while eight runs train", budgets.budgets),
+    Fault("storm", "F24", "any process killed, from the first second, with set-up jobs and MLflow", storm.storm),
     Fault("soak", "F21", "all of it for a long time", soak.soak),
 )
 LANES = (("SQLite", "Slurm"), ("PostgreSQL", "Ray"))

@@ -3,14 +3,14 @@
 Like any runner it is found by its entry point. Paribus installs none for it: a test calls :func:`install` and puts the
 folder on the path. Instead of training, it writes plausible files with made-up numbers.
 
-The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "rules": [{"do": "crash", "at": 5, "seed": 1,
-"token": 1}]}``. A rule applies to the runs that its ``arm``, ``seed`` and ``token`` name (absent: all), when step
-``at`` would be written. ``do`` is ``crash``, ``import`` (of a module that is not there), ``memory`` (more than there
-is), ``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``, ``deaf`` (like ``hang``, and
-SIGTERM is not heard), ``fork`` (a child of its group, and two in sessions of their own, that write the time into a file
-of the run folder as long as they live), ``fill`` (the disk, until it is full), ``eio``, ``erofs`` (what a disk says
-that is broken or read-only), ``nan``, ``impossible`` (a share above 1), ``garbage`` (a line that is no metric line) or
-``kill`` (SIGKILL to itself).
+The environment variable ``PARIBUS_FAKE`` holds JSON: ``{"step_s": 0.01, "prepare_s": 2.0, "rules": [{"do": "crash",
+"at": 5, "seed": 1, "token": 1}]}``. A rule applies to the runs that its ``arm``, ``seed`` and ``token`` name (absent:
+all), when step ``at`` would be written. ``do`` is ``crash``, ``import`` (of a module that is not there), ``memory``
+(more than there is), ``segfault``, ``exit`` (status 0 without a result), ``requeue`` (status 75), ``hang``, ``deaf``
+(like ``hang``, and SIGTERM is not heard), ``fork`` (a child of its group, and two in sessions of their own, that
+write the time into a file of the run folder as long as they live), ``fill`` (the disk, until it is full), ``eio``,
+``erofs`` (what a disk says that is broken or read-only), ``nan``, ``impossible`` (a share above 1), ``garbage`` (a
+line that is no metric line) or ``kill`` (SIGKILL to itself).
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ class FakeRunner(RunnerBase):
             data=fingerprint_of(["data", recipe.task.model_dump(mode="json")]),
             model=fingerprint_of(["model", recipe.model.model_dump(mode="json"), recipe.task.kind]),
         )
+
+    def prepare(self, recipe: Recipe, cache: Path) -> None:
+        """Make nothing, in the time that the environment says."""
+        time.sleep(json.loads(os.environ.get(VARIABLE, "{}")).get("prepare_s", 0.0))
 
     def run(self, folder: Path) -> None:
         """Write made-up numbers, or misbehave as the environment says."""
