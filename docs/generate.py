@@ -6,14 +6,13 @@ The environment must hold paribus (`make setup`).
 from __future__ import annotations
 
 import inspect
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import click
+from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -210,23 +209,21 @@ def other_text(recipe: Recipe) -> str:
     return ", ".join(found)
 
 
+def help_text(*command: str) -> str:
+    """Return what `paribus COMMAND --help` prints on a terminal of 100 columns, two of which click leaves free."""
+    shown = CliRunner().invoke(paribus, [*command, "--help"], prog_name="paribus", terminal_width=98)
+    assert shown.exit_code == 0, shown.output
+    return shown.output.rstrip()
+
+
 def commands_page() -> str:
     """Return the help of every command."""
     lines = ["# Commands\n"]
-    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
     for command in COMMANDS:
-        shown = subprocess.run(
-            [sys.executable, "-m", "paribus", command, "--help"],
-            capture_output=True, text=True, check=True, env=environment,
-        )  # fmt: skip
-        lines += [f"## paribus {command}\n", "```text", shown.stdout.rstrip(), "```\n"]
+        lines += [f"## paribus {command}\n", "```text", help_text(command), "```\n"]
         found = paribus.get_command(click.Context(paribus), command)
         for name, sub in sorted(getattr(found, "commands", {}).items()):
-            shown = subprocess.run(
-                [sys.executable, "-m", "paribus", command, name, "--help"],
-                capture_output=True, text=True, check=True, env=environment,
-            )  # fmt: skip
-            lines += [f"### paribus {command} {name}\n", "```text", shown.stdout.rstrip(), "```\n"]
+            lines += [f"### paribus {command} {name}\n", "```text", help_text(command, name), "```\n"]
             assert sub.help, name
     return "\n".join(lines)
 
