@@ -21,6 +21,7 @@ _DISK_MESSAGE = re.compile(
     rf"(?:\[Errno |os error )(?:{'|'.join(map(str, _DISK))})\b|{'|'.join(os.strerror(n) for n in _DISK)}"
 )
 _PROBE_BYTES = 1 << 20
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 STORAGE = "storage"
 """Kind of a disk failure."""
@@ -97,6 +98,15 @@ def storage_failure(message: str, folder: Path) -> Failure:
     shown = message if str(folder) in message else f"{message} ({folder})"
     remedy = f"Make room on the disk of {socket.gethostname()} or repair it; `paribus doctor` checks it"
     return Failure(reason=f"{shown[:_LONGEST]}. {remedy}", signature=STORAGE)
+
+
+def from_outside(exit_code: int | None) -> bool:
+    """Return whether an end is a failure of the infrastructure: killed by a signal from outside, or lost.
+
+    Args:
+        exit_code: negative for a signal; ``None`` if no exit status is known.
+    """
+    return exit_code is None or -exit_code in _FROM_OUTSIDE
 
 
 def describe_exit(exit_code: int) -> str:

@@ -27,7 +27,7 @@ from paribus.contract import PREEMPTED, Job
 from paribus.engines.base import GRACE, INLINE
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
-from paribus.failures import STORAGE, describe_exit, failure_in, storage_failure
+from paribus.failures import STORAGE, describe_exit, failure_in, from_outside, storage_failure
 from paribus.health.finding import Finding, plain
 from paribus.health.liveness import dead_run, nan
 from paribus.home import since_boot
@@ -54,7 +54,6 @@ WATCHED_ALWAYS = frozenset({"nan", "dead_run"})
 
 _STATUSES = ("succeeded", "stopped_early")
 _UNASKED_WAIT_S = 5.0
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +276,7 @@ class Supervisor:
         return self._failure(exit_code)
 
     def _failure(self, exit_code: int) -> dict[str, Any]:
-        if -exit_code in _FROM_OUTSIDE:
+        if from_outside(exit_code):
             return _failed("infrastructure", describe_exit(exit_code), "")
         failure = failure_in(self._folder.log, exit_code)
         kind = "storage" if failure.signature == STORAGE else "program"

@@ -56,7 +56,7 @@ def run_pilots(
         engine = load_engine("local")(replace(settings, folder=Path(scratch) / "engine", slots=1))
         try:
             need = engine.need(plan.resources)
-            parts = shared_parts(arms[0].recipe for arms in kinds)
+            parts = shared_parts(plan.runner, (arms[0] for arms in kinds))
             setup = SetupJobs(engine, home, plan.runner, parts, need, say)
             while setup.turn():
                 time.sleep(_LOOK_S)

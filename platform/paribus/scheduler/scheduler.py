@@ -21,7 +21,7 @@ from paribus.failures import storage_failure
 from paribus.run_folder.folder import RunFolder
 from paribus.scheduler.active_attempts import GRACE_S, ActiveAttempts
 from paribus.scheduler.fair_share import Demand, FairShare
-from paribus.scheduler.setup_jobs import SetupJobs, shared_parts
+from paribus.scheduler.setup_jobs import SetupJobs, prepared, shared_parts
 from paribus.store.budget import OVERRUN_S, shown_use
 from paribus.store.database import Unreachable
 from paribus.store.devices import Pool
@@ -56,6 +56,7 @@ class ActiveStudy:
     Attributes:
         need: what each of its runs holds.
         setup: jobs that must end before the first run starts; ``None`` afterwards.
+        error: why it starts no more runs; raised when the active attempts have ended.
         out_of_budget: its budget doesn't allow another attempt.
         full_until: when to ask the machine again after it had no room for another run (monotonic seconds).
     """
@@ -63,6 +64,7 @@ class ActiveStudy:
     study: StudyRecord
     need: Need
     setup: SetupJobs | None
+    error: ParibusError | None = None
     out_of_budget: bool = False
     full_until: float = 0.0
 
@@ -112,7 +114,6 @@ class Scheduler:
         self._attempts = ActiveAttempts(store, engine, self._worker, say)
         self._active: dict[int, ActiveStudy] = {}
         self._units: dict[str, Unit] = {}
-        self._set_up: set[tuple[str, str]] = set()
         self._shares = FairShare()
         self._devices: Mapping[str, int] | None = None
         self._next_check = 0.0
@@ -164,8 +165,8 @@ class Scheduler:
             active.study, active.need, active.full_until = study, need, 0.0
             return
         unfinished = {arm for arm, state in self._store.counts_by_arm(study.id) if state not in TERMINAL}
-        shared = shared_parts(a.recipe for a in study.plan.all_arms if a.key in unfinished)
-        parts = {n: recipe for n, recipe in shared.items() if (study.plan.runner, n) not in self._set_up}
+        shared = shared_parts(study.plan.runner, (a for a in study.plan.all_arms if a.key in unfinished))
+        parts = {name: recipe for name, recipe in shared.items() if not prepared(self._store.home, name)}
         say = self._say_of(study)
         setup = SetupJobs(self._engine, self._store.home, study.plan.runner, parts, need, say) if parts else None
         self._active[study.id] = ActiveStudy(study=study, need=need, setup=setup)
@@ -200,11 +201,16 @@ class Scheduler:
 
         Raises:
             Unreachable: the database can't be reached; runs go on as long as their leases allow.
-            EngineError: the engine can't be asked or, without ``pause``, refused a job.
+            EngineError: the engine can't be asked or, without ``pause``, refused a job; in the latter case the active
+                attempts have ended first.
+            RunnerError: without ``pause``, a study can't be set up; the active attempts have ended.
         """
         if self._attempts.collect(stopping=self.interrupted):
             for active in self._active.values():
                 active.full_until = 0.0
+        for active in self._active.values():
+            if active.error is not None and not self._attempts:
+                raise active.error
         self._attempts.expire()
         if self._interrupts > self._obeyed:
             self._stop()
@@ -253,18 +259,21 @@ class Scheduler:
                 active.setup.cancel()
                 active.setup = None
                 if not self.pause:
-                    raise
+                    self._fault(active, error)
                 continue
             self._attempts.report_waiting(left)
             if not left:
-                self._set_up |= {(active.study.plan.runner, part) for part in active.setup.parts}
                 active.setup = None
 
     def _fault(self, active: ActiveStudy, error: ParibusError) -> None:
-        """Pause a study that can't go on or, without ``pause``, raise its error."""
-        if not self.pause:
+        """Pause a study that can't go on or, without ``pause``, raise its error once the active attempts have ended."""
+        if self.pause:
+            self._store.pause(active.study.id, str(error))
+            return
+        if not self._attempts:
             raise error
-        self._store.pause(active.study.id, str(error))
+        active.error = error  # raised now, it would end jobs that may have waited for days
+        self._say_of(active.study)(f"{error}\n{len(self._attempts)} runs go on; no more are started")
 
     # ---- budgets ---------------------------------------------------------------------------------
 
@@ -323,7 +332,7 @@ class Scheduler:
                 self._fault(active, error)
 
     def _can_start(self, active: ActiveStudy) -> bool:
-        if active.setup is not None or time.monotonic() < active.full_until:
+        if active.setup is not None or active.error is not None or time.monotonic() < active.full_until:
             return False
         if active.out_of_budget:
             self._check_budget(active)

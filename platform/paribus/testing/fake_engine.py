@@ -29,7 +29,7 @@ class FakeEngine:
         deaf: whether jobs ignore SIGTERM, so that only a grace that is over ends them.
         refusal: raised by :meth:`submit`; ``None``: every job is taken.
         setups: set-up jobs, by name. They take no slot.
-        setup_status: status of all set-up jobs; by default they succeed at once.
+        setup_status: status of the set-up jobs that are not in ``statuses``; by default they succeed at once.
         gpus_per_run: GPUs of a run whose study declares none.
         reach: set it to look like an engine of other machines.
         now: the virtual clock in seconds, unless the engine has another clock.
@@ -83,10 +83,10 @@ class FakeEngine:
 
     def status(self, name: str) -> Status:
         """Return the status of a job; override it to draw statuses."""
-        if name in self.setups:
-            return self.setup_status
         if name in self.statuses:
             return self.statuses[name]
+        if name in self.setups:
+            return self.setup_status
         if name in self.ended:
             return Status(state=JobState.ENDED, exit_code=self.ended[name])
         if name not in self.specs:
@@ -117,7 +117,7 @@ class FakeEngine:
 
     def find(self, name: str) -> str | None:
         """Return the engine's name for the job."""
-        return f"fake-{name}" if name in self.specs else None
+        return f"fake-{name}" if name in self.specs or name in self.setups else None
 
     def poll(self, names: Iterable[str]) -> Mapping[str, Status]:
         """Return the status of each job."""

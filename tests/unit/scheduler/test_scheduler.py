@@ -1,13 +1,15 @@
 """The scheduler's turns, with a fake engine: budget, settlement, expiry, orphans."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
-from paribus.contract import Job
+from paribus.contract import Hashes, Job
 from paribus.engines.base import JobState, Reach, Status
 from paribus.errors import EngineError, RunnerError, StoreError, TooLarge
 from paribus.run_folder.folder import RunFolder, write_json
@@ -402,16 +404,138 @@ def test_the_engines_word_for_an_end_is_kept(case):
     assert attempts[0].reason == "the supervisor ended without a report (OUT_OF_MEMORY)"
 
 
-def test_a_preparation_that_is_lost_or_dumb_ends_the_session(case, monkeypatch):
-    """No study waits forever for a job that is gone; where nodes may see other files, the user is asked about them."""
+GONE = {
+    "killed": Status(state=JobState.ENDED, exit_code=-9),
+    "cancelled": Status(state=JobState.ENDED, reason="CANCELLED"),
+    "node": Status(state=JobState.ENDED, reason="NODE_FAIL"),
+    "lost": Status(state=JobState.UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("pause", [False, True])
+@pytest.mark.parametrize("how", GONE)
+def test_a_preparation_that_is_killed_or_lost_is_tried_again_as_a_run_is(case, monkeypatch, how, pause):
+    """Up to five times with growing pauses; then the study ends or is paused, and nothing of it began."""
     one = case()
     one.engine.reach = Reach(host="here")
-    one.engine.setup_status = Status(state=JobState.UNKNOWN)
-    assert one.turn() is None
-    later(one, monkeypatch, preparation.LOST_S + 1)
-    with pytest.raises(RunnerError, match=r"ended before it wrote anything.*Do the nodes see"):
-        one.turn()
+    service = Scheduler(one.store, one.engine, one.store.home / "s", say=one.said.append, worker="here", pause=pause)
+    service.take_up(one.study)
+    one.engine.setup_status = GONE[how]
+    longest = max(preparation.LOST_S, 1.2 * 120) + 1
+    for tried in range(1, 5):
+        for _ in range(2 if how == "lost" else 1):
+            assert service.turn() == {}
+            later(one, monkeypatch, longest)
+        assert len(one.engine.setups) == tried
+    said = [line for line in one.said if "trying again" in line]
+    assert "trying again at once (try 2 of 5)" in said[0]
+    assert len(said) == 4
+    last = r"could not prepare the study in 5 tries; last, .*\n.*ended before it wrote anything.*Do the nodes see"
+    if how == "lost":
+        assert service.turn() == {}
+        later(one, monkeypatch, longest)
+    if pause:
+        assert service.turn() == {one.study.id: Ending.PAUSED}
+        assert "could not prepare the study in 5 tries" in one.store.paused(one.study.id)
+    else:
+        with pytest.raises(RunnerError, match=last):
+            service.turn()
+    assert len(one.engine.setups) == 5
     assert one.engine.specs == {}
+
+
+def test_a_preparation_that_was_killed_once_costs_nothing_but_time(case):
+    """The second job makes it, and the runs begin."""
+    one = case()
+    one.engine.setup_status = GONE["killed"]
+    assert one.turn() is None
+    one.engine.setup_status = Status(state=JobState.ENDED, exit_code=0)
+    assert one.turn() is None
+    assert (len(one.engine.setups), len(one.engine.specs)) == (2, 2)
+
+
+def test_live_attempts_end_before_a_study_that_cannot_be_prepared_does(case):
+    """An error at once would cancel jobs that may have waited in a queue for days."""
+    one = case(engine=FakeEngine(slots=4), arms=1, seeds=2)
+    one.turn()
+    live = list(one.engine.specs)
+    for record in (one.store.home / "prepare").glob("*.done.json"):
+        record.unlink()
+    one.engine.setup_status = Status(state=JobState.ENDED, exit_code=1)
+    second = one.another(one.engine)
+    second.reconcile()
+    assert [second.turn(), second.turn()] == [{}, {}]
+    assert sum("could not prepare" in line and "2 runs go on" in line for line in one.said) == 1
+    assert one.engine.cancelled == []
+    for name in live:
+        one.start(name)
+        one.finish(name)
+    with pytest.raises(RunnerError, match="could not prepare"):
+        second.turn()
+    assert list(one.engine.specs) == live
+
+
+def test_a_refused_job_leaves_those_that_run(case):
+    """The same with a job that the engine refuses: no more are started, and the error comes last."""
+    one = case()
+    one.turn()
+    first, second = one.engine.specs
+    one.engine.refusal = EngineError("no such partition")
+    one.start(first)
+    one.finish(first)
+    assert [one.turn(), one.turn()] == [None, None]
+    assert (one.engine.cancelled, len(one.engine.specs)) == ([], 2)
+    one.start(second)
+    one.finish(second)
+    with pytest.raises(EngineError, match="no such partition"):
+        one.turn()
+
+
+def test_the_next_scheduler_knows_what_is_prepared(case):
+    """It queues no job again, unless what was made has gone from the cache or was made by other code."""
+    one = case()
+    cache = one.store.home / "cache"
+    (cache / "models").mkdir(parents=True)
+    (cache / "models" / "weights").write_text("made")
+    (cache / "models" / "of.lock").write_text("")
+    one.engine.setup_status = Status(state=JobState.RUNNING)
+    one.turn()
+    one.engine.setup_status = Status(state=JobState.ENDED, exit_code=0)
+    one.turn()
+    (cache / "models" / "of.lock").unlink()
+
+    def setups(study):
+        engine = FakeEngine()
+        made = Scheduler(one.store, engine, one.store.home / "server", worker="elsewhere")
+        made.take_up(study)
+        made.turn()
+        return len(engine.setups)
+
+    assert setups(one.study) == 0
+    (cache / "models" / "weights").write_text("mad")
+    assert setups(one.study) == 1
+    assert setups(one.study) == 0
+    next(iter((one.store.home / "prepare").glob("*.done.json"))).write_text("[]")
+    assert setups(one.study) == 1
+    newer = [replace(arm, hashes=Hashes(code="1" * 64, data="2" * 64, model="3" * 64)) for arm in one.study.plan.arms]
+    assert setups(replace(one.study, plan=replace(one.study.plan, arms=tuple(newer)))) == 1
+
+
+@pytest.mark.parametrize("how", ["waits", "runs", "ended"])
+def test_the_next_scheduler_takes_over_a_preparation_that_waits_or_runs(case, how):
+    """It keeps its place in the queue of the cluster; one that failed under the earlier scheduler does not count."""
+    one = case()
+    states = {"waits": JobState.PENDING, "runs": JobState.RUNNING, "ended": JobState.ENDED}
+    one.engine.setup_status = Status(state=JobState.PENDING)
+    one.turn()
+    one.engine.statuses = {name: Status(state=states[how], exit_code=1) for name in one.engine.setups}
+    second = one.another(one.engine)
+    second.turn()
+    assert len(one.engine.setups) == (2 if how == "ended" else 1)
+    one.engine.setup_status = Status(state=JobState.ENDED, exit_code=0)
+    one.engine.statuses = {}
+    second.turn()
+    assert len(one.engine.specs) == 2
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -614,6 +738,7 @@ def test_what_runs_share_is_prepared_once_and_before_the_first_run(case):
     one.turn()
     assert len(one.engine.setups) == 1
 
+    shutil.rmtree(one.store.home / "prepare")
     engine = FakeEngine()
     engine.setup_status = Status(state=JobState.RUNNING)
     second = one.another(engine)
@@ -639,7 +764,7 @@ def test_what_is_wrong_with_one_study_pauses_it_and_no_other(case):
     assert len(one.engine.specs) == 2
     third = one.store.add_study(small_plan("third", arms=1, seeds=1, steps=10))
     one.engine.setup_status = Status(state=JobState.ENDED, exit_code=1)
-    service._set_up.clear()
+    shutil.rmtree(one.store.home / "prepare")
     service.take_up(third)
     assert service.turn() == {third.id: Ending.PAUSED}
     assert "could not prepare" in one.store.paused(third.id)
