@@ -95,10 +95,14 @@ def family(pid):
 
 
 def test_a_study_is_trained_once(site):
-    """The first command trains, the second finds nothing to do and starts neither attempt nor MLflow sync."""
+    """The first command trains, the second finds nothing to do and starts neither attempt nor MLflow sync.
+
+    What the plan warns of stands before the first attempt.
+    """
     status, output = site.run()
     assert status == 0, output
     assert "4 succeeded" in output
+    assert "[seeds]" in output.partition("attempt 1")[0]
     site.check()
 
     def written():
@@ -108,6 +112,7 @@ def test_a_study_is_trained_once(site):
     status, output = site.run()
     assert status == 0, output
     assert "nothing to train" in output
+    assert "[seeds]" not in output
     assert len(site.attempts()) == 4
     assert before == written()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pydantic import BaseModel
 from rich import box
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from paribus.recipe.recipe import flatten
 from paribus.store.states import RunState
+from paribus.study.plan import PlanWarning
 
 WIDTH = 100
 """Columns of output without a terminal."""
@@ -30,6 +31,15 @@ def table(*columns: str, title: str | None = None) -> Table:
     for name in columns:
         made.add_column(name, overflow="fold")
     return made
+
+
+def print_warnings(warnings: Iterable[PlanWarning], out: Console) -> None:
+    """Print the warnings of a plan, each with the code that silences it."""
+    out.print("warnings (`allow: [code]` silences one)", style="bold")
+    listed = Table.grid(padding=(0, 1), pad_edge=True)
+    for warning in warnings:
+        listed.add_row(f" [{warning.code}]", warning.message)
+    out.print(listed)
 
 
 def shown(value: object) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from paribus.cli.console import console, describe, shown, table
+from paribus.cli.console import console, describe, print_warnings, shown, table
 from paribus.cli.design_table import designs_as_plain, hours_text, orders_as_plain, print_design_summaries
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
@@ -115,15 +114,8 @@ def print_plan(
         for line in _pilot_lines(found):
             out.print(line)
     if plan.warnings:
-        _print_warnings(plan, out)
-
-
-def _print_warnings(plan: Plan, out: Console) -> None:
-    out.print("\nwarnings (`allow: [code]` silences one)", style="bold")
-    listed = Table.grid(padding=(0, 1), pad_edge=True)
-    for note in plan.warnings:
-        listed.add_row(f" [{note.code}]", note.message)
-    out.print(listed)
+        out.print()
+        print_warnings(plan.warnings, out)
 
 
 def _print_base(plan: Plan, out: Console) -> None:

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import click
 
-from paribus.cli.console import duration, states_text
+from paribus.cli.console import console, duration, print_warnings, states_text
 from paribus.cli.live import display_for
 from paribus.home import home
 from paribus.report.adaptive import grown
 from paribus.scheduler.adaptive import Adaptive
 from paribus.scheduler.serve import Settings, Summary, run_study
+from paribus.store.history import recorded_runs
 from paribus.store.reader import Reader
 from paribus.study.expand import draft_file
+from paribus.study.plan import Plan
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 + SIGINT."""
@@ -39,6 +41,7 @@ def command(
     plan = draft_file(study).checked()
     adaptive = Adaptive(grown)
     settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options, adaptive=adaptive)
+    warn(plan, settings.home)
     with display_for(sys.stdout) as display:
         summary = run_study(plan, settings, display)
     for line in closing_lines(summary, settings.home):
@@ -46,6 +49,13 @@ def command(
     if report and summary.ending not in ("interrupted", "detached"):
         write_report(settings.home, plan.study)
     sys.exit(exit_status(summary))
+
+
+def warn(plan: Plan, folder: Path) -> None:
+    """Print the warnings of a plan, unless every run of it has a result in the store of the home folder."""
+    fingerprints = [run.fingerprint for run in plan.runs]
+    if plan.warnings and len(recorded_runs(folder, fingerprints)) < len(set(fingerprints)):
+        print_warnings(plan.warnings, console())
 
 
 def write_report(folder: Path, study: str) -> None:
