@@ -24,7 +24,7 @@ from paribus.audit import invariants as audit
 from paribus.audit.snapshot import Snapshot, snapshot
 from paribus.engines.process import Identity, die_with_parent
 from paribus.home import DATABASE_URL
-from paribus.scheduler import active_attempts
+from paribus.scheduler import active_attempts, setup_jobs
 from paribus.store import attempts
 from paribus.store import transitions as moves
 from paribus.store.reader import Reader
@@ -48,7 +48,8 @@ def hasten(lease_s: float = LEASE_S) -> None:
     for module in (moves, attempts, audit):
         module.LEASE_S = lease_s  # type: ignore[attr-defined]
     active_attempts.HOLD_S = lease_s / 6  # type: ignore[misc]
-    attempts.INFRASTRUCTURE_TRIES = 10**6  # type: ignore[misc]
+    for module in (attempts, setup_jobs):
+        module.INFRASTRUCTURE_TRIES = 10**6  # type: ignore[attr-defined]
     attempts._BACKOFF_S = 0.0  # type: ignore[misc]
 
 
