@@ -173,6 +173,9 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         (".clamp_max(level.cap)", "", "a dynamic band without its cap"),
         ("math.exp(-level.low), math.exp(level.high)", "1 - level.low, 1 + level.high", "log bounds read as bounds of r"),
         ("return 4 / tau", "return r * 4 / tau", "a gate on top of the ratio"),
+        ("dual = (A < 0) & (r > level.c)", "dual = (r > level.c)", "a dual clip counted for both signs"),
+        ("capped = (A != 0) & (", "capped = (A > 0) & (", "capped weights counted for one sign (TRL)"),
+        ("high.clamp_min(level.delta)", "high", "tokens above the bound but below delta counted as cut"),
     ),
     "objective/correction.py": (
         ("d = old - sampler", "d = sampler - old", "the inverse weight"),

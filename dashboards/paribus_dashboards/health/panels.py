@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from paribus.health.detectors.exploration import ENTROPY, HIGH, LOW, SEQUENCE
+from paribus.health.detectors.exploration import CAPPED, DUAL, ENTROPY, HIGH, LOW, SEQUENCE
 from paribus.health.detectors.group_signal import RIGHT, WRONG, ZERO
 from paribus.health.detectors.responses import LENGTH, TRUNCATED
 from paribus.health.detectors.updates import KL, LOGP, NORM, STALE, configured_staleness
@@ -122,7 +122,12 @@ KINDS = (
         key="clip",
         title="clipped tokens",
         unit="share",
-        metrics=(Metric(name=HIGH, label="above"), Metric(name=LOW, label="below")),
+        metrics=(
+            Metric(name=HIGH, label="above"),
+            Metric(name=LOW, label="below"),
+            Metric(name=DUAL, label="dual clip"),
+            Metric(name=CAPPED, label="weight capped"),
+        ),
         detectors=("clip_saturation_high", "clip_saturation_low", "clip_zero"),
         limits=_both("clip_saturation_high"),
     ),

@@ -83,6 +83,13 @@ STEP_METRICS: tuple[Metric, ...] = (
             "share of trained tokens with A < 0 and r below the lower bound, over all updates of the step"),
     _metric("clip/high_frac", "clipped high", "fraction", "neither",
             "share of trained tokens with A > 0 and r above the upper bound, over all updates of the step"),
+    _metric("clip/dual_frac", "clipped dual", "fraction", "neither",
+            "share of trained tokens with A < 0 and r above the bound of ppo_dual (c) or two_sided (delta), over all "
+            "updates of the step; they have no gradient, as those clipped low and high; absent under other rules"),
+    _metric("clip/capped_frac", "weight capped", "fraction", "neither",
+            "share of trained tokens with A other than 0 whose weight is the cap or the floor of is_cap_sg in place of "
+            "r, over all updates of the step; their gradient stays, and those clipped low and high are among them; "
+            "absent under other rules"),
     _metric("clip/high_prob_mean", "p of up-clipped", "probability", "neither",
             "mean old probability of tokens clipped high; absent without any"),
     _metric("clip/high_prob_max", "max p of up-clipped", "probability", "neither",

@@ -173,6 +173,10 @@ def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict
     if high:
         values["clip/high_prob_mean"] = sum(p.high_prob_sum for p in parts) / high
         values["clip/high_prob_max"] = max(p.high_prob_max for p in parts)
+    if recipe.clip.kind in ("ppo_dual", "two_sided"):
+        values["clip/dual_frac"] = sum(p.dual for p in parts) / tokens
+    if recipe.clip.kind == "is_cap_sg":
+        values["clip/capped_frac"] = sum(p.capped for p in parts) / tokens
     if recipe.correction.kind == "off":  # otherwise they come from the log-probabilities before the updates
         first = [p for p in done[0].parts if p.tokens]
         values["mismatch/logp_abs_diff_mean"] = sum(p.diff_sum for p in first) / sum(p.tokens for p in first)

@@ -11,6 +11,7 @@ from random import Random
 import torch
 from torch import Tensor
 
+from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import Batch, minibatches, part, passes, tokens_of
 from paribus_runners.native.experience import Experience
@@ -30,6 +31,8 @@ class Part:
         tokens: tokens in the loss.
         low: tokens with A < 0 and r below the lower bound.
         high: tokens with A > 0 and r above the upper bound.
+        dual: tokens with A < 0 and r above the bound of a dual or two-sided clip.
+        capped: tokens whose weight is capped in place of clipped.
         high_prob_sum: sum of the old probabilities of the latter.
         high_prob_max: the largest of them; 0 without such tokens.
         ratio_sum: sum of new over old token probability.
@@ -46,6 +49,8 @@ class Part:
     tokens: float
     low: float
     high: float
+    dual: float
+    capped: float
     high_prob_sum: float
     high_prob_max: float
     ratio_sum: float
@@ -118,7 +123,7 @@ def backward(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch,
             gamma = router.shift(shift, mine.routing, now.router)
         found = loss(recipe, now.logp, mine, now.entropy, gamma)
         found.value.backward()  # type: ignore[no-untyped-call]
-        yield _observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach())
+        yield observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach())
 
 
 def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batch: Batch) -> float:
@@ -167,22 +172,24 @@ def _by_group(
     return [prompts[g] for g, _ in runs], [texts for _, texts in runs]
 
 
-def _observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tensor | None, share: Tensor) -> Part:
+def observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tensor | None, share: Tensor) -> Part:
     """Return the statistics of the tokens that have a weight in a pass."""
     old, A = tokens.old, tokens.advantage
     if recipe.schedule.update.kind == "lopti":
         there = tokens.weight > 0
         old, A, r, new, shift = old[there], A[there], r[there], new[there], None if shift is None else shift[there]
         if not len(old):
-            return Part(0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, 0, math.inf, float(share))
-    low, high = clip.bounds(recipe.clip, old)
-    high_prob = old.exp() * ((A > 0) & (r > high))
+            return Part(0, 0, 0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, 0, math.inf, float(share))
+    cut = clip.cut(recipe.clip if recipe.loss.kind == "policy_gradient" else f.NoClip(), r, A, old)
+    high_prob = old.exp() * cut.high
     difference = new - old
     ratio, distance = difference.exp(), difference.abs()
     gamma = old.new_ones(1) if shift is None else shift
     values = (
-        ((A < 0) & (r < low)).sum(),
-        (high_prob > 0).sum(),
+        cut.low.sum(),
+        cut.high.sum(),
+        cut.dual.sum(),
+        cut.capped.sum(),
         high_prob.sum(),
         high_prob.max(),
         ratio.sum(),

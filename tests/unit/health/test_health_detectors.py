@@ -252,6 +252,17 @@ def test_a_log_in_which_nothing_was_ever_clipped_raises_nothing():
     assert status_of("clip_zero", never, grpo(**{"schedule.minibatches": 2})) == "warn"
 
 
+def test_dual_and_capped_tokens_count_as_clipped():
+    """The dual clip adds to what is clipped above, and a run whose tokens are only capped or dual has clipped some."""
+    never, moving = {"clip__low_frac": 0.0, "clip__high_frac": 0.0}, grpo(**{"schedule.minibatches": 2})
+    for name in ("dual", "capped"):
+        assert status_of("clip_zero", never | {f"clip__{name}_frac": 0.02}, moving) == "ok"
+        assert status_of("clip_zero", never | {f"clip__{name}_frac": 0.0}, moving) == "warn"
+    found = {f.detector: f for f in judge_lines(setting(), run(clip__high_frac=0.05, clip__dual_frac=at(0.0, 0.05)))}
+    assert found["clip_saturation_high"].state == "warn"
+    assert "% by the dual clip" in found["clip_saturation_high"].evidence
+
+
 def test_numbers_at_the_end_of_the_floats_are_no_noise():
     """Differences that overflow give neither a warning of numpy nor a finding of "nan"; other rules may judge them."""
     curves = {R: lambda s: 1.7e308 if s % 2 else -1.7e308, E: lambda s: 1.7e308 if s % 3 else 0.5}

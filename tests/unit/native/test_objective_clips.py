@@ -161,6 +161,45 @@ def test_bounds_that_metrics_count_against_are_those_that_act() -> None:
         assert tuple(map(float, clip.bounds(rule, old))) == pytest.approx(want)
 
 
+CLIPS: list[f.Clip] = [
+    *SMOOTH,
+    f.PpoDual(high=0.28, c=1.5),
+    f.PpoDual(high=1.0, c=1.5),
+    f.TwoSided(high=0.28, delta=1.6),
+    f.TwoSided(high=0.28, delta=1.1),
+    f.CappedWeight(),
+    f.CappedWeight(cap=1.2, floor=0.5),
+    f.DynamicBand(cap=1.3),
+]
+
+
+@pytest.mark.parametrize("how", RATIOS, ids=lambda x: x.kind)
+@pytest.mark.parametrize("rule", CLIPS, ids=str)
+def test_what_metrics_count_is_what_autograd_cuts(rule: f.Clip, how: f.Ratio) -> None:
+    """A token with an advantage has no gradient where it is counted low, high or dual; capped: not r times A."""
+    if rule.kind == "dynamic" and how.kind in ("seq_geo", "seq_product"):
+        pytest.skip("tokens of one response have bounds of their own, and gradient through each other")
+    recipe, g = Recipe(clip=rule, ratio=how), torch.Generator().manual_seed(0)
+    row = torch.arange(60).repeat_interleave(2)
+    old, d = (x * torch.rand(120, generator=g).double() for x in (-3.0, 2.0))
+    d, A = d - 1, torch.tensor([-1.0, 0.0, 1.0]).double()[torch.randint(3, (60,), generator=g)][row]
+    tokens = _tokens(old, A, row)
+    found = loss(recipe, old + d, tokens)
+    cut = clip.cut(rule, found.ratio, A, old)
+    gradient = _gradient(recipe, tokens, d)
+    if isinstance(rule, f.CappedWeight):
+        assert not ((gradient == 0) & (A != 0)).any()
+        torch.testing.assert_close(cut.capped, (gradient + found.ratio * A / 2).abs() > 1e-9)
+        assert not ((cut.low | cut.high) & ~cut.capped).any()
+    else:
+        torch.testing.assert_close(cut.low | cut.high | cut.dual, (gradient == 0) & (A != 0))
+        assert not cut.capped.any()
+        assert not (cut.low & cut.dual).any()
+    assert not (cut.low & (A >= 0)).any()
+    assert not (cut.high & (A <= 0)).any()
+    assert not (cut.dual & (A >= 0)).any()
+
+
 def test_soft_gate_is_bounded_and_leans_on_the_sign() -> None:
     """The value never exceeds 4 / tau A, and tau is that of the sign of A; A = 0 counts as negative."""
     rule, old = f.SoftGate(tau_positive=0.5, tau_negative=2.0), torch.zeros(2).double()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from torch import Tensor
 from paribus.recipe import factors as f
 from paribus.recipe.presets import load_preset, preset_names
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.experience import Before
+from paribus_runners.native import update
+from paribus_runners.native.batch import minibatches, passes, tokens_of
+from paribus_runners.native.experience import Before, weigh
+from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.rollout.rollouts import Rollouts
 
 EPS = 1e-6
@@ -275,3 +279,44 @@ def test_two_responses_have_advantages_of_one_size_whatever_their_rewards(made: 
     recipe = Recipe(scale=f.GroupStd(eps=0))
     A = outcome(recipe, made(recipe, CORRECT[1:2])).experience.advantage[:, 0]
     assert float((A**2).mean()) == pytest.approx(3 / 4)
+
+
+CUTS: list[f.Clip] = [
+    f.NoClip(),
+    f.PpoMin(high=0.28),
+    f.PpoDual(c=1.5),
+    f.TwoSided(delta=1.6),
+    f.CappedWeight(cap=1.28, floor=0.5),
+    f.SoftGate(),
+    f.DynamicBand(),
+]
+
+
+@pytest.mark.parametrize("preset", TABLE)
+def test_clip_fractions_of_every_preset_by_autograd(preset: str, made: Any) -> None:
+    """Under each clip rule, the tokens counted low, high and dual are those without gradient, and capped is counted."""
+    raw = _recipe(preset)
+    rules = [raw.clip] if raw.ratio.kind == "geo_clipped" else [raw.clip, *CUTS]
+    for rule in rules:
+        if rule.kind == "dynamic" and raw.ratio.kind == "seq_geo":
+            continue  # tokens of one response have bounds of their own, and gradient through each other
+        changes = {"kl": f.NoKl(), "clip": rule, "correction": f.NoCorrection()}
+        auxiliary = raw.auxiliary.model_copy(update={"positive_nll": 0.0, "entropy": 0.0})
+        recipe = Recipe.model_validate({**dict(raw), **changes, "auxiliary": auxiliary})
+        rollouts = made(recipe, CORRECT, formatted=FORMATTED)
+        experience = weigh(recipe, rollouts, _case(recipe, rollouts)[1])
+        moved = experience.old + 1.2 * (rollouts.responses.entropy - 1.1)
+        for batch in minibatches(recipe, experience, Random(0)):
+            for tokens in passes(recipe, tokens_of(recipe, experience, batch)):
+                new = moved[batch.rows][rollouts.responses.mask[batch.rows]].requires_grad_()
+                shift = torch.ones(len(new)).double() if recipe.token_weight.kind == "router_shift" else None
+                found = loss(recipe, new, tokens, shift=shift)
+                gradient = torch.autograd.grad(found.value, new)[0]
+                part = update.observe(recipe, new.detach(), tokens, found.ratio, shift, found.value.detach())
+                has = (tokens.advantage != 0) & (tokens.weight != 0)
+                capped = recipe.clip.kind == "is_cap_sg" and recipe.loss.kind == "policy_gradient"
+                if capped:
+                    want = -tokens.weight * found.ratio * tokens.advantage
+                    assert part.capped == ((gradient - want).abs() > 1e-12).sum()
+                assert (0 if capped else part.low + part.high + part.dual) == (has & (gradient == 0)).sum(), rule
+                assert part.tokens == (tokens.weight > 0).sum()

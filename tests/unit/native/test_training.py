@@ -63,7 +63,16 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
     assert [line.step for line in lines] == [0, 1, 2, 3]
     names = set().union(*(line.values for line in lines))
     assert all(find_metric(n) for n in names)
-    only_with = ("kl/ref_k3", "clip/high_prob_", "correction/", "critic/", "router/", "history/")
+    only_with = (
+        "kl/ref_k3",
+        "clip/high_prob_",
+        "clip/dual_",
+        "clip/capped_",
+        "correction/",
+        "critic/",
+        "router/",
+        "history/",
+    )
     assert all(m.name in names or m.name.startswith(only_with) for m in STEP_METRICS)
     assert set(lines[0].values) == {n for n in names if n.startswith("eval/")} | {
         "perf/time_eval_s",
@@ -324,6 +333,7 @@ def test_other_levels_train(recipe: Recipe, job_folder: JobFolder, changes: dict
     assert lines[1]["optim/grad_norm"] > 0
     assert ("kl/ref_k3" in lines[-1]) == (recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo")
     assert ("critic/value_loss" in lines[-1]) == (recipe.auxiliary.value is not None)
+    assert ("clip/capped_frac" in lines[-1]) == (recipe.clip.kind == "is_cap_sg")
     assert ("correction/weight_mean" in lines[-1]) == (recipe.correction.kind != "off")
     if recipe.kl.kind != "off":
         assert lines[1]["kl/ref_k3"] == pytest.approx(0, abs=1e-6)

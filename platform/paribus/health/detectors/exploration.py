@@ -9,6 +9,7 @@ from paribus.recipe.analysis.facts import on_policy
 from paribus.recipe.recipe import Recipe
 
 LOW, HIGH = "clip/low_frac", "clip/high_frac"
+DUAL, CAPPED = "clip/dual_frac", "clip/capped_frac"
 ENTROPY, _ZERO = "policy/entropy", "group/zero_std_frac"
 _BOUNDS = {LOW: "low", HIGH: "high"}
 SEQUENCE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
@@ -21,9 +22,14 @@ def _saturation(metric: str, side: str) -> Rule:
             now, where = run.median(CLIPPED), "above or below (the log has only the sum)"
         if now is None:
             return None
+        dual = run.median(DUAL) if metric == HIGH else None
+        now += dual or 0.0
         whole = run.recipe is not None and run.recipe.ratio.kind in SEQUENCE
         warn, critical = (run.p["sequence_warn"], 1.0) if whole else (run.p["warn"], run.p["critical"])
         text = f"{now:.1%} of the trained tokens are clipped {where}"
+        text += f", {dual:.1%} by the dual clip" if dual else ""
+        if (capped := run.median(CAPPED)) is not None:
+            text += f"; {capped:.1%} have a capped weight, on either side and with either sign"
         bound = getattr(run.recipe.clip, _BOUNDS[metric], None) if run.recipe is not None and not whole else None
         if bound is not None and bound < run.p["tight"]:
             warn = run.p["tight_warn"]
@@ -40,11 +46,13 @@ def _saturation(metric: str, side: str) -> Rule:
 
 def _zero(run: Window) -> RuleResult | None:
     """Judge only if the ratio can differ from 1; without a recipe, only earlier clipping proves that (TRL #3120)."""
-    run.memory["clipped"] = run.memory.get("clipped", False) or run.line.values[LOW] > 0 or run.line.values[HIGH] > 0
+    cut = any(run.line.values.get(name, 0.0) > 0 for name in (LOW, HIGH, DUAL, CAPPED))
+    run.memory["clipped"] = run.memory.get("clipped", False) or cut
     low, high = run.last(LOW, run.W), run.last(HIGH, run.W)
     if low is None or high is None or (run.recipe is None and not run.memory["clipped"]):
         return None
-    if max(low) > 0 or max(high) > 0:
+    others = (run.last(name, min(run.W, run.count(name))) or [0.0] for name in (DUAL, CAPPED))
+    if any(max(values) > 0 for values in (low, high, *others)):
         return OK
     known = "tokens were clipped earlier" if run.recipe is None else "each batch gets more than one update"
     text = f"no token was clipped in {run.W} points, although {known}"
@@ -116,7 +124,7 @@ DETECTORS = (
         name="clip_saturation_high",
         looks_for="so many tokens are clipped above that good tokens are no longer reinforced",
         any_of=(HIGH, CLIPPED),
-        uses=(LOW, ENTROPY),
+        uses=(LOW, DUAL, CAPPED, ENTROPY),
         rule=_saturation(HIGH, "above"),
         why_not=_ratio_is_one,
     ),
@@ -124,6 +132,7 @@ DETECTORS = (
         name="clip_saturation_low",
         looks_for="so many tokens are clipped below that the updates are too large",
         needs=(LOW,),
+        uses=(CAPPED,),
         rule=_saturation(LOW, "below"),
         why_not=_ratio_is_one,
     ),
@@ -131,6 +140,7 @@ DETECTORS = (
         name="clip_zero",
         looks_for="no token is ever clipped: the policy does not move, or the old log-probabilities are wrong",
         needs=(LOW, HIGH),
+        uses=(DUAL, CAPPED),
         rule=_zero,
         why_not=_rarely_left,
         keep=4.0,

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
+
+
+class Cut(NamedTuple):
+    """Tokens whose gradient the clip rule cuts, each [T] and boolean.
+
+    Attributes:
+        low: A < 0 and the ratio below the lower bound.
+        high: A > 0 and the ratio above the upper bound.
+        dual: A < 0 and the ratio above ``c`` or ``delta``; no gradient, as ``low`` and ``high`` except with a capped
+            weight.
+        capped: the weight is not the ratio but the cap or the floor, for either sign of A; the gradient stays. These
+            include all that are ``low`` or ``high`` under this rule.
+    """
+
+    low: Tensor
+    high: Tensor
+    dual: Tensor
+    capped: Tensor
 
 
 def surrogate(level: f.Clip, r: Tensor, A: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -78,3 +97,24 @@ def bounds(level: f.Clip, old: Tensor) -> tuple[Tensor, Tensor]:
     else:
         edges = -math.inf, math.inf
     return torch.full_like(old, edges[0]), torch.full_like(old, edges[1])
+
+
+def cut(level: f.Clip, r: Tensor, A: Tensor, old: Tensor) -> Cut:
+    """Return where the rule cuts the gradient; without advantage a token has none to cut.
+
+    ``two_sided``: for A > 0 the lower of ``delta`` and the upper bound acts, for A < 0 the higher one.
+
+    Args:
+        level: the clip rule.
+        r: [T] the ratio that the rule looks at (:func:`bounds`).
+        A: [T] advantage.
+        old: [T] log-probability under the policy that sampled.
+    """
+    low, high = bounds(level, old)
+    nowhere = torch.zeros_like(r, dtype=torch.bool)
+    if isinstance(level, f.TwoSided):
+        return Cut((A < 0) & (r < low), (A > 0) & (r > high.clamp_max(level.delta)),
+                   (A < 0) & (r > high.clamp_min(level.delta)), nowhere)  # fmt: skip
+    dual = (A < 0) & (r > level.c) if isinstance(level, f.PpoDual) else nowhere
+    capped = (A != 0) & ((r < low) | (r > high)) if isinstance(level, f.CappedWeight) else nowhere
+    return Cut((A < 0) & (r < low), (A > 0) & (r > high), dual, capped)
