@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from paribus.masking import mask
+
 
 class ParibusError(Exception):
     """Something that the user can mend. The command line prints it without a traceback.
@@ -17,6 +19,10 @@ class ParibusError(Exception):
 
     code = "P000"
     exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the message without credentials."""
+        return mask(super().__str__())
 
 
 @dataclass(frozen=True, kw_only=True)

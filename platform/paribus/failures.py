@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from paribus.masking import mask
+
 _TAIL = 1 << 16
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
@@ -68,8 +70,8 @@ def failure_in(log: Path, exit_code: int) -> Failure:
 
 
 def storable(text: str) -> str:
-    """Return a text without what databases reject: NUL, and unpaired surrogates."""
-    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+    """Return a text without credentials, and without what databases reject: NUL, and unpaired surrogates."""
+    return mask(text.replace("\0", "\ufffd").encode(errors="replace").decode())
 
 
 def disk_trouble(folder: Path) -> Failure | None:

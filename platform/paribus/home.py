@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,6 +25,34 @@ def home() -> Path:
     """
     named = os.environ.get("PARIBUS_HOME")
     return Path(named).expanduser() if named else Path(".paribus")
+
+
+def make_home(folder: Path) -> None:
+    """Create a home folder that only its owner can enter; take the rights of others from one that exists.
+
+    Run folders, logs and addresses of servers lie in it. A folder of your own that others may enter loses their rights.
+    Its group keeps what it has if you have shared the folder: by the set-group-ID bit, an access control list, a group
+    other than your own first one, or by having taken the others' rights yourself.
+    """
+    with suppress(FileExistsError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+        return
+    folder.mkdir(exist_ok=True)  # raises an error if it is a file
+    found = folder.stat()
+    if found.st_uid != os.getuid() or not found.st_mode & stat.S_IRWXO:
+        return
+    shared = found.st_mode & stat.S_ISGID or found.st_gid != os.getgid() or _has_access_list(folder)
+    kept = stat.S_IMODE(found.st_mode) & ~(stat.S_IRWXO if shared else stat.S_IRWXO | stat.S_IRWXG)
+    with suppress(OSError):  # a file system without rights
+        folder.chmod(kept)
+
+
+def _has_access_list(folder: Path) -> bool:
+    try:
+        return "system.posix_acl_access" in os.listxattr(folder)
+    except (AttributeError, OSError):  # not on Linux, or a file system without attributes
+        return False
 
 
 def data_root(name: str) -> Path:

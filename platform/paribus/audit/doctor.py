@@ -24,6 +24,7 @@ from paribus.engines import cgroup
 from paribus.engines.base import GROUP
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError, StoreError
+from paribus.masking import mask
 from paribus.mlflow_sync.client import tracking_uri
 from paribus.mlflow_sync.process import mlflow_is_installed
 from paribus.run_folder.folder import RunFolder, read_json
@@ -63,6 +64,11 @@ class Check:
     level: Level
     message: str
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        """Hide credentials, whatever the check has read."""
+        object.__setattr__(self, "message", mask(self.message))
+        object.__setattr__(self, "remedy", mask(self.remedy))
 
 
 def examine(home: Path, *, deep: bool = False) -> Iterator[Check]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from paribus.engines.base import EngineSettings, load_engine
 from paribus.engines.process import signal_group
+from paribus.masking import describe
 from paribus.mlflow_sync.client import MlflowWriter, tracking_uri
 
 
@@ -68,8 +69,7 @@ def main(arguments: Sequence[str]) -> int:
             value = mlflow_latency(Path(subject)) if what == "mlflow" else engine_slots(subject, Path(rest[0]))
         print(json.dumps({"value": value}))  # noqa: T201 - the answer
     except Exception as error:  # any exception of a library is an answer
-        lines = str(error).splitlines() or [""]
-        print(json.dumps({"error": f"{type(error).__name__}: {lines[0]}"}))  # noqa: T201
+        print(json.dumps({"error": describe(error)}))  # noqa: T201
     return 0
 
 

@@ -13,6 +13,7 @@ import click
 
 from paribus import __version__
 from paribus.errors import MissingExtra, ParibusError
+from paribus.masking import mask_output
 
 COMMANDS = {
     "plan": "Show the arms, runs and cost of a study before it runs.",
@@ -75,6 +76,7 @@ def paribus() -> None:
 
 def main() -> None:
     """Run the command line; a :class:`ParibusError` is printed without a traceback, and its exit code is used."""
+    mask_output()
     try:
         paribus(prog_name="paribus")
     except ParibusError as error:

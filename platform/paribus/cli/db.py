@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from paribus.home import home
+from paribus.home import home, make_home
 from paribus.scheduler.home_lock import lock_home
 from paribus.store.database import backup_file, database_url, dump_command
 from paribus.store.migrate import HEAD, revision_of
@@ -39,7 +39,7 @@ def upgrade(folder: Path | None) -> None:
     """Upgrade the database to the newest revision. First stop all runs and make a copy with `paribus db backup`."""
     place = folder or home()
     database = existing_database(place)
-    place.mkdir(parents=True, exist_ok=True)
+    make_home(place)
     with lock_home(place, "paribus db upgrade"):
         with database.read() as connection:
             before = revision_of(connection)

@@ -21,6 +21,7 @@ from pathlib import Path
 from paribus.contract import Job
 from paribus.errors import RunFolderError
 from paribus.health.finding import RAISED, read_health
+from paribus.masking import describe, mask_output
 from paribus.mlflow_sync.client import MlflowWriter, Offsets, RunCard, tracking_uri
 from paribus.recipe.recipe import flatten
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_json, write_json
@@ -110,7 +111,7 @@ class MlflowSync:
                 self._failures.pop(attempted.fingerprint, None)
             except Exception as error:  # whatever MLflow raises, the run is retried later
                 _log.exception("run %s", attempted.fingerprint)
-                self.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
+                self.trouble = describe(error)
                 wait = min(2.0**count, _BACKOFF_MAX_S)
                 self._failures[attempted.fingerprint] = (count + 1, self._clock() + wait)
                 break  # MLflow may be down: one failure per turn is enough
@@ -293,6 +294,7 @@ def main(arguments: Sequence[str]) -> int:
     from filelock import FileLock
 
     home = Path(arguments[0])
+    mask_output()
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=logging.WARNING)
     # this process retries by itself, and must notice when its input is closed
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")

@@ -13,6 +13,7 @@ from paribus.contract import load_runner
 from paribus.engines.options import engine_settings
 from paribus.errors import ParibusError, RunFolderError, TooLarge
 from paribus.failures import storable
+from paribus.home import make_home
 from paribus.mlflow_sync.process import SyncProcess
 from paribus.monitor.progress import Display, StudyView
 from paribus.run_folder.folder import read_json, write_json
@@ -60,7 +61,7 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
     home = settings.home.resolve()
     with ExitStack() as stack:
         stack.enter_context(explain_disk_errors(home))
-        home.mkdir(parents=True, exist_ok=True)
+        make_home(home)
         stack.enter_context(lock_home(home, SCHEDULER, settings.engine))
         store = stack.enter_context(Store.open(home))
         sync = start_sync(home, stack, display)

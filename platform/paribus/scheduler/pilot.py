@@ -18,6 +18,7 @@ from paribus.attempt.runner_process import redirect_output
 from paribus.contract import Job, Need, load_runner
 from paribus.engines.base import Engine, EngineSettings, JobState, Spec, load_engine
 from paribus.errors import RunnerError
+from paribus.home import make_home
 from paribus.run_folder.folder import RunFolder, read_json, write_json
 from paribus.scheduler.home_lock import lock_home
 from paribus.scheduler.setup_jobs import SetupJobs, shared_parts
@@ -48,7 +49,7 @@ def run_pilots(
         StoreError: another process works in the home folder.
         RunnerError: a pilot or its set-up job failed; the message holds the end of its log.
     """
-    home.mkdir(parents=True, exist_ok=True)
+    make_home(home)
     with (
         lock_home(home, "paribus plan --probe", "local"),
         tempfile.TemporaryDirectory(prefix="paribus-pilot-") as scratch,

@@ -14,6 +14,7 @@ from paribus.engines.base import EngineSettings, load_engine, refuse_too_large
 from paribus.engines.options import engine_settings
 from paribus.errors import EngineError, ParibusError, StoreError
 from paribus.failures import disk_failure
+from paribus.home import make_home
 from paribus.mlflow_sync.client import unsynced
 from paribus.mlflow_sync.process import SyncProcess, mlflow_is_installed
 from paribus.monitor.alerts import Alerts, Webhooks
@@ -98,7 +99,7 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
     home = settings.home.resolve()
     with ExitStack() as stack:
         stack.enter_context(explain_disk_errors(home))
-        home.mkdir(parents=True, exist_ok=True)
+        make_home(home)
         owner = lock_owner(home)
         if owner is not None and not owner.is_scheduler:
             owner = None

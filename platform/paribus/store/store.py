@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 from paribus.contract import Device
 from paribus.errors import StoreError
+from paribus.home import make_home
 from paribus.recipe.recipe import canonical_json
 from paribus.store import attempts, control
 from paribus.store import tables as t
@@ -42,7 +43,7 @@ class Store(Reader):
         Raises:
             StoreError: it cannot be reached, or another version of Paribus wrote it.
         """
-        home.mkdir(parents=True, exist_ok=True)
+        make_home(home)
         database = Database(database_url(home), clock)
         try:
             migrate(database, home / "migrate.lock")
