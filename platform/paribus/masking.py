@@ -1,7 +1,7 @@
 """Hides credentials in text. Errors, output and the files about the MLflow sync pass through :func:`mask`.
 
 Two rules: the secrets that the environment names are hidden wherever they stand, and URLs, assignments and
-authorization headers are hidden by their form, whoever wrote them.
+authorization headers are hidden by their form.
 """
 
 from __future__ import annotations
