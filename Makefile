@@ -4,19 +4,23 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 USER := $(VENV)/.installed
 DEV := $(VENV)/.dev
-TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+# make quickstart TORCH_INDEX=ADDRESS takes torch, and what it needs, from another package index: see docs/howto/install.md
+TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
+PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
 .PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-conformance test-clusters test-dashboards test-wheel docs clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
 
-# torch goes first and alone: asked for together with others, pip may pick a build with CUDA
+# torch goes first and alone: asked for together with others, pip may pick a build with CUDA. The downloads are large, so
+# pip shows them
 $(USER): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; $(PYTHONS)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,mlflow,figures,dashboard]"
+	$(BIN)/python -m pip install $(TORCH)
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[train,mlflow,figures,dashboard]"
 	@touch $@
 
 $(DEV): $(USER)
@@ -54,7 +58,7 @@ test-faults: $(DEV) ## kill processes, servers and clusters, then audit; SHORT=1
 CONFORMANCE := .conformance-venv
 $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt
 	$(PYTHON) -m venv $(CONFORMANCE)
-	$(CONFORMANCE)/bin/python -m pip install --quiet "torch==$(TORCH)"
+	$(CONFORMANCE)/bin/python -m pip install $(TORCH)
 	$(CONFORMANCE)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/conformance/requirements.txt
 	$(CONFORMANCE)/bin/python -m pip install --quiet --no-deps --requirement tests/conformance/requirements-verl.txt
 	$(CONFORMANCE)/bin/python -m pip install --quiet --no-deps --editable .
