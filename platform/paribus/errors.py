@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from paribus.masking import mask
 
@@ -105,12 +113,12 @@ class LogFileError(ParibusError):
 
 
 class MissingExtra(ParibusError):
-    """An optional part of Paribus is not installed; the message names the pip line."""
+    """An optional part of Paribus is not installed; the message has the line that installs it."""
 
     code = "P200"
 
     def __init__(self, extra: str, why: str) -> None:
-        super().__init__(f"{why} needs a part that is not installed. Install it: pip install 'paribus[{extra}]'")
+        super().__init__(f"{why} needs a part that is not installed. Install it: {install_command(extra)}")
 
 
 class StoreError(ParibusError):
@@ -153,3 +161,57 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return `` Did you mean `x`?`` for the nearest allowed name, or an empty text."""
     near = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def install_command(extra: str) -> str:
+    """Return the shell command that adds an optional part to this installation.
+
+    ``paribus[...]`` alone is right only where Paribus came from a package index. A checkout, a wheel and a repository
+    are named as they were installed, which ``direct_url.json`` records (PEP 610).
+
+    Args:
+        extra: a name under ``[project.optional-dependencies]``.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import, and rarely needed
+
+    try:
+        package = distribution("paribus")
+        origin = json.loads(package.read_text("direct_url.json") or "{}")
+        needs = package.requires or []
+    except (PackageNotFoundError, ValueError):
+        origin, needs = {}, []
+    packages = [
+        x.partition(";")[0].strip() for x in needs if x.endswith((f"extra == '{extra}'", f'extra == "{extra}"'))
+    ]
+    return f"{_installer()} {_origin_with(extra, origin, packages)}"
+
+
+def _installer() -> str:
+    """Return the install command of this environment; a ``pip`` on the path can belong to another Python."""
+    found = shutil.which("pip")
+    if found and Path(found).parent == Path(sys.executable).parent:
+        return "pip install"
+    python = shlex.quote(sys.executable)
+    return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+
+
+def _origin_with(extra: str, origin: Mapping[str, Any], packages: Sequence[str]) -> str:
+    """Return what to install, quoted for a shell; the extra's packages if a local wheel has been deleted since."""
+    if not isinstance(origin, dict) or not isinstance(address := origin.get("url"), str):
+        return f"'paribus[{extra}]'"
+    url = urlsplit(address)
+    local = Path(unquote(url.path)) if url.scheme == "file" else None
+    if local is not None and "dir_info" in origin:
+        option = "-e " if origin["dir_info"].get("editable") else ""
+        return option + _quoted(f"{'.' if local == Path.cwd() else local}[{extra}]")
+    if local is not None and not local.exists() and packages:
+        return " ".join(map(_quoted, packages))
+    if "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        folder = f"#subdirectory={origin['subdirectory']}" if "subdirectory" in origin else ""
+        return _quoted(f"paribus[{extra}] @ {vcs['vcs']}+{address}@{vcs['commit_id']}{folder}")
+    return _quoted(f"paribus[{extra}] @ {address}")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\"'\"'") + "'"

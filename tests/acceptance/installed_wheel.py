@@ -1,6 +1,8 @@
 """Checks a `paribus` installed from the wheel without any extra: `python installed_wheel.py PATH-OF-PARIBUS`."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -9,10 +11,11 @@ from pathlib import Path
 PARIBUS = Path(sys.argv[1]).resolve()
 
 
-def paribus(*arguments: str, code: int = 0) -> str:
-    """Run the installed program in an empty folder and return what it printed."""
+def paribus(*arguments: str, code: int = 0, cwd: Path | None = None) -> str:
+    """Run the installed program, in an empty folder if no other is named, and return what it printed."""
     with tempfile.TemporaryDirectory() as folder:
-        shown = subprocess.run([str(PARIBUS), *arguments], capture_output=True, text=True, cwd=folder, check=False)
+        command = [str(PARIBUS), *arguments]
+        shown = subprocess.run(command, capture_output=True, text=True, cwd=cwd or folder, check=False)
     assert shown.returncode == code, (arguments, shown.returncode, shown.stdout, shown.stderr)
     assert "Traceback" not in shown.stderr
     return shown.stdout + shown.stderr
@@ -29,7 +32,23 @@ assert json.loads(paribus("schema"))["$schema"]
 for study in studies:
     if study.name != "dapo_table1.yaml":  # its data are for the user to supply
         assert "runs:" in paribus("plan", str(study))
-assert "paribus[train]" in paribus("run", str(data / "_ablations/studies/smoke.yaml"), code=1)
-print(
-    f"the bare wheel plans {len(studies)} shipped studies and names the extra that training needs\n1 passed, 0 failed"
-)
+with tempfile.TemporaryDirectory() as folder:
+    here = Path(folder)
+    assert "paribus run study.yaml" in paribus("init", "mine", cwd=here)
+    assert "6 distinct" in paribus("plan", "study.yaml", cwd=here / "mine")
+    assert "not overwritten" in paribus("init", "mine", cwd=here, code=1)
+    missing = paribus("run", "study.yaml", cwd=here / "mine", code=1)
+    assert "'paribus[train] @ file:///" in missing, missing
+    listed = paribus("studies")
+    for study in studies:
+        assert study.stem in listed
+        paribus("studies", "copy", study.stem, cwd=here)
+        assert (here / study.name).read_bytes() == study.read_bytes()
+
+# the line that a message prints is typed as it stands
+asked = paribus("dashboard", code=1).partition("Install it: ")[2]
+limits = {**os.environ, "PIP_CONSTRAINT": str(Path(__file__).parents[2] / "constraints.txt")}
+subprocess.run(shlex.split(asked), env=limits, check=True)
+assert "needs a part" not in paribus("dashboard", "--export", "pages.html", code=1)
+
+print(f"the bare wheel copies {len(studies)} studies, and its line for a missing part works\n1 passed, 0 failed")

@@ -23,7 +23,7 @@ from paribus.audit.timed_check import Answer, TimedCheck
 from paribus.engines import cgroup
 from paribus.engines.base import GROUP
 from paribus.engines.process import Identity
-from paribus.errors import RunFolderError, StoreError
+from paribus.errors import RunFolderError, StoreError, install_command
 from paribus.masking import mask
 from paribus.mlflow_sync.client import tracking_uri
 from paribus.mlflow_sync.process import mlflow_is_installed
@@ -215,7 +215,7 @@ def replaced(seen: Snapshot) -> Iterator[Check]:
 def mlflow_server(home: Path, answer: Answer | None) -> Check:
     """Check MLflow."""
     if not mlflow_is_installed():
-        remedy = "pip install 'paribus[mlflow]'"
+        remedy = install_command("mlflow")
         return Check(
             name="mlflow", level="unknown", message="not installed: metrics are not copied to MLflow", remedy=remedy
         )

@@ -16,6 +16,8 @@ from paribus.errors import MissingExtra, ParibusError
 from paribus.masking import mask_output
 
 COMMANDS = {
+    "init": "Write a first study into a folder.",
+    "studies": "List the studies that come with Paribus, or copy one.",
     "plan": "Show the arms, runs and cost of a study before it runs.",
     "run": "Run a study, or continue it, and write its report.",
     "submit": "Submit a study for the scheduler to train.",

@@ -10,7 +10,7 @@ import click
 import yaml
 
 from paribus.cli.design_table import hours_text
-from paribus.errors import ParibusError
+from paribus.cli.studies import write_new
 from paribus.home import home
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.collect import read_study
@@ -54,14 +54,7 @@ def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...]) -> Non
     """
     lines = [f"# {reason}" for reason in reasons]
     text = yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=120)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write("\n".join([*lines, text]))
-    except FileExistsError as error:
-        raise ParibusError(f"{path} exists and is not overwritten: name another file with --out") from error
-    except OSError as error:
-        message = f"{path} cannot be written: {error.strerror or error}; name another file with --out"
-        raise ParibusError(message) from error
+    write_new(path, "\n".join([*lines, text]), "name another file with --out")
 
 
 def cost_of(draft: PlanDraft, home: Path) -> str:

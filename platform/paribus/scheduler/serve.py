@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from paribus.engines.base import EngineSettings, load_engine, refuse_too_large
 from paribus.engines.options import engine_settings
-from paribus.errors import EngineError, ParibusError, StoreError
+from paribus.errors import EngineError, ParibusError, StoreError, install_command
 from paribus.failures import disk_failure
 from paribus.home import make_home
 from paribus.mlflow_sync.client import unsynced
@@ -341,7 +341,7 @@ def _interrupts(scheduler: Scheduler, display: Display) -> Iterator[None]:
 def start_sync(home: Path, stack: ExitStack, display: Display) -> SyncProcess | None:
     """Return the MLflow sync of a home folder, closed with the stack; ``None`` if MLflow isn't installed."""
     if not mlflow_is_installed():
-        display.say("MLflow is not installed, so metrics aren't copied to it: pip install 'paribus[mlflow]'")
+        display.say(f"MLflow is not installed, so metrics aren't copied to it: {install_command('mlflow')}")
         return None
     sync = SyncProcess(home)
     stack.callback(sync.close)

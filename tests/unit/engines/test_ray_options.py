@@ -1,5 +1,6 @@
 """Options of the Ray engine; Ray is not needed."""
 
+import re
 import sys
 
 import pytest
@@ -8,13 +9,13 @@ from paribus.contract import Resources
 from paribus.engines.base import EngineSettings
 from paribus.engines.options import read_options
 from paribus.engines.ray.engine import RayEngine, RayOptions
-from paribus.errors import MissingExtra, StudyFileError
+from paribus.errors import MissingExtra, StudyFileError, install_command
 
 
 def test_without_ray_the_user_is_told_what_to_install(tmp_path, monkeypatch):
     """One pip line, no traceback."""
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"engine `ray`.*pip install 'paribus\[ray\]'"):
+    with pytest.raises(MissingExtra, match="engine `ray`.*" + re.escape(install_command("ray"))):
         RayEngine(EngineSettings(runner="fake", folder=tmp_path))
 
 

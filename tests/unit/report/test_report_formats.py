@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from paribus.errors import install_command
 from paribus.report.build import build_report
 from paribus.report.model import ReportModel
 from paribus.report.render import plotly as plotly_module
@@ -146,7 +147,7 @@ def test_html_needs_no_network(model: ReportModel) -> None:
 
 
 def test_html_without_plotly_says_how_to_get_figures(model: ReportModel) -> None:
-    """Without plotly the page has no script, and names the pip line."""
+    """Without plotly the page has no script, and names the missing part."""
     page = to_html(model, None)
     assert "<script" not in page
     assert "paribus[figures]" in page
@@ -164,7 +165,7 @@ def test_written_without_plotly(model: ReportModel, tmp_path: Path, monkeypatch:
         "report.tex",
     ]
     assert all(p.stat().st_size > 0 for p in written.paths)
-    assert "paribus[figures]" in written.notes[0]
+    assert install_command("figures") in written.notes[0]
 
 
 def test_json_is_the_model(model: ReportModel) -> None:

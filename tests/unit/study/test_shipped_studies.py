@@ -16,6 +16,7 @@ from paribus.testing.fake_runner import FakeRunner
 STUDIES = {path.stem: path for path in (data_root("ablations") / "studies").glob("*.yaml")}
 NOTES = {
     "algorithms_cpu": {"seeds", "cost", "identical_rows"},
+    "first": {"seeds"},
     "smoke": {"seeds"},
     "quickstart": {"seeds", "confounded", "cost"},
     "quickstart_full": {"seeds", "confounded", "cost"},
@@ -24,6 +25,7 @@ NOTES = {
 }
 COUNTS = {
     "algorithms_cpu": (25, 50),
+    "first": (3, 6),
     "smoke": (2, 4),
     "quickstart": (13, 39),
     "quickstart_full": (16, 48),

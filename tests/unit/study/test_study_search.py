@@ -1,10 +1,11 @@
 """Search designs: the same records give the same trials, each candidate as many; fresh seeds alone confirm."""
 
 import importlib.util
+import re
 
 import pytest
 
-from paribus.errors import MissingExtra, StudyFileError
+from paribus.errors import MissingExtra, StudyFileError, install_command
 from paribus.report.adaptive import next_block, trial_scores
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.build import build_report
@@ -187,7 +188,7 @@ def test_what_is_wrong_is_told_with_its_place(load, old, new, message):
 def test_without_optuna_the_user_is_told_what_to_install(load, monkeypatch):
     """Before anything is run; a study without a search does not need it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'paribus\[search\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command("search"))):
         refuse_without_optuna(make_plan(load(), FakeRunner()))
     other = TEXT[TEXT.index("designs:") : TEXT.index("seeds: {n")]
     refuse_without_optuna(make_plan(load(other, "designs: {solo: {kind: add_one}}\n"), FakeRunner()))

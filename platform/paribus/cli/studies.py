@@ -1,0 +1,84 @@
+"""``paribus studies``: the studies that come with Paribus, and copies of them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from paribus.cli.console import console, table
+from paribus.errors import ParibusError, did_you_mean
+from paribus.home import data_root
+from paribus.yaml_file.document import plain, read_document
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """List the studies that come with Paribus; `copy` one to change it."""
+    if ctx.invoked_subcommand is not None:
+        return
+    listed = table("study", "question, and what it takes")
+    for name, path in shipped_studies().items():
+        question = plain(read_document(path).root)["question"]
+        listed.add_row(name, Text(question).append(f"\n{_comment(path)}", style="dim"))
+    console().print(listed)
+    click.echo("Take one: paribus studies copy NAME")
+
+
+@command.command()
+@click.argument("name")
+@click.argument("to", type=click.Path(path_type=Path), default=".")
+def copy(name: str, to: Path) -> None:
+    """Copy the study NAME to the file or folder TO, by default here; no file is overwritten."""
+    source = shipped_study(name)
+    path = to / source.name if to.is_dir() else to
+    write_new(path, source.read_text(encoding="utf-8"), "name another file after the study's name")
+    click.echo(f"Wrote {path}. Look at it: paribus plan {shlex.quote(str(path))}")
+
+
+def shipped_studies() -> dict[str, Path]:
+    """Return the files of the studies that come with Paribus by name, in alphabetical order."""
+    return {path.stem: path for path in sorted((data_root("ablations") / "studies").glob("*.yaml"))}
+
+
+def shipped_study(name: str) -> Path:
+    """Return the file of a study that comes with Paribus.
+
+    Raises:
+        ParibusError: there is no study of this name.
+    """
+    studies = shipped_studies()
+    if name not in studies:
+        listed = ", ".join(studies)
+        raise ParibusError(f"no study `{name}` comes with Paribus.{did_you_mean(name, studies)} There are: {listed}.")
+    return studies[name]
+
+
+def write_new(path: Path, text: str, remedy: str) -> None:
+    """Write a file that does not exist yet.
+
+    Args:
+        path: the file; its folder must exist.
+        text: what it holds.
+        remedy: what the user can do where a file exists already, or none can be written.
+
+    Raises:
+        ParibusError: the file exists, or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise ParibusError(f"{path} exists and is not overwritten: {remedy}") from error
+    except OSError as error:
+        raise ParibusError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
+
+
+def _comment(path: Path) -> str:
+    """Return the comment above a study on one line."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    above = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
+    return " ".join(line.lstrip("# ") for line in above)
