@@ -84,13 +84,34 @@ def chosen_run(home: Home, study: StudyNow, query: QueryParams) -> RunRecord | N
     return next((r for r in study.runs if r.token), None)
 
 
+MAX_OFFERED = 200
+"""Most runs in a drop-down list; links lead to the runs before and after."""
+
+
+def _offered(study: StudyNow, run: RunRecord) -> tuple[list[RunRecord], int]:
+    """Return the runs that can be chosen, and the place of the first one in the list around this run."""
+    started = [r for r in study.runs if r.token or r.id == run.id]
+    place = next(i for i, r in enumerate(started) if r.id == run.id)
+    return started, place // MAX_OFFERED * MAX_OFFERED
+
+
+def run_links(study: StudyNow, run: RunRecord, address: str) -> tuple[Link, ...]:
+    """Return links to the runs before and after those of the drop-down list."""
+    started, first = _offered(study, run)
+    return tuple(
+        Link(href=f"{address}?run={started[i].fingerprint[:SHORT]}", text=text)
+        for i, text in ((first - MAX_OFFERED, "earlier runs"), (first + MAX_OFFERED, "later runs"))
+        if 0 <= i < len(started)
+    )
+
+
 def run_options(study: StudyNow, run: RunRecord) -> Mapping[str, tuple[Option, ...]]:
-    """Return the runs with an attempt for a drop-down list, by label of their arm."""
+    """Return the runs with an attempt around this one for a drop-down list, by label of their arm."""
     found: dict[str, list[Option]] = {}
-    for r in study.runs:
-        if r.token or r.id == run.id:
-            option = Option(value=r.fingerprint[:SHORT], text=f"{r.label}, seed {r.seed}", chosen=r.id == run.id)
-            found.setdefault(r.label, []).append(option)
+    started, first = _offered(study, run)
+    for r in started[first : first + MAX_OFFERED]:
+        option = Option(value=r.fingerprint[:SHORT], text=f"{r.label}, seed {r.seed}", chosen=r.id == run.id)
+        found.setdefault(r.label, []).append(option)
     return {label: tuple(options) for label, options in found.items()}
 
 

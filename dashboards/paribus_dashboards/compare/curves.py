@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from paribus.recipe.recipe import flatten
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, contrast
-from paribus.report.analysis.measures import GENERATED, device_seconds
+from paribus.report.analysis.measures import GENERATED, Measure, device_seconds, score_measure
 from paribus.report.figures.curves import SINGLE_RUNS, Grid, Points, arm_line, device_time, settled
 from paribus.report.inputs import RunData
 from paribus.report.model import Cell, Forest, Interval, Line, Panel, ReportModel, kept
@@ -57,9 +57,7 @@ def compared(analysis: Analysis, spec: ChartSpec, least: int = LEAST) -> Panel:
 
     A mean is over the seeds that have ended. Seeds that have not ended are thin lines.
     """
-    metric = find_metric(spec.metric)
-    name, unit = (metric.label, metric.unit) if metric else (spec.metric, "")
-    name = analysis.score.label if spec.metric == analysis.score.metric else name
+    name, unit = _named(analysis.score, spec.metric)
     grid, scale, x_label = _grid(analysis, spec, least), 1.0, AXES[spec.x]
     if spec.x == "gpu_hours":
         x_label, scale = device_time(analysis)
@@ -78,6 +76,21 @@ def compared(analysis: Analysis, spec: ChartSpec, least: int = LEAST) -> Panel:
         y_label=f"{name} ({unit})" if unit else name,
         lines=tuple(x for x in lines if x is not None),
     )
+
+
+def untold(plan: Plan, spec: ChartSpec) -> Panel:
+    """Return the panel of a chart with its title, but without its lines."""
+    name, unit = _named(score_measure(plan.evaluate), spec.metric)
+    name = f"Δ {name}" if spec.show == "difference" else name
+    y_label = f"{name} ({unit})" if unit else name
+    return Panel(key="", title=name, x_label=AXES[spec.x], y_label=y_label, lines=())
+
+
+def _named(score: Measure, name: str) -> tuple[str, str]:
+    """Return label and unit of a metric."""
+    metric = find_metric(name)
+    label, unit = (metric.label, metric.unit) if metric else (name, "")
+    return (score.label if name == score.metric else label), unit
 
 
 def _grid(analysis: Analysis, spec: ChartSpec, least: int) -> Grid:

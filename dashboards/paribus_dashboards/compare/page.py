@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from fastapi import APIRouter
@@ -19,25 +18,41 @@ from paribus.report.analysis.measures import score_measure
 from paribus.report.collect import OUTCOMES
 from paribus.report.figures.curves import PANELS
 from paribus.report.inputs import RunData, StudyData
-from paribus.report.model import Panel
+from paribus.report.model import Panel, panel_text
 from paribus.report.render.plotly import forest_figure
 from paribus.run_folder.folder import SHORT
 from paribus.run_folder.metrics import STEP_METRICS, find_metric
 from paribus.store.models import RunRecord
 from paribus_dashboards.chart_style import arm_styles
 from paribus_dashboards.choices import chosen_span
-from paribus_dashboards.compare.curves import LEAST, ChartSpec, compared, effect_forest, ranked, scored
+from paribus_dashboards.compare.curves import LEAST, ChartSpec, compared, effect_forest, ranked, scored, untold
 from paribus_dashboards.compare.figure import alone, compare_figure
-from paribus_dashboards.compare.view import Choice, EffectsView, Seed, choose, effects_view, score_label, view
+from paribus_dashboards.compare.view import (
+    FIRST_ARMS,
+    Choice,
+    EffectsView,
+    Seed,
+    choose,
+    effects_view,
+    score_label,
+    view,
+)
 from paribus_dashboards.data.cache import Cache
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.reports import Report
 from paribus_dashboards.data.study_now import StudyNow
 from paribus_dashboards.format import quoted, spaced
+from paribus_dashboards.paging import paged
 from paribus_dashboards.web import Page, answer, home_of, render
 
 if TYPE_CHECKING:
     from paribus.run_folder.series import Recorded
+
+MAX_DESCRIBED = 100
+"""Most runs that a page reads to describe its charts in words; with more, the description comes with the chart."""
+
+MAX_LISTED, MAX_SEEDS = 60, 20
+"""Arms that a page offers, and seeds of an arm whose health it lists."""
 
 BRIEF = 8
 """Points of the curves that the page describes in words; charts request their own."""
@@ -68,28 +83,42 @@ def _data(home: Home, study: StudyNow, run: RunRecord) -> RunData:
         return data
 
 
-_PANELS: Cache[Hashable, Panel] = Cache(512)
+_PANELS: Cache[Hashable, Mapping[str, Panel]] = Cache(64)
 
 
 def panel_of(home: Home, study: StudyNow, spec: ChartSpec, least: int = LEAST) -> Panel:
-    """Return the panel of a chart, cached until one of its runs records more."""
+    """Return the panel of a chart, cached until one of its runs records more.
+
+    The panels of the metrics that the page shows without a choice are made together.
+    """
+    usual = (study.record.plan.evaluate.primary_metric, *PANELS)
+    single = spec.metric not in usual or (
+        spec.show == "difference" and spec.metric == usual[0]
+    )  # a chart of every page
+    return panels_of(home, study, spec, (spec.metric,) if single else usual, least)[spec.metric]
+
+
+def panels_of(
+    home: Home, study: StudyNow, spec: ChartSpec, metrics: Sequence[str], least: int = LEAST
+) -> Mapping[str, Panel]:
+    """Return the panels of several metrics; each run is opened once for all of them."""
     arms = {*spec.arms, study.record.plan.base}
     stamp = tuple((r.fingerprint, r.token, r.state, home.now(r).step) for r in study.runs if r.arm in arms)
-    make = partial(_compared, home, study, arms, spec, least)
-    return _PANELS.get((home.folder, study.record.id, spec, least), stamp, make)
 
+    def make() -> Mapping[str, Panel]:
+        analysis = analysis_of(home, study, arms)
+        return {m: compared(analysis, replace(spec, metric=m), least) for m in metrics}
 
-def _compared(home: Home, study: StudyNow, arms: Iterable[str], spec: ChartSpec, least: int) -> Panel:
-    return compared(analysis_of(home, study, arms), spec, least)
+    return _PANELS.get((home.folder, study.record.id, replace(spec, metric=""), tuple(metrics), least), stamp, make)
 
 
 def recorded_names(home: Home, study: StudyNow, arms: Iterable[str]) -> tuple[str, ...]:
     """Return the recorded metrics of the arms: the report's first, then all others in the order of the schema."""
     found: set[str] = set()
     for arm in arms:
-        started = [r for r in study.runs if r.arm == arm and home.now(r).step > 0]
+        started = next((r for r in study.runs if r.arm == arm and home.now(r).step > 0), None)
         with suppress(RunFolderError):
-            found |= home.series(started[0]).names if started else frozenset()
+            found |= home.series(started).names if started else frozenset()
     usual = [study.record.plan.evaluate.primary_metric, *PANELS]
     known = [m.name for m in STEP_METRICS] + sorted(n for n in found if n.startswith("eval/") and find_metric(n))
     return tuple(n for n in dict.fromkeys([*usual, *known]) if n in found)
@@ -106,15 +135,26 @@ def show(request: Request, study: str) -> Response:
     home = home_of(request)
     now = home.study(study)
     plan, query = now.record.plan, _query(request)
+    listed, pager = paged(plan.arms, MAX_LISTED, page.address(study), request.query_params, what="arms")
+    if "arm" not in query and pager.before:
+        query["arm"] = list(dict.fromkeys([plan.base, *(a.key for a in listed)]))[:FIRST_ARMS]
     arms = choose(plan, query, ()).arms
     names = recorded_names(home, now, arms)
     choice = choose(plan, query, names)
-    panels = {m: panel_of(home, now, _spec(choice, m), BRIEF) for m in choice.metrics}
     score = plan.evaluate.primary_metric
-    gain = panel_of(home, now, replace(_spec(choice, score), show="difference"), BRIEF) if score in names else None
-    shown = view(_address(now), plan, choice, names, panels, gain)
+    runs = sum(r.arm in choice.arms for r in now.runs)
+    described = runs <= MAX_DESCRIBED
+    gain = None
+    if described:
+        panels = dict(panels_of(home, now, _spec(choice, ""), choice.metrics, BRIEF)) if choice.metrics else {}
+        if score in names:
+            gain = panel_of(home, now, replace(_spec(choice, score), show="difference"), BRIEF)
+    else:
+        panels = {m: untold(plan, _spec(choice, m)) for m in choice.metrics}
+        gain = untold(plan, replace(_spec(choice, score), show="difference")) if score in names else None
+    shown = view(_address(now), plan, choice, names, panels, gain, listed=listed, described=described)
     found, report = _effects(home, now, choice)
-    return render(request, "compare/page.html", page, study, view=shown, effects=found, report=report)
+    return render(request, "compare/page.html", page, study, view=shown, effects=found, report=report, pager=pager)
 
 
 @router.get("/study/{study}/compare/effects")
@@ -133,6 +173,8 @@ def _effects(home: Home, study: StudyNow, choice: Choice) -> tuple[EffectsView |
         return None, report
     statuses: dict[str, list[Seed]] = {}
     for run in sorted((r for r in study.runs if r.arm in choice.arms), key=lambda r: r.seed):
+        if len(statuses.get(run.arm, ())) >= MAX_SEEDS:
+            continue
         now = home.now(run)
         statuses.setdefault(run.arm, []).append((run.seed, run.fingerprint[:SHORT], now.status, spaced(now.detector)))
     plan = study.record.plan
@@ -159,6 +201,8 @@ def curve(request: Request, study: str, metric: str) -> Response:
         one = [a.label for a in plan.arms if a.key == only[0]]
         base = plan.arm(plan.base).label
         figure["data"] = compare_figure(alone(panel, one[0] if one else "", base), styles, zero=differs)["data"]
+    if sum(r.arm in choice.arms for r in now.runs) > MAX_DESCRIBED:
+        figure["text"] = panel_text(panel)  # the page does not have it: it would have to read all these runs
     return answer(request, figure)
 
 

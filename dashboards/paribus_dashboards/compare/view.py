@@ -145,6 +145,9 @@ def view(
     recorded: Sequence[str],
     panels: Mapping[str, Panel],
     gain: Panel | None = None,
+    *,
+    listed: Sequence[Arm] | None = None,
+    described: bool = True,
 ) -> CompareView:
     """Return the page.
 
@@ -155,7 +158,10 @@ def view(
         recorded: metrics that can be chosen.
         panels: metric to its panel, for the descriptions.
         gain: panel of the score minus the base's score.
+        listed: arms that can be chosen, besides the chosen ones; all without it.
+        described: whether the panels have their lines; without them, the description comes with the chart.
     """
+    offered = {a.key for a in (plan.arms if listed is None else listed)} | {*choice.arms}
     styles = arm_styles(plan)
     chosen = [plan.arm(k) for k in choice.arms]
     labels = {a.key: a.label for a in plan.arms}
@@ -164,16 +170,20 @@ def view(
     more = f" The page shows at most {MAX_ARMS} arms." if len(chosen) == MAX_ARMS else ""
     return CompareView(
         arms=tuple(
-            ArmChoice(key=a.key, label=a.label, style=styles[a.key], chosen=a.key in choice.arms) for a in plan.arms
+            ArmChoice(key=a.key, label=a.label, style=styles[a.key], chosen=a.key in choice.arms)
+            for a in plan.arms
+            if a.key in offered
         ),
         metrics=tuple((m, _label(m), m in choice.metrics) for m in recorded),
         axes=tuple((k, "GPU-hours" if k == "gpu_hours" else v, k == choice.x) for k, v in AXES.items()),
         show=choice.show,
         split=choice.split,
         charts=tuple(
-            _metric(study, choice, chosen, m, panels[m], plan.base) for m in choice.metrics if panels[m].lines
+            _metric(study, choice, chosen, m, panels[m], plan.base)
+            for m in choice.metrics
+            if panels[m].lines or not described
         ),
-        gain=_gain(study, plan, choice, gain) if gain is not None and gain.lines else None,
+        gain=_gain(study, plan, choice, gain) if gain is not None and (gain.lines or not described) else None,
         settings=settings(chosen),
         chosen=tuple(a.label for a in chosen),
         base=labels[plan.base],
@@ -185,7 +195,7 @@ def view(
 def _gain(study: str, plan: Plan, choice: Choice, panel: Panel) -> Chart:
     query = replace(choice, show="difference").query(metric=plan.evaluate.primary_metric)
     name = f"{panel.title} to {plan.arm(plan.base).label}"
-    return Chart(arm=name, src=f"/data{study}/compare/curve.json?{query}", text=panel_text(panel))
+    return Chart(arm=name, src=f"/data{study}/compare/curve.json?{query}", text=_text(panel))
 
 
 def _metric(study: str, choice: Choice, arms: Sequence[Arm], name: str, panel: Panel, base: str) -> MetricView:
@@ -195,10 +205,14 @@ def _metric(study: str, choice: Choice, arms: Sequence[Arm], name: str, panel: P
         (a.label, alone(panel, a.label, ""), {"only": a.key}) for a in own
     ] or [("", panel, {})]
     charts = tuple(
-        Chart(arm=label, src=f"/data{study}/compare/curve.json?{choice.query(metric=name, **more)}", text=panel_text(p))
+        Chart(arm=label, src=f"/data{study}/compare/curve.json?{choice.query(metric=name, **more)}", text=_text(p))
         for label, p, more in each
     )
     return MetricView(title=panel.title, definition=metric.definition if metric else "", charts=charts)
+
+
+def _text(panel: Panel) -> str:
+    return panel_text(panel) if panel.lines else f"{panel.title} over {panel.x_label}, one line per arm."
 
 
 def _label(name: str) -> str:

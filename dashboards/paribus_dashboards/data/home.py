@@ -22,10 +22,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
 from paribus.errors import DashboardError, RunFolderError
 from paribus.run_folder.folder import SHORT, Evaluation, RunFolder
 from paribus.run_folder.metrics import Source
-from paribus.run_folder.series import Series
+from paribus.run_folder.series import Floats, Ints, Series
 from paribus.run_folder.series_file import RunSeries
 from paribus.scheduler.home_lock import LockOwner, lock_owner
 from paribus.store.budget import UNITS
@@ -55,7 +57,7 @@ STORE_S = 1.0
 PLAN_S = 30.0
 """Seconds for which a plan is cached; only its budget and its texts can change."""
 
-_SERIES, _RUNS = 256, 4096  # cached series, cached states of runs
+_SERIES, _RUNS = 256, 1 << 15  # cached series; cached states and small curves of runs, below a kilobyte each
 
 
 Points: TypeAlias = tuple[tuple[int, float], ...]
@@ -75,6 +77,9 @@ class Home:
         make_report: builds the report of a study.
         clock: seconds, monotonic.
     """
+
+    patient = False
+    """Whether pages read all that they show, whatever it takes, as an export does."""
 
     def __init__(
         self,
@@ -96,7 +101,7 @@ class Home:
         self._studies: Cache[int, StudyNow] = Cache(16)
         self._plans: Cache[int, StudyRecord] = Cache(16)
         self._now: Cache[tuple[str, int], RunNow] = Cache(_RUNS)
-        self._points: Cache[tuple[str, int, str, int], Points] = Cache(_RUNS)
+        self._points: Cache[tuple[str, int, str, int], tuple[Ints, Floats]] = Cache(_RUNS)
         self._series: Cache[tuple[str, int], LockedSeries] = Cache(_SERIES)
 
     # ---- the store -------------------------------------------------------------------------------
@@ -236,9 +241,31 @@ class Home:
 
     def now(self, run: RunRecord) -> RunNow:
         """Return the newest step and the health of a run."""
+        if not run.token:
+            return RunNow()
         folder = self.run_folder(run)
         stamp = _stamp(folder.metrics), _stamp(folder.health)
         return self._now.get((run.fingerprint, run.token), stamp, lambda: read_now(folder))
+
+    def states(self, study: StudyNow, limit_s: float | None = None) -> tuple[Mapping[str, RunNow], bool]:
+        """Return fingerprint to the state of a run, and whether some are missing because the time was over.
+
+        The files of a run that has ended are read once. A page looks at the files of the runs that it shows with
+        :meth:`now`.
+
+        Args:
+            study: the study.
+            limit_s: seconds; ``None``: as many as it takes.
+        """
+        until = None if limit_s is None else self._clock() + limit_s
+        found: dict[str, RunNow] = {}
+        for run in study.runs:
+            known = self._now.peek((run.fingerprint, run.token)) if run.terminal and run.token else None
+            if known is None and (until is None or not run.token or self._clock() <= until):
+                known = self.now(run)
+            if known is not None:
+                found[run.fingerprint] = known
+        return found, len(found) < len(study.runs)
 
     def verdict(self, plan: Plan, run: RunRecord) -> RunDiagnosis:
         """Return the diagnosis of a run: its supervisor's if that is current, else one made here."""
@@ -254,8 +281,9 @@ class Home:
             RunFolderError: a metric line of the newest attempt cannot be read.
         """
         key = run.fingerprint, run.token
-        found = self._series.get(key, (), lambda: LockedSeries(RunSeries(self.folder, *key)))
-        found.follow(_stamp(self.run_folder(run).metrics))
+        stamp = _stamp(self.run_folder(run).metrics)
+        found = self._series.get(key, (), lambda: LockedSeries(RunSeries(self.folder, *key), stamp))
+        found.follow(stamp)
         return found
 
     def points(self, run: RunRecord, metric: str, *, least: int) -> Points:
@@ -267,18 +295,19 @@ class Home:
             least: fewest points, if the run has more.
         """
 
-        def read() -> Points:
+        def read() -> tuple[Ints, Floats]:
             with suppress(RunFolderError):
                 found = self.series(run).series(metric, least=least).finite()
-                return tuple(zip(found.steps.tolist(), found.mean.tolist(), strict=True))
-            return ()
+                return found.steps.copy(), found.mean.copy()
+            return np.empty(0, np.int64), np.empty(0)
 
         key = run.fingerprint, run.token, metric, least
-        return self._points.get(key, _stamp(self.run_folder(run).metrics), read)
+        return _pairs(self._points.get(key, _stamp(self.run_folder(run).metrics), read))
 
     def cached_points(self, run: RunRecord, metric: str, *, least: int) -> Points | None:
         """Return the last result of :meth:`points` without reading a file; ``None`` before the first call."""
-        return self._points.peek((run.fingerprint, run.token, metric, least))
+        found = self._points.peek((run.fingerprint, run.token, metric, least))
+        return None if found is None else _pairs(found)
 
     def evaluations(self, run: RunRecord) -> tuple[Evaluation, ...]:
         """Return the evaluations of a run by set and step; of repeated steps, those of the newest attempt.
@@ -313,9 +342,9 @@ class Home:
 class LockedSeries:
     """The series of a run behind a lock; a :class:`paribus.run_folder.series.Recorded` for many threads."""
 
-    def __init__(self, series: RunSeries) -> None:
+    def __init__(self, series: RunSeries, stamp: Hashable = ()) -> None:
         self._series = series
-        self._stamp: Hashable = ()
+        self._stamp = stamp
         self._lock = threading.Lock()
 
     def follow(self, stamp: Hashable) -> None:
@@ -357,6 +386,10 @@ class LockedSeries:
         """Return a metric; see :class:`paribus.run_folder.series.Recorded`."""
         with self._lock:
             return self._series.series(metric, first=first, last=last, least=least)
+
+
+def _pairs(found: tuple[Ints, Floats]) -> Points:
+    return tuple(zip(found[0].tolist(), found[1].tolist(), strict=True))
 
 
 def _stamp(path: Path) -> Hashable:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.errors import RunFolderError
-from paribus.health.finding import HealthFile, Status, read_health
+from paribus.health.finding import Status, read_health
 from paribus.run_folder.folder import RunFolder, parse_metric_line
 
 _TAIL_BYTES = 1 << 16  # end of the metrics file that is searched for the newest line
@@ -18,31 +18,23 @@ class RunNow:
 
     Attributes:
         step: newest recorded step; 0 without a metric line.
-        health: what the detectors have found so far; ``None`` before the first diagnosis.
+        status: status of the run; ``unknown`` before the first diagnosis.
+        detector: detector of the worst finding; empty without a finding.
+        judged_step: newest step that the diagnosis covers; 0 before the first diagnosis.
     """
 
     step: int = 0
-    health: HealthFile | None = None
-
-    @property
-    def status(self) -> Status:
-        """Status of the run; ``unknown`` before the first diagnosis."""
-        return self.health.status if self.health else "unknown"
-
-    @property
-    def detector(self) -> str:
-        """Detector of the worst finding; empty without a finding."""
-        return self.health.detector if self.health else ""
-
-    @property
-    def judged_step(self) -> int:
-        """Newest step that the diagnosis covers; 0 before the first diagnosis."""
-        return self.health.step if self.health else 0
+    status: Status = "unknown"
+    detector: str = ""
+    judged_step: int = 0
 
 
 def read_now(folder: RunFolder) -> RunNow:
     """Return the state of a run; files that are missing or unreadable are left out."""
-    return RunNow(step=last_step(folder.metrics), health=read_health(folder))
+    step, health = last_step(folder.metrics), read_health(folder)
+    if health is None:
+        return RunNow(step=step)
+    return RunNow(step=step, status=health.status, detector=health.detector, judged_step=health.step)
 
 
 def last_step(path: Path) -> int:

@@ -42,7 +42,11 @@ from paribus_dashboards.health.panels import (
     onsets_of,
 )
 from paribus_dashboards.health.view import HealthView, RunView, verdict_view, view
+from paribus_dashboards.paging import Pager, every_page, paged
 from paribus_dashboards.web import Page, answer, home_of, render
+
+MAX_LISTED, MAX_SEEDS = 400, 20
+"""Runs of a page that lists all arms, and most seeds of an arm side by side."""
 
 MAX_EXPORTED = 12
 """Most arms, and most runs with findings, in an export."""
@@ -166,9 +170,12 @@ def show(request: Request, study: str) -> Response:
     """Show a run, the seeds of an arm, or a list of all arms."""
     home = home_of(request)
     now = home.study(study)
-    if not any(name in request.query_params for name in ("run", "arm")):
-        return render(request, "health/arms.html", page, study, arms=arms_view(home, now))
-    return render(request, "health/page.html", page, study, view=_view(request, home, now))
+    query = request.query_params
+    if not any(name in query for name in ("run", "arm")):
+        shown, pager = paged(now.record.plan.all_arms, arms_per_page(now), page.address(study), query, what="arms")
+        return render(request, "health/arms.html", page, study, arms=arms_view(home, now, shown), pager=pager)
+    chosen = _chosen(request, home, now)
+    return render(request, "health/page.html", page, study, view=_view(request, home, now), pager=chosen.pager)
 
 
 @router.get("/study/{study}/health/verdict")
@@ -201,11 +208,12 @@ def data(request: Request, study: str, panel: str) -> Response:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The choice in an address: one run, or the runs of an arm by seed."""
+    """The choice in an address: one run, or a page of the runs of an arm by seed."""
 
     arm: Arm
     runs: tuple[RunRecord, ...]
     single: bool
+    pager: Pager | None = None
 
 
 def _chosen(request: Request, home: Home, study: StudyNow) -> Chosen:
@@ -215,7 +223,8 @@ def _chosen(request: Request, home: Home, study: StudyNow) -> Chosen:
         return Chosen(plan.arm(run.arm), (run,), single=True)
     arm = _arm(plan, query.get("arm", ""))
     runs = sorted((r for r in study.runs if r.arm == arm.key), key=lambda r: r.seed)
-    return Chosen(arm, tuple(runs), single=False)
+    shown, pager = paged(runs, MAX_SEEDS, page.address(plan.study), query, what="seeds")
+    return Chosen(arm, tuple(shown), single=False, pager=pager)
 
 
 def _panel(
@@ -244,34 +253,54 @@ def _view(request: Request, home: Home, study: StudyNow, *, panels: bool = True)
         names=frozenset().union(*(recorded_of(home, r).names for r in chosen.runs)),
         primary=plan.evaluate.primary_metric,
         single=chosen.single,
+        number=request.query_params.get("page", "") if chosen.pager and chosen.pager.before else "",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmHealth:
-    """An arm with the health of its seeds: seed, first digits of the run, status, detector of the worst finding."""
+    """An arm with the health of its seeds: seed, first digits of the run, status, detector of the worst finding.
+
+    Of more than :data:`MAX_LISTED` seeds, ``hidden`` are on the page of the arm alone.
+    """
 
     key: str
     label: str
     seeds: tuple[tuple[int, str, Status, str], ...]
+    hidden: int = 0
 
 
-def arms_view(home: Home, study: StudyNow) -> tuple[ArmHealth, ...]:
-    """Return all arms with the health of their seeds, as judged during training."""
-    plan = study.record.plan
-    found: dict[str, list[tuple[int, str, Status, str]]] = {a.key: [] for a in plan.all_arms}
-    for run in sorted(study.runs, key=lambda r: r.seed):
-        now = home.now(run)
-        found[run.arm].append((run.seed, run.fingerprint[:SHORT], now.status, spaced(now.detector)))
-    return tuple(ArmHealth(key=a.key, label=a.label, seeds=tuple(found[a.key])) for a in plan.all_arms)
+def arms_per_page(study: StudyNow) -> int:
+    """Return how many arms a page lists, so that it has about :data:`MAX_LISTED` runs."""
+    arms = len(study.record.plan.all_arms)
+    return max(1, MAX_LISTED * arms // max(arms, len(study.runs)))
+
+
+def arms_view(home: Home, study: StudyNow, arms: Sequence[Arm] | None = None) -> tuple[ArmHealth, ...]:
+    """Return arms, or all of them, with the health of their seeds, as judged during training."""
+    shown = study.record.plan.all_arms if arms is None else arms
+    runs: dict[str, list[RunRecord]] = {a.key: [] for a in shown}
+    for run in study.runs:
+        if run.arm in runs:
+            runs[run.arm].append(run)
+    found = []
+    for arm in shown:
+        listed = sorted(runs[arm.key], key=lambda r: r.seed)[:MAX_LISTED]
+        seeds = [(r.seed, r.fingerprint[:SHORT], n.status, spaced(n.detector)) for r in listed for n in [home.now(r)]]
+        found.append(
+            ArmHealth(key=arm.key, label=arm.label, seeds=tuple(seeds), hidden=len(runs[arm.key]) - len(listed))
+        )
+    return tuple(found)
 
 
 def exported(home: Home, study: str) -> Iterable[str]:
     """Yield the addresses in an export: the first arms, and the first runs with a finding."""
     now = home.study(study)
     here = page.address(study)
+    yield from every_page(here, len(now.record.plan.all_arms), arms_per_page(now))
     yield from (f"{here}?arm={a.key}" for a in now.record.plan.all_arms[:MAX_EXPORTED])
-    bad = [r for r in now.runs if home.now(r).status in RAISED]
+    states, _ = home.states(now)
+    bad = [r for r in now.runs if states[r.fingerprint].status in RAISED]
     yield from (f"{here}?run={r.fingerprint[:SHORT]}" for r in bad[:MAX_EXPORTED])
 
 

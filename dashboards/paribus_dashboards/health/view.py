@@ -341,6 +341,7 @@ def view(
     names: Iterable[str],
     primary: str,
     single: bool,
+    number: str = "",
 ) -> HealthView:
     """Return the page about one run, or about the seeds of an arm.
 
@@ -352,8 +353,13 @@ def view(
         names: recorded metrics.
         primary: the study's primary metric.
         single: whether the page is about one run.
+        number: which page of the arm's seeds; empty for the first.
     """
-    here = urlencode({"run": runs[0].digits}) if single else urlencode({"arm": arm.key})
+    here = (
+        urlencode({"run": runs[0].digits})
+        if single
+        else urlencode({"arm": arm.key} | ({"page": number} if number else {}))
+    )
     known = set(names)
     shown = [p for p in panels if metrics_of(p.kind, known, primary)]
     w = window_size(arm.recipe.schedule.steps)

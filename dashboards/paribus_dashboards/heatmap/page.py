@@ -16,7 +16,7 @@ from starlette.responses import Response
 from paribus.errors import RunFolderError
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import TRAIN
-from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_options, spread_out
+from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_links, run_options, spread_out
 from paribus_dashboards.data.sample_index import Counts, KeptGroups, RunSamples
 from paribus_dashboards.format import one_line, plural
 from paribus_dashboards.heatmap.data import COLUMNS, ROWS, Heatmap, Measured, heatmap, of_evaluations, of_kept
@@ -267,6 +267,7 @@ def show(request: Request, study: str) -> Response:
         study,
         run=run,
         runs=run_options(now, run),
+        more_runs=run_links(now, run, page.address(study)),
         sets=samples.sets,
         set=name,
         view=shown,

@@ -44,6 +44,10 @@ def spending_figure(spending: Spending) -> Json:
     return {"data": data, "layout": layout}
 
 
+MAX_POINTS = 600
+"""Most points of a course; of more, the last one of each stretch is kept, so that every shown sum is one that was."""
+
+
 def course(moments: Sequence[tuple[float, float]], now: float) -> tuple[tuple[float, float], ...]:
     """Return hours since the first charge and the sum of charges by then, up to now.
 
@@ -59,4 +63,6 @@ def course(moments: Sequence[tuple[float, float]], now: float) -> tuple[tuple[fl
     for at, charged in ordered:
         total += charged
         points.append(((at - start) / 3600, total / 3600))
+    if len(points) > MAX_POINTS:
+        points = [points[0], *(points[(i + 1) * len(points) // MAX_POINTS - 1] for i in range(MAX_POINTS))]
     return (*points, ((max(now, ordered[-1][0]) - start) / 3600, total / 3600))

@@ -21,8 +21,8 @@ from paribus_dashboards.format import spaced
 from paribus_dashboards.queue.figure import Spending, course, spending_figure
 from paribus_dashboards.web import Page, answer, home_of, render
 
-MAX_WAITING, MAX_ATTEMPTS = 30, 60
-"""Most listed runs of the queue, and most listed attempts."""
+MAX_WAITING, MAX_ATTEMPTS, MAX_LIVE = 30, 60, 100
+"""Most listed runs of the queue, most listed attempts, and most listed live attempts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,8 @@ class QueueView:
     Attributes:
         scheduler: the process that starts runs here; empty without one.
         engine: its engine.
-        live: live attempts of all studies.
+        live: live attempts of all studies, the first of them.
+        live_count: number of all live attempts.
         devices: devices of all hosts, and how much of each is in use.
         waiting: next runs of this study: label of the arm, seed, position, why it was queued again.
         queued: number of queued runs.
@@ -145,6 +146,7 @@ class QueueView:
     scheduler: str
     engine: str
     live: tuple[LiveAttempt, ...]
+    live_count: int
     devices: tuple[DeviceRecord, ...]
     waiting: tuple[tuple[str, int, int, str], ...]
     queued: int
@@ -173,7 +175,8 @@ def view(study: StudyNow, state: QueueState) -> QueueView:
     return QueueView(
         scheduler=str(state.scheduler) if state.scheduler else "",
         engine=state.scheduler.engine if state.scheduler else "",
-        live=tuple(_live(study, state, a) for a in state.live),
+        live=tuple(_live(study, state, a) for a in state.live[:MAX_LIVE]),
+        live_count=len(state.live),
         devices=state.devices,
         waiting=tuple((r.label, r.seed, i, r.reason) for i, r in enumerate(waiting[:MAX_WAITING], 1)),
         queued=len(waiting),

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from paribus.run_folder.samples import Sample
-from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_options, spread_out
+from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_links, run_options, spread_out
 from paribus_dashboards.data.groups import ORDERS, Counted, Group, in_order, order_of
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.format import one_line, plural
@@ -296,7 +296,8 @@ def show(request: Request, study: str) -> Response:
     samples = home.samples(run)
     name = chosen_set(samples, query)
     steps = samples.sampled(name) or samples.evaluated(name)
-    common = {"run": run, "runs": run_options(now, run), "sets": samples.sets, "set": name, "samples": samples}
+    common = {"run": run, "runs": run_options(now, run), "more_runs": run_links(now, run, address)}
+    common |= {"sets": samples.sets, "set": name, "samples": samples}
     if not steps:
         return render(request, "samples/page.html", page, study, **common, steps=())
     step, missed = chosen_step(steps, query)

@@ -17,7 +17,7 @@ from paribus_dashboards.data.sample_index import RunSamples
 from paribus_dashboards.data.study_now import StudyNow
 
 MAX_OFFERED = 200
-"""Most earlier steps that the page offers for a comparison."""
+"""Most earlier steps, and most other arms, that the page offers for a comparison."""
 
 _STEP = re.compile(r"[0-9]{1,15}")
 
@@ -78,13 +78,23 @@ class Selection:
         earlier = spread_out([s for s in self.samples.kept_at(self.set, self.key) if s < self.step], MAX_OFFERED)
         found = {
             "an earlier step": {f"step-{s}": f"step {s}" for s in reversed(earlier)},
-            "another arm, same step and seed": {f"arm-{r.arm}": r.label for r in self._same_seed()},
+            "another arm, same step and seed": {f"arm-{r.arm}": r.label for r in self._nearby(chosen)},
         }
         return {
             title: tuple(Option(value=value, text=text, chosen=value == chosen) for value, text in options.items())
             for title, options in found.items()
             if options
         }
+
+    def _nearby(self, chosen: str) -> Sequence[RunRecord]:
+        """Return the runs of the arms around this one in the plan, and those of the base and of the choice."""
+        found, plan = self._same_seed(), self.study.record.plan
+        if len(found) <= MAX_OFFERED:
+            return found
+        place = {a.key: i for i, a in enumerate(plan.all_arms)}
+        first = max(0, place[self.run.arm] - MAX_OFFERED // 2)
+        near = range(first, first + MAX_OFFERED)
+        return [r for r in found if place[r.arm] in near or r.arm == plan.base or chosen == f"arm-{r.arm}"]
 
     def _same_seed(self) -> tuple[RunRecord, ...]:
         return tuple(r for r in self.study.runs if r.seed == self.run.seed and r.arm != self.run.arm and r.token)

@@ -77,6 +77,7 @@ def export(home: Home, file: Path) -> int:
 
 async def _whole(home: Home) -> str:
     home.require()
+    home.patient = True
     studies = [e.name for e in home.studies()]
     for study in studies:
         home.report(home.study(study), wait_s=None)

@@ -223,6 +223,8 @@
       if (asked !== state.asked || !element.isConnected) return; // a newer request is in progress
       if (found.figure) Object.assign(state, { figure: found.figure, tag: found.tag, at });
       if (found.figure || !element.dataset.drawn) show(element);
+      if (found.figure?.text) element.setAttribute("aria-label", found.figure.text);
+      if (state.figure?.again) state.last = Date.now() - Number(element.dataset.live || 0) * 1000 + state.figure.again * 1000; // not all is read yet
       element.classList.remove("failed");
       note(element, "");
     } catch (error) {

@@ -193,8 +193,7 @@ class Reader:
         first: int | None = None,
         most: int | None = None,
     ) -> tuple[RunRecord, ...]:
-        columns = (t.run, t.study_run.c.arm, t.study_run.c.position, _SEEN.label("seen"))
-        query = sa.select(*columns).join(t.study_run, t.study_run.c.run_id == t.run.c.id)
+        query = sa.select(*_RUN_COLUMNS, _SEEN.label("seen")).join(t.study_run, t.study_run.c.run_id == t.run.c.id)
         query = query.where(t.study_run.c.study_id == study_id).order_by(t.study_run.c.position)
         if len(states) < len(RunState):
             query = query.where(state.in_(states))
@@ -203,7 +202,8 @@ class Reader:
             if study_id not in self._labels:  # a plan's labels never change
                 self._labels[study_id] = _arm_labels(connection, study_id)
         labels = self._labels[study_id]
-        return tuple(_run_record(row, labels[row.arm]) for row in rows)
+        arm = _RUN_FIELDS.index("arm")
+        return tuple(_run_record(row, labels[row[arm]]) for row in rows)
 
     def counts(self, study_id: int) -> Mapping[RunState, int]:
         """Return the number of runs of a study in each state that occurs."""
@@ -327,7 +327,9 @@ def attempts() -> sa.Select[Any]:
 
 def attempt_record(row: sa.Row[tuple[object, ...]]) -> AttemptRecord:
     """Return a row of :func:`attempts`."""
-    return AttemptRecord(**{k: v for k, v in row._mapping.items() if k != "id"})
+    found = dict(zip(row._fields, row, strict=True))  # a lookup by name for each field takes ten times as long
+    del found["id"]
+    return AttemptRecord(**found)
 
 
 def study_record(row: sa.Row[tuple[object, ...]]) -> StudyRecord:
@@ -340,10 +342,14 @@ def event_record(row: sa.Row[tuple[object, ...]]) -> EventRecord:
     return EventRecord(**{k: v for k, v in row._mapping.items() if k != "id"})
 
 
+_RUN_FIELDS = tuple(name for name in RunRecord.__dataclass_fields__ if name not in ("label", "state"))
+_RUN_COLUMNS = tuple((t.study_run if name in ("arm", "position") else t.run).c[name] for name in _RUN_FIELDS)
+
+
 def _run_record(row: sa.Row[Any], label: str) -> RunRecord:
-    """Return a row of the run table as a study sees it, with the label of its arm."""
-    known = {name: row._mapping[name] for name in RunRecord.__dataclass_fields__ if name not in ("label", "state")}
-    return RunRecord(**known, label=label, state=RunState(row.seen))
+    """Return a row of ``_RUN_COLUMNS`` and the state that the study sees, with the label of its arm."""
+    *known, seen = row
+    return RunRecord(**dict(zip(_RUN_FIELDS, known, strict=True)), label=label, state=RunState(seen))
 
 
 def _arm_labels(connection: sa.Connection, study_id: int) -> Mapping[str, str]:

@@ -93,7 +93,7 @@ def test_what_is_not_there_is_named(home):
 def test_a_verdict_is_read_with_its_findings(home):
     """The status of a run is that of its `health.json`, and unknown without one."""
     sick, well = home.study("made-up").runs[:2]
-    assert (home.now(sick).status, home.now(sick).health.raised[0].step_onset) == ("critical", 2)
+    assert (home.now(sick).status, home.now(sick).detector) == ("critical", "entropy_collapse")
     assert home.now(well).status == "unknown"
 
 
