@@ -327,7 +327,7 @@ def attempts() -> sa.Select[Any]:
 
 def attempt_record(row: sa.Row[tuple[object, ...]]) -> AttemptRecord:
     """Return a row of :func:`attempts`."""
-    found = dict(zip(row._fields, row, strict=True))  # a lookup by name for each field takes ten times as long
+    found: dict[str, Any] = dict(zip(row._fields, row, strict=True))  # a lookup by name for each field takes ten times as long
     del found["id"]
     return AttemptRecord(**found)
 
@@ -346,7 +346,7 @@ _RUN_FIELDS = tuple(name for name in RunRecord.__dataclass_fields__ if name not 
 _RUN_COLUMNS = tuple((t.study_run if name in ("arm", "position") else t.run).c[name] for name in _RUN_FIELDS)
 
 
-def _run_record(row: sa.Row[Any], label: str) -> RunRecord:
+def _run_record(row: Sequence[Any], label: str) -> RunRecord:
     """Return a row of ``_RUN_COLUMNS`` and the state that the study sees, with the label of its arm."""
     *known, seen = row
     return RunRecord(**dict(zip(_RUN_FIELDS, known, strict=True)), label=label, state=RunState(seen))
