@@ -146,10 +146,14 @@ def test_mlflow_is_written_to_and_read_from(home):
     pytest.importorskip("mlflow")
     assert doctor.mlflow_server(home, None).level == "unknown"
     assert doctor.mlflow_server(home, Answer(error="refused")).level == "critical"
-    assert doctor.mlflow_server(home, Answer(value=5.0)).level == "warn"
+    assert doctor.mlflow_server(home, Answer(value={"seconds": 5.0, "doubled": {}})).level == "warn"
+    doubled = doctor.mlflow_server(home, Answer(value={"seconds": 0.1, "doubled": {"abc": 3}}))
+    assert (doubled.level, "3 steps of 1 runs" in doubled.message) == ("warn", True)
+    assert f"mv {home / 'mlflow.db'}" in doubled.remedy
     answers = [TimedCheck("mlflow", str(home)).answer(60.0) for _ in range(2)]
     assert [a.error for a in answers] == ["", ""]
-    assert all(doctor.mlflow_server(home, a).level == "ok" for a in answers if a.value < doctor.MLFLOW_SLOW_S)
+    quick = [a for a in answers if a.value["seconds"] < doctor.MLFLOW_SLOW_S]
+    assert all(doctor.mlflow_server(home, a).level == "ok" for a in quick)
     with closing(sqlite3.connect(home / "mlflow.db")) as mlflow:
         stages = mlflow.execute("SELECT lifecycle_stage FROM experiments WHERE name = 'paribus-doctor'").fetchall()
     assert stages == [("deleted",)]

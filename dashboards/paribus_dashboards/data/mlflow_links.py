@@ -10,7 +10,8 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 from paribus.errors import DashboardError
-from paribus.mlflow_sync.client import identity_of, tracking_uri
+from paribus.mlflow_sync.client import tracking_uri
+from paribus.mlflow_sync.offsets import identity_of
 
 TIMEOUT_S = 5.0
 """Seconds to wait for an answer of the tracking server."""

@@ -26,7 +26,9 @@ from paribus.engines.process import Identity
 from paribus.errors import RunFolderError, StoreError, install_command
 from paribus.masking import mask
 from paribus.mlflow_sync.client import tracking_uri
-from paribus.mlflow_sync.process import mlflow_is_installed
+from paribus.mlflow_sync.database_file import file_of, is_half_made
+from paribus.mlflow_sync.offsets import refused_names
+from paribus.mlflow_sync.process import mlflow_is_installed, refused_text
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.store.migrate import revision_of
 from paribus.store.reader import Reader
@@ -37,6 +39,7 @@ DISK_CRITICAL, DISK_WARN = 1 * GIB, 10 * GIB
 """Free bytes below which runs are likely to fail, and below which you should make room."""
 
 MLFLOW_SLOW_S = 2.0
+_OLD_TABLES = "out-of-date database schema"
 TIMEOUT_S = 30.0
 """Seconds to wait for MLflow or an engine."""
 
@@ -82,7 +85,9 @@ def examine(home: Path, *, deep: bool = False) -> Iterator[Check]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-doctor-"))
         engines = {name: TimedCheck("engine", name, folder) for name in names}
-        mlflow = TimedCheck("mlflow", str(home)) if mlflow_is_installed() and _uses_mlflow(home) else None
+        half_made = _half_made(home) if mlflow_is_installed() else None
+        asked = mlflow_is_installed() and _uses_mlflow(home) and half_made is None
+        mlflow = TimedCheck("mlflow", str(home)) if asked else None
         yield disk(home)
         try:
             reader = stack.enter_context(Reader.open(home))
@@ -97,7 +102,8 @@ def examine(home: Path, *, deep: bool = False) -> Iterator[Check]:
             yield Check(name="database", level="unknown" if missing else "critical", message=str(error))
         yield groups()
         yield gpus()
-        yield mlflow_server(home, mlflow.answer(TIMEOUT_S) if mlflow else None)
+        yield half_made or mlflow_server(home, mlflow.answer(TIMEOUT_S) if mlflow else None)
+        yield from mlflow_names(home)
         yield from (engine(name, probe.answer(TIMEOUT_S)) for name, probe in engines.items())
 
 
@@ -223,13 +229,44 @@ def mlflow_server(home: Path, answer: Answer | None) -> Check:
         return Check(name="mlflow", level="unknown", message="no run of this home folder has been copied to MLflow yet")
     if answer.error:
         remedy = "Runs go on and are copied later. Check MLFLOW_TRACKING_URI and the server."
+        if _OLD_TABLES in answer.error:
+            remedy = f"Stop all programs that use it, copy it, then: mlflow db upgrade {tracking_uri(home)}"
         return Check(name="mlflow", level="critical", message=answer.error, remedy=remedy)
-    seconds = float(answer.value)
+    seconds, doubled = float(answer.value["seconds"]), dict(answer.value["doubled"])
     shown = f"one write and one read took {seconds * 1000:.0f} ms"
+    if doubled:
+        named = ", ".join(sorted(doubled)[:3])
+        message = f"{sum(doubled.values())} steps of {len(doubled)} runs in MLflow have more than one point: {named}"
+        return Check(name="mlflow", level="warn", message=message, remedy=_once(home))
     if seconds > MLFLOW_SLOW_S:
         remedy = "MLflow will lag behind the runs, which do not wait for it."
         return Check(name="mlflow", level="warn", message=shown, remedy=remedy)
     return Check(name="mlflow", level="ok", message=shown)
+
+
+def mlflow_names(home: Path) -> Iterator[Check]:
+    """Check that MLflow has taken all metrics."""
+    if names := refused_names(home):
+        remedy = "MLflow allows letters, digits, spaces and _ - . / : in a name. Reports and dashboards have them, too."
+        yield Check(name="mlflow names", level="warn", message=refused_text(names), remedy=remedy)
+
+
+def _half_made(home: Path) -> Check | None:
+    file = file_of(tracking_uri(home))
+    if file is None or not is_half_made(file):
+        return None
+    message = f"{file} is half-made: the creation of its tables was killed. It holds no run"
+    remedy = "Nothing: the next paribus run or paribus scheduler sets it aside and makes a new one."
+    return Check(name="mlflow", level="warn", message=message, remedy=remedy)
+
+
+def _once(home: Path) -> str:
+    """Return how to have every point once: MLflow cannot delete single points."""
+    file = file_of(tracking_uri(home))
+    known = "Reports and dashboards do not read them. To have them once,"
+    if file is None:
+        return f"{known} delete the experiment in MLflow for good (mlflow gc): the next start uploads all of its runs."
+    return f"{known} stop Paribus and mv {file} {file}.old: the next start uploads all runs again."
 
 
 def _uses_mlflow(home: Path) -> bool:

@@ -66,16 +66,17 @@ def main(arguments: Sequence[str]) -> int:
     what, subject, *rest = arguments
     try:
         with redirect_stdout(sys.stderr):
-            value = mlflow_latency(Path(subject)) if what == "mlflow" else engine_slots(subject, Path(rest[0]))
+            value: Any = mlflow_state(Path(subject)) if what == "mlflow" else engine_slots(subject, Path(rest[0]))
         print(json.dumps({"value": value}))  # noqa: T201 - the answer
     except Exception as error:  # any exception of a library is an answer
         print(json.dumps({"error": describe(error)}))  # noqa: T201
     return 0
 
 
-def mlflow_latency(home: Path) -> float:
-    """Return the seconds that one write and one read take in MLflow."""
-    return MlflowWriter(tracking_uri(home), home).latency()
+def mlflow_state(home: Path) -> dict[str, Any]:
+    """Return the seconds that one write and one read take in MLflow, and the runs with doubled points."""
+    writer = MlflowWriter(tracking_uri(home), home)
+    return {"seconds": writer.latency(), "doubled": writer.doubled()}
 
 
 def engine_slots(name: str, folder: Path) -> str:

@@ -1,22 +1,24 @@
-"""Writes runs to MLflow, and notes how much of each is there. All calls may be repeated without doubling anything.
+"""Writes runs to MLflow. All calls may be repeated without doubling anything.
 
 A metric's timestamp is part of its primary key in MLflow, so sending a line again with the time of its record changes
-nothing. Only this module imports MLflow, inside its functions, and only the sync process calls them.
+nothing. Each home folder has MLflow runs of its own: no process writes to a run that another home folder has made.
+Only this module and ``database_file`` import MLflow, inside their functions, and only the sync process calls them.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from paribus.errors import RunFolderError
+from paribus.mlflow_sync.database_file import MARK_TAG, doubled_points, file_of, prepared
 from paribus.run_folder.folder import MetricLine
 
 BATCH = 1000
@@ -28,15 +30,19 @@ PARAMS = 100
 LONGEST = 500
 """Most characters of a parameter's value; ``job.json`` has all of it."""
 
-OFFSETS = "shipper.db"  # the name and tables of earlier versions, so that their homes continue
+HOME = "mlflow_home"
+"""File in the home folder with the number that marks its runs in MLflow."""
 
-RUN_TAG = "paribus.run"
+RUN_TAG, HOME_TAG, BEGAN_TAG, TOKEN_TAG = "paribus.run", "paribus.home", "paribus.began", "paribus.token"
+LATER_TAG = "paribus.superseded_by"
+"""Tag of an MLflow run whose Paribus run another home folder has taken over."""
+
+REFUSED_TAG = "paribus.refused"
+"""Tag with the metric names that MLflow refuses."""
+
 _DOCTOR = "paribus-doctor"
-_TABLES = """
-CREATE TABLE IF NOT EXISTS mirror (run TEXT PRIMARY KEY, identity TEXT NOT NULL, closed INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS offset (run TEXT, token INTEGER, bytes INTEGER NOT NULL, PRIMARY KEY (run, token));
-"""
-_IDENTITY = "SELECT identity FROM mirror WHERE run = ?"
+_INVALID = "INVALID_PARAMETER_VALUE"
+_LOOK_S, _LOOKED_AT = 10.0, 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,8 @@ class RunCard:
 
     Attributes:
         fingerprint: identifies the run; a tag in MLflow.
+        home: number of the home folder, from :func:`home_number`.
+        began: when the first attempt was claimed, as the store has it; equal for all homes that share a store.
         study: name of the study, and of the experiment.
         name: shown to users, e.g. ``+ clip_higher, seed 1``.
         params: flattened recipe.
@@ -53,6 +61,8 @@ class RunCard:
     """
 
     fingerprint: str
+    home: str
+    began: str
     study: str
     name: str
     params: Mapping[str, Any]
@@ -65,39 +75,129 @@ def tracking_uri(home: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home.resolve() / 'mlflow.db'}"
 
 
+def home_number(home: Path) -> str:
+    """Return the number of a home folder; make it if it has none."""
+    file = home / HOME
+    if not file.exists():
+        temporary = file.with_name(f".{HOME}.{os.getpid()}")
+        temporary.write_text(uuid4().hex)
+        temporary.replace(file)
+    return file.read_text().strip()
+
+
 class MlflowWriter:
     """Writes to one MLflow store.
 
     Args:
         uri: its tracking URI.
-        home: home folder; for a lock while tables are created, and for the artifacts of an SQLite store.
+        home: home folder; for the artifacts of an SQLite store.
     """
 
     def __init__(self, uri: str, home: Path) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         import mlflow
-        from filelock import FileLock
         from mlflow.tracking import MlflowClient
 
         self._artifacts = home.resolve() / "mlartifacts" if uri.startswith("sqlite:") else None
-        with FileLock(home / "mlflow.lock"):
+        self._file = file_of(uri)
+        with ExitStack() as stack:
+            if self._file is not None:
+                stack.enter_context(prepared(self._file))
             mlflow.set_tracking_uri(uri)  # some of MLflow's functions ignore the client's own
             self._client = MlflowClient(tracking_uri=uri)
-            self._client.search_experiments(max_results=1)  # creates the tables
-            if uri.startswith("sqlite:///"):
-                with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
-                    database.execute("PRAGMA journal_mode = WAL")
-        self._experiments: dict[str, str] = {}
+            self._client.search_experiments(max_results=1)
+            self._opened = self._inode()
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the SQLite file was deleted or replaced since it was opened: MLflow still writes to the old one."""
+        return self._inode() != self._opened
+
+    def _inode(self) -> tuple[int, int] | None:
+        try:
+            found = None if self._file is None else self._file.stat()
+        except OSError:
+            return (0, 0)
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    # ---- destinations ----------------------------------------------------------------------------
+
+    def mark(self, study: str) -> str:
+        """Return the mark of a study's experiment; empty if there is no such experiment, or it has no mark."""
+        known = self._client.get_experiment_by_name(study)
+        return "" if known is None else str(known.tags.get(MARK_TAG, ""))
+
+    def destination(self, study: str) -> str:
+        """Return the mark of a study's experiment; create experiment and mark if necessary."""
+        identity = self._experiment(study)
+        mark = str(self._client.get_experiment(identity).tags.get(MARK_TAG) or uuid4().hex)
+        self._client.set_experiment_tag(identity, MARK_TAG, mark)
+        return mark
+
+    def identities(self, study: str) -> frozenset[str]:
+        """Return the ids of all runs in a study's experiment."""
+        found: list[str] = []
+        page: Any = None
+        while page is None or page.token:
+            page = self._client.search_runs([self._experiment(study)], page_token=page.token if page else None)
+            found += [run.info.run_id for run in page]
+        return frozenset(found)
+
+    # ---- runs ------------------------------------------------------------------------------------
 
     def open_run(self, card: RunCard) -> str:
-        """Return the run's id in MLflow; create the run and its experiment if necessary."""
+        """Return the id in MLflow of this home folder's copy of a run; create run and experiment if necessary."""
+        for run in self._copies(card):
+            if run.data.tags.get(HOME_TAG) == card.home:
+                return str(run.info.run_id)
+        tags = {**card.tags, RUN_TAG: card.fingerprint, HOME_TAG: card.home, BEGAN_TAG: card.began}
         experiment = self._experiment(card.study)
-        found = self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{card.fingerprint}'", max_results=1)
-        if found:
-            return str(found[0].info.run_id)
-        tags = {**card.tags, RUN_TAG: card.fingerprint}
         made = self._client.create_run(experiment, start_time=card.start_ms, tags=tags, run_name=card.name)
         return str(made.info.run_id)
+
+    def own(self, identity: str, card: RunCard, token: int, newest: int = 0) -> int:
+        """Note the newest attempt in a copy of a run, and mark the copies that are superseded.
+
+        Each home folder first notes its attempt and then looks at the others, so that of two that do this at the same
+        time at least one sees the other.
+
+        Args:
+            identity: this home folder's copy.
+            card: the run.
+            token: the newest attempt in this home folder.
+            newest: an attempt that is known to have been made elsewhere.
+
+        Returns:
+            The newest attempt of all home folders; this copy is marked if it is greater than ``token``.
+        """
+        from mlflow.entities import RunTag
+
+        tags = {HOME_TAG: card.home, BEGAN_TAG: card.began, TOKEN_TAG: str(token)}
+        self._client.log_batch(identity, tags=[RunTag(k, v) for k, v in tags.items()])
+        copies = self._copies(card)
+        others = [r for r in copies if r.info.run_id != identity and r.data.tags.get(BEGAN_TAG) == card.began]
+        tokens = {r.info.run_id: int(r.data.tags.get(TOKEN_TAG, "0")) for r in others}
+        newest = max((token, newest, *tokens.values()))
+        for run in others:
+            if tokens[run.info.run_id] < newest:
+                self._supersede(run, card, newest)
+        mine = next(r for r in copies if r.info.run_id == identity)
+        if newest > token:
+            self._supersede(mine, card, newest)
+        elif LATER_TAG in mine.data.tags:  # it has come back
+            self._client.delete_tag(identity, LATER_TAG)
+            self._client.update_run(identity, "RUNNING", card.name)
+        return newest
+
+    def _supersede(self, run: Any, card: RunCard, newest: int) -> None:
+        shown = f"attempt {newest}, in another home folder"
+        if run.data.tags.get(LATER_TAG) != shown:
+            self._client.set_tag(run.info.run_id, LATER_TAG, shown)
+            self._client.update_run(run.info.run_id, "KILLED", f"{card.name} (superseded)")
+
+    def _copies(self, card: RunCard) -> list[Any]:
+        which = f"tags.`{RUN_TAG}` = '{card.fingerprint}'"
+        return list(self._client.search_runs([self._experiment(card.study)], which))
 
     def describe(self, identity: str, card: RunCard) -> None:
         """Write the parameters and tags of a run."""
@@ -108,17 +208,44 @@ class MlflowWriter:
             self._client.log_batch(identity, params=params[start : start + PARAMS])
         self._client.log_batch(identity, tags=[RunTag(k, v) for k, v in card.tags.items()])
 
-    def log(self, identity: str, lines: Sequence[MetricLine]) -> None:
-        """Write metric lines with the times of their records. Infinities become NaN, since MLflow has none."""
+    def log(self, identity: str, lines: Sequence[MetricLine]) -> frozenset[str]:
+        """Write metric lines with the times of their records. Infinities become NaN, since MLflow has none.
+
+        Returns:
+            The metric names that MLflow refuses; the points of all others are written.
+        """
         from mlflow.entities import Metric
+        from mlflow.exceptions import MlflowException
 
         metrics = [
             Metric(k, math.nan if math.isinf(v) else v, line.time_ms, line.step)
             for line in lines
             for k, v in line.values.items()
         ]
+        refused: set[str] = set()
         for start in range(0, len(metrics), BATCH):
-            self._client.log_batch(identity, metrics=metrics[start : start + BATCH])
+            batch = metrics[start : start + BATCH]
+            try:
+                self._client.log_batch(identity, metrics=batch)
+            except MlflowException as error:
+                if error.error_code != _INVALID:
+                    raise
+                refused |= self._log_by_name(identity, batch)
+        return frozenset(refused)
+
+    def _log_by_name(self, identity: str, metrics: Sequence[Any]) -> set[str]:
+        """Write a batch that MLflow refuses as a whole, name by name; return the names that it refuses."""
+        from mlflow.exceptions import MlflowException
+
+        refused = set()
+        for name in dict.fromkeys(m.key for m in metrics):
+            try:
+                self._client.log_batch(identity, metrics=[m for m in metrics if m.key == name])
+            except MlflowException as error:
+                if error.error_code != _INVALID:
+                    raise
+                refused.add(name)
+        return refused
 
     def tag(self, identity: str, key: str, value: str) -> None:
         """Write one tag."""
@@ -148,82 +275,31 @@ class MlflowWriter:
         finally:
             self._client.delete_experiment(identity)
 
+    def doubled(self) -> dict[str, int]:
+        """Return, by run id, how many steps of its metrics hold more than one point.
+
+        All runs of an SQLite file; of a server the newest runs that Paribus has made, for a limited time.
+        """
+        if self._file is not None:
+            return doubled_points(self._file)
+        found: dict[str, int] = {}
+        until = time.perf_counter() + _LOOK_S
+        experiments = [e.experiment_id for e in self._client.search_experiments() if MARK_TAG in e.tags]
+        runs = self._client.search_runs(experiments, max_results=_LOOKED_AT) if experiments else []
+        for run in runs:
+            for key in sorted(run.data.metrics):  # health/ comes early
+                if time.perf_counter() > until:
+                    return found
+                steps = [m.step for m in self._client.get_metric_history(run.info.run_id, key)]
+                if len(set(steps)) < len(steps):
+                    found[run.info.run_id] = found.get(run.info.run_id, 0) + len(steps) - len(set(steps))
+        return found
+
     def _experiment(self, study: str) -> str:
-        if study not in self._experiments:
-            known = self._client.get_experiment_by_name(study)
-            if known is not None and known.lifecycle_stage == "deleted":
-                self._client.restore_experiment(known.experiment_id)
-            if known is None:
-                place = None if self._artifacts is None else (self._artifacts / study).as_uri()
-                self._experiments[study] = str(self._client.create_experiment(study, artifact_location=place))
-            else:
-                self._experiments[study] = str(known.experiment_id)
-        return self._experiments[study]
-
-
-# ---- how much of each run is in MLflow: a small SQLite file that only the sync process writes --------
-
-
-def _noted(home: Path, query: str, *values: str, timeout_s: float) -> list[Any]:
-    """Return the rows that the sync process has noted; none if it has noted nothing yet or keeps the file locked."""
-    with (
-        suppress(sqlite3.Error),
-        closing(sqlite3.connect(f"{(home / OFFSETS).resolve().as_uri()}?mode=ro", timeout_s, uri=True)) as database,
-    ):
-        return database.execute(query, values).fetchall()
-    return []
-
-
-def identity_of(home: Path, run: str) -> str | None:
-    """Return a run's id in MLflow without waiting for the sync process; ``None`` if the run has none yet."""
-    rows = _noted(home, _IDENTITY, run, timeout_s=1)
-    return str(rows[0][0]) if rows else None
-
-
-def unsynced(home: Path, runs: Mapping[str, int]) -> frozenset[str]:
-    """Return those of the given runs (with their newest token) that are not completely in MLflow."""
-    closed = dict(_noted(home, "SELECT run, closed FROM mirror", timeout_s=30))
-    return frozenset(run for run, token in runs.items() if closed.get(run, 0) < token)
-
-
-class Offsets:
-    """Offsets into the metric files of run folders, and the ids of runs in MLflow."""
-
-    def __init__(self, home: Path) -> None:
-        self._database = sqlite3.connect(home / OFFSETS, timeout=30, isolation_level=None)
-        self._database.executescript(_TABLES)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._database.close()
-
-    def identity(self, run: str) -> str | None:
-        """Return a run's id in MLflow; ``None`` if it has none yet."""
-        row = self._database.execute(_IDENTITY, (run,)).fetchone()
-        return None if row is None else str(row[0])
-
-    def opened(self, run: str, identity: str) -> None:
-        """Note a run's id in MLflow."""
-        self._database.execute("INSERT OR REPLACE INTO mirror VALUES (?, ?, 0)", (run, identity))
-
-    def offset(self, run: str, token: int) -> int:
-        """Return how many bytes of an attempt's metric file have been sent."""
-        query = "SELECT bytes FROM offset WHERE run = ? AND token = ?"
-        row = self._database.execute(query, (run, token)).fetchone()
-        return 0 if row is None else int(row[0])
-
-    def advance(self, run: str, token: int, bytes_: int) -> None:
-        """Note that an attempt's metric file has been sent up to ``bytes_``."""
-        self._database.execute("INSERT OR REPLACE INTO offset VALUES (?, ?, ?)", (run, token, bytes_))
-
-    def rewind(self, run: str) -> None:
-        """Forget the offsets of a run, so that it is sent again."""
-        self._database.execute("DELETE FROM offset WHERE run = ?", (run,))
-
-    def closed(self, run: str, token: int) -> None:
-        """Note that a run is completely in MLflow, up to its attempt ``token``."""
-        self._database.execute("UPDATE mirror SET closed = ? WHERE run = ?", (token, run))
-
-    def closed_runs(self) -> dict[str, int]:
-        """Return, by run, the attempt up to which it is completely in MLflow; a run may be retried after its end."""
-        return dict(self._database.execute("SELECT run, closed FROM mirror WHERE closed > 0").fetchall())
+        known = self._client.get_experiment_by_name(study)
+        if known is None:
+            place = None if self._artifacts is None else (self._artifacts / study).as_uri()
+            return str(self._client.create_experiment(study, artifact_location=place))
+        if known.lifecycle_stage == "deleted":
+            self._client.restore_experiment(known.experiment_id)
+        return str(known.experiment_id)

@@ -6,21 +6,28 @@ import importlib.util
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from paribus.errors import RunFolderError
-from paribus.mlflow_sync.sync import DRAIN_S, STATUS
+from paribus.mlflow_sync.sync import DRAIN_S, REPLACED, STATUS
 from paribus.run_folder.folder import read_json
 
 LOG = "mlflow_sync.log"
 _BACKOFF_MAX_S = 60.0
+_SHOWN = 5
 
 
 def mlflow_is_installed() -> bool:
     """Return whether MLflow is installed, without importing it."""
     return importlib.util.find_spec("mlflow") is not None
+
+
+def refused_text(names: Sequence[str]) -> str:
+    """Return a sentence about metric names that MLflow refuses."""
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return f"MLflow refuses the metric names {shown}: their points are in the run folders only"
 
 
 class SyncProcess:
@@ -63,23 +70,31 @@ class SyncProcess:
         Returns:
             What is wrong, in one sentence; empty if everything was uploaded.
         """
+        until = self._clock() + DRAIN_S + 30.0
+        status = self._end(wait, until)
+        if status == REPLACED:
+            status = self._end(wait, until)
+        try:
+            known = read_json(self._home / STATUS)
+            trouble, refused = str(known["trouble"]), [str(name) for name in known["refused"]]
+        except (RunFolderError, KeyError, TypeError):
+            trouble, refused = "", []
+        if status != 0:
+            return f"MLflow does not have everything yet{f' ({trouble})' if trouble else ''}: see {self._home / LOG}"
+        return refused_text(refused) if refused else ""
+
+    def _end(self, wait: Callable[[], None], until: float) -> int | None:
+        """Close the process's input and wait; return its exit status, ``None`` if it does not end."""
         self._start_at = 0.0
         self.ensure()
         process = self._process
         if process is None or process.stdin is None:
-            return "the upload to MLflow could not be started"
+            return None
         with suppress(OSError):
             process.stdin.close()
-        until = self._clock() + DRAIN_S + 30.0
         while process.poll() is None and self._clock() < until:
             wait()
-        if process.poll() == 0:
-            return ""
-        try:
-            trouble = read_json(self._home / STATUS)["trouble"]
-        except (RunFolderError, KeyError):
-            trouble = ""
-        return f"MLflow does not have everything yet{f' ({trouble})' if trouble else ''}: see {self._home / LOG}"
+        return process.poll()
 
     def close(self) -> None:
         """Kill the process; the next one uploads what is left."""

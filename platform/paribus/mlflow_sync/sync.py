@@ -16,13 +16,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from paribus.contract import Job
 from paribus.errors import RunFolderError
 from paribus.health.finding import RAISED, read_health
 from paribus.masking import describe, mask_output
-from paribus.mlflow_sync.client import MlflowWriter, Offsets, RunCard, tracking_uri
+from paribus.mlflow_sync.client import LONGEST, REFUSED_TAG, MlflowWriter, RunCard, home_number, tracking_uri
+from paribus.mlflow_sync.offsets import Offsets
 from paribus.recipe.recipe import flatten
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_json, write_json
 from paribus.run_folder.metrics import find_metric
@@ -31,13 +33,20 @@ from paribus.store.reader import Reader
 from paribus.store.states import RECORDED
 
 STATUS = "mlflow_sync.json"
-"""File in the home folder: ``{"behind": runs not completely uploaded, "trouble": MLflow's last error}``."""
+"""File in the home folder: ``{"behind": runs not completely uploaded, "trouble": MLflow's last error, ...}``.
+
+Its list ``refused`` has the metric names that MLflow has refused since the process was started.
+"""
 
 DRAIN_S = 60.0
 """Seconds to upload the rest after the standard input has been closed."""
 
+REPLACED = 3
+"""Exit status if MLflow's file was deleted or replaced: the next process opens the new one."""
+
 _PERIOD_S = 2.0
 _BACKOFF_MAX_S = 60.0
+_CHECK_S = 60.0
 _log = logging.getLogger("paribus.mlflow_sync")
 
 
@@ -88,8 +97,16 @@ class MlflowSync:
         self._packed: dict[str, int] = {}
         self._courses: dict[str, _Course] = {}
         self._failures: dict[str, tuple[int, float]] = {}
-        self._health: dict[str, tuple[str | float, ...]] = {}
+        self._health: dict[str, MetricLine] = {}
+        self._statuses: dict[str, tuple[str, str]] = {}
+        self._next_check = 0.0
         self.trouble = ""
+        self.refused: set[str] = set()
+
+    @property
+    def replaced(self) -> bool:
+        """Whether MLflow's SQLite file was deleted or replaced; then only a new process can open it."""
+        return self._made is not None and self._made.replaced
 
     def turn(self) -> int:
         """Upload what is new.
@@ -97,10 +114,11 @@ class MlflowSync:
         Returns:
             The number of ended runs that are not completely uploaded.
         """
+        doubt = self._check_destinations()
         closed = self._offsets.closed_runs()
         waiting = [s for s in self._reader.attempted_runs() if closed.get(s.fingerprint, 0) < s.token]
         self._pack(waiting)
-        self.trouble = self.trouble if self._failures else ""
+        self.trouble = doubt or (self.trouble if self._failures else "")
         for attempted in waiting:
             count, again = self._failures.get(attempted.fingerprint, (0, 0.0))
             if self._clock() < again:
@@ -115,9 +133,40 @@ class MlflowSync:
                 wait = min(2.0**count, _BACKOFF_MAX_S)
                 self._failures[attempted.fingerprint] = (count + 1, self._clock() + wait)
                 break  # MLflow may be down: one failure per turn is enough
-        # a run without a folder here was trained on another host, whose own sync uploads it
         left = (s for s in waiting if s.terminal and closed.get(s.fingerprint, 0) < s.token)
-        return sum(bool(self._folders(s)) for s in left)
+        return sum(self._is_ours(s, self._folders(s)) for s in left)
+
+    def _check_destinations(self) -> str:
+        """Look from time to time whether MLflow still has what was sent; return what is wrong, or an empty string."""
+        known = self._offsets.marks()
+        if not known or self._clock() < self._next_check:
+            return ""
+        self._next_check = self._clock() + _CHECK_S
+        try:
+            found = {study: self._mlflow.mark(study) for study in known}
+        except Exception as error:  # whatever MLflow raises, the next turn may succeed
+            self._next_check = self._clock() + _PERIOD_S
+            return describe(error)
+        for study, mark in found.items():
+            if mark != known[study]:
+                self._arrive(study, mark)
+        return ""
+
+    def _arrive(self, study: str, mark: str) -> None:
+        """Note another destination of a study; what was sent to the one before does not count there."""
+        if study not in self._offsets.marks():
+            self._offsets.adopt(mark, self._mlflow.identities(study))
+        self._offsets.arrive(study, mark)
+        for memory in (self._courses, self._failures, self._health, self._statuses):
+            memory.clear()
+
+    def _is_ours(self, attempted: AttemptedRun, folders: Mapping[int, RunFolder]) -> bool:
+        """Return whether this home folder uploads a run, not only another one that shares the store."""
+        if not folders:
+            return False
+        # the newest attempt may have ended before it had a folder; with a result it had one
+        complete = max(folders) == attempted.token or attempted.state not in RECORDED
+        return complete or self._offsets.identity(attempted.fingerprint) is not None
 
     def _pack(self, waiting: Iterable[AttemptedRun]) -> None:
         """Pack the series of runs that train or have just ended, whatever MLflow does; readers pack what is left."""
@@ -141,16 +190,21 @@ class MlflowSync:
     def _upload(self, attempted: AttemptedRun) -> bool:
         """Upload what is new of a run; return whether it is complete."""
         folders = self._folders(attempted)
-        if not folders:
+        if not self._is_ours(attempted, folders):
             return False
+        if max(folders) < attempted.token and not attempted.terminal:
+            return False  # the newest attempt runs elsewhere or has not begun: those here have lost the run
         identity = self._open(attempted, folders)
+        if max(folders) < attempted.token and self._is_superseded(attempted, identity, folders):
+            self._offsets.closed(identity, attempted.token)
+            return True
         self._send_lines(attempted, identity, folders)
         self._send_health(identity, folders[max(folders)])
         if not attempted.terminal:
             return False
         course = self._courses[attempted.fingerprint]
         if not self._complete(identity, course):
-            self._offsets.rewind(attempted.fingerprint)
+            self._offsets.rewind(identity)
             del self._courses[attempted.fingerprint]
             self._send_lines(attempted, identity, folders)
             course = self._courses[attempted.fingerprint]
@@ -161,24 +215,53 @@ class MlflowSync:
         self._finish(attempted, identity, folders, course)
         return True
 
+    def _is_superseded(self, attempted: AttemptedRun, identity: str, folders: Mapping[int, RunFolder]) -> bool:
+        """Return whether a newer attempt was made in another home folder; if so, MLflow's copy of this one says so."""
+        newest = max(folders)
+        elsewhere = attempted.token if attempted.state in RECORDED else 0
+        return self._mlflow.own(identity, self._card(attempted, folders), newest, elsewhere) > newest
+
     def _send_health(self, identity: str, folder: RunFolder) -> None:
-        """Send status, worst detector, and number of findings when one of them has changed."""
+        """Send status, worst detector, and number of findings when one of them has changed.
+
+        A point is noted before it is sent, and sent again by a new process as it was noted. The step that a later
+        attempt repeats gets no second one.
+        """
         known = read_health(folder)
         if known is None:
             return
-        states = [finding.state for finding in known.raised]
-        counts = {f"health/{state}": float(states.count(state)) for state in RAISED}
-        verdict: tuple[str | float, ...] = (known.status, known.detector, *counts.values())
-        if self._health.get(identity) != verdict:
+        status = (known.status, known.detector)
+        if self._statuses.get(identity) != status:
             self._mlflow.tag(identity, "paribus.health", known.status)
             self._mlflow.tag(identity, "paribus.health.detector", known.detector)
-            self._mlflow.log(identity, [MetricLine(step=known.step, time_ms=known.time_ms, values=counts)])
-            self._health[identity] = verdict
+            self._statuses[identity] = status
+        states = [finding.state for finding in known.raised]
+        counts = {f"health/{state}": float(states.count(state)) for state in RAISED}
+        line = MetricLine(step=known.step, time_ms=known.time_ms, values=counts)
+        noted = self._offsets.health(identity)
+        if noted is None or (line.step > noted.step and line.values != noted.values):
+            self._offsets.note_health(identity, line)
+            noted = line
+        if self._health.get(identity) != noted:
+            self._log(identity, [noted])
+            self._health[identity] = noted
+
+    def _log(self, identity: str, lines: Sequence[MetricLine]) -> None:
+        """Send lines without the names that MLflow refuses, and note these."""
+        known = self._offsets.refused(identity)
+        if known:
+            lines = [replace(line, values={k: v for k, v in line.values.items() if k not in known}) for line in lines]
+        refused = self._mlflow.log(identity, lines)
+        if refused:
+            # this fails if it is the whole run that MLflow refuses, and not a name
+            self._mlflow.tag(identity, REFUSED_TAG, ", ".join(sorted(known | refused))[:LONGEST])
+            self._offsets.refuse(identity, refused)
+            self.refused |= refused
 
     def _send_lines(self, attempted: AttemptedRun, identity: str, folders: Mapping[int, RunFolder]) -> None:
-        course = self._courses.get(attempted.fingerprint) or self._recall(attempted, folders)
+        course = self._courses.get(attempted.fingerprint) or self._recall(identity, folders)
         for token, folder in folders.items():
-            tail = Tail(folder.metrics, self._offsets.offset(attempted.fingerprint, token))
+            tail = Tail(folder.metrics, self._offsets.offset(identity, token))
             while True:
                 try:
                     lines = tail.read()
@@ -188,24 +271,25 @@ class MlflowSync:
                 if not lines:
                     break
                 self._courses.pop(attempted.fingerprint, None)  # until MLflow has them, memory and offsets would differ
-                self._mlflow.log(identity, course.add(lines))
-                self._offsets.advance(attempted.fingerprint, token, tail.offset)
+                self._log(identity, course.add(lines))
+                self._offsets.advance(identity, token, tail.offset)
                 self._courses[attempted.fingerprint] = course
         self._courses[attempted.fingerprint] = course
 
-    def _recall(self, attempted: AttemptedRun, folders: Mapping[int, RunFolder]) -> _Course:
+    def _recall(self, identity: str, folders: Mapping[int, RunFolder]) -> _Course:
         """Read again what was sent before."""
         course = _Course()
         for token, folder in folders.items():
-            limit = self._offsets.offset(attempted.fingerprint, token)
+            limit = self._offsets.offset(identity, token)
             tail = Tail(folder.metrics)
             while lines := tail.read(limit):
                 course.add(lines)
         return course
 
     def _complete(self, identity: str, course: _Course) -> bool:
-        held = self._mlflow.steps(identity, course.values)
-        return all(held[key] == set(steps) for key, steps in course.values.items())
+        sent = {key: set(steps) for key, steps in course.values.items() if key not in self._offsets.refused(identity)}
+        held = self._mlflow.steps(identity, sent)
+        return all(held[key] == steps for key, steps in sent.items())
 
     # ---- opening and closing ---------------------------------------------------------------------
 
@@ -220,31 +304,44 @@ class MlflowSync:
         return {token: folder for token, folder in every.items() if folder.job.exists()}
 
     def _open(self, attempted: AttemptedRun, folders: Mapping[int, RunFolder]) -> str:
-        known = self._offsets.identity(attempted.fingerprint)
-        if known is not None:
-            return known
-        first = folders[min(folders)]
-        job = Job.model_validate_json(first.job.read_bytes())
+        """Return the id in MLflow of this home folder's copy of a run, which knows the newest attempt here."""
+        identity, newest = self._offsets.identity(attempted.fingerprint), max(folders)
+        if identity is not None and self._offsets.owner(identity) >= newest:
+            return identity
+        card = self._card(attempted, folders)
+        if identity is None:
+            mark = self._mlflow.destination(card.study)
+            if mark != self._offsets.marks().get(card.study):
+                self._arrive(card.study, mark)
+            identity = self._offsets.identity(attempted.fingerprint)  # an earlier version may have opened it
+        if identity is None:
+            identity = self._mlflow.open_run(card)
+            self._mlflow.describe(identity, card)
+            self._offsets.opened(attempted.fingerprint, mark, identity)
+        self._mlflow.own(identity, card, newest)
+        self._offsets.own(identity, newest)
+        return identity
+
+    def _card(self, attempted: AttemptedRun, folders: Mapping[int, RunFolder]) -> RunCard:
+        job = Job.model_validate_json(folders[min(folders)].job.read_bytes())
         tags = {"paribus.study": job.study, "paribus.arm": job.arm, "paribus.seed": str(job.seed)}
         tags |= {"mlflow.source.git.commit": self._commit} if self._commit else {}
-        card = RunCard(
+        return RunCard(
             fingerprint=attempted.fingerprint,
+            home=home_number(self._reader.home),
+            began=f"{attempted.began_at:.6f}",
             study=job.study,
             name=f"{job.arm}, seed {job.seed}",
             params={**flatten(job.recipe.model_dump(mode="json")), "seed": job.seed, "runner": job.runner},
             tags=tags,
             start_ms=int(attempted.began_at * 1000),
         )
-        identity = self._mlflow.open_run(card)
-        self._mlflow.describe(identity, card)
-        self._offsets.opened(attempted.fingerprint, identity)
-        return identity
 
     def _finish(
         self, attempted: AttemptedRun, identity: str, folders: Mapping[int, RunFolder], course: _Course
     ) -> None:
         newest = folders[max(folders)]
-        tags = {"paribus.state": str(attempted.state), "paribus.token": str(attempted.token)}
+        tags = {"paribus.state": str(attempted.state)}
         with suppress(RunFolderError, KeyError):
             tags["paribus.host"] = read_json(newest.attempt)["supervisor"]["host"]
         tags |= {"paribus.superseded": "an unfinished attempt has other values"} if course.superseded else {}
@@ -256,7 +353,7 @@ class MlflowSync:
         self._mlflow.attach(identity, files)
         end_ms = int((attempted.ended_at or attempted.began_at) * 1000)
         self._mlflow.close_run(identity, succeeded=attempted.state in RECORDED, end_ms=end_ms)
-        self._offsets.closed(attempted.fingerprint, attempted.token)
+        self._offsets.closed(identity, attempted.token)
         del self._courses[attempted.fingerprint]
 
 
@@ -277,7 +374,9 @@ def serve(home: Path, sync: MlflowSync) -> int:
     drain_until: float | None = None
     while True:
         behind = sync.turn()
-        write_json(home / STATUS, {"behind": behind, "trouble": sync.trouble})
+        write_json(home / STATUS, {"behind": behind, "trouble": sync.trouble, "refused": sorted(sync.refused)})
+        if sync.replaced:
+            return REPLACED
         if drain_until is None:
             if select.select([sys.stdin], [], [], _PERIOD_S)[0] and not os.read(sys.stdin.fileno(), 1024):
                 drain_until = time.monotonic() + DRAIN_S

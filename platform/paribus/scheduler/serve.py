@@ -15,7 +15,7 @@ from paribus.engines.options import engine_settings
 from paribus.errors import EngineError, ParibusError, StoreError, install_command
 from paribus.failures import disk_failure
 from paribus.home import make_home
-from paribus.mlflow_sync.client import unsynced
+from paribus.mlflow_sync.offsets import unsynced
 from paribus.mlflow_sync.process import SyncProcess, mlflow_is_installed
 from paribus.monitor.alerts import Alerts, Webhooks
 from paribus.monitor.progress import Display, StudyView

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from paribus.mlflow_sync.client import Offsets
+from paribus.mlflow_sync.offsets import Offsets
 from paribus_dashboards.data.mlflow_links import server_of
 
 
@@ -55,7 +55,8 @@ def test_pages_lead_to_mlflow(client, home, tracking, monkeypatch):
     address = f"/study/made-up/mlflow?run={run[:12]}"
     assert "not in MLflow yet" in client.get(address).text
     ledger = Offsets(home.folder)
-    ledger.opened(run, "abc")
+    ledger.arrive("made-up", "mark")
+    ledger.opened(run, "mark", "abc")
     ledger.close()
     found = client.get(address + "&again=1", follow_redirects=False)
     assert found.headers["location"] == f"{tracking}/#/experiments/7/runs/abc"

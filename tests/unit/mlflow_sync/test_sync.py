@@ -4,16 +4,13 @@ import math
 
 import pytest
 
-from paribus.contract import Evaluate, Job
 from paribus.errors import RunFolderError
-from paribus.mlflow_sync.client import Offsets, unsynced
-from paribus.mlflow_sync.sync import MlflowSync
-from paribus.recipe.recipe import Recipe
+from paribus.mlflow_sync import offsets
+from paribus.mlflow_sync.offsets import unsynced
 from paribus.run_folder import series_file
-from paribus.run_folder.folder import MetricLine, RunFolder, write_json
+from paribus.run_folder.folder import MetricLine, write_json
 from paribus.store.states import RunState
-from paribus.store.store import Store
-from support.plans import small_plan
+from support.mlflow_case import Case, write
 
 
 class FakeMlflow:
@@ -32,6 +29,25 @@ class FakeMlflow:
         if self.calls_until_failure < 0:
             raise ConnectionError("MLflow is down")
 
+    replaced = False
+
+    def mark(self, study):
+        """Return the mark of the only experiment."""
+        self._call()
+        return "mark"
+
+    destination = mark
+
+    def identities(self, study):
+        """Return the runs of the only experiment."""
+        return frozenset(self.points)
+
+    def own(self, identity, card, token, newest=0):
+        """Keep the newest attempt."""
+        self._call()
+        self.tags[identity]["paribus.token"] = str(token)
+        return max(token, newest)
+
     def open_run(self, card):
         """Make a run."""
         self._call()
@@ -49,10 +65,11 @@ class FakeMlflow:
         points = [(k, line.step, line.time_ms, v) for line in lines for k, v in line.values.items()]
         if self.forget:
             self.forget -= 1
-            return
+            return frozenset()
         self.points[identity].update(points[: len(points) // 2])
         self._call()
         self.points[identity].update(points)
+        return frozenset()
 
     def tag(self, identity, key, value):
         """Keep a tag."""
@@ -75,51 +92,12 @@ class FakeMlflow:
         return {k: {step for key, step, _, _ in self.points[identity] if key == k} for k in keys}
 
 
-class Case:
-    """A store with one run, its attempts' folders, a fake MLflow, and syncs that come and go."""
+class FakeCase(Case):
+    """A case with the fake MLflow."""
 
     def __init__(self, home):
-        self.home = home
-        self.store = Store.open(home)
-        self.study = self.store.add_study(small_plan(arms=1, seeds=1))
-        self.run = self.store.runs_of(self.study.id)[0].fingerprint
         self.mlflow = FakeMlflow()
-        self.now = 0.0
-        self.claim = None
-        self.offsets = []
-
-    def attempt(self):
-        """Begin an attempt and return its folder."""
-        self.claim = self.store.claim(self.study.id, engine="test", worker="here")
-        self.store.start(self.claim.run_id, self.claim.token)
-        folder = RunFolder.of(self.home, self.run, self.claim.token)
-        folder.path.mkdir(parents=True)
-        job = Job(
-            run=self.run,
-            study="small",
-            arm="arm 0",
-            runner="fake",
-            seed=0,
-            token=self.claim.token,
-            recipe=Recipe(),
-            evaluate=Evaluate(),
-            cache="cache",
-        )
-        folder.job.write_text(job.model_dump_json())
-        return folder
-
-    def give_back(self):
-        """End the attempt without a result."""
-        self.store.release(self.claim.run_id, self.claim.token, "interrupted")
-
-    def finish(self):
-        """End the attempt with a result."""
-        self.store.finish(self.claim.run_id, self.claim.token, {"status": "succeeded"})
-
-    def sync(self):
-        """Return a sync that knows only what is on disk."""
-        self.offsets.append(Offsets(self.home))
-        return MlflowSync(self.store, lambda: self.mlflow, self.offsets[-1], clock=lambda: self.now)
+        super().__init__(home, lambda _: self.mlflow)
 
     def steps_held(self):
         """Return the metric's points as sorted pairs of step and value."""
@@ -127,19 +105,12 @@ class Case:
 
 
 @pytest.fixture
-def case(tmp_path):
+def case(tmp_path, monkeypatch):
     """A case."""
-    made = Case(tmp_path)
+    monkeypatch.setattr(offsets, "marks_in", lambda _: frozenset({"mark"}))
+    made = FakeCase(tmp_path)
     yield made
-    made.store.close()
-    for offsets in made.offsets:
-        offsets.close()
-
-
-def write(folder, steps, time_ms=1000, value=lambda step: float(step)):
-    """Append metric lines."""
-    for step in steps:
-        folder.append_metrics(MetricLine(step=step, time_ms=time_ms + step, values={"reward/mean": value(step)}))
+    made.close()
 
 
 def test_series_are_packed_while_mlflow_is_down(case, monkeypatch):
@@ -183,7 +154,7 @@ def test_a_sync_that_dies_anywhere_doubles_nothing(case):
     folder = case.attempt()
     write(folder, range(6))
     case.finish()
-    for calls in range(12):
+    for calls in range(16):
         case.mlflow.calls_until_failure = calls
         case.sync().turn()
     case.mlflow.calls_until_failure = math.inf
@@ -294,9 +265,8 @@ def test_a_run_that_is_tried_again_after_its_end_is_sent_again(case):
     assert unsynced(case.home, {case.run: 3}) == frozenset()
 
 
-def test_the_health_is_sent_when_it_changes(tmp_path):
+def test_the_health_is_sent_when_it_changes(case):
     """Status and worst detector as tags, the numbers of findings as metrics at the step of the change."""
-    case = Case(tmp_path)
     folder = case.attempt()
     sync = case.sync()
     raised = [
@@ -312,3 +282,23 @@ def test_the_health_is_sent_when_it_changes(tmp_path):
     points = {p for p in case.mlflow.points[case.run] if p[0].startswith("health/")}
     assert points == {("health/critical", 3, 30, 0.0), ("health/warn", 3, 30, 0.0), ("health/critical", 9, 90, 1.0),
                       ("health/warn", 9, 90, 1.0)}  # fmt: skip
+
+
+def test_a_restart_and_a_repeated_step_double_no_health_point(case):
+    """A new process sends the noted point again; the same step of a later attempt gets no second one."""
+    raised = [{"detector": "truncation", "state": "warn", "step_onset": 2}]
+    first = case.attempt()
+    known = {"status": "warn", "profile": "default 1", "findings": raised}
+    write_json(first.health, {**known, "step": 3, "time_ms": 30})
+    case.sync().turn()
+    write_json(first.health, {**known, "step": 4, "time_ms": 40})
+    case.sync().turn()
+    case.give_back()
+    second = case.attempt()
+    write_json(second.health, {**known, "status": "ok", "findings": [], "step": 3, "time_ms": 90})
+    case.sync().turn()
+    write_json(second.health, {**known, "status": "ok", "findings": [], "step": 4, "time_ms": 95})
+    case.sync().turn()
+    points = sorted(p for p in case.mlflow.points[case.run] if p[0] == "health/warn")
+    assert points == [("health/warn", 3, 30, 1.0), ("health/warn", 4, 95, 0.0)]
+    assert case.mlflow.tags[case.run]["paribus.health"] == "ok"

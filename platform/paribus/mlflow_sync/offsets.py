@@ -1,0 +1,187 @@
+"""How much of each run is in MLflow: a small SQLite file that only the sync process writes.
+
+Everything hangs on a destination: an experiment in the database behind a tracking URI, known by a mark that is a tag of
+the experiment. If the database is replaced or the URI changes, the mark is another one, and all runs are sent again. A
+destination that was used before is known again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from paribus.mlflow_sync.client import tracking_uri
+from paribus.mlflow_sync.database_file import file_of, marks_in
+from paribus.run_folder.folder import MetricLine
+
+OFFSETS = "shipper.db"  # the name of earlier versions, whose tables `mirror` and `offset` are read once
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS destination (uri TEXT, study TEXT, mark TEXT NOT NULL, PRIMARY KEY (uri, study));
+CREATE TABLE IF NOT EXISTS copy (
+    mark TEXT, run TEXT, identity TEXT NOT NULL, owner INTEGER NOT NULL, closed INTEGER NOT NULL,
+    PRIMARY KEY (mark, run));
+CREATE TABLE IF NOT EXISTS sent (identity TEXT, token INTEGER, bytes INTEGER NOT NULL, PRIMARY KEY (identity, token));
+CREATE TABLE IF NOT EXISTS health (
+    identity TEXT PRIMARY KEY, step INTEGER NOT NULL, time_ms INTEGER NOT NULL, counts TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS refused (identity TEXT, name TEXT, PRIMARY KEY (identity, name));
+"""
+_CURRENT = """
+SELECT copy.run, copy.identity, copy.closed, copy.mark FROM copy
+JOIN destination ON destination.mark = copy.mark WHERE destination.uri = ?
+"""
+
+
+def _rows(home: Path, query: str, *values: str, timeout_s: float) -> list[Any]:
+    """Return rows of the file; none if there is none yet, or another process keeps it locked."""
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{(home / OFFSETS).resolve().as_uri()}?mode=ro", timeout_s, uri=True)) as database,
+    ):
+        return database.execute(query, values).fetchall()
+    return []
+
+
+def _copies(home: Path, timeout_s: float) -> Iterator[tuple[str, str, int]]:
+    """Yield run, id in MLflow, and the newest complete attempt of each copy in the MLflow that is named now."""
+    uri = tracking_uri(home)
+    file = file_of(uri)
+    marks = None if file is None else marks_in(file)
+    for run, identity, closed, mark in _rows(home, _CURRENT, _key(uri), timeout_s=timeout_s):
+        if marks is None or mark in marks:
+            yield run, identity, closed
+
+
+def identity_of(home: Path, run: str) -> str | None:
+    """Return a run's id in MLflow without waiting for the sync process; ``None`` if the run has none yet."""
+    return next((identity for known, identity, _ in _copies(home, 1) if known == run), None)
+
+
+def unsynced(home: Path, runs: Mapping[str, int]) -> frozenset[str]:
+    """Return those of the given runs (with their newest token) that are not completely in MLflow."""
+    closed = {run: token for run, _, token in _copies(home, 30)}
+    return frozenset(run for run, token in runs.items() if closed.get(run, 0) < token)
+
+
+def refused_names(home: Path) -> tuple[str, ...]:
+    """Return the metric names that MLflow has refused in any run of this home folder."""
+    return tuple(name for (name,) in _rows(home, "SELECT DISTINCT name FROM refused ORDER BY name", timeout_s=1))
+
+
+class Offsets:
+    """Destinations, the ids of runs in MLflow, and offsets into the metric files of run folders.
+
+    Args:
+        home: home folder.
+        uri: tracking URI; by default that of the home folder.
+    """
+
+    def __init__(self, home: Path, uri: str | None = None) -> None:
+        self._uri = _key(uri or tracking_uri(home))
+        self._database = sqlite3.connect(home / OFFSETS, timeout=30, isolation_level=None)
+        self._database.executescript(_TABLES)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    # ---- destinations ----------------------------------------------------------------------------
+
+    def marks(self) -> dict[str, str]:
+        """Return the mark of each study's experiment, as it was seen last."""
+        query = "SELECT study, mark FROM destination WHERE uri = ?"
+        return dict(self._database.execute(query, (self._uri,)).fetchall())
+
+    def arrive(self, study: str, mark: str) -> None:
+        """Note the mark of a study's experiment; empty if the experiment has gone."""
+        self._database.execute("INSERT OR REPLACE INTO destination VALUES (?, ?, ?)", (self._uri, study, mark))
+
+    def adopt(self, mark: str, identities: Collection[str]) -> None:
+        """Take over what an earlier version noted of these runs in MLflow."""
+        with suppress(sqlite3.OperationalError):  # there is nothing of an earlier version
+            for run, identity, closed in self._database.execute("SELECT run, identity, closed FROM mirror").fetchall():
+                if identity not in identities:
+                    continue
+                self._database.execute(
+                    "INSERT OR IGNORE INTO copy VALUES (?, ?, ?, 0, ?)", (mark, run, identity, closed)
+                )
+                sent = "INSERT OR IGNORE INTO sent SELECT ?, token, bytes FROM offset WHERE run = ?"
+                self._database.execute(sent, (identity, run))
+
+    # ---- runs ------------------------------------------------------------------------------------
+
+    def opened(self, run: str, mark: str, identity: str) -> None:
+        """Note a run's id in MLflow."""
+        self._database.execute("INSERT OR REPLACE INTO copy VALUES (?, ?, ?, 0, 0)", (mark, run, identity))
+
+    def identity(self, run: str) -> str | None:
+        """Return a run's id in MLflow; ``None`` if it has none yet."""
+        row = self._database.execute(f"{_CURRENT} AND copy.run = ?", (self._uri, run)).fetchone()
+        return None if row is None else str(row[1])
+
+    def owner(self, identity: str) -> int:
+        """Return the newest attempt that was noted in MLflow as the owner of a run; 0 before the first."""
+        row = self._database.execute("SELECT MAX(owner) FROM copy WHERE identity = ?", (identity,)).fetchone()
+        return int(row[0] or 0)
+
+    def own(self, identity: str, token: int) -> None:
+        """Note that MLflow knows the newest attempt of a run."""
+        self._database.execute("UPDATE copy SET owner = ? WHERE identity = ?", (token, identity))
+
+    def closed(self, identity: str, token: int) -> None:
+        """Note that a run is completely in MLflow, up to its attempt ``token``."""
+        self._database.execute("UPDATE copy SET closed = ? WHERE identity = ?", (token, identity))
+
+    def closed_runs(self) -> dict[str, int]:
+        """Return, by run, the attempt up to which it is completely in MLflow; a run may be retried after its end."""
+        rows = self._database.execute(f"{_CURRENT} AND copy.closed > 0", (self._uri,))
+        return {run: closed for run, _, closed, _ in rows.fetchall()}
+
+    # ---- what of a run was sent ------------------------------------------------------------------
+
+    def offset(self, identity: str, token: int) -> int:
+        """Return how many bytes of an attempt's metric file have been sent."""
+        query = "SELECT bytes FROM sent WHERE identity = ? AND token = ?"
+        row = self._database.execute(query, (identity, token)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def advance(self, identity: str, token: int, bytes_: int) -> None:
+        """Note that an attempt's metric file has been sent up to ``bytes_``."""
+        self._database.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?)", (identity, token, bytes_))
+
+    def rewind(self, identity: str) -> None:
+        """Forget the offsets of a run, so that it is sent again."""
+        self._database.execute("DELETE FROM sent WHERE identity = ?", (identity,))
+
+    def health(self, identity: str) -> MetricLine | None:
+        """Return the newest point of a run's health that was or will be sent."""
+        query = "SELECT step, time_ms, counts FROM health WHERE identity = ?"
+        row = self._database.execute(query, (identity,)).fetchone()
+        return None if row is None else MetricLine(step=row[0], time_ms=row[1], values=json.loads(row[2]))
+
+    def note_health(self, identity: str, line: MetricLine) -> None:
+        """Note a point of a run's health before it is sent."""
+        row = (identity, line.step, line.time_ms, json.dumps(dict(line.values)))
+        self._database.execute("INSERT OR REPLACE INTO health VALUES (?, ?, ?, ?)", row)
+
+    def refused(self, identity: str) -> frozenset[str]:
+        """Return the metric names of a run that MLflow has refused."""
+        rows = self._database.execute("SELECT name FROM refused WHERE identity = ?", (identity,))
+        return frozenset(name for (name,) in rows.fetchall())
+
+    def refuse(self, identity: str, names: Collection[str]) -> None:
+        """Note metric names of a run that MLflow refuses."""
+        self._database.executemany("INSERT OR IGNORE INTO refused VALUES (?, ?)", [(identity, n) for n in names])
+
+
+def _key(uri: str) -> str:
+    """Return what stands for a tracking URI: a hash, without the credentials, which may be renewed."""
+    parts = urlsplit(uri)
+    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl().rstrip("/")
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
