@@ -220,11 +220,13 @@ class RayCluster:
 
     Args:
         options: file for the options of engines.
+        jobs: jobs at a time; absent: as many as fit.
     """
 
-    def __init__(self, options: Path) -> None:
+    def __init__(self, options: Path, jobs: int | None = None) -> None:
         os.environ |= {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # a minute otherwise; here and in the cluster
         self._options = options
+        self._jobs = jobs
         self._start()
 
     def _start(self) -> None:
@@ -237,7 +239,7 @@ class RayCluster:
 
     def options(self, gpus: int) -> None:
         """Write the options: GPUs of a run."""
-        values = {"address": self._now.address, "gpus": gpus, "grace": 5, "host": "127.0.0.1"}
+        values = {"address": self._now.address, "gpus": gpus, "grace": 5, "host": "127.0.0.1", "jobs": self._jobs}
         self._options.write_text(json.dumps({"ray": values}))
 
     def does(self, order: str) -> bool:

@@ -14,10 +14,36 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faults import budgets, clocks, clusters, disks, kills, orphans, outages, paused, points, poison, races, soak, storm
+from faults import (
+    away,
+    budgets,
+    clocks,
+    clusters,
+    disks,
+    kills,
+    orphans,
+    outages,
+    paused,
+    points,
+    poison,
+    races,
+    soak,
+    storm,
+)
 from faults.judge import Verdict
 from faults.page import Page, Row, table
-from faults.world import DATABASES, Lines, Skipped, World, hasten, process, server_version, stop_server, world
+from faults.world import (
+    DATABASES,
+    Lines,
+    Skipped,
+    World,
+    hasten,
+    process,
+    server_runs,
+    server_version,
+    stop_server,
+    world,
+)
 from paribus.testing.fake_runner import install
 
 
@@ -59,9 +85,13 @@ FAULTS = (
     Fault("twins", "F18", "two studies submit the same runs at once", races.twins),
     Fault("budgets", "F19", "budget used up while eight runs train", budgets.budgets),
     Fault("storm", "F24", "any process killed, from the first second, with set-up jobs and MLflow", storm.storm),
+    Fault(
+        "slurm-away", "F23", "scheduler of Slurm away, jobs begin and end", away.slurm, ("Slurm", "Slurm+PostgreSQL")
+    ),
+    Fault("ray-away", "F23", "scheduler of Ray away, jobs begin and end", away.ray, ("Ray", "Ray+PostgreSQL")),
     Fault("soak", "F21", "all of it for a long time", soak.soak),
 )
-LANES = (("SQLite", "Slurm"), ("PostgreSQL", "Ray"))
+LANES = (("SQLite", "Slurm", "Slurm+PostgreSQL"), ("PostgreSQL", "Ray", "Ray+PostgreSQL"))
 """What is done one after the other; the lanes side by side."""
 
 
@@ -98,8 +128,8 @@ def lane(chosen: argparse.Namespace, places: Sequence[str], rows: Lines) -> None
                 short = " --short" if chosen.short else ""
                 again = f"python -m faults.main{short} --seed {chosen.seed} --place {place} {fault.name}"
                 print(*verdict.wrong[:20], f"again: PYTHONPATH=tests {again}", sep="\n", flush=True)
-        if place == "PostgreSQL" and faults:
-            stop_server()
+    if server_runs():
+        stop_server()
 
 
 def run(chosen: argparse.Namespace) -> list[Row]:

@@ -128,6 +128,11 @@ def _server() -> Server:
     return Server(Path(tempfile.mkdtemp(prefix="paribus-faults-")))
 
 
+def server_runs() -> bool:
+    """Return whether this process has started the server."""
+    return _server.cache_info().currsize > 0
+
+
 def stop_server() -> None:
     """Stop the server, and remove what it kept: nothing is called when a forked process ends."""
     server = _server()
@@ -146,14 +151,14 @@ def server_version() -> str:
 
 @contextmanager
 def world(place: str, chance: random.Random, *, short: bool, minutes: float) -> Iterator[World]:
-    """Yield a world with an empty database; it is SQLite but on PostgreSQL."""
+    """Yield a world with an empty database; it is SQLite but where the place names PostgreSQL."""
     with ExitStack() as stack:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-faults-", ignore_cleanup_errors=True))
         )
         os.environ.pop(DATABASE_URL, None)
         server, name = None, ""
-        if place == "PostgreSQL":
+        if place.endswith("PostgreSQL"):
             server = _server()
             name = f"faults_{chance.getrandbits(40)}_{os.getpid()}"
             server.execute(f"CREATE DATABASE {name}")

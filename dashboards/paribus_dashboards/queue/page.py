@@ -204,7 +204,7 @@ def _live(study: StudyNow, state: QueueState, attempt: AttemptRecord) -> LiveAtt
         seed=run.seed if run else None,
         run=attempt.fingerprint[:SHORT],
         step=state.steps.get(attempt.fingerprint),
-        where=f"{attempt.engine} on {attempt.worker}",
+        where=attempt.engine + ("" if attempt.worker.startswith("/") else f" on {attempt.worker}"),
         devices=", ".join(parts) or "one CPU slot",
         minutes=None if started is None else max(0.0, study.at - started) / 60,
         reserved=attempt.reserved / 3600,

@@ -3,8 +3,11 @@
 ``python -m paribus.attempt.supervisor FOLDER SERVER RUN [--inline]``: an attempt folder with a ``job.json``, the
 address of the scheduler's RPC server, and the run's number in the store.
 
-The supervisor stops its runner when the lease is lost or can't be renewed in time, so that the old copy has ended
-before a new one starts. Its clock can't be set and keeps running while the machine sleeps.
+The supervisor stops its runner when the run is lost or its patience with a silent scheduler is over. Its clock can't
+be set and keeps running while the machine sleeps. Where jobs end with their scheduler, the patience is the lease, so
+that the old copy has ended before a new one starts. On a cluster the attempt goes on alone: it starts without an
+answer, tries to report every few seconds (each scheduler writes its address into the same file), and leaves the end in
+the folder. It loses its run only to a scheduler that says so, by an answer or by the file ``revoked``.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paribus.attempt.runner_process import ForkedRunner, InlineRunner, RunnerProcess, redirect_output
 from paribus.contract import PREEMPTED, Job
-from paribus.engines.base import GRACE, INLINE
+from paribus.engines.base import GRACE, INLINE, PATIENCE, PATIENCE_S
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
 from paribus.failures import STORAGE, describe_exit, failure_in, from_outside, storage_failure
@@ -63,6 +67,7 @@ class Pace:
     Attributes:
         grace_s: time for a runner to write a checkpoint.
         patience_s: how long to retry a server that does not answer, before the runner is started.
+        alone_s: the same where the runner may be started without an answer.
     """
 
     tick_s: float = 0.1
@@ -71,6 +76,7 @@ class Pace:
     grace_s: float = 20.0
     retry_s: float = 1.0
     patience_s: float = 30.0
+    alone_s: float = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +91,8 @@ class Stop:
 class Supervisor:
     """Supervises the attempt in a folder, at the run with this number in the store.
 
-    ``send`` sends a request to the RPC server and returns its answer; it raises ``OSError`` without an answer.
+    ``send`` sends a request to the RPC server and returns its answer; it raises ``OSError`` without an answer. For
+    ``patience_s`` seconds the attempt goes on without an answer, if that is longer than the lease.
     """
 
     def __init__(
@@ -95,6 +102,7 @@ class Supervisor:
         send: Callable[[dict[str, Any]], dict[str, Any]],
         *,
         pace: Pace | None = None,
+        patience_s: float = 0.0,
         clock: Callable[[], float] = since_boot,
     ) -> None:
         self._folder = folder
@@ -107,7 +115,10 @@ class Supervisor:
         self._health = HealthMonitor(folder, self._job, clock)
         self._step_seconds: list[float] = []
         self._last_line = self._renewed = self._next_beat = clock()
-        self._lease_s = 0.0
+        self._began = self._ended = clock()
+        self._lease_s = PATIENCE_S
+        self._patience_s = patience_s
+        self._started = False
         self._asked = self._step = 0
         self._stop: Stop | None = None
         self._kill_at: float | None = None
@@ -139,12 +150,15 @@ class Supervisor:
             reason = storage_failure(f"OSError: {error}", self._folder.path).reason
             self._halt(Stop(why="storage", reason=reason), grace=False)
         exit_code = runner.run(self._tick, self._pace.tick_s)
+        self._ended = self._clock()
         self._look_at_metrics(ended=True)
         try:
             end = self._outcome(exit_code)
         except OSError as error:
             end = _failed("storage", storage_failure(f"OSError: {error}", self._folder.path).reason, STORAGE)
         outcome = {**self._request, **end, "exit_code": exit_code}
+        if not self._started:  # whoever finds this in the folder must know how long the attempt held its resources
+            outcome["seconds"] = self._ended - self._began
         with suppress(OSError):  # the server receives it all the same
             write_json(self._folder.outcome, outcome)
         return self._report(outcome)
@@ -164,19 +178,32 @@ class Supervisor:
         return True
 
     def _begin(self) -> dict[str, Any] | None:
-        """Report the start; if the server never answers, leave the reason in the folder and return ``None``."""
-        until = self._clock() + self._pace.patience_s
+        """Report the start; if the server never answers, begin alone.
+
+        An attempt that may not leaves the reason in the folder, and the result is ``None``.
+        """
+        alone = self._patience_s > PATIENCE_S
+        until = self._clock() + (self._pace.alone_s if alone else self._pace.patience_s)
         while True:
             now = self._clock()
             try:
                 answer = self._send({**self._request, "do": "start"})
             except (OSError, ValueError) as error:
+                if self._folder.revoked.exists():
+                    return {"ok": False}
+                if alone and not self._asked and self._clock() >= until:
+                    return {"ok": True}
+                if self._asked and alone:
+                    stopped = {"do": "release", "reason": "asked to stop", "wait_s": 0.0}
+                    write_json(self._folder.outcome, {**self._request, **stopped})
+                    return None
                 if self._asked or self._clock() >= until:
                     reason = f"{socket.gethostname()} could not reach the scheduler: {error}"
                     write_json(self._folder.outcome, {**self._request, **_failed("infrastructure", reason, "")})
                     return None
             else:
                 if answer["ok"]:
+                    self._started = True
                     self._renew(answer, now)
                 return answer
             threading.Event().wait(self._pace.retry_s)
@@ -187,26 +214,42 @@ class Supervisor:
         now = self._clock()
         if self._asked:
             self._halt(Stop(why="interrupted", reason="asked to stop"), grace=self._asked == 1)
-        if now - self._renewed > self._lease_s * (1 - self._pace.margin_share):  # otherwise a heartbeat has time
-            self._halt(Stop(why="unreachable", reason="the lease could not be renewed in time"), grace=False)
+        limit, grace = self._time_alone()
+        if now - self._renewed > limit:  # otherwise a heartbeat has time
+            self._halt(Stop(why="unreachable", reason="the lease could not be renewed in time"), grace=grace)
         elif now >= self._next_beat:
             self._beat(now)
         self._look_at_metrics()
         if self._kill_at is not None and now >= self._kill_at and self._runner is not None:
             self._runner.kill()
 
+    def _time_alone(self) -> tuple[float, bool]:
+        """Return for how long the attempt goes on without an answer, and whether there is time for a checkpoint."""
+        margin = self._lease_s * self._pace.margin_share
+        lease, patience = self._lease_s - margin, self._patience_s - self._pace.grace_s - margin
+        return (patience, True) if patience > lease else (lease, False)
+
     def _beat(self, now: float) -> None:
         try:
-            answer = self._send({**self._request, "do": "renew"})
+            answer = self._send(self._start_or_renew(now))
         except (OSError, ValueError):
-            self._next_beat = now + self._pace.retry_s
+            alone = now - self._renewed > self._lease_s
+            self._next_beat = now + (self._lease_s * self._pace.heartbeat_share if alone else self._pace.retry_s)
+            if self._folder.revoked.exists():
+                self._halt(Stop(why="lost", reason="the run was given to another attempt"), grace=False)
             return
         if not answer["ok"]:
             self._halt(Stop(why="lost", reason=answer["error"]), grace=False)
             return
+        self._started = True
         self._renew(answer, now)
         if answer["cancel"]:
             self._halt(Stop(why="cancelled", reason="cancelled"), grace=True)
+
+    def _start_or_renew(self, now: float) -> dict[str, Any]:
+        if self._started:
+            return {**self._request, "do": "renew"}
+        return {**self._request, "do": "start", "ago_s": now - self._began}
 
     def _renew(self, answer: dict[str, Any], asked: float) -> None:
         """Note a lease. It counts from the time of the request, because the answer may have taken a while."""
@@ -296,14 +339,22 @@ class Supervisor:
         """Send the outcome until the server takes it; once the lease is over, the scheduler finds it in the folder."""
         if outcome["do"] == "lost":
             return EXIT_LOST
-        while self._clock() - self._renewed < self._lease_s:
+        while True:
+            now = self._clock()
+            alone = now - self._renewed >= self._lease_s
             try:
-                answer = self._send(outcome)
+                if not self._started:
+                    answer = self._send(self._start_or_renew(now))
+                    if not answer["ok"]:
+                        return EXIT_LOST
+                    self._started = True
+                answer = self._send({**outcome, **({"ago_s": now - self._ended} if alone else {})})
             except (OSError, ValueError):
+                if alone:
+                    return 1
                 threading.Event().wait(self._pace.retry_s)
                 continue
             return 0 if answer["ok"] else EXIT_LOST
-        return 1
 
 
 class HealthMonitor:
@@ -365,7 +416,9 @@ def main(arguments: Sequence[str]) -> int:
     folder = RunFolder(Path(path))
     inline = INLINE in flags
     pace = Pace(grace_s=float(os.environ.get(GRACE, Pace.grace_s)))
-    supervisor = Supervisor(folder, int(run), lambda request: call(Path(address), request), pace=pace)
+    patience = float(os.environ.get(PATIENCE, "0"))
+    send = partial(call, Path(address))
+    supervisor = Supervisor(folder, int(run), send, pace=pace, patience_s=patience)
     if inline:
         return supervisor.supervise(InlineRunner)
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 
 from paribus.audit.snapshot import RunRow, Snapshot
 from paribus.run_folder.folder import SHORT
-from paribus.store.attempts import BACKOFF_MAX_S
+from paribus.store.attempts import ANYWHERE, BACKOFF_MAX_S
 from paribus.store.budget import KEPT, OVERRUN_S, UNITS
 from paribus.store.models import TINY_S, AttemptRecord, BudgetRecord, EventRecord, payload_hash, unit_of
 from paribus.store.states import LIVE, RECORDED, TERMINAL, Move, RunState, target_of
@@ -173,8 +173,8 @@ def _i6(s: Snapshot) -> Iterator[Violation]:
                 yield Violation(invariant="I6", rows=rows, message=message)
         caps = [budget.cap, *(a.cap for a in attempts)]
         known = [cap for cap in caps if cap is not None]
-        if len(known) < len(caps) or any(a.engine == INLINE for a in attempts):
-            continue  # some had no cap, or ran in the scheduler's own process, where nothing stops them
+        if len(known) < len(caps) or any(a.engine == INLINE or a.worker.startswith(ANYWHERE) for a in attempts):
+            continue  # some had no cap, or nobody to stop them: in the scheduler's own process, or without a scheduler
         most = max(known) + _peak(attempts) * OVERRUN_S
         if budget.spent > most + TINY_S:
             message = f"{budget.spent / 3600:.3g} hours were spent, but at most {most / 3600:.3g} are allowed"
@@ -266,7 +266,7 @@ def _i8(s: Snapshot) -> Iterator[Violation]:
         rows = f"run {run.id}, attempt {run.token}"
         if run.state in LIVE and run.lease_until is not None and run.lease_until + LEASE_S < s.now:
             message = f"its supervisor has been silent for {s.now - run.lease_until + LEASE_S:.0f} s"
-            remedy = "Repeat the `paribus run` command of its study: it queues the run again."
+            remedy = "Repeat the `paribus run` command of its study: it takes the job over, or queues the run again."
             yield Violation(invariant="I8", rows=rows, message=message, remedy=remedy, level="warn")
         if message := _stuck(run, s.now, held=(run.id, run.token) in open_attempts, asked_for=run.id in linked | live):
             yield Violation(invariant="I8", rows=rows, message=message)

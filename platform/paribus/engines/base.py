@@ -32,11 +32,13 @@ class Status:
     Attributes:
         exit_code: set only after the job has ended, and not always; negative for a signal.
         reason: the engine's own explanation why the job waits or has ended; may be empty.
+        interrupted: somebody, or the cluster's rules, ended the job: nothing has failed.
     """
 
     state: JobState
     exit_code: int | None = None
     reason: str = ""
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,13 @@ INLINE = "--inline"
 
 GRACE = "PARIBUS_GRACE_S"
 """Environment variable with the seconds that a job has after a SIGTERM."""
+
+
+PATIENCE = "PARIBUS_PATIENCE_S"
+"""Environment variable with the seconds that an attempt may go on without the scheduler; ``inf``: no limit."""
+
+PATIENCE_S = 60.0
+"""The same where jobs end with their scheduler: the lease."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +108,14 @@ class Engine(Protocol):
         name: as on the command line.
         reach: set if jobs run on other machines; ``None``: all run on this one.
         about: one line for users: where jobs run and with what; may be empty.
+        patience_s: seconds that an attempt goes on without the scheduler. More than :data:`PATIENCE_S` needs an engine
+            whose jobs outlive this process, and which can say later whether a job still runs; ``inf``: no limit.
     """
 
     name: str
     reach: Reach | None
     about: str
+    patience_s: float
 
     def need(self, resources: Resources) -> Need:
         """Return what a run holds if its study declares these resources.

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 
 from paribus.contract import Device, Need, Resources
-from paribus.engines.base import INLINE, EngineSettings, JobState, Spec, Status, call_main
+from paribus.engines.base import INLINE, PATIENCE_S, EngineSettings, JobState, Spec, Status, call_main
 
 
 class InlineEngine:
@@ -16,6 +16,7 @@ class InlineEngine:
     name = "inline"
     reach = None
     about = ""
+    patience_s = PATIENCE_S
 
     def __init__(self, settings: EngineSettings) -> None:
         self._ended: dict[str, Status] = {}

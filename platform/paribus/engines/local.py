@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paribus.contract import LEAST, Device, Need, Resources
-from paribus.engines.base import EngineSettings, JobState, JobTable, Spec, Status
+from paribus.engines.base import PATIENCE_S, EngineSettings, JobState, JobTable, Spec, Status
 from paribus.engines.cgroup import Groups
 from paribus.engines.fork_server import Channel
 from paribus.engines.process import KIN, end_kin, signal_group
@@ -49,6 +49,7 @@ class LocalEngine:
     name = "local"
     reach = None
     about = ""
+    patience_s = PATIENCE_S
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings

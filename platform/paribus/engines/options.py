@@ -10,12 +10,13 @@ The file has one mapping per engine, named as on the command line::
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paribus.engines.base import GROUP, EngineSettings
+from paribus.engines.base import GROUP, PATIENCE_S, EngineSettings
 from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.yaml_file.document import Node, locate, plain, read_document
 from paribus.yaml_file.messages import explain, plain_location
@@ -30,6 +31,21 @@ class Options(BaseModel):
     """Base class of an engine's options: unknown names and wrong types are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ClusterOptions(Options):
+    """Base class of the options of engines whose jobs outlive the scheduler.
+
+    Attributes:
+        patience: seconds that a run goes on without the scheduler; absent: no limit.
+    """
+
+    patience: Annotated[float, Field(ge=PATIENCE_S, strict=False)] | None = None
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds that an attempt goes on without the scheduler; ``inf``: no limit."""
+        return inf if self.patience is None else self.patience
 
 
 _O = TypeVar("_O", bound=Options)

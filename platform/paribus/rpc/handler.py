@@ -98,19 +98,21 @@ class RpcHandler:
 def answer_to(store: Store, request: dict[str, Any]) -> dict[str, Any]:
     """Carry out a request and return its answer."""
     run, token = int(request["run"]), int(request["token"])
+    ago = None if request.get("ago_s") is None else max(0.0, float(request["ago_s"]))
     try:
         match request.get("do"):
             case "start" | "renew" as do:
-                renewal = store.start(run, token) if do == "start" else store.renew(run, token)
+                renewal = store.start(run, token, ago_s=ago or 0.0) if do == "start" else store.renew(run, token)
                 return {"ok": True, "lease_s": renewal.lease_s, "cancel": renewal.cancel}
             case "finish":
-                store.finish(run, token, request["payload"], stopped_early=request["stopped_early"])
+                store.finish(run, token, request["payload"], stopped_early=request["stopped_early"], ago_s=ago)
             case "fail":
-                store.fail(run, token, request["kind"], request["reason"], request["signature"])
+                store.fail(run, token, request["kind"], request["reason"], request["signature"], ago_s=ago)
             case "release":
-                store.release(run, token, request["reason"], wait_s=request["wait_s"], step=request.get("step"))
+                wait_s, step = request["wait_s"], request.get("step")
+                store.release(run, token, request["reason"], wait_s=wait_s, step=step, ago_s=ago)
             case "cancelled":
-                store.cancelled(run, token)
+                store.cancelled(run, token, ago_s=ago)
             case other:
                 return {"ok": False, "lost": False, "error": f"unknown request {other!r}"}
     except LostLease as error:

@@ -17,6 +17,7 @@ file                    written by         content
 ``health.json``         supervisor         findings so far: :mod:`~paribus.health.finding`
 ``stdout.log``          supervisor         what the runner printed, standard error included
 ``outcome.json``        supervisor         how the attempt ended, and the kind of failure
+``revoked``             scheduler          the attempt lost its run, and must end
 ======================  =================  ==============================================================
 
 Numbers that are not finite are written as the texts ``"nan"``, ``"inf"``, ``"-inf"``: JSON has no others.
@@ -145,6 +146,7 @@ class RunFolder:
         self.health = path / "health.json"
         self.log = path / "stdout.log"
         self.outcome = path / "outcome.json"
+        self.revoked = path / "revoked"
 
     @classmethod
     def of(cls, home: Path, run: str, token: int) -> RunFolder:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from paribus.engines.base import Engine, JobState, Status
+from paribus.engines.base import PATIENCE_S, Engine, JobState, Status
 from paribus.engines.process import Identity, kill_group
-from paribus.errors import LostLease, RunFolderError
+from paribus.errors import EngineError, LostLease, ParibusError, RunFolderError
 from paribus.home import since_boot
 from paribus.rpc.handler import answer_or_fail
 from paribus.run_folder.folder import RunFolder, read_json
+from paribus.store import transitions
+from paribus.store.attempts import ANYWHERE
 from paribus.store.models import AttemptRecord, Unit, unit_of
 from paribus.store.store import Store
 
@@ -25,6 +29,18 @@ HOLD_S = 10.0
 
 START_S = 300.0
 """Seconds that a job may take from its start to its supervisor's first request."""
+
+SILENT_HOLDS = 10
+"""Renewals, half a lease apart, of a silent attempt's lease before the user is told."""
+
+CHANGE_S = 150.0
+"""Seconds to wait for the end of the jobs that an earlier scheduler gave to another engine."""
+
+OUTSIDE_WAIT_S = 30.0
+"""Seconds before a run whose job was ended from outside is started again: who cancels jobs may cancel the next, too."""
+
+_PAUSE_S = 0.2
+_THERE = (JobState.PENDING, JobState.RUNNING)
 
 
 @dataclass(kw_only=True)
@@ -49,9 +65,30 @@ class _Active:
 
 
 class ActiveAttempts:
-    """The attempts of the scheduler that the store knows as ``worker``, by the names of their jobs in the engine."""
+    """The attempts of the scheduler that the store knows as ``worker``, by the names of their jobs in the engine.
 
-    def __init__(self, store: Store, engine: Engine, worker: str, say: Callable[[str], None]) -> None:
+    On an engine whose jobs outlive the scheduler (its ``patience_s`` is longer than a lease), the engine's word counts:
+    the lease of an attempt is renewed as long as its job waits or runs, whether its supervisor reports or not.
+
+    Args:
+        store: the store, open for writing.
+        engine: where attempts are started.
+        worker: its name in the store.
+        say: prints one line for the user.
+        others: returns another engine by name, to end the jobs that it was given before this engine was chosen.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        worker: str,
+        say: Callable[[str], None],
+        others: Callable[[str], Engine] | None = None,
+    ) -> None:
+        self._others = others
+        self._patient = getattr(engine, "patience_s", PATIENCE_S) > PATIENCE_S
+        self._missing: dict[str, float] = {}
         self._store = store
         self._engine = engine
         self._worker = worker
@@ -60,6 +97,8 @@ class ActiveAttempts:
         self._leftovers: dict[str, float] = {}
         self._next_hold = 0.0
         self._reported: set[str] = set()
+        self._asked: set[str] = set()
+        self._holds = Counter[str]()
 
     def __len__(self) -> int:
         return len(self._active)
@@ -97,23 +136,67 @@ class ActiveAttempts:
 
     # ---- after a restart -------------------------------------------------------------------------
 
-    def adopt(self) -> None:
-        """Adopt the jobs of an earlier scheduler that the engine still has, and requeue its other runs.
+    def adopt(self, workers: Collection[str]) -> None:
+        """Adopt the jobs of an earlier scheduler that the engine still has, and settle its other attempts.
+
+        A job that may go on without a scheduler keeps its run for one more lease if the engine doesn't know it now.
 
         Raises:
             EngineError: the engine could not be asked.
         """
         studies = {s.id: s.name for s in self._store.summaries()}
-        for attempt in self._store.live_attempts():
-            if attempt.worker != self._worker:
+        mine = [a for a in self._store.live_attempts() if a.worker in workers and self._is_here(a)]
+        self._end_on_other_engines([a for a in mine if a.engine != self._engine.name])
+        for attempt in mine:
+            if attempt.engine != self._engine.name:
                 continue
-            name = attempt.submit_name
-            known = attempt.engine == self._engine.name and self._engine.find(name) is not None
-            if known and self._engine.poll([name])[name].state in (JobState.PENDING, JobState.RUNNING):
+            name, folder = attempt.submit_name, RunFolder.of(self._store.home, attempt.fingerprint, attempt.token)
+            known = self._engine.find(name) is not None
+            state = self._engine.poll([name])[name].state if known else JobState.UNKNOWN
+            if state in _THERE:
                 self.enter(name, studies[attempt.study_id], attempt.gpus)
                 self._say(f"{name}: still running, taken over")
+            elif state is JobState.UNKNOWN and self._patient and not folder.outcome.exists():
+                self.enter(name, studies[attempt.study_id], attempt.gpus)
+                self._missing[name] = since_boot()
+                with suppress(LostLease):
+                    self._store.renew(attempt.run_id, attempt.token)
             else:
                 self._settle(attempt, fault=False, reason="the scheduler was gone")
+
+    def _is_here(self, attempt: AttemptRecord) -> bool:
+        """Return whether an attempt belongs to this home folder: on another host, another may have the same path."""
+        folder = RunFolder.of(self._store.home, attempt.fingerprint, attempt.token)
+        return not attempt.worker.startswith(ANYWHERE) or attempt.external_id == "" or folder.path.exists()
+
+    def _end_on_other_engines(self, attempts: Collection[AttemptRecord]) -> None:
+        """End the jobs that an earlier scheduler gave to other engines, and queue their runs."""
+        for name in sorted({a.engine for a in attempts}):
+            theirs = [a for a in attempts if a.engine == name]
+            if any(a.worker.startswith(ANYWHERE) for a in theirs):
+                self._end_jobs(name, [a.submit_name for a in theirs])
+            for attempt in theirs:
+                self._settle(attempt, fault=False, reason=f"the engine was changed from {name} to {self._engine.name}")
+
+    def _end_jobs(self, name: str, jobs: Sequence[str]) -> None:
+        """Let another engine end its jobs. Those that it can't end find in their folders that they lost their runs."""
+        try:
+            if self._others is None:
+                raise EngineError("it is not at hand")
+            engine = self._others(name)
+            try:
+                live = [job for job in jobs if engine.find(job) is not None]
+                if live:
+                    self._say(f"cancelling {len(live)} jobs of the engine {name}, which wait or run")
+                for job in live:
+                    engine.cancel(job, GRACE_S)
+                until = time.monotonic() + CHANGE_S
+                while any(s.state in _THERE for s in engine.poll(live).values()) and time.monotonic() < until:
+                    time.sleep(_PAUSE_S)
+            finally:
+                engine.close()
+        except ParibusError as error:
+            self._say(f"{len(jobs)} jobs of the engine {name} could not be cancelled and end when they start: {error}")
 
     # ---- every turn ------------------------------------------------------------------------------
 
@@ -130,6 +213,7 @@ class ActiveAttempts:
         """
         statuses = self._engine.poll(tuple(self._active))
         self._hold(statuses)
+        self._settle_missing(statuses)
         ended = [n for n, s in statuses.items() if s.state in (JobState.ENDED, JobState.UNKNOWN)]
         if not ended:
             return False
@@ -142,37 +226,81 @@ class ActiveAttempts:
             if name in live:
                 detail = f" ({statuses[name].reason})" if statuses[name].reason else ""
                 asked = stopping or self._active[name].capped
+                outside = statuses[name].interrupted and not asked
                 reason = "interrupted" if asked else f"the supervisor ended without a report{detail}"
-                self._settle(live[name], fault=not asked, reason=reason)
+                reason = f"the job was ended from outside{detail}" if outside else reason
+                wait_s = OUTSIDE_WAIT_S if outside else 0.0
+                self._settle(live[name], fault=not (asked or outside), reason=reason, wait_s=wait_s)
             del self._active[name]
         return True
 
+    def _settle_missing(self, statuses: Mapping[str, Status]) -> None:
+        """Settle the adopted attempts whose jobs the engine hasn't known, and which were silent, for a lease."""
+        for name in [n for n in self._missing if n not in statuses or statuses[n].state is not JobState.UNKNOWN]:
+            del self._missing[name]
+        now = since_boot()
+        due = {name for name, since in self._missing.items() if now - since > transitions.LEASE_S}
+        silent = self._store.silent(0.0) if due else frozenset()
+        for attempt in self._store.live_attempts() if due & silent else ():
+            name = attempt.submit_name
+            if name in due & silent:
+                self._settle(attempt, fault=False, reason=f"{self._engine.name} no longer knows its job")
+
     def _hold(self, statuses: Mapping[str, Status]) -> None:
-        """Renew the leases of attempts that wait in the engine's queue or are starting: no supervisor does so yet."""
+        """Renew the leases of attempts that wait in the engine's queue, are starting, or may go on in silence."""
         self.report_waiting(statuses)
+        self._note_starts(statuses)
+        if (due := since_boot()) < self._next_hold:  # since boot: leases also run out while the machine sleeps
+            return
+        live = self._store.live_attempts()
+        self._end_leftovers(statuses, {a.submit_name for a in live})
+        for name in self._missing:
+            with suppress(EngineError):
+                self._engine.find(name)
+        silent = self._store.silent(transitions.LEASE_S / 2) if self._patient else frozenset()
+        for record in live:
+            name, active = record.submit_name, self._active.get(record.submit_name)
+            if record.started_at is not None:
+                if name in silent and name in statuses and statuses[name].state in _THERE:
+                    self._hold_silent(record)
+            elif active is not None and name in statuses:
+                if self._is_starting(active, statuses[name].state):
+                    self._hold_waiting(record)
+            elif record.worker == self._worker:
+                self._settle(record, fault=False, reason="claimed by a call whose answer was lost")
+        self._next_hold = due + HOLD_S  # only now: after a database outage, all leases are renewed before any expires
+
+    def _note_starts(self, statuses: Mapping[str, Status]) -> None:
         now = time.monotonic()
         for name, status in statuses.items():
             attempt = self._active[name]
             if status.state is JobState.RUNNING and attempt.began is None:
                 attempt.began = now
-        if (due := since_boot()) < self._next_hold:  # since boot: leases also run out while the machine sleeps
-            return
-        live = self._store.live_attempts()
-        self._end_leftovers(statuses, {a.submit_name for a in live})
-        for record in live:
-            name = record.submit_name
-            if name not in statuses and record.worker == self._worker and record.started_at is None:
-                self._settle(record, fault=False, reason="claimed by a call whose answer was lost")
-                continue
-            state = statuses[name].state if name in statuses and record.started_at is None else JobState.UNKNOWN
-            starting = state is JobState.RUNNING and now - (self._active[name].began or now) < START_S
-            if not (starting or state is JobState.PENDING):
-                continue
-            with suppress(LostLease):
-                if self._store.renew(record.run_id, record.token).cancel:
-                    self._engine.cancel(name, 0.0)
-                    self._store.cancelled(record.run_id, record.token)
-        self._next_hold = due + HOLD_S  # only now: after a database outage, all leases are renewed before any expires
+
+    def _is_starting(self, active: _Active, state: JobState) -> bool:
+        """Return whether a job waits, or has started and its supervisor may still make its first request."""
+        late = active.began is not None and time.monotonic() - active.began >= START_S
+        return state is JobState.PENDING or (state is JobState.RUNNING and (self._patient or not late))
+
+    def _hold_waiting(self, attempt: AttemptRecord) -> None:
+        with suppress(LostLease):
+            if self._store.renew(attempt.run_id, attempt.token).cancel:
+                self._engine.cancel(attempt.submit_name, 0.0)
+                self._store.cancelled(attempt.run_id, attempt.token)
+
+    def _hold_silent(self, attempt: AttemptRecord) -> None:
+        """Renew the lease of an attempt whose job the engine knows, although its supervisor doesn't report."""
+        name = attempt.submit_name
+        self._holds[name] += 1
+        if self._holds[name] == SILENT_HOLDS:
+            self._say(
+                f"{name}: no heartbeat, but {self._engine.name} knows its job, so it keeps its run; its result will be "
+                "taken from its folder. If the job has ended in truth, cancel it there."
+            )
+        with suppress(LostLease):
+            if self._store.renew(attempt.run_id, attempt.token).cancel and name not in self._asked:
+                self._asked.add(name)
+                self._engine.cancel(name, GRACE_S)
 
     def _end_leftovers(self, statuses: Mapping[str, Status], live: Collection[str]) -> None:
         """Cancel jobs reported as running long after their attempt ended: Slurm can lose track of a process."""
@@ -192,10 +320,12 @@ class ActiveAttempts:
 
     def expire(self) -> None:
         """Requeue the runs whose leases have expired, and kill what is left of their attempts."""
-        for attempt in self._store.expire():
+        for attempt in self._store.expire(self._worker):
             self._say(f"{attempt.submit_name}: no heartbeat, the run is queued again")
             self._engine.cancel(attempt.submit_name, 0.0)
-            _kill_processes(RunFolder.of(self._store.home, attempt.fingerprint, attempt.token))
+            folder = RunFolder.of(self._store.home, attempt.fingerprint, attempt.token)
+            _revoke(folder)
+            _kill_processes(folder)
 
     def stop(self, grace: float) -> None:
         """Ask all attempts to stop within ``grace`` seconds."""
@@ -213,26 +343,56 @@ class ActiveAttempts:
         self._active[name].capped = True
         self._engine.cancel(name, GRACE_S)
 
-    def _settle(self, attempt: AttemptRecord, *, fault: bool, reason: str) -> None:
+    def _settle(self, attempt: AttemptRecord, *, fault: bool, reason: str, wait_s: float = 0.0) -> None:
         """Kill what is left of an attempt, then record the outcome in its folder; without one, requeue the run."""
         folder = RunFolder.of(self._store.home, attempt.fingerprint, attempt.token)
         if not _kill_processes(folder):
             return  # processes remain: the lease will expire
         with suppress(LostLease):
             if self._record_outcome(folder, attempt):
+                if attempt.started_at is None:
+                    self._say(f"{attempt.submit_name}: its end was found in its folder; it had reached no scheduler")
                 return
+            _revoke(folder)  # first: should a job be left all the same, it ends before the next attempt begins
+            ago = _age(folder.log, folder.metrics) if attempt.worker.startswith(ANYWHERE) else None
             if fault:
-                self._store.fail(attempt.run_id, attempt.token, "infrastructure", reason)
+                self._store.fail(attempt.run_id, attempt.token, "infrastructure", reason, ago_s=ago)
             else:
-                self._store.release(attempt.run_id, attempt.token, reason)
+                self._store.release(attempt.run_id, attempt.token, reason, wait_s=wait_s, ago_s=ago)
 
     def _record_outcome(self, folder: RunFolder, attempt: AttemptRecord) -> bool:
-        """Record the outcome that a supervisor left in the folder; return whether this ended the attempt."""
+        """Record the outcome that a supervisor left in the folder; return whether this ended the attempt.
+
+        The attempt may have begun and ended while no scheduler was there.
+        """
         try:
-            report = {**read_json(folder.outcome), "run": attempt.run_id, "token": attempt.token}
+            report = read_json(folder.outcome)
+            if report.get("token", attempt.token) != attempt.token:
+                return False
+            report |= {"run": attempt.run_id, "token": attempt.token}
+            if attempt.worker.startswith(ANYWHERE):
+                report["ago_s"] = _age(folder.outcome)
+            if attempt.started_at is None and "seconds" in report:
+                ago = float(report.get("ago_s") or 0.0) + float(report["seconds"])
+                self._store.start(attempt.run_id, attempt.token, ago_s=ago)
             return bool(answer_or_fail(self._store, report)["ok"])
-        except (RunFolderError, TypeError, KeyError):
+        except (RunFolderError, AttributeError, TypeError, ValueError, KeyError):
             return False
+
+
+def _age(*files: Path) -> float | None:
+    """Return the seconds since any of these files was written; ``None`` if there is none."""
+    written = []
+    for file in files:
+        with suppress(OSError):
+            written.append(file.stat().st_mtime)
+    return max(0.0, time.time() - max(written)) if written else None
+
+
+def _revoke(folder: RunFolder) -> None:
+    """Leave the word that the attempt lost its run: its supervisor may not reach the scheduler."""
+    with suppress(OSError):
+        folder.revoked.touch()
 
 
 def _kill_processes(folder: RunFolder) -> bool:

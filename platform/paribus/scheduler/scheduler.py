@@ -15,13 +15,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from paribus.contract import Job, Need
-from paribus.engines.base import Engine, Spec
+from paribus.engines.base import PATIENCE_S, Engine, Spec
 from paribus.errors import EngineError, ParibusError, RunnerError, StoreError
 from paribus.failures import storage_failure
 from paribus.run_folder.folder import RunFolder
 from paribus.scheduler.active_attempts import GRACE_S, ActiveAttempts
 from paribus.scheduler.fair_share import Demand, FairShare
 from paribus.scheduler.setup_jobs import SetupJobs, prepared, shared_parts
+from paribus.store.attempts import ANYWHERE
 from paribus.store.budget import OVERRUN_S, shown_use
 from paribus.store.database import Unreachable
 from paribus.store.devices import Pool
@@ -75,9 +76,15 @@ class ActiveStudy:
         return Demand(study=study.id, priority=study.priority, weight=study.weight, slots=self.need.gpus or 1.0)
 
 
-def worker_of(home: Path) -> str:
-    """Return the store's name for the scheduler of a home folder on this machine: two folders may share a database."""
-    return f"{socket.gethostname()}/{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:8]}"
+def worker_of(home: Path, *, anywhere: bool = False) -> str:
+    """Return the store's name for the scheduler of a home folder: two folders may share a database.
+
+    Args:
+        home: the home folder.
+        anywhere: its jobs outlive it, so the next one may run on another machine that sees the folder.
+    """
+    host = "" if anywhere else socket.gethostname()
+    return f"{host}{ANYWHERE}{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:8]}"
 
 
 class Scheduler:
@@ -89,6 +96,7 @@ class Scheduler:
         server: address that supervisors report to.
         say: prints one line for the user.
         worker: its name in the store; the next scheduler of the same name cleans up after it.
+        others: returns another engine by name, to end the jobs that an earlier scheduler gave it.
         pause: pause a study that can't be set up or started, instead of raising its error.
     """
 
@@ -104,14 +112,18 @@ class Scheduler:
         say: Callable[[str], None] = lambda _: None,
         worker: str = "",
         pause: bool = False,
+        others: Callable[[str], Engine] | None = None,
     ) -> None:
         self.pause = pause
+        anywhere = getattr(engine, "patience_s", PATIENCE_S) > PATIENCE_S
+        names = (worker_of(store.home, anywhere=anywhere), worker_of(store.home, anywhere=not anywhere))
+        self._workers = (worker,) if worker else names
         self._store = store
         self._engine = engine
         self._server = server
         self._say = say
-        self._worker = worker or worker_of(store.home)
-        self._attempts = ActiveAttempts(store, engine, self._worker, say)
+        self._worker = self._workers[0]
+        self._attempts = ActiveAttempts(store, engine, self._worker, say, others)
         self._active: dict[int, ActiveStudy] = {}
         self._units: dict[str, Unit] = {}
         self._shares = FairShare()
@@ -149,7 +161,7 @@ class Scheduler:
         Raises:
             EngineError: the engine could not be asked.
         """
-        self._attempts.adopt()
+        self._attempts.adopt(self._workers)
 
     # ---- which studies ---------------------------------------------------------------------------
 

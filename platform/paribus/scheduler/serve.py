@@ -315,7 +315,9 @@ def working_scheduler(
         stack.callback(engine.close)
         if engine.about:
             display.say(engine.about)
-        scheduler = Scheduler(store, engine, server.address, say=display.say, pause=pause)
+        scheduler = Scheduler(
+            store, engine, server.address, say=display.say, pause=pause, others=lambda name: load_engine(name)(made)
+        )
         stack.enter_context(_interrupts(scheduler, display))
         scheduler.reconcile()
         yield scheduler

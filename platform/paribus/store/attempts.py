@@ -24,7 +24,7 @@ from paribus.store.devices import Allocation, Pool, allocate, record_leases
 from paribus.store.models import AttemptRecord, Claim, FailureKind, Renewal, payload_hash, unit_of
 from paribus.store.reader import attempt_record, attempts
 from paribus.store.states import LIVE, Move, RunState, target_of
-from paribus.store.transitions import ATTEMPT, FENCED, LEASE_S, Now, fence_params, move_run
+from paribus.store.transitions import ATTEMPT, FENCED, LEASE_S, Now, before, fence_params, move_run
 
 PROGRAM_TRIES = 2
 """Failures of the program before a run is quarantined."""
@@ -37,6 +37,13 @@ REQUEUE_TRIES = 3
 
 BACKOFF_MAX_S = 1800.0
 """Longest wait before the next attempt, in seconds."""
+
+ANYWHERE = "/"
+"""First character of the name of a worker whose attempts go on without a scheduler: it belongs to a home folder, not to
+a host, and only the scheduler of that folder can ask the engine what has become of them."""
+
+FOREIGN_S = 7 * 86400.0
+"""Seconds of silence after which other schedulers of the same database take back the run of such an attempt."""
 
 _BACKOFF_S, _JITTER = 30.0, 0.2
 _STUCK = "asked to be queued again without coming further"
@@ -116,8 +123,10 @@ def set_external_id(connection: sa.Connection, run_id: int, token: int, external
     connection.execute(_SET_EXTERNAL_ID, fence_params(run_id, token) | {"called": external_id})
 
 
-def start(connection: sa.Connection, now: Now, run_id: int, token: int) -> Renewal:
+def start(connection: sa.Connection, now: Now, run_id: int, token: int, ago_s: float = 0.0) -> Renewal:
     """Move a claimed run to RUNNING and renew its lease; a repeated call only renews.
+
+    The attempt may have started ``ago_s`` seconds ago, without a scheduler.
 
     Raises:
         LostLease: the attempt no longer holds the run.
@@ -125,7 +134,7 @@ def start(connection: sa.Connection, now: Now, run_id: int, token: int) -> Renew
     row = move_run(connection, now, Move.START, run_id, token)
     if row is None:
         return renew(connection, now, run_id, token)
-    connection.execute(_started(now), fence_params(run_id, token))
+    connection.execute(_started(now), fence_params(run_id, token) | {"ago": ago_s})
     return Renewal(lease_s=LEASE_S, cancel=row.cancel_requested)
 
 
@@ -141,14 +150,24 @@ def renew(connection: sa.Connection, now: Now, run_id: int, token: int) -> Renew
     return Renewal(lease_s=LEASE_S, cancel=row.cancel_requested)
 
 
-def finish(connection: sa.Connection, now: Now, run_id: int, token: int, payload: str, move: Move, reason: str) -> None:
+def finish(
+    connection: sa.Connection,
+    now: Now,
+    run_id: int,
+    token: int,
+    payload: str,
+    move: Move,
+    reason: str,
+    *,
+    ago_s: float | None = None,
+) -> None:
     """Record a result (canonical JSON) by ``SUCCEED`` or ``STOP_EARLY``, once; the same call again changes nothing.
 
     Raises:
         LostLease: the attempt no longer holds the run, or the run has another result.
     """
     digest = payload_hash(payload)
-    row = move_run(connection, now, move, run_id, token, reason)
+    row = move_run(connection, now, move, run_id, token, reason, ago_s=ago_s)
     if row is not None:
         record = {"run_id": run_id, "token": token, "payload": payload, "payload_hash": digest}
         connection.execute(_new_result(now), record)
@@ -159,7 +178,15 @@ def finish(connection: sa.Connection, now: Now, run_id: int, token: int, payload
 
 
 def release(
-    connection: sa.Connection, now: Now, run_id: int, token: int, reason: str, *, wait_s: float, step: int | None
+    connection: sa.Connection,
+    now: Now,
+    run_id: int,
+    token: int,
+    reason: str,
+    *,
+    wait_s: float,
+    step: int | None,
+    ago_s: float | None = None,
 ) -> RunState:
     """Requeue an interrupted run; see ``Store.release``.
 
@@ -170,7 +197,7 @@ def release(
     asked, stuck = reason, f"{_STUCK}, {REQUEUE_TRIES} times in a row: {reason}"
     if step is not None and _count_requeue(connection, run_id, token, step) >= REQUEUE_TRIES:
         move, signature, reason = Move.QUARANTINE, _STUCK, stuck
-    row = _end(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s)
+    row = _end(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s, ago_s=ago_s)
     return _state_after(connection, row, run_id, token, _RELEASES, (asked, ""), (stuck, _STUCK))
 
 
@@ -185,7 +212,15 @@ def _count_requeue(connection: sa.Connection, run_id: int, token: int, step: int
 
 
 def fail(
-    connection: sa.Connection, now: Now, run_id: int, token: int, kind: FailureKind, reason: str, signature: str
+    connection: sa.Connection,
+    now: Now,
+    run_id: int,
+    token: int,
+    kind: FailureKind,
+    reason: str,
+    signature: str,
+    *,
+    ago_s: float | None = None,
 ) -> RunState:
     """Count a failed attempt and requeue or end its run; see ``Store.fail``.
 
@@ -193,7 +228,7 @@ def fail(
         LostLease: the attempt no longer holds the run.
     """
     if kind == "storage":
-        row = _end(connection, now, Move.RETRY, run_id, token, reason, signature=signature, wait_s=0.0)
+        row = _end(connection, now, Move.RETRY, run_id, token, reason, signature=signature, wait_s=0.0, ago_s=ago_s)
         if row is not None:
             pause_all(connection, run_id, reason)
         return _state_after(connection, row, run_id, token, _FAILURES, (reason, signature))
@@ -203,7 +238,7 @@ def fail(
     row = None
     if count is not None:
         move, wait_s = _after_failure(kind, count, run_id, token)
-        row = _end(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s)
+        row = _end(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s, ago_s=ago_s)
     return _state_after(connection, row, run_id, token, _FAILURES, (reason, signature))
 
 
@@ -213,22 +248,23 @@ def _after_failure(kind: FailureKind, count: int, run_id: int, token: int) -> tu
     return (Move.FAIL if count >= INFRASTRUCTURE_TRIES else Move.RETRY), backoff_s(count, run_id, token)
 
 
-def cancelled(connection: sa.Connection, now: Now, run_id: int, token: int) -> None:
+def cancelled(connection: sa.Connection, now: Now, run_id: int, token: int, *, ago_s: float | None = None) -> None:
     """Record that an attempt has obeyed a request to cancel.
 
     Raises:
         LostLease: the attempt no longer holds the run, or there was no request to cancel.
     """
-    row = move_run(connection, now, Move.CANCEL, run_id, token, "cancelled")
+    row = move_run(connection, now, Move.CANCEL, run_id, token, "cancelled", ago_s=ago_s)
     _state_after(connection, row, run_id, token, (Move.CANCEL,), ("cancelled", ""))
 
 
-def expire(connection: sa.Connection, now: Now) -> tuple[AttemptRecord, ...]:
-    """Take back the runs whose lease has ended; return the attempts that lost them."""
+def expire(connection: sa.Connection, now: Now, worker: str) -> tuple[AttemptRecord, ...]:
+    """Take back the runs whose lease has ended; see ``Store.expire``."""
     lost: list[AttemptRecord] = []
     over = sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < now)
+    mine = sa.or_(sa.not_(_alone(worker)), t.run.c.lease_until < now - FOREIGN_S)
     # skips runs that a supervisor is renewing right now; ordered, so that two schedulers never block each other
-    candidates = sa.select(t.run.c.id).where(over).order_by(t.run.c.id).with_for_update(skip_locked=True)
+    candidates = sa.select(t.run.c.id).where(over, mine).order_by(t.run.c.id).with_for_update(skip_locked=True)
     count = t.run.c.infrastructure_failures
     for run_id in connection.execute(candidates).scalars().all():
         counted = sa.update(t.run).where(t.run.c.id == run_id, over).values({count: count + 1})
@@ -244,6 +280,13 @@ def expire(connection: sa.Connection, now: Now) -> tuple[AttemptRecord, ...]:
     return tuple(lost)
 
 
+def _alone(worker: str) -> sa.ColumnElement[bool]:
+    """Return whether an attempt that goes on without its scheduler, which isn't this one, holds a run."""
+    attempt = t.attempt.c
+    holds = sa.and_(attempt.run_id == t.run.c.id, attempt.token == t.run.c.token)
+    return sa.exists().where(holds, attempt.worker.startswith(ANYWHERE), attempt.worker != worker)
+
+
 # ---- ends --------------------------------------------------------------------------------------------
 
 
@@ -257,15 +300,16 @@ def _end(
     *,
     signature: str,
     wait_s: float,
+    ago_s: float | None,
 ) -> sa.Row[Any] | None:
     """End an attempt without a result: cancel its run if that was requested, otherwise make the move."""
-    row = move_run(connection, now, Move.CANCEL, run_id, token, reason, signature=signature)
+    row = move_run(connection, now, Move.CANCEL, run_id, token, reason, signature=signature, ago_s=ago_s)
     if row is None:
-        row = move_run(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s)
+        row = move_run(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s, ago_s=ago_s)
         if row is not None and signature:
             pause_same_failures(connection, run_id, signature, reason)
     if row is None:  # cancelled between the two statements
-        row = move_run(connection, now, Move.CANCEL, run_id, token, reason, signature=signature)
+        row = move_run(connection, now, Move.CANCEL, run_id, token, reason, signature=signature, ago_s=ago_s)
     return row
 
 
@@ -332,7 +376,7 @@ def _new_attempts(now: Now) -> sa.Insert:
 
 @lru_cache
 def _started(now: Now) -> sa.Update:
-    return ATTEMPT.values(started_at=now)
+    return ATTEMPT.values(started_at=before(now, sa.bindparam("ago", type_=sa.Float)))
 
 
 @lru_cache

@@ -260,6 +260,14 @@ class Reader:
         """Return the attempts of all studies that hold a run now."""
         return self._attempts(attempts().where(t.attempt.c.ended_at.is_(None), t.run.c.token == t.attempt.c.token))
 
+    def silent(self, seconds: float) -> frozenset[str]:
+        """Return the names of live attempts whose lease ends within so many seconds, or has ended."""
+        soon = t.run.c.lease_until < self.database.now() + seconds
+        live = sa.select(t.attempt.c.submit_name).join(t.run, t.run.c.id == t.attempt.c.run_id)
+        live = live.where(t.attempt.c.ended_at.is_(None), t.run.c.token == t.attempt.c.token, soon)
+        with self.database.read() as connection:
+            return frozenset(connection.execute(live).scalars())
+
     def _attempts(self, query: sa.Select[Any]) -> tuple[AttemptRecord, ...]:
         with self.database.read() as connection:
             return tuple(attempt_record(row) for row in connection.execute(query.order_by(t.attempt.c.id)))

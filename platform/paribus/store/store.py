@@ -150,8 +150,10 @@ class Store(Reader):
             attempts.set_external_id(connection, run_id, token, external_id)
 
     @retry_on_disconnect
-    def start(self, run_id: int, token: int) -> Renewal:
+    def start(self, run_id: int, token: int, *, ago_s: float = 0.0) -> Renewal:
         """Record that the supervisor runs, and renew its lease; a repeated call only renews.
+
+        It may have begun ``ago_s`` seconds ago, without a scheduler.
 
         On SQLite this does not wait for the disk: a power cut also ends the attempt. A server that restarts must still
         know the start, or it would refuse the result of an attempt that went on.
@@ -160,7 +162,7 @@ class Store(Reader):
             LostLease: the attempt no longer holds the run.
         """
         with self.database.write(flush=not self.database.embedded) as connection:
-            return attempts.start(connection, self.database.now(), run_id, token)
+            return attempts.start(connection, self.database.now(), run_id, token, ago_s)
 
     @retry_on_disconnect
     def renew(self, run_id: int, token: int) -> Renewal:
@@ -176,8 +178,23 @@ class Store(Reader):
             return attempts.renew(connection, self.database.now(), run_id, token)
 
     @retry_on_disconnect
-    def finish(self, run_id: int, token: int, payload: Mapping[str, Any], *, stopped_early: bool = False) -> None:
+    def finish(
+        self,
+        run_id: int,
+        token: int,
+        payload: Mapping[str, Any],
+        *,
+        stopped_early: bool = False,
+        ago_s: float | None = None,
+    ) -> None:
         """Record the result of a run, once. The same call again changes nothing.
+
+        Args:
+            run_id: the run.
+            token: fence token of the attempt.
+            payload: the result.
+            stopped_early: whether a detector stopped it.
+            ago_s: seconds since the attempt ended, without a scheduler; ``None``: it ends now.
 
         Raises:
             LostLease: the attempt no longer holds the run, or the run has another result.
@@ -188,11 +205,18 @@ class Store(Reader):
         if stopped_early:
             move, reason = Move.STOP_EARLY, str(payload.get("reason", ""))
         with self.database.write() as connection:
-            attempts.finish(connection, self.database.now(), run_id, token, text, move, reason)
+            attempts.finish(connection, self.database.now(), run_id, token, text, move, reason, ago_s=ago_s)
 
     @retry_on_disconnect
     def release(
-        self, run_id: int, token: int, reason: str, *, wait_s: float = 0.0, step: int | None = None
+        self,
+        run_id: int,
+        token: int,
+        reason: str,
+        *,
+        wait_s: float = 0.0,
+        step: int | None = None,
+        ago_s: float | None = None,
     ) -> RunState:
         """Requeue an interrupted run. It does not count as a failure, unless the run makes no progress.
 
@@ -202,6 +226,7 @@ class Store(Reader):
             reason: why.
             wait_s: seconds before the next attempt.
             step: newest step of an attempt that asked to be requeued; ``None``: it was interrupted from outside.
+            ago_s: seconds since the attempt ended, without a scheduler; ``None``: it ends now.
 
         Returns:
             The state of the run now.
@@ -211,10 +236,19 @@ class Store(Reader):
         """
         with self.database.write() as connection:
             now = self.database.now()
-            return attempts.release(connection, now, run_id, token, reason, wait_s=wait_s, step=step)
+            return attempts.release(connection, now, run_id, token, reason, wait_s=wait_s, step=step, ago_s=ago_s)
 
     @retry_on_disconnect
-    def fail(self, run_id: int, token: int, kind: FailureKind, reason: str, signature: str = "") -> RunState:
+    def fail(
+        self,
+        run_id: int,
+        token: int,
+        kind: FailureKind,
+        reason: str,
+        signature: str = "",
+        *,
+        ago_s: float | None = None,
+    ) -> RunState:
         """Count a failed attempt, and requeue or end its run.
 
         A study is paused when :data:`~paribus.store.control.SAME_FAILURES` of its arms have failed with one signature.
@@ -228,24 +262,28 @@ class Store(Reader):
             LostLease: the attempt no longer holds the run.
         """
         with self.database.write() as connection:
-            return attempts.fail(connection, self.database.now(), run_id, token, kind, reason, signature)
+            now = self.database.now()
+            return attempts.fail(connection, now, run_id, token, kind, reason, signature, ago_s=ago_s)
 
     @retry_on_disconnect
-    def cancelled(self, run_id: int, token: int) -> None:
+    def cancelled(self, run_id: int, token: int, *, ago_s: float | None = None) -> None:
         """Record that an attempt has obeyed a request to cancel.
 
         Raises:
             LostLease: the attempt no longer holds the run, or there was no request to cancel.
         """
         with self.database.write() as connection:
-            attempts.cancelled(connection, self.database.now(), run_id, token)
+            attempts.cancelled(connection, self.database.now(), run_id, token, ago_s=ago_s)
 
     @retry_on_disconnect
-    def expire(self) -> tuple[AttemptRecord, ...]:
-        """Take back the runs whose lease has ended.
+    def expire(self, worker: str = "") -> tuple[AttemptRecord, ...]:
+        """Take back the runs whose lease has ended, unless their attempts may go on without their scheduler.
+
+        Args:
+            worker: the scheduler that asks, which has renewed the leases of such attempts of its own if it could.
 
         Returns:
             The attempts that lost their run. Kill what is left of their processes.
         """
         with self.database.write() as connection:
-            return attempts.expire(connection, self.database.now())
+            return attempts.expire(connection, self.database.now(), worker)

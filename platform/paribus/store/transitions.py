@@ -40,6 +40,12 @@ ATTEMPT = sa.update(t.attempt).where(
 """An update of one attempt."""
 
 
+def before(now: Now, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[float]:
+    """Return the time so many seconds ago; of an attempt, not before its start or claim."""
+    first = sa.func.coalesce(t.attempt.c.started_at, t.attempt.c.claimed_at)
+    return sa.case((now - seconds < first, first), else_=now - seconds)
+
+
 def fence_params(run_id: int, token: int) -> dict[str, Any]:
     """Return the parameters of :data:`FENCED` and :data:`ATTEMPT`."""
     return {"this_run": run_id, "fence": token}
@@ -55,11 +61,12 @@ def move_run(
     *,
     signature: str = "",
     wait_s: float = 0.0,
+    ago_s: float | None = None,
 ) -> sa.Row[Any] | None:
     """Move one run, as :func:`move_runs`; return its new row, or ``None`` if the table does not allow the move."""
     given = {"this_run": run_id}
     kwargs: dict[str, Any] = {"token": token, "reason": reason, "signature": signature, "wait_s": wait_s}
-    rows = move_runs(connection, now, move, THIS_RUN, given, **kwargs)
+    rows = move_runs(connection, now, move, THIS_RUN, given, ago_s=ago_s, **kwargs)
     return rows[0] if rows else None
 
 
@@ -74,6 +81,7 @@ def move_runs(
     reason: str = "",
     signature: str = "",
     wait_s: float = 0.0,
+    ago_s: float | None = None,
 ) -> list[sa.Row[Any]]:
     """Move every run that matches ``which`` and whose state allows it, and append to the event log.
 
@@ -87,6 +95,8 @@ def move_runs(
         reason: why, for people.
         signature: class of the failure.
         wait_s: seconds before a requeued run may be claimed.
+        ago_s: seconds since the attempt ended, if that is known: it may have gone on after its lease, without a
+            scheduler. ``None``: it ends now, and is charged for no longer than its lease.
 
     Returns:
         The new rows.
@@ -96,7 +106,7 @@ def move_runs(
     for step in steps_of(move):
         if step.fenced and token is None:
             continue
-        change = build(step, now, which, token is not None, bool(reason))
+        change = build(step, now, which, token is not None, bool(reason), ago_s is not None)
         guards = {**(given or {}), **({} if token is None else {"fence": token})}
         held = () if change.leases is None else connection.execute(change.leases, guards).all()
         leases = {row.id: {"lease": row.lease_until} for row in held}
@@ -105,7 +115,7 @@ def move_runs(
         if not rows:
             continue
         if change.end is not None:
-            outcome = {"what": move, "why": reason, "sign": signature}
+            outcome = {"what": move, "why": reason, "sign": signature, "ago": ago_s or 0.0}
             for row in rows:
                 params = fence_params(row.id, row.token) | leases.get(row.id, {})
                 entry = connection.execute(change.end, params | outcome).one()
@@ -141,28 +151,32 @@ class _Change:
     leases: sa.Select[Any] | None
 
 
-def _change(step: Transition, now: Now, which: sa.ColumnElement[bool], fenced: bool, with_reason: bool) -> _Change:
+def _change(
+    step: Transition, now: Now, which: sa.ColumnElement[bool], fenced: bool, with_reason: bool, known_end: bool
+) -> _Change:
     """Build the statements of one line of the table, with the token's guard if ``fenced``."""
     guard = [which, t.run.c.state == step.source, *(CONDITIONS[c](now) for c in step.conditions)]
     guard += [t.run.c.token == _FENCE] if fenced else []
     values = _values(step, now, with_reason)
     ends, done = step.source in LIVE and step.target not in LIVE, step.target in RECORDED
     leases = sa.select(t.run.c.id, t.run.c.lease_until).where(*guard).with_for_update()
-    until = None if done else sa.bindparam("lease", type_=sa.Float)
-    ended = {"ended_at": now, "outcome": sa.bindparam("what"), "reason": _WHY, "signature": _SIGN}
+    lease = not (done or known_end)
+    until, end = sa.bindparam("lease", type_=sa.Float) if lease else None, before(now, _AGO)
+    ended = {"ended_at": end, "outcome": sa.bindparam("what"), "reason": _WHY, "signature": _SIGN}
     binds = {"reason": ("why", "sign"), "not_before": ("wait",)}
     return _Change(
         update=sa.update(t.run).where(*guard).values(values).returning(t.run),
         sets=tuple(name for column in values for name in binds.get(column, ())),
         log=sa.insert(t.event).values(at=now),
-        end=ATTEMPT.values(ended | {"charged": charge(now, until)}).returning(*ENTRY) if ends else None,
-        leases=leases if ends and not done else None,
+        end=ATTEMPT.values(ended | {"charged": charge(end, until)}).returning(*ENTRY) if ends else None,
+        leases=leases if ends and lease else None,
     )
 
 
 _cached_change = lru_cache(maxsize=512)(_change)
 _WHY, _SIGN = sa.bindparam("why", type_=sa.Text), sa.bindparam("sign", type_=sa.Text)
 _WAIT = sa.bindparam("wait", type_=sa.Float)
+_AGO = sa.bindparam("ago", type_=sa.Float)
 
 
 def _recorded_links() -> sa.Update:

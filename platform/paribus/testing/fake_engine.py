@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from paribus.contract import Device, Need, Resources
-from paribus.engines.base import JobState, Reach, Spec, Status
+from paribus.engines.base import PATIENCE_S, JobState, Reach, Spec, Status
 from paribus.errors import EngineError
 from paribus.scheduler import setup_jobs
 
@@ -32,11 +32,13 @@ class FakeEngine:
         setup_status: status of the set-up jobs that are not in ``statuses``; by default they succeed at once.
         gpus_per_run: GPUs of a run whose study declares none.
         reach: set it to look like an engine of other machines.
+        patience_s: set it to more than the lease to look like an engine whose jobs outlive the scheduler.
         now: the virtual clock in seconds, unless the engine has another clock.
     """
 
     name = "fake"
     about = ""
+    patience_s = PATIENCE_S
 
     def __init__(
         self,

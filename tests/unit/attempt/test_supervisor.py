@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from math import inf
 
 import pytest
 
@@ -308,6 +309,96 @@ def test_a_server_that_no_longer_answers_delays_no_end_beyond_the_lease(folder, 
     granted, child = [], Ticking(now)
     Supervisor(folder, 7, send, clock=lambda: now[0]).supervise(lambda *_: child)
     assert child.killed < granted[-1] + 60.0
+
+
+class Away:
+    """A scheduler that answers only some of the requests: those from ``first`` to ``last``, by their number."""
+
+    def __init__(self, now, first, last):
+        self.now, self.answered, self.asked, self.taken = now, range(first, last), 0, []
+
+    def __call__(self, request):
+        """Answer, or be away."""
+        self.asked += 1
+        if self.asked not in self.answered:
+            raise FileNotFoundError("server.json")
+        self.taken.append(request)
+        return {"ok": True, "lease_s": 60.0, "cancel": False}
+
+
+class Training(Ticking):
+    """A runner that trains for an hour."""
+
+    def __init__(self, now, folder):
+        super().__init__(now)
+        self.folder = folder
+
+    def ask_to_stop(self):
+        """Note when, and end as if a checkpoint had been written."""
+        self.killed = self.now[0]
+
+    def run(self, tick, interval):
+        """Tick for an hour, unless somebody ends it."""
+        while self.killed is None and self.now[0] < 3600.0:
+            tick()
+            self.now[0] += 1.0
+        if self.killed is None:
+            self.folder.result.write_text('{"status": "succeeded"}')
+        return 0 if self.killed is None else 75
+
+
+def alone(folder, answered, patience_s=inf):
+    """Supervise an hour of training with a scheduler that is there for some requests; return what came of it."""
+    now = [0.0]
+    server, runner = Away(now, *answered), Training(now, folder)
+    pace = Pace(alone_s=0.0)
+    made = Supervisor(folder, 7, server, pace=pace, patience_s=patience_s, clock=lambda: now[0])
+    return made.supervise(lambda *_: runner), server, runner
+
+
+def test_an_attempt_that_may_goes_on_without_a_scheduler_and_leaves_its_result_in_the_folder(folder):
+    """Its scheduler answered the start and was never seen again: an hour later the result is there, under its token."""
+    status, server, _ = alone(folder, (1, 2))
+    assert status == 1
+    assert [r["do"] for r in server.taken] == ["start"]
+    outcome = read_json(folder.outcome)
+    assert (outcome["do"], outcome["token"], outcome["payload"]) == ("finish", 1, {"status": "succeeded"})
+    assert "seconds" not in outcome
+
+
+def test_an_attempt_that_begins_without_a_scheduler_says_later_how_long_ago(folder):
+    """The next scheduler answers from the twentieth request on: it learns of the start, heartbeats and the end."""
+    status, server, _ = alone(folder, (20, 10**6))
+    assert status == 0
+    assert [r["do"] for r in server.taken][:2] == ["start", "renew"]
+    assert server.taken[0]["ago_s"] > 10.0
+    assert server.taken[-1]["do"] == "finish"
+
+
+def test_an_attempt_that_reached_no_scheduler_at_all_leaves_how_long_it_lasted(folder):
+    """Whoever finds the end in the folder can charge for it."""
+    status, _, _ = alone(folder, (0, 0))
+    assert status == 1
+    assert read_json(folder.outcome)["seconds"] == pytest.approx(3600.0)
+
+
+def test_an_attempt_that_lost_its_run_while_it_was_alone_ends(folder):
+    """The file in the folder says it where the scheduler can't; before the start, nothing is started."""
+    folder.revoked.touch()
+    status, _, runner = alone(folder, (1, 2))
+    assert status == EXIT_LOST
+    assert runner.killed < 120.0
+    folder.attempt.unlink()
+    status, _, runner = alone(folder, (0, 0))
+    assert (status, runner.now[0]) == (EXIT_LOST, 0.0)
+
+
+def test_a_limited_patience_leaves_time_for_a_checkpoint(folder):
+    """Ten minutes: the runner is asked to stop, not killed, so that all has ended before they are over."""
+    status, _, runner = alone(folder, (1, 2), patience_s=600.0)
+    assert status == 1
+    assert 550.0 < runner.killed < 580.0
+    assert read_json(folder.outcome)["do"] == "release"
 
 
 def test_a_connection_that_falls_silent_costs_the_patience_once(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 from paribus.contract import Resources
 from paribus.engines.base import EngineSettings
 from paribus.engines.options import read_options
+from paribus.engines.ray import engine
 from paribus.engines.ray.engine import RayEngine, RayOptions
 from paribus.errors import MissingExtra, StudyFileError, install_command
 
@@ -26,6 +27,7 @@ def test_without_ray_the_user_is_told_what_to_install(tmp_path, monkeypatch):
         ("ray: {cpus: 0}", "must be > 0"),
         ("ray: {partition: gpu}", "unknown key `partition`"),
         ("ray: {resources: {a100: 0}}", "ray.resources.a100: must be > 0"),
+        ("ray: {patience: 30}", "ray.patience: must be >= 60"),
     ],
 )
 def test_a_wrong_option_is_told_with_its_place(tmp_path, text, said):
@@ -34,6 +36,31 @@ def test_a_wrong_option_is_told_with_its_place(tmp_path, text, said):
     file.write_text(text)
     with pytest.raises(StudyFileError, match=rf"engines.yaml:1:\d+: .*{said}"):
         read_options(file, "ray", RayOptions)
+
+
+class Cluster:
+    """Stands for the module ``ray``: nodes that come and go."""
+
+    def __init__(self):
+        self.known = [{"Alive": True, "Resources": {"CPU": 2.0, "GPU": 2.0}}]
+
+    def nodes(self):
+        """Return the nodes."""
+        return self.known
+
+
+def test_nodes_that_join_later_are_used(tmp_path, monkeypatch):
+    """Without a restart, and those that are gone no longer count."""
+    cluster = Cluster()
+    monkeypatch.setattr(engine, "_connect", lambda address: (cluster, ""))
+    monkeypatch.setattr(engine, "_NODES_S", 0.0)
+    made = RayEngine(EngineSettings(runner="fake", folder=tmp_path))
+    need = made.need(Resources(gpus=1))
+    assert (made.slots(), made.capacity(need)) == (2, 2)
+    cluster.known.append({"Alive": True, "Resources": {"CPU": 4.0, "GPU": 4.0}})
+    assert (made.slots(), made.capacity(need)) == (6, 6)
+    cluster.known[0]["Alive"] = False
+    assert made.capacity(need) == 4
 
 
 def test_what_a_run_holds_is_what_ray_is_asked_for(tmp_path):

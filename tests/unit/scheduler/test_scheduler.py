@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
 from paribus.contract import Hashes, Job
-from paribus.engines.base import JobState, Reach, Status
+from paribus.engines.base import PATIENCE_S, JobState, Reach, Status
 from paribus.errors import EngineError, RunnerError, StoreError, TooLarge
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.scheduler import active_attempts, scheduler
@@ -40,7 +41,8 @@ class Case:
 
     def another(self, engine):
         """Return a scheduler with a new engine that serves the study."""
-        made = Scheduler(self.store, engine, self.store.home / "server", say=self.said.append, worker="here")
+        worker = "here" if engine.patience_s == PATIENCE_S else "/here"
+        made = Scheduler(self.store, engine, self.store.home / "server", say=self.said.append, worker=worker)
         made.take_up(self.study)
         return made
 
@@ -382,6 +384,166 @@ def test_jobs_that_outlived_their_scheduler_go_on(case, monkeypatch):
         one.finish(name)
     second.turn()
     assert one.states() == ["SUCCEEDED", "SUCCEEDED", "LEASED", "LEASED"]
+
+
+@pytest.fixture
+def patient(case):
+    """Make cases whose engine looks like a cluster: jobs outlive the scheduler."""
+
+    def make(**keywords):
+        engine = FakeEngine()
+        engine.patience_s = inf
+        one = case(engine=engine, **keywords)
+        one.scheduler = one.another(engine)
+        return one
+
+    return make
+
+
+def outcome(one, name, **more):
+    """Let a supervisor end alone."""
+    run, token, _ = one.supervisor(name)
+    report = {"do": "finish", "run": run, "token": token, "payload": {"status": "succeeded"}, "stopped_early": False}
+    write_json(RunFolder(one.path(name)).outcome, {**report, "exit_code": 0, **more})
+    one.engine.ended[name] = 1
+
+
+def test_attempts_that_went_on_for_an_hour_without_a_scheduler_are_adopted_under_their_tokens(patient, monkeypatch):
+    """One trains on, one has ended: both keep their run although their leases ended long ago; nothing is counted."""
+    one = patient(arms=1, seeds=2)
+    one.scheduler.turn()
+    trains, ends = one.engine.specs
+    for name in (trains, ends):
+        one.start(name)
+    one.now += 3600
+    outcome(one, ends)
+    monkeypatch.setattr(active_attempts, "_age", lambda *_: 3000.0)
+    second = one.another(one.engine)
+    second.reconcile()
+    second.turn()
+    assert one.states() == ["RUNNING", "SUCCEEDED"]
+    later(one, monkeypatch, 10 * LEASE_S)
+    second.turn()
+    assert one.states() == ["RUNNING", "SUCCEEDED"]
+    one.finish(trains)
+    assert second.turn() == {one.study.id: Ending.COMPLETE}
+    runs = one.store.runs_of(one.study.id)
+    assert {(r.token, r.infrastructure_failures) for r in runs} == {(1, 0)}
+    charged = {a.submit_name: a.charged for a in one.store.attempts_of(one.study.id)}
+    assert charged[ends] == pytest.approx(600.0)
+    assert audit(snapshot(one.store, folders=False)) == ()
+
+
+def test_an_attempt_that_began_and_ended_without_a_scheduler_is_recorded(patient, monkeypatch):
+    """It left the queue while nobody was there, under the token it was queued with; its time is charged."""
+    one = patient(arms=1, seeds=1)
+    one.scheduler.turn()
+    (name,) = one.engine.specs
+    one.now += 3600
+    outcome(one, name, seconds=500.0)
+    monkeypatch.setattr(active_attempts, "_age", lambda *_: 100.0)
+    second = one.another(one.engine)
+    second.reconcile()
+    assert second.turn() == {one.study.id: Ending.COMPLETE}
+    (attempt,) = one.store.attempts_of(one.study.id)
+    assert (attempt.outcome, attempt.token) == ("succeed", 1)
+    assert attempt.charged == pytest.approx(500.0)
+    assert audit(snapshot(one.store, folders=False)) == ()
+
+
+def test_a_result_of_another_token_in_the_folder_counts_for_nothing(patient):
+    """A folder that was copied: the attempt has ended without a result."""
+    one = patient(arms=1, seeds=1)
+    one.scheduler.turn()
+    (name,) = one.engine.specs
+    one.start(name)
+    outcome(one, name, token=2)
+    one.another(one.engine).reconcile()
+    assert one.states() == ["QUEUED"]
+
+
+def test_a_job_that_the_engine_does_not_know_after_a_restart_keeps_its_run_for_a_lease(patient, monkeypatch):
+    """Its supervisor may report any moment; if it doesn't, the run goes on elsewhere, and nothing is counted."""
+    one = patient(arms=1, seeds=2)
+    one.scheduler.turn()
+    reports, silent = one.engine.specs
+    for name in (reports, silent):
+        one.start(name)
+    one.now += 3600
+    tell(one, JobState.UNKNOWN)
+    one.engine.find = lambda name: None
+    second = one.another(one.engine)
+    second.reconcile()
+    second.turn()
+    assert one.states() == ["RUNNING", "RUNNING"]
+    later(one, monkeypatch, LEASE_S - 1)
+    one.store.renew(*one.supervisor(reports)[:2])
+    second.turn()
+    later(one, monkeypatch, LEASE_S + 1)
+    one.now -= LEASE_S - 1
+    second.turn()
+    runs = {r.fingerprint[:12]: r for r in one.store.runs_of(one.study.id)}
+    assert (runs[reports.split("-")[1]].state, runs[silent.split("-")[1]].token) == (RunState.RUNNING, 2)
+    assert {r.infrastructure_failures for r in runs.values()} == {0}
+    assert RunFolder(one.path(silent)).revoked.exists()
+
+
+def test_other_schedulers_of_the_database_leave_such_attempts_alone_for_a_week(tmp_path):
+    """They can't ask the engine; attempts of hosts that went away with their jobs are theirs, as ever."""
+    store = Store.open(tmp_path, clock=lambda: now[0])
+    now = [1000.0]
+    study = store.add_study(small_plan(arms=1, seeds=2))
+    away = store.claim(study.id, engine="slurm", worker="/home1")
+    gone = store.claim(study.id, engine="local", worker="host/home2")
+    now[0] += LEASE_S + 1
+    assert [a.submit_name for a in store.expire("/home3")] == [gone.submit_name]
+    assert store.expire() == ()
+    now[0] += 8 * 86400
+    assert [a.submit_name for a in store.expire("/home3")] == [away.submit_name]
+    store.close()
+
+
+def test_jobs_of_the_engine_that_was_used_before_are_ended(patient):
+    """They would start later and hold a GPU; their runs go on here, and those that can't be ended find a word."""
+    one = patient(arms=1, seeds=2)
+    one.scheduler.turn()
+    old, names = one.engine, list(one.engine.specs)
+    new = FakeEngine()
+    new.name = "other"
+    asked = []
+
+    def others(name):
+        asked.append(name)
+        return old
+
+    second = Scheduler(one.store, new, one.store.home / "server", worker="/here", others=others, say=one.said.append)
+    second.take_up(one.study)
+    second.reconcile()
+    assert asked == ["fake"]
+    assert [n for n, _ in old.cancelled] == names
+    assert one.states() == ["QUEUED", "QUEUED"]
+    assert all(RunFolder(one.path(n)).revoked.exists() for n in names)
+    second.turn()
+    assert {n.split("-")[2] for n in new.specs} == {"a2"}
+
+
+def test_a_job_that_somebody_cancels_in_the_queue_is_no_failure(patient, monkeypatch):
+    """Ten times: the run is queued again after a while, and nothing is counted."""
+    one = patient(arms=1, seeds=1)
+    for i in range(10):
+        one.scheduler.turn()
+        assert len(one.engine.specs) == i + 1
+        tell(one, JobState.ENDED, reason="CANCELLED", interrupted=True)
+        one.scheduler.turn()
+        one.engine.statuses = {}
+        one.engine.ended = dict.fromkeys(one.engine.specs, 0)
+        one.now += active_attempts.OUTSIDE_WAIT_S + 1
+    (run,) = one.store.runs_of(one.study.id)
+    assert (run.state, run.infrastructure_failures, run.reason) == (
+        RunState.QUEUED,
+        0,
+        "the job was ended from outside (CANCELLED)",
+    )
 
 
 def test_a_refused_job_ends_the_session_and_gives_its_run_back(case):

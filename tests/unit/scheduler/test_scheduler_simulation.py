@@ -4,6 +4,7 @@ import os
 import random
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 
 import pytest
 import sqlalchemy as sa
@@ -11,9 +12,9 @@ import sqlalchemy as sa
 from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
 from paribus.contract import Job, Resources
-from paribus.engines.base import JobState, Status
+from paribus.engines.base import PATIENCE_S, JobState, Status
 from paribus.errors import LostLease
-from paribus.run_folder.folder import RunFolder
+from paribus.run_folder.folder import RunFolder, write_json
 from paribus.scheduler import active_attempts, scheduler
 from paribus.scheduler.scheduler import Ending, Scheduler
 from paribus.store import tables as t
@@ -50,6 +51,9 @@ class Process:
     next_beat: float = 0.0
     stop_at: float | None = None
     paused_to: float = 0.0
+    machine: "Machine | None" = None
+    folder: RunFolder | None = None
+    alone_from: float | None = None
 
 
 class Machine(FakeEngine):
@@ -57,14 +61,16 @@ class Machine(FakeEngine):
 
     def __init__(self, world, host, gpus):
         super().__init__(gpus=gpus, gpus_per_run=1.0, clock=lambda: world.now)
-        self.world, self.host = world, host
+        self.world, self.host, self.back_at = world, host, 0.0
         self.jobs, self.prepared = {}, {}
+        self.patience_s = inf if world.alone_s else PATIENCE_S
         self.scheduler = self.hire()
 
     def hire(self):
         """Return a scheduler that has cleared up after the one before, and serves what can go on."""
         store, say = self.world.store, self.world.said.append
-        made = Scheduler(store, self, store.home / "server", say=say, worker=f"{self.host}/home", pause=True)
+        worker = f"/{self.host}" if self.world.alone_s else f"{self.host}/home"
+        made = Scheduler(store, self, store.home / "server", say=say, worker=worker, pause=True)
         made.reconcile()
         self.look(made)
         return made
@@ -96,6 +102,7 @@ class Machine(FakeEngine):
         begins = world.now + dice.choice((0.0, 10.0, 200.0))
         ends = begins + dice.uniform(20.0, 200.0)
         made = Process(run=int(spec.arguments[2]), token=token, begins=begins, ends=ends, fault=fault, gpus=spec.gpus)
+        made.machine, made.folder = self, RunFolder(world.store.home.joinpath(spec.arguments[0]))
         self.jobs[name] = made
         return identity
 
@@ -117,15 +124,17 @@ class Machine(FakeEngine):
                 self.world.end(job, -9)
 
     def capacity(self, need=None):
-        """Return more than ever fit: the leases limit what runs."""
-        return 1000
+        """Return more than ever fit: the leases limit what runs; or what a small cluster has room for."""
+        live = sum(job.state is not JobState.ENDED for job in self.jobs.values())
+        return 4 - live if self.world.alone_s else 1000
 
 
 class World:
     """A store, and machines each with a scheduler that is sometimes killed."""
 
-    def __init__(self, home, seed, *, machines=(), gpus=4, asked=({},), restarts=0.01, orders=0, **plan):
+    def __init__(self, home, seed, *, machines=(), gpus=4, asked=({},), restarts=0.01, orders=0, alone_s=0.0, **plan):
         self.now, self.dice, self.restarts = 1000.0, random.Random(seed), restarts
+        self.alone_s, self.written, self.taken = alone_s, {}, []
         self.said, self.seen, self.idle = [], set(), set()
         self.orders, self.submits = orders, 0
         self.store = Store(memory_database(lambda: self.now), home)
@@ -165,9 +174,32 @@ class World:
     def live(self, job):
         """Let one supervisor do what is due; whatever the store refuses ends it."""
         try:
-            self.act(job)
+            self.act_alone(job) if job.machine.back_at > self.now else self.act(job)
         except LostLease:
+            if self.alone_s and job.stop_at is None:
+                self.taken.append(job)
             self.end(job, 79)
+
+    def act_alone(self, job):
+        """Do what a supervisor does while its scheduler is away: begin, train, and leave the end in the folder."""
+        if self.now < max(job.begins, job.paused_to):
+            return
+        job.state = JobState.RUNNING
+        if job.alone_from is None:
+            job.alone_from = self.now
+        over = self.now >= job.ends
+        if job.fault == "silent start":
+            self.end(job, 1)
+        elif job.fault == "dies" and over:
+            self.end(job, -9)
+        elif over:
+            report = {"do": "finish", "payload": {"status": "succeeded"}, "stopped_early": False}
+            if job.fault == "program fails":
+                report = {"do": "fail", "kind": "program", "reason": "why", "signature": ""}
+            seconds = {} if job.started else {"seconds": self.now - job.alone_from}
+            write_json(job.folder.outcome, {"run": job.run, "token": job.token, **report, **seconds})
+            self.written[job.folder.outcome] = self.now
+            self.end(job, 1)
 
     def act(self, job):
         """Begin, stop, meet its fault, finish or beat."""
@@ -178,7 +210,7 @@ class World:
         if job.fault == "silent start":
             self.end(job, 1)
         elif not job.started:
-            self.store.start(*held)
+            self.store.start(*held, ago_s=0.0 if job.alone_from is None else self.now - job.alone_from)
             job.started, job.next_beat = True, self.now + BEAT_S
         elif job.stop_at is not None and self.now >= job.stop_at:
             self.store.release(*held, "asked to stop")
@@ -213,10 +245,16 @@ class World:
         if self.orders and self.dice.random() < 0.05:
             self.order()
         for machine in self.machines:
-            if self.dice.random() < self.restarts:
-                machine.scheduler = machine.hire()
+            if machine.back_at > self.now:
+                continue
+            if self.alone_s and self.dice.random() < self.restarts and any(self.jobs()):
+                machine.back_at = self.now + self.alone_s
+                continue
+            if machine.back_at or self.dice.random() < self.restarts:
+                machine.back_at, machine.scheduler = 0.0, machine.hire()
             self.seen |= set(machine.scheduler.turn().values())
-        found = {(m.host, n) for m in self.machines for n in m.scheduler.studies if self.is_idle(m, n)}
+        here = [m for m in self.machines if not self.alone_s]
+        found = {(m.host, n) for m in here for n in m.scheduler.studies if self.is_idle(m, n)}
         assert not found & self.idle, "a GPU was idle for two turns while a run that fits on it was ready"
         self.idle = found
         idle = [machine.look(machine.scheduler) for machine in self.machines]
@@ -275,7 +313,10 @@ def live(tmp_path, monkeypatch):
         world = World(tmp_path / f"home{next(count)}", seed, **keywords)
         monkeypatch.setattr(scheduler.time, "monotonic", lambda: world.now)
         monkeypatch.setattr(active_attempts, "since_boot", lambda: world.now)
-        return world.history()
+        monkeypatch.setattr(active_attempts, "_age", lambda *files: world.now - world.written.get(files[0], world.now))
+        history = world.history()
+        assert world.taken == [], "a run was taken from an attempt that its engine knew, or that reported"
+        return history
 
     return make
 
@@ -315,6 +356,15 @@ def test_several_studies_are_submitted_cancelled_and_tried_again_while_others_ru
         if seed == 0:
             assert live(seed, gpus=3, arms=2, seeds=2, restarts=0.02, orders=12) == history
     assert endings >= {Ending.COMPLETE, Ending.PAUSED, Ending.BUDGET}
+
+
+def test_clusters_whose_schedulers_are_away_for_an_hour_lose_nothing(live):
+    """Jobs begin, train and end meanwhile; those that are there keep their runs, on one database with another host."""
+    for seed in range(HISTORIES // 3):
+        endings, _, (attempts, _), _, _ = live(seed, machines=(0, 0), arms=4, seeds=4, restarts=0.02, alone_s=3600.0)
+        assert set(endings.values()) == {Ending.COMPLETE}
+        assert {a.worker for a in attempts} == {"/host0", "/host1"}
+        assert "expire" not in {a.outcome for a in attempts}
 
 
 ASKED = ({"gpus": 0.25}, {"gpus": 0.5}, {"gpus": 1}, {"gpus": 3})

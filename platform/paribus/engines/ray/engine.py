@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from paribus.contract import Device, Need, Resources
-from paribus.engines.base import GRACE, EngineSettings, JobState, JobTable, Reach, Spec, Status
+from paribus.engines.base import GRACE, PATIENCE, EngineSettings, JobState, JobTable, Reach, Spec, Status
 from paribus.engines.launch import Order
-from paribus.engines.options import Options, read_options
+from paribus.engines.options import ClusterOptions, read_options
 from paribus.engines.ray.actors import NAMESPACE, Actors
 from paribus.engines.ray.jobs import Away, Jobs
 from paribus.errors import EngineError, MissingExtra, TooLarge
@@ -30,10 +30,11 @@ _CONNECT_S = 5.0
 _MARGIN_S = 5.0
 _CLOSE_S = 5.0
 _RETRY_S = 2.0
+_NODES_S = 5.0
 _GIB = 1 << 30
 
 
-class RayOptions(Options):
+class RayOptions(ClusterOptions):
     """Options of the engine ``ray``.
 
     Attributes:
@@ -115,15 +116,16 @@ class RayEngine:
         # two home folders may contain the same runs
         self._suffix = hashlib.sha256(str(self._folder).encode()).hexdigest()[:8]
         self._jobs: JobTable[_Job] = JobTable()
-        self._places: dict[Need, int] = {}
+        self.patience_s = self._options.patience_s
+        self._alive: list[dict[str, float]] = []
+        self._look_at = float("-inf")
         self._ray, dashboard = _connect(self._options.address)
         self._launcher: Actors | Jobs = (
             Jobs(dashboard, self._folder) if self._options.launch == "job" else Actors(self._ray)
         )
         self._most = settings.slots or self._options.jobs
-        self._slots = self._most or self._fitting(self._options.bundle())
         self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
-        self.about = f"Ray: {self._options.about()}, up to {self._slots} at a time"
+        self.about = f"Ray: {self._options.about()}, up to {self.slots()} at a time"
 
     # ---- the protocol ----------------------------------------------------------------------------
 
@@ -214,12 +216,12 @@ class RayEngine:
 
     def slots(self) -> int:
         """Return how many jobs may be requested at a time if studies declare nothing."""
-        return self._slots
+        return self._most or self._fitting(self._options.bundle())
 
     def capacity(self, need: Need | None = None) -> int:
-        """Return how many more jobs may be requested."""
+        """Return how many more jobs may be requested: as many as fit on the nodes that are there now."""
         self._pump()
-        most = self._slots if need is None else self._most or self._places_for(need)
+        most = self._most or self._fitting(self._options.bundle(need))
         return max(0, most - len(self._jobs.live))
 
     def close(self) -> None:
@@ -268,7 +270,7 @@ class RayEngine:
         # the same number of threads as with the local engine, so that numbers do not depend on the engine
         need = spec.need or self._options.need(Resources())
         threads = {} if need.threads is None else {"OMP_NUM_THREADS": str(need.threads)}
-        return {**threads, **own, GRACE: str(self._options.grace)}
+        return {**threads, **own, GRACE: str(self._options.grace), PATIENCE: f"{self.patience_s:g}"}
 
     def _pump(self) -> None:
         """Process what has happened since the last call, and kill jobs whose grace is over."""
@@ -287,11 +289,6 @@ class RayEngine:
                 job.kill_at = None
                 self._launcher.signal(known, int(signal.SIGKILL))
 
-    def _places_for(self, need: Need) -> int:
-        if need not in self._places:
-            self._places[need] = self._fitting(self._options.bundle(need))
-        return self._places[need]
-
     def _fitting(self, bundle: Mapping[str, float]) -> int:
         """Return how many runs fit into the cluster at once, each on one node or (Ray programs) spread over all."""
         nodes = self._nodes()
@@ -300,7 +297,11 @@ class RayEngine:
         return sum(int(min(node.get(k, 0.0) / amount for k, amount in bundle.items())) for node in nodes)
 
     def _nodes(self) -> list[dict[str, float]]:
-        return [n["Resources"] for n in self._ray.nodes() if n["Alive"]]
+        """Return what each node has; nodes come and go, so ask again after a while."""
+        if time.monotonic() >= self._look_at:
+            self._alive = [n["Resources"] for n in self._ray.nodes() if n["Alive"]]
+            self._look_at = time.monotonic() + _NODES_S
+        return self._alive
 
 
 def _shown(resources: Mapping[str, float]) -> str:

@@ -24,6 +24,7 @@ _ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
+_INTERRUPTED = {"CANCELLED", "PREEMPTED", "REVOKED"}
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
 _NETWORK = (
     "CONNRESET CONNABORTED CONNREFUSED NOTCONN SHUTDOWN PIPE HOSTUNREACH HOSTDOWN NETUNREACH NETDOWN NETRESET "
@@ -188,7 +189,7 @@ def _listed(line: str) -> tuple[str, Listed] | None:
     elif state in _ENDED:
         # a job that was cancelled before it started ends with 0, too
         known = code if state == "COMPLETED" or code else None
-        status = Status(state=JobState.ENDED, exit_code=known, reason=state)
+        status = Status(state=JobState.ENDED, exit_code=known, reason=state, interrupted=state in _INTERRUPTED)
     else:  # COMPLETING, and states of newer versions: some of its processes may still run
         status = Status(state=JobState.RUNNING)
     return fields["Name"], Listed(id=int(fields["JobID"]), status=status)

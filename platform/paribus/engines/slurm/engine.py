@@ -66,6 +66,7 @@ class SlurmEngine:
         # two home folders may contain the same runs
         self._suffix = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
         self._slots = settings.slots or self._options.jobs
+        self.patience_s = self._options.patience_s
         self._jobs: JobTable[_Job] = JobTable()
         self._listed: Mapping[str, Listed] | None = None
         self._next_look = self._away_until = 0.0

@@ -13,8 +13,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from paribus.contract import Need, Resources
-from paribus.engines.base import GRACE, Spec
-from paribus.engines.options import Options
+from paribus.engines.base import GRACE, PATIENCE, Spec
+from paribus.engines.options import ClusterOptions
 from paribus.errors import EngineError
 
 _LEAD_S = 15
@@ -79,7 +79,7 @@ _Time = Annotated[
 _Count = Annotated[int, Field(ge=1)]
 
 
-class SlurmOptions(Options):
+class SlurmOptions(ClusterOptions):
     """Options of the engine ``slurm``.
 
     Attributes:
@@ -160,7 +160,7 @@ def batch_script(spec: Spec, job: str, options: SlurmOptions, place: Place) -> s
     note = place.folder / f"{job}.exit"
     command = [place.python, "-m", "paribus.engines.launch", "remote", str(note), spec.module, *spec.arguments]
     lines = ["#!/bin/bash", *(f"#SBATCH {d}" for d in _directives(job, options, need, place)), ""]
-    lines += [f"export {GRACE}={options.grace}"]
+    lines += [f"export {GRACE}={options.grace} {PATIENCE}={options.patience_s:g}"]
     lines += [] if need.gpus else ["export CUDA_VISIBLE_DEVICES="]
     if (
         need.threads is not None
