@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -50,6 +51,23 @@ def test_kill_9_of_the_scheduler_and_the_next_one_finds_what_runs_and_what_waits
     assert output.count("still running, taken over") == 4
     site.check()
     assert {a.submit_name for a in site.attempts()} == before
+
+
+def test_jobs_begin_train_and_end_while_no_scheduler_is_there(site):
+    """For longer than a lease: each run has one attempt, and the time that nobody watched is charged as it was."""
+    site.options(gpus=2)
+    process = site.start(step_s=3.0)
+    first = site.until(lambda: len(site.training()) == 2 and len(site.attempts()) == 4 and site.training())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    time.sleep(75.0)
+    assert all(folder.outcome.exists() for folder in first)
+    assert len(list(site.home.glob("runs/*/a1/metrics.jsonl"))) == 4
+    status, output = site.run()
+    assert status == 0, output
+    site.check()
+    assert [(a.token, a.outcome) for a in site.attempts()] == [(1, "succeed")] * 4
+    assert all(30.0 < a.charged / a.gpus < 65.0 for a in site.attempts())
 
 
 def test_ctrl_c_writes_checkpoints_and_takes_waiting_jobs_back(site):

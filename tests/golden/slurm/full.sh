@@ -18,5 +18,5 @@
 #SBATCH --exclusive
 #SBATCH --comment="all else equal"
 
-export PARIBUS_GRACE_S=300
+export PARIBUS_GRACE_S=300 PARIBUS_PATIENCE_S=inf
 exec /share/venv/bin/python -m paribus.engines.launch remote /share/home/engine/slurm/paribus-0123456789ab-a1.feedbeef.exit paribus.attempt.supervisor /share/home/runs/0123/a1 /share/home/server.json 3

@@ -10,7 +10,7 @@
 #SBATCH --open-mode=append
 #SBATCH --output="/share/%%j \"x\" #1/paribus-0123456789ab-a1.feedbeef.log"
 
-export PARIBUS_GRACE_S=90
+export PARIBUS_GRACE_S=90 PARIBUS_PATIENCE_S=inf
 export CUDA_VISIBLE_DEVICES=
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 exec '/share/my env/bin/python' -m paribus.engines.launch remote '/share/%j "x" #1/paribus-0123456789ab-a1.feedbeef.exit' m '$(date)' 'a b' ''"'"'' ''

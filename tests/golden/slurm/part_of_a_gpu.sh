@@ -11,5 +11,5 @@
 #SBATCH --open-mode=append
 #SBATCH --output=/share/home/engine/slurm/paribus-0123456789ab-a1.feedbeef.log
 
-export PARIBUS_GRACE_S=90
+export PARIBUS_GRACE_S=90 PARIBUS_PATIENCE_S=inf
 exec /share/venv/bin/python -m paribus.engines.launch remote /share/home/engine/slurm/paribus-0123456789ab-a1.feedbeef.exit paribus.attempt.supervisor /share/home/runs/0123/a1 /share/home/server.json 3

@@ -146,9 +146,9 @@ def line(job, state, code, reason, name):
         ("COMPLETED", "0:0", Status(state=JobState.ENDED, exit_code=0, reason="COMPLETED")),
         ("FAILED", "1792", Status(state=JobState.ENDED, exit_code=7, reason="FAILED")),
         ("FAILED", "7:0", Status(state=JobState.ENDED, exit_code=7, reason="FAILED")),
-        ("CANCELLED", "9", Status(state=JobState.ENDED, exit_code=-9, reason="CANCELLED")),
-        ("CANCELLED", "0:9", Status(state=JobState.ENDED, exit_code=-9, reason="CANCELLED")),
-        ("CANCELLED", "0", Status(state=JobState.ENDED, reason="CANCELLED")),
+        ("CANCELLED", "9", Status(state=JobState.ENDED, exit_code=-9, reason="CANCELLED", interrupted=True)),
+        ("CANCELLED", "0:9", Status(state=JobState.ENDED, exit_code=-9, reason="CANCELLED", interrupted=True)),
+        ("CANCELLED", "0", Status(state=JobState.ENDED, reason="CANCELLED", interrupted=True)),
         ("NODE_FAIL", "N/A", Status(state=JobState.ENDED, reason="NODE_FAIL")),
     ],
 )
