@@ -360,8 +360,8 @@ def test_several_studies_are_submitted_cancelled_and_tried_again_while_others_ru
 
 def test_clusters_whose_schedulers_are_away_for_an_hour_lose_nothing(live):
     """Jobs begin, train and end meanwhile; those that are there keep their runs, on one database with another host."""
-    for seed in range(HISTORIES // 3):
-        endings, _, (attempts, _), _, _ = live(seed, machines=(0, 0), arms=4, seeds=4, restarts=0.02, alone_s=3600.0)
+    for seed in range(HISTORIES // 4):
+        endings, _, (attempts, _), _, _ = live(seed, machines=(0, 0), arms=3, seeds=4, restarts=0.01, alone_s=3600.0)
         assert set(endings.values()) == {Ending.COMPLETE}
         assert {a.worker for a in attempts} == {"/host0", "/host1"}
         assert "expire" not in {a.outcome for a in attempts}
