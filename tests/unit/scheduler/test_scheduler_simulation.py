@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -67,7 +68,8 @@ class Machine(FakeEngine):
         self.scheduler = self.hire()
 
     def hire(self):
-        """Return a scheduler that has cleared up after the one before, and serves what can go on."""
+        """Return a scheduler that has cleared up after the one before, and serves what can go on; the cache is lost."""
+        shutil.rmtree(self.world.store.home / "prepare", ignore_errors=True)
         store, say = self.world.store, self.world.said.append
         worker = f"/{self.host}" if self.world.alone_s else f"{self.host}/home"
         made = Scheduler(store, self, store.home / "server", say=say, worker=worker, pause=True)
