@@ -31,7 +31,7 @@ START_S = 300.0
 """Seconds that a job may take from its start to its supervisor's first request."""
 
 SILENT_HOLDS = 10
-"""Renewals, half a lease apart, of a silent attempt's lease before the user is told."""
+"""Renewals, half a lease apart, of a silent attempt's lease before the user sees a line."""
 
 CHANGE_S = 150.0
 """Seconds to wait for the end of the jobs that an earlier scheduler gave to another engine."""
