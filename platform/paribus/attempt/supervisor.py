@@ -157,7 +157,7 @@ class Supervisor:
         except OSError as error:
             end = _failed("storage", storage_failure(f"OSError: {error}", self._folder.path).reason, STORAGE)
         outcome = {**self._request, **end, "exit_code": exit_code}
-        if not self._started:  # whoever finds this in the folder must know how long the attempt held its resources
+        if not self._started:  # a later scheduler must know how long the attempt held its resources
             outcome["seconds"] = self._ended - self._began
         with suppress(OSError):  # the server receives it all the same
             write_json(self._folder.outcome, outcome)

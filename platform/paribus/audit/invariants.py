@@ -174,7 +174,7 @@ def _i6(s: Snapshot) -> Iterator[Violation]:
         caps = [budget.cap, *(a.cap for a in attempts)]
         known = [cap for cap in caps if cap is not None]
         if len(known) < len(caps) or any(a.engine == INLINE or a.worker.startswith(ANYWHERE) for a in attempts):
-            continue  # some had no cap, or nobody to stop them: in the scheduler's own process, or without a scheduler
+            continue  # some had no cap, or nothing stops them: in the scheduler's own process, or without a scheduler
         most = max(known) + _peak(attempts) * OVERRUN_S
         if budget.spent > most + TINY_S:
             message = f"{budget.spent / 3600:.3g} hours were spent, but at most {most / 3600:.3g} are allowed"

@@ -32,7 +32,7 @@ class Status:
     Attributes:
         exit_code: set only after the job has ended, and not always; negative for a signal.
         reason: the engine's own explanation why the job waits or has ended; may be empty.
-        interrupted: somebody, or the cluster's rules, ended the job: nothing has failed.
+        interrupted: a user, or the rules of the cluster, ended the job: nothing has failed.
     """
 
     state: JobState
