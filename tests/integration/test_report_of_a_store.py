@@ -76,6 +76,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_other_initial_weights_under_one_model_are_named(tmp_path: Path) -> None:
+    """The provenance has the weights that runs began with, and says where runs of one model began with others."""
+    fill(tmp_path, made_up_study(SHAPE))
+    for differ, begins in ((False, "aaaaaaaaaaaa"), (True, "DIFFERENT between runs of one model: aaaaaaaaaaaa / bbb")):
+        for k, path in enumerate(sorted(tmp_path.glob("runs/*/a*/environment.json"))):
+            write_json(path, {"initial_weights": ("b" if k % 2 and differ else "a") * 64})
+        with Reader.open(tmp_path) as reader:
+            assert read_study(reader, "made-up").provenance["initial weights"].startswith(begins)
+
+
 def test_what_was_written_is_read(home: Path) -> None:
     """Plan, metrics and the evaluations of the score come back as they were; states and reasons become outcomes."""
     wanted = made_up_study(SHAPE)

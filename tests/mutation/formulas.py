@@ -194,7 +194,7 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("(new - old).clamp(-LOG_LIMIT, LOG_LIMIT)", "(new - old)", "no guard against overflow"),
     ),
     "objective/token_weight.py": (
-        ("entropy >= entropy.topk(count)", "entropy <= entropy.topk(count)", "the tokens of low entropy"),
+        ("argsort(descending=True", "argsort(descending=False", "the tokens of low entropy"),
         ("level.alpha * old.exp() + 1 - level.alpha", "(1 - level.alpha) * old.exp() + level.alpha", "alpha for 1 - alpha"),
     ),
     "objective/router.py": (

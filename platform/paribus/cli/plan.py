@@ -127,6 +127,7 @@ def _print_base(plan: Plan, out: Console) -> None:
         f"{s.updates_per_rollout} updates each ({s.minibatches} minibatches x {s.epochs} epochs), "
         f"up to {s.max_new_tokens} new tokens"
     )
+    out.print(f"  {'optimizer':<13}{describe(recipe.optimizer)}")
     factors = ("reward", "length", "filter", "baseline", "scale", "ratio", "clip", "aggregation", "kl", "correction",
                "token_weight", "auxiliary")  # fmt: skip
     for name in factors:

@@ -29,6 +29,10 @@ FACTORS: tuple[str, ...] = (
 """The 13 factors, F0 to F12, in the order in which they act."""
 
 
+TINY_MODELS = ("tiny", "tiny_moe")
+"""Names of the models that are made on the spot; the default of ``optimizer.learning_rate`` is for these alone."""
+
+
 class Model(f.Level):
     """The causal language model that is trained."""
 
@@ -72,7 +76,9 @@ Task = Annotated[SearchTask | ChainTask | JsonlTask, Field(discriminator="kind")
 class Optimizer(f.Level):
     """AdamW and its clipping."""
 
-    learning_rate: f.Positive = 5e-4
+    learning_rate: f.Positive = Field(
+        default=5e-4, description="the default is for the tiny models; with any other model a study must state it"
+    )
     beta1: f.Fraction = 0.9
     beta2: f.Fraction = 0.99
     eps: f.Positive = 1e-8

@@ -10,9 +10,10 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from paribus.recipe.analysis.unusual import untrainable
 from paribus.recipe.patch import PatchFault, apply, read_patch
-from paribus.recipe.presets import load_preset, unknown_preset
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.presets import load_preset, preset_names, unknown_preset
+from paribus.recipe.recipe import TINY_MODELS, Recipe
 from paribus.yaml_file.document import Fault
 from paribus.yaml_file.messages import explain, plain_location, split_errors
 
@@ -138,7 +139,8 @@ def resolve_recipes(
 
 def resolve_base(preset: str, patch: Mapping[str, Any]) -> Resolved:
     """Return the base recipe: the defaults, the preset, the base's patch."""
-    start = {**Recipe().model_dump(), **load_preset(preset).recipe.model_dump()}
+    start = load_preset(preset).recipe.model_dump()
+    start["optimizer"].pop("learning_rate")  # whether a study states it: see `_rate_fault`
     return resolve(start, (Step(place=("base", "set"), patch=patch),), ("base",))
 
 
@@ -169,7 +171,24 @@ def resolve(values: Mapping[str, Any], steps: Sequence[Step], place: tuple[str, 
     except ValidationError as error:
         known = [e for e in split_errors(error) if not faults or e["type"] != "value_error"]  # else a consequence
         return Resolved(None, values, (*faults, *(_fault(e, values, origins, place) for e in known)))
+    if not faults and recipe.model.name not in TINY_MODELS and "learning_rate" not in values["optimizer"]:
+        faults.append(_rate_fault(recipe.model.name, origins, place))
+    if not faults and (message := untrainable(recipe)):
+        blamed = _blamed(("schedule", "group_size"), message, origins)
+        faults.append(Fault(place=place if blamed is None else blamed.place, message=message))
     return Resolved(None if faults else recipe, values, tuple(faults))
+
+
+def _rate_fault(model: str, origins: Sequence[_Origin], place: tuple[str, ...]) -> Fault:
+    presets = [load_preset(name) for name in preset_names()]
+    known = {p.name: p.defaults["learning_rate"] for p in presets if "learning_rate" in p.defaults and not p.alias_of}
+    published = "; ".join(f"{name} {rate}" for name, rate in known.items())
+    message = (
+        f"`optimizer.learning_rate` is missing: its default belongs to the tiny models and destroys any other, such as "
+        f"`{model}`. Write e.g. `optimizer.learning_rate: 1.0e-6`. Published: {published}"
+    )
+    blamed = _blamed(("model", "name"), "", origins)
+    return Fault(place=place if blamed is None else blamed.place, message=message)
 
 
 def _patch_faults(step: Step, faults: Iterable[PatchFault]) -> list[Fault]:

@@ -14,7 +14,15 @@ from paribus.health.finding import read_health
 from paribus.recipe.recipe import flatten
 from paribus.report.analysis.measures import score_steps
 from paribus.report.inputs import Outcome, RunData, StudyData
-from paribus.run_folder.folder import SHORT, Evaluation, MetricLine, RunFolder, read_evaluation, read_json
+from paribus.run_folder.folder import (
+    INITIAL_WEIGHTS,
+    SHORT,
+    Evaluation,
+    MetricLine,
+    RunFolder,
+    read_evaluation,
+    read_json,
+)
 from paribus.run_folder.series_file import RunSeries
 from paribus.store.models import AttemptRecord, ResultRecord, RunRecord, StudyRecord
 from paribus.store.reader import Reader
@@ -111,11 +119,13 @@ def _readable(reader: Reader, fingerprint: str, token: int) -> tuple[MetricLine,
 def _provenance(reader: Reader, study: StudyRecord, results: Mapping[str, ResultRecord]) -> dict[str, str]:
     environment = _environment(reader, results)
     last = max((r.at for r in results.values()), default=None)
+    environment.pop(INITIAL_WEIGHTS, None)
     commit = environment.pop("git_commit", "") or environment.pop("git", "")
     return {
         "paribus": version("paribus"),
         "git commit": commit or NOT_RECORDED,
         **_fingerprints(study.plan),
+        **_initial_weights(reader, study.plan, results),
         "environment": ", ".join(f"{k} {v}" for k, v in environment.items()) or NOT_RECORDED,
         "submitted": _time(study.submitted_at),
         "last result": _time(last) if last is not None else "none yet",
@@ -136,6 +146,27 @@ def _environment(reader: Reader, results: Mapping[str, ResultRecord]) -> dict[st
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             found.setdefault(name, {})[text] = None
     return {name: " / ".join(texts) for name, texts in found.items()}
+
+
+def _initial_weights(reader: Reader, plan: Plan, results: Mapping[str, ResultRecord]) -> dict[str, str]:
+    """Return what the runs recorded of the weights they began with; nothing where none recorded any."""
+    found: dict[str, set[str]] = {}
+    models = {arm.key: arm.hashes.model if arm.hashes else arm.recipe.model.name for arm in plan.all_arms}
+    for run in plan.all_runs:
+        result = results.get(run.fingerprint)
+        path = RunFolder.of(reader.home, run.fingerprint, result.token).environment if result is not None else None
+        if path is None or not path.is_file():
+            continue
+        recorded: Any = read_json(path)
+        weights = recorded.get(INITIAL_WEIGHTS) if isinstance(recorded, dict) else None
+        if isinstance(weights, str):
+            found.setdefault(models[run.arm], set()).add(weights[:SHORT])
+    if not found:
+        return {}
+    text = "; ".join(" / ".join(sorted(each)) for each in found.values())
+    if any(len(each) > 1 for each in found.values()):
+        text = f"DIFFERENT between runs of one model: {text}. Do not compare these runs: they began with other policies"
+    return {"initial weights": text}
 
 
 def _fingerprints(plan: Plan) -> dict[str, str]:

@@ -44,6 +44,9 @@ SHORT = 12
 """Digits of a fingerprint in folder names and in what users see."""
 
 
+INITIAL_WEIGHTS = "initial_weights"
+"""Key of ``environment.json``: SHA-256 of the weights that a run began with, so that equal runs can be compared."""
+
 HELDOUT = "heldout"
 """Problem set of a sample without a ``set``."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import sqrt
+from pathlib import Path
 
 from paribus.recipe import analysis
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.recipe import JsonlTask, Recipe
 from paribus.stats.power import detectable_shift
 from paribus.study.plan import Arm, PlanWarning, Row
 from paribus.study.spec import Seeds, Study
@@ -43,7 +45,10 @@ def lint(
     found = (
         *_row_warnings(changes, recipes, samples_itself),
         *_identical(rows),
+        *_undone(rows),
+        *_unequal_budgets(rows, arms),
         *_arm_warnings(arms, study.budget.pass_rates),
+        *_evaluation_warnings(study, arms),
         seed_warning(study.seeds),
     )
     return tuple(warning for warning in dict.fromkeys(found) if warning.code not in study.allow)
@@ -133,9 +138,67 @@ def _identical(rows: Sequence[Row]) -> Iterator[PlanWarning]:
             )
 
 
+def _undone(rows: Sequence[Row]) -> Iterator[PlanWarning]:
+    """Yield where a row of a ladder sets all that the row above it changed back to what it was."""
+    for before, row in pairwise(rows):
+        ladder = row.kind == before.kind == "cumulative" and row.design == before.design
+        if not ladder or row.parent != before.label or not before.changes:
+            continue
+        if all(row.changes.get(path, ("",))[::-1] == change for path, change in before.changes.items()):
+            yield PlanWarning(
+                code="undone",
+                arm=row.label,
+                message=f"{_place(row)} sets {', '.join(before.changes)} back, and so undoes `{before.label}`: put "
+                "the two tricks into different ladders, or leave one out",
+            )
+
+
+def _unequal_budgets(rows: Sequence[Row], arms: Sequence[Arm]) -> Iterator[PlanWarning]:
+    """Yield the designs whose arms sample different numbers of responses."""
+    schedules = {arm.key: arm.recipe.schedule for arm in arms}
+    for design in dict.fromkeys(row.design for row in rows):
+        sizes: dict[tuple[int, int, int], str] = {}
+        for row in rows:
+            if row.design == design:
+                s = schedules[row.arm]
+                sizes.setdefault((s.steps, s.prompts_per_step, s.group_size), row.label)
+        if len({steps * prompts * group for steps, prompts, group in sizes}) > 1:
+            each = ", ".join(f"`{label}` {a} x {b} x {c}" for (a, b, c), label in [*sizes.items()][:_NAMED])
+            yield PlanWarning(
+                code="unequal_budget",
+                arm=[*sizes.values()][1],
+                message=f"{design}: arms sample different numbers of responses (steps x prompts x responses: {each}): "
+                "part of a difference may be compute. Compare at equal budget/gen_tokens, or make the products equal",
+            )
+
+
+def _evaluation_warnings(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning]:
+    heat = study.evaluate.temperature
+    if heat > analysis.MOST_TEMPERATURE:
+        yield PlanWarning(
+            code="magnitude",
+            message=f"`evaluate.temperature: {heat:g}` samples nearly random text: usual is 0.6 to 1.0",
+        )
+    tasks = (arm.recipe.task for arm in arms)
+    for path in dict.fromkeys(task.heldout for task in tasks if isinstance(task, JsonlTask)):
+        try:
+            with Path(path).expanduser().open("rb") as file:
+                there = sum(1 for line in file if line.strip())
+        except OSError:  # the plan says that it cannot be read
+            continue
+        if 0 < there < study.evaluate.problems:
+            yield PlanWarning(
+                code="few_problems",
+                message=f"`evaluate.problems: {study.evaluate.problems}`, but {path} holds {there}, and no more "
+                "are used: write that number, or supply more",
+            )
+
+
 def _arm_warnings(arms: Sequence[Arm], pass_rates: Sequence[float]) -> Iterator[PlanWarning]:
     checks: dict[str, Callable[[Arm], Iterable[str | None]]] = {
         "same_responses": lambda arm: [analysis.same_responses(arm.recipe)],
+        "limit": lambda arm: analysis.limits(arm.recipe),
+        "magnitude": lambda arm: analysis.magnitudes(arm.recipe),
         "never_clips": lambda arm: [analysis.never_clips(arm.recipe)],
         "length_weighted": lambda arm: [analysis.length_weighted(arm.recipe)],
         "cost": lambda arm: [analysis.refill_cost(arm.recipe, pass_rates)],

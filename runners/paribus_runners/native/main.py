@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from paribus.contract import Job
 from paribus.errors import ParibusError, RunFolderError
 from paribus.recipe.recipe import Recipe
-from paribus.run_folder.folder import RunFolder, write_json
+from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, read_json, write_json
 from paribus_runners.native import checkpoint, fingerprint, resume
 from paribus_runners.native import versions as environment
 from paribus_runners.native.learner import Learner
@@ -28,29 +29,37 @@ from paribus_runners.tasks import task_of
 
 THREADS = "PARIBUS_THREADS"
 """Environment variable: number of threads that torch uses on a CPU."""
+CORES = "OMP_NUM_THREADS"
+"""Environment variable: the same where :data:`THREADS` is unset; engines set it to ``resources.cpus``."""
+log = logging.getLogger(__name__)
 
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """Configure torch for the duration: ``PARIBUS_THREADS`` threads, one if the variable is unset.
+    """Configure torch for the duration: ``PARIBUS_THREADS`` threads, else ``OMP_NUM_THREADS``, else one.
 
-    Equal runs are equal to the bit only with the same number of threads, which ``environment.json`` records. Denormal
-    numbers are flushed to zero, because they slow a CPU down many times.
+    Equal runs are equal to the bit only with the same number of threads, which ``environment.json`` records: sums over
+    more threads have another order. Denormal numbers are flushed to zero, because they slow a CPU down many times.
 
     Raises:
-        ParibusError: the variable is not a positive number.
+        ParibusError: ``PARIBUS_THREADS`` is not a positive number.
     """
-    wanted = os.environ.get(THREADS, "1")
-    if not wanted.isascii() or not wanted.isdigit() or int(wanted) < 1:
+    wanted = os.environ.get(THREADS)
+    if wanted is not None and not _is_count(wanted):
         raise ParibusError(f"{THREADS} is {wanted!r}: set it to a number of threads, 1 or more, or unset it")
+    cores = os.environ.get(CORES, "1").split(",")[0].strip()  # OpenMP's list holds one number for each nested level
     threads = torch.get_num_threads()
-    torch.set_num_threads(int(wanted))
+    torch.set_num_threads(int(wanted or (cores if _is_count(cores) else 1)))
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(threads)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) > 0
 
 
 def prepare(recipe: Recipe, cache: Path) -> None:
@@ -75,6 +84,9 @@ def run(path: Path) -> None:
     with settled(), _termination() as asked:
         write_json(folder.environment, environment.describe())
         learner = Learner.of(job.recipe, _load(job))
+        weights = learner.policy.weights_hash()
+        write_json(folder.environment, environment.describe() | {INITIAL_WEIGHTS: weights})
+        _compare_weights(folder, weights)
         trainer = Trainer(job, folder, learner, task_of(job.recipe.task), asked.is_set)
         found = resume.find(folder, job)
         if found is not None:
@@ -82,6 +94,19 @@ def run(path: Path) -> None:
             checkpoint.load(attempt.checkpoint, learner)
             resume.take_over(folder, attempt, progress)
         trainer.run(found[1] if found else None)
+
+
+def _compare_weights(folder: RunFolder, weights: str) -> None:
+    """Log which other attempts of this run recorded other initial weights; the report names them as well."""
+    for other in sorted(folder.path.parent.glob("a*/environment.json")):
+        with suppress(RunFolderError):
+            recorded = read_json(other)
+            found = recorded.get(INITIAL_WEIGHTS) if isinstance(recorded, dict) else None
+            if found not in (None, weights):
+                log.warning(
+                    "initial weights %s, but %s in %s: this run's attempts did not begin with the same model. Was it "
+                    "made on two kinds of processor, or changed on disk?", weights[:SHORT], str(found)[:SHORT], other,
+                )  # fmt: skip
 
 
 def _load(job: Job) -> Policy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import dropwhile
@@ -74,6 +75,14 @@ class Policy:
         ends = tuple(ends) if isinstance(ends, list) else (ends,)
         width = getattr(model.config, PROMPT_WIDTH, 0)
         return cls(model, tokenizer, getattr(torch, dtype), ends, width, best_device())
+
+    def weights_hash(self) -> str:
+        """Return the SHA-256 of all weights with their names, 64 hexadecimal digits."""
+        digest = hashlib.sha256()
+        for name, weights in self.model.named_parameters():
+            digest.update(f"{name}{tuple(weights.shape)}".encode())
+            digest.update(weights.detach().cpu().reshape(-1).numpy().data)
+        return digest.hexdigest()
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each prompt."""

@@ -13,9 +13,10 @@ from types import ModuleType
 from paribus.contract import Hashes, Options, Requirements, RunnerBase, Support
 from paribus.errors import MissingExtra
 from paribus.recipe.coefficients import Response, ResponseCoefficients
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.recipe import JsonlTask, Recipe
 from paribus_runners.native import fingerprint
 from paribus_runners.native.tiny.spec import MODELS
+from paribus_runners.tasks.jsonl import first_fault
 
 
 class NativeRunner(RunnerBase):
@@ -32,6 +33,8 @@ class NativeRunner(RunnerBase):
                 f"`model.name: {name}` reads only the symbols of the generated tasks: name another model for `jsonl`."
             )
             found.append(Support(feature="task.kind", level="unsupported", reason=reason))
+        if isinstance(recipe.task, JsonlTask) and (fault := first_fault(recipe.task)):
+            found.append(Support(feature="task.kind", level="unsupported", reason=f"{fault}."))
         if tiny is not None and tiny.mixture is None and recipe.token_weight.kind == "router_shift":
             needs = "`token_weight: router_shift` needs a mixture of experts"
             reason = f"{needs}; `model.name: {name}` is dense: set `tiny_moe`."

@@ -37,6 +37,27 @@ class Jsonl:
         return verify_answer(self._extract, problem.answer, text)
 
 
+def first_fault(level: JsonlTask) -> str:
+    """Return what is wrong with the first or the last line of a file; empty if nothing is, or it cannot be read."""
+    for field, name in (("task.train", level.train), ("task.heldout", level.heldout)):
+        path = Path(name).expanduser()
+        try:
+            with path.open("rb") as file:
+                lines = [(n, line) for n, line in enumerate(file, 1) if line.strip()]
+        except OSError:  # the hash of the files says so
+            continue
+        if not lines:
+            return f"`{field}`: {path} holds no problems: write one JSON object a line"
+        for n, line in (lines[0], lines[-1]):
+            try:
+                _problem(line.decode(), f"`{field}`: {path}:{n}")
+            except UnicodeDecodeError:
+                return f"`{field}`: {path}:{n} is not UTF-8"
+            except ParibusError as error:
+                return str(error)
+    return ""
+
+
 def _read(name: str, field: str) -> list[Problem]:
     path = Path(name).expanduser()
     try:
@@ -53,7 +74,11 @@ def _problem(text: str, place: str) -> Problem:
     try:
         raw = json.loads(text)
         prompt, answer = raw["prompt"], raw["answer"]
-    except (ValueError, TypeError, KeyError) as error:
+    except KeyError as error:
+        raise ParibusError(
+            f"{place}: `{error.args[0]}` is missing: each line is an object with the texts `prompt` and `answer`"
+        ) from error
+    except (ValueError, TypeError, RecursionError) as error:
         raise ParibusError(f"{place}: not an object with `prompt` and `answer`: {error}") from error
     if not (isinstance(prompt, str) and prompt and isinstance(answer, str | int | float)):
         raise ParibusError(f"{place}: `prompt` must be a non-empty text, `answer` a text or a number")

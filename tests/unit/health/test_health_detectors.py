@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paribus.health.detector import Setting, finding_of, initial_state, update
 from paribus.health.detectors.group_sampling import agreement
-from paribus.health.diagnose import DETECTORS, advance, findings, initial_states, judge_lines
+from paribus.health.diagnose import DETECTORS, advance, diagnose, findings, initial_states, judge_lines
 from paribus.health.profile import load_profile, profile_names
 from paribus.recipe.presets import load_preset
 from paribus.run_folder.folder import MetricLine
@@ -250,6 +250,16 @@ def test_a_log_in_which_nothing_was_ever_clipped_raises_nothing():
     never = {"clip__low_frac": 0.0, "clip__high_frac": 0.0}
     assert status_of("clip_zero", never) == "unknown"
     assert status_of("clip_zero", never, grpo(**{"schedule.minibatches": 2})) == "warn"
+
+
+def test_a_run_without_an_update_is_never_ok():
+    """Where the filter leaves nothing there is no gradient norm; the count of updates says that nothing is trained."""
+    curves = {"budget__optimizer_steps": 0.0, "reward__mean": 0.3, E: 0.5, Z: 1.0}
+    said = judge_lines(setting(), run(**curves))
+    assert {f.detector: f for f in said}["dead_update"].state == "critical"
+    assert diagnose(said).status == "critical"
+    late = {**curves, "budget__optimizer_steps": lambda s: float(max(0, s - 2))}
+    assert {f.detector: f.state for f in judge_lines(setting(), run(**late))}["dead_update"] == "unknown"
 
 
 def test_dual_and_capped_tokens_count_as_clipped():

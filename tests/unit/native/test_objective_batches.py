@@ -14,7 +14,7 @@ from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import minibatches, passes, tokens_of
 from paribus_runners.native.experience import weigh
-from paribus_runners.native.objective import aggregation
+from paribus_runners.native.objective import aggregation, token_weight
 from paribus_runners.native.objective.loss import Tokens
 from paribus_runners.native.objective.reward import reward
 
@@ -127,6 +127,18 @@ def test_token_weights_multiply_the_advantage(made: Any) -> None:
     assert int(kept.sum()) == round(0.5 * len(kept))
     torch.testing.assert_close(half.weight, plain.weight)
     torch.testing.assert_close(lifted.advantage.double(), plain.advantage * (0.3 * plain.old.exp() + 0.7))
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5, 1.0])
+def test_exactly_the_fraction_of_tokens_is_kept_where_entropies_are_equal(fraction: float) -> None:
+    """With one token of 40 above 0, and with all equal, the count is that of the fraction; the earlier tokens stay."""
+    sure = torch.zeros(40)
+    sure[17] = 0.4
+    for entropy in (sure, torch.zeros(40)):
+        kept = token_weight.weight(f.TopEntropy(fraction=fraction), entropy, torch.zeros(40))
+        assert int(kept.sum()) == 40 * fraction
+        assert kept[17] == 1 or not entropy.any()
+        assert kept[: int(40 * fraction) - 1].all()
 
 
 @pytest.mark.parametrize("level", [f.SequenceMean(), f.ConstantLength(length=5)], ids=lambda x: x.kind)

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paribus.contract import Hashes, Options
-from paribus.errors import RunnerError
+from paribus.errors import ParibusError, RunnerError
 from paribus.recipe.recipe import ChainTask, Model, Recipe, SearchTask
 from paribus_runners.native import runner
 from paribus_runners.native.main import settled
+from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.sampler import sample, uniforms
 from paribus_runners.native.tiny import make
@@ -78,6 +79,31 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
     assert outputs[0] == outputs[1]
     assert (tmp_path / "made").read_text() == "made\n"
     assert {p.name for p in (tmp_path / "cache" / "models").iterdir()} <= {"f" * 64, "f" * 64 + ".lock"}
+
+
+def test_it_is_the_same_whatever_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under one fingerprint there is one model: it is made with one thread, and the caller's threads come back."""
+    few = dataclasses.replace(WarmUp.of(SearchTask()), stages=(Stage(traces="clean", steps=12),), prompts=32)
+    made = {}
+    for threads in ("1", "2"):
+        monkeypatch.setenv("PARIBUS_THREADS", threads)
+        with settled():
+            folder = make.make(tmp_path / threads, "f" * 64, TINY, few)
+            assert torch.get_num_threads() == int(threads)
+        made[threads] = Policy.load(str(folder), None, "float32").weights_hash()
+    assert made["1"] == made["2"]
+
+
+def test_threads_are_those_of_the_declared_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`resources.cpus` comes as OMP_NUM_THREADS; PARIBUS_THREADS goes before it, and without both there is one."""
+    for mine, engine, want in ((None, "3", 3), ("2", "3", 2), (None, None, 1), (None, "4,2", 4), (None, "many", 1)):
+        for name, value in (("PARIBUS_THREADS", mine), ("OMP_NUM_THREADS", engine)):
+            monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+        with settled():
+            assert torch.get_num_threads() == want
+    monkeypatch.setenv("PARIBUS_THREADS", "0")
+    with pytest.raises(ParibusError, match="1 or more"), settled():
+        pass
 
 
 def hashes(**parts: object) -> Hashes:

@@ -83,6 +83,10 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
     assert "eval/heldout/avg_at_2" not in lines[1].values
     assert read_json(folder.result)["status"] == "succeeded"
     assert read_json(folder.environment)["torch"] == torch.__version__
+    assert (
+        read_json(folder.environment)["initial_weights"]
+        == Policy.load(recipe.model.name, None, "float32").weights_hash()
+    )
     kept = Counter(s["step"] for s in map(json.loads, folder.samples.read_text().splitlines()))
     assert kept == {0: 8, 1: 16, 2: 16 + 8, 3: 16 + 8}  # an evaluation, and two groups of each step
     assert lines[3].values["budget/optimizer_steps"] == 12
@@ -218,6 +222,17 @@ def test_a_damaged_checkpoint_is_left_alone(
     runner.run(second)
     assert "is not used" in caplog.text
     assert [x["step"] for x in _lines(second)] == [0, 1, 2, 3]
+
+
+def test_attempts_with_other_initial_weights_are_named(
+    recipe: Recipe, job_folder: JobFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An attempt records the hash of the weights that it began with, and says which attempt had others."""
+    first, second = job_folder(recipe), job_folder(recipe, token=2)
+    (first / "environment.json").write_text('{"initial_weights": "abcdef"}')
+    runner.run(second)
+    assert "abcdef" in caplog.text
+    assert "did not begin with the same model" in caplog.text
 
 
 def test_a_checkpoint_of_another_run_is_left_alone(recipe: Recipe, job_folder: JobFolder) -> None:

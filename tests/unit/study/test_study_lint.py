@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from scipy import stats
 
-from paribus.study.expand import make_plan
+from paribus.errors import UnsupportedRecipe
+from paribus.home import data_root
+from paribus.recipe.analysis import magnitudes, untrainable
+from paribus.recipe.presets import load_preset, preset_names
+from paribus.study.expand import draft_plan, make_plan
 from paribus.study.lint import detectable_effect, seed_warning, smallest_p
-from paribus.study.load import LoadedStudy
+from paribus.study.load import LoadedStudy, load_study
 from paribus.study.plan import Plan
 from paribus.study.spec import Seeds
 from paribus.testing.fake_runner import FakeRunner
+from paribus_runners.native import runner as native
 
 Read = Callable[[str], LoadedStudy]
 
@@ -119,3 +126,82 @@ def test_the_smallest_p_of_few_seeds_is_large() -> None:
     assert smallest_p(6) < 0.05 < smallest_p(5)
     assert "0.25" in seed_warning(Seeds(n=3)).message
     assert "one seed" in seed_warning(Seeds(n=1)).message
+
+
+@pytest.mark.parametrize(
+    ("patch", "code", "said"),
+    [
+        ("length: {rule: {kind: soft_overlong, soft_start: 30, hard_cap: 64}}", "limit",
+         "no response is punished with more than 0.21"),
+        ("schedule.minibatches: 3", "limit", "16 prompts a step are no multiple of `schedule.minibatches: 3`"),
+        ("schedule.temperature: 50.0", "magnitude", "usual is 0.6 to 1.2"),
+        ("optimizer.learning_rate: 0.5", "magnitude", "usual is 1e-4 to 1e-3 for the tiny models"),
+        ("clip.high: 28.0", "magnitude", "for 28% write 0.28"),
+        ("kl: {kind: loss, beta: 100.0}", "magnitude", "drowns the reward in the KL term"),
+    ],
+)  # fmt: skip
+def test_a_value_far_from_what_is_usual_is_named(read: Read, patch: str, code: str, said: str) -> None:
+    """Each value that acts less than it says, or is orders of magnitude off, is a warning that names a usual one."""
+    head = "study: s\nbase: {preset: dr_grpo, set: {%s}}\ndesigns: {d: {kind: list, arms: {a: {preset: rloo}}}}\n"
+    plain = notes(make_plan(read(head % "schedule.steps: 9"), FakeRunner()))
+    found = notes(make_plan(read(head % patch), FakeRunner()))
+    assert not {"limit", "magnitude"} & plain.keys()
+    assert any(said in message for message in found[code])
+
+
+def test_arms_of_unequal_budgets_and_tricks_that_are_undone_are_named(read: Read) -> None:
+    """A design whose arms sample different numbers of responses, and a ladder that goes back where it came from."""
+    study = read(
+        "study: s\nbase: {preset: dr_grpo}\ntricks:\n  more: {schedule.group_size: 16}\n"
+        "  up: {schedule.minibatches: 2, clip.high: 0.28}\n  down: {clip.high: 0.2, schedule.minibatches: 1}\n"
+        "  same: {schedule.group_size: 16, schedule.prompts_per_step: 8}\n"
+        "designs:\n  d: {kind: add_one, tricks: [more]}\n  e: {kind: add_one, tricks: [same]}\n"
+        "  up: {kind: cumulative, order: [up, down]}\n  fine: {kind: cumulative, order: [up, more, down]}\n"
+        "evaluate: {temperature: 9.0}\n"
+    )
+    found = notes(make_plan(study, FakeRunner()))
+    assert [message.split(":")[0] for message in found["unequal_budget"]] == ["d", "fine"]
+    assert "`base` 40 x 16 x 8, `+ more` 40 x 16 x 16" in found["unequal_budget"][0]
+    assert [message.split(" sets ")[0] for message in found["undone"]] == ["up: `+ down`"]
+    assert ["evaluate.temperature: 9" in message for message in found["magnitude"]] == [True]
+
+
+def test_problem_files_are_looked_at(read: Read, tmp_path: Path) -> None:
+    """Fewer held-out problems than asked for are a warning, a line without a prompt is an error, told before a run."""
+    train, heldout = tmp_path / "train.jsonl", tmp_path / "heldout.jsonl"
+    good = '{"prompt": "1+1=", "answer": "2"}\n'
+    train.write_text(good * 3)
+    heldout.write_text(good * 7)
+    study = read(
+        "study: s\nbase:\n  preset: dr_grpo\n  set:\n    model: org/real\n    optimizer.learning_rate: 1.0e-6\n"
+        f"    task: {{kind: jsonl, train: {train}, heldout: {heldout}}}\n"
+        "designs: {d: {kind: list, arms: {a: {}}}}\nevaluate: {problems: 50}\n"
+    )
+    assert f"{heldout} holds 7" in notes(draft_plan(study, native).plan)["few_problems"][0]
+    for path, content, said in (
+        (train, good * 2 + '{"question": "1+1="}\n', f"{train}:3: `prompt` is missing"),
+        (heldout, '{"prompt": "x"}\n' + good, f"{heldout}:1: `answer` is missing"),
+        (heldout, "", f"{heldout} holds no problems"),
+        (heldout, "[" * 3000, "not an object"),
+    ):
+        path.write_text(content)
+        with pytest.raises(UnsupportedRecipe, match=re.escape(said)):
+            make_plan(study, native)
+        path.write_text(good)
+
+
+def test_gpus_that_the_runner_cannot_use_are_refused(read: Read) -> None:
+    """`native` trains on one GPU: eight would hold seven for nothing."""
+    study = read("study: s\nbase: {preset: dr_grpo}\ndesigns: {d: {kind: list, arms: {a: {}}}}\nresources: {gpus: 8}\n")
+    with pytest.raises(UnsupportedRecipe, match="at most 1 GPU"):
+        make_plan(study, native)
+
+
+def test_presets_and_shipped_studies_have_no_new_warnings() -> None:
+    """None of the 25 presets is called unusual at its own values, nor is a shipped study."""
+    for name in preset_names():
+        recipe = load_preset(name).recipe
+        assert [*magnitudes(recipe), untrainable(recipe)] == [""], name
+    for path in (data_root("ablations") / "studies").glob("*.yaml"):
+        found = notes(draft_plan(load_study(path), native).plan)
+        assert not {"limit", "magnitude", "undone", "unequal_budget", "few_problems"} & found.keys(), path.name

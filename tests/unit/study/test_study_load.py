@@ -25,9 +25,24 @@ def lines(read: Read, content: str) -> list[str]:
     return [line.removeprefix(folder) for line in str(caught.value).splitlines()]
 
 
+def test_a_learning_rate_is_the_models_own(read: Read) -> None:
+    """A tiny model has a default; for another one the study states it, and the message has the published values."""
+    [message] = lines(read, "study: s\nbase: {preset: grpo, set: {kl: off, model: org/real}}\n" + ONE)
+    assert "rloo 1e-6" in message
+    stated = read("study: s\nbase: {preset: grpo, set: {model: org/real, optimizer: {learning_rate: 1.0e-6}}}\n" + ONE)
+    assert stated.base.optimizer.learning_rate == 1e-6
+    assert read(HEAD + "tricks: {a: {model: tiny_moe}}\n" + ONE).base.optimizer.learning_rate == 5e-4
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [
+        ("study: s\nbase:\n  preset: grpo\n  set: {kl: off, model: org/real}\n" + ONE,
+         "study.yaml:4:25: base.set.model: `optimizer.learning_rate` is missing: its default belongs to the tiny"),
+        (HEAD + "tricks: {a: {model: org/real}}\n" + ONE,
+         "study.yaml:3:21: tricks.a.model: `optimizer.learning_rate` is missing: its default belongs to the tiny"),
+        (HEAD + "tricks: {a: {schedule.group_size: 1}}\n" + ONE,
+         "study.yaml:3:35: tricks.a.schedule.group_size: `schedule.group_size: 1` under `baseline: group_mean` trains"),
         (HEAD + ONE + "questoin: x\n",
          "study.yaml:4:1: questoin: unknown key `questoin`. Did you mean `question`? Allowed: `study`,"),
         (HEAD + "designs: {d: {kind: list, arms: {a: {trick: [x]}}}}\n",

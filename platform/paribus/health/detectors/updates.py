@@ -106,6 +106,7 @@ def _no_reference(recipe: Recipe) -> str:
 
 
 NORM = "optim/grad_norm"
+_UPDATES = "budget/optimizer_steps"
 _ZERO = "group/zero_std_frac"
 MOVED, _RATIO = "kl/old_k3", "ratio/mean"
 
@@ -147,6 +148,11 @@ def _spike(run: Window) -> RuleResult | None:
 
 def _dead(run: Window) -> RuleResult | None:
     count = round(run.p["points"])
+    if run.newest(_UPDATES) == 0:  # counted since the start, also in steps without an update, which have no norm
+        steps = run.count(_UPDATES)
+        text = f"no optimizer update in {steps} steps: nothing was left to train on"
+        dead = RuleResult(state="critical", evidence=text, numbers={"updates": 0.0}, onset=run.first_step(_UPDATES))
+        return dead if steps >= count else None
     norms, zero = run.last(NORM, count), run.last(_ZERO, count)
     if norms is None:
         return None
@@ -201,7 +207,7 @@ DETECTORS = (
     Detector(
         name="dead_update",
         looks_for="updates have no effect although there is something to learn",
-        needs=(NORM,),
+        any_of=(NORM, _UPDATES),
         uses=(_ZERO,),
         rule=_dead,
         points=(1, 5),

@@ -110,7 +110,11 @@ def _of_scale(before: Recipe, after: Recipe) -> str | None:
         return None
     if after.length.truncated == "drop" or not policy_loss_alone(after):
         return None
-    return _absorbed("`scale.ddof` multiplies the standard deviation of every group by sqrt(G/(G-1))", after)
+    std, advantages = ("multiplies", "divides") if other.ddof > one.ddof else ("divides", "multiplies")
+    what = (
+        f"`scale.ddof: {other.ddof}` {std} the standard deviation of every group by sqrt(G/(G-1)), and so {advantages}"
+    )
+    return _absorbed(f"{what} the advantages by it", after)
 
 
 def _of_filter(before: Recipe, after: Recipe) -> str | None:

@@ -34,8 +34,9 @@ class _Range(Level):
 
 
 class TokenMask(_Range):
-    """w where low <= w <= high, else 0, on each token (IcePop)."""
+    """w where low <= w <= high, else 0, on each token (IcePop, arXiv 2510.18855)."""
 
+    high: Positive = Field(default=5.0, description="secondary sources name 0.5 and 5.0 as IcePop's bounds")
     kind: Literal["token_mask"] = "token_mask"
 
 

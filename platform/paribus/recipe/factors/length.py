@@ -39,4 +39,8 @@ class Length(Level):
         description="truncated responses: as_scored; mask_loss: out of the loss, still in the group's statistics "
         "(overlong filtering); drop: removed before the baseline",
     )
-    count_masked_rows: bool = Field(default=False, description="masked responses stay in the denominator of seq_mean")
+    count_masked_rows: bool = Field(
+        default=False,
+        description="masked responses stay in N, the responses in the denominator of seq_mean, const and seq_sum (the "
+        "other aggregations have no N), so they make the update smaller",
+    )

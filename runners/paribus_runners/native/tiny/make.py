@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -57,12 +58,24 @@ def make(cache: Path, fingerprint: str, spec: TinySpec, warm_up: WarmUp) -> Path
         if not folder.is_dir():
             partial = folder.with_suffix(f".{os.getpid()}.partial")
             shutil.rmtree(partial, ignore_errors=True)
-            policy = build(spec, warm_up.task)
-            train(policy, warm_up)
+            with one_thread():
+                policy = build(spec, warm_up.task)
+                train(policy, warm_up)
             policy.model.save_pretrained(partial)
             policy.tokenizer.save_pretrained(partial)
             partial.replace(folder)
     return folder
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread for the duration: with more, sums have another order, and the model other weights."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def tokenizer(symbols: str) -> PreTrainedTokenizerFast:

@@ -1,0 +1,66 @@
+"""Values that train nothing, act less than they seem to, or lie far outside of what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paribus.recipe import factors as f
+from paribus.recipe.recipe import TINY_MODELS, Recipe
+
+MOST_TEMPERATURE = 2.0
+"""Above it, samples are close to random text; published recipes have 0.6 to 1.2."""
+MOST_RATE, MOST_RATE_TINY = 1e-4, 1e-2
+"""AdamW moves each weight by about the learning rate an update; published are 1e-6 to 1e-5, for tiny models 1e-3."""
+MOST_BAND = 10.0
+"""The widest published bound of r is 1 + 10 (DeepSeek-R1)."""
+MOST_KL = 1.0
+"""Published weights of KL are 0.001 to 0.1."""
+
+
+def untrainable(recipe: Recipe) -> str:
+    """Return why no advantage of a recipe can differ from 0, so that nothing is ever trained; empty if one can."""
+    other = recipe.auxiliary.entropy or recipe.auxiliary.positive_nll
+    if recipe.schedule.group_size > 1 or recipe.baseline.kind != "group_mean" or other:
+        return ""
+    return (
+        "`schedule.group_size: 1` under `baseline: group_mean` trains nothing: the mean of one response is its own "
+        "reward, so each advantage is 0. Set `schedule.group_size` to 2 or more, or `baseline: batch_mean`"
+    )
+
+
+def limits(recipe: Recipe) -> Iterator[str]:
+    """Yield what acts less than the recipe says."""
+    rule, schedule = recipe.length.rule, recipe.schedule
+    if isinstance(rule, f.SoftOverlong) and rule.hard_cap > schedule.max_new_tokens:
+        most = rule.factor * (schedule.max_new_tokens - rule.soft_start) / (rule.hard_cap - rule.soft_start)
+        yield (
+            f"`length.rule.hard_cap: {rule.hard_cap}` is above the generation limit "
+            f"(`schedule.max_new_tokens: {schedule.max_new_tokens}`): no response is punished "
+            f"with more than {most:.2g}, also none that is cut off. Set hard_cap to {schedule.max_new_tokens}"
+        )
+    if schedule.prompts_per_step % schedule.minibatches:
+        yield (
+            f"{schedule.prompts_per_step} prompts a step are no multiple of `schedule.minibatches: "
+            f"{schedule.minibatches}`: the minibatches differ in size, and a response in a small one weighs more. "
+            "Choose a divisor"
+        )
+
+
+def magnitudes(recipe: Recipe) -> Iterator[str]:
+    """Yield values that lie far outside of what is published, with what is usual."""
+    rate = recipe.optimizer.learning_rate
+    most = MOST_RATE_TINY if recipe.model.name in TINY_MODELS else MOST_RATE
+    if rate > most:
+        usual = "1e-4 to 1e-3 for the tiny models" if most == MOST_RATE_TINY else "1e-6 to 1e-5"
+        yield f"`optimizer.learning_rate: {rate:g}` moves each weight by about that much an update: usual is {usual}"
+    if recipe.schedule.temperature > MOST_TEMPERATURE:
+        yield f"`schedule.temperature: {recipe.schedule.temperature:g}` samples nearly random text: usual is 0.6 to 1.2"
+    for name in ("low", "high"):
+        bound = getattr(recipe.clip, name, 0.0)
+        if bound > MOST_BAND:
+            yield (
+                f"`clip.{name}: {bound:g}` is a distance from r = 1, not a percentage: for {bound:g}% write "
+                f"{bound / 100:g}"
+            )
+    if not isinstance(recipe.kl, f.NoKl) and recipe.kl.beta > MOST_KL:
+        yield f"`kl.beta: {recipe.kl.beta:g}` drowns the reward in the KL term: usual is 0.001 to 0.1"
