@@ -16,6 +16,9 @@ from paribus.study.plan import PlanWarning
 WIDTH = 100
 """Columns of output without a terminal."""
 
+NARROWEST = 80
+"""Columns below which the tables of a report aren't set."""
+
 
 def console() -> Console:
     """Return a console on standard output; without a terminal it is plain and :data:`WIDTH` wide."""
@@ -23,6 +26,11 @@ def console() -> Console:
     if found.is_terminal:
         return found
     return Console(highlight=False, markup=False, emoji=False, width=WIDTH, no_color=True)
+
+
+def report_width() -> int:
+    """Return the columns that a report gets: those of the terminal, 80 at least; without one :data:`WIDTH`."""
+    return max(NARROWEST, console().width)
 
 
 def table(*columns: str, title: str | None = None) -> Table:

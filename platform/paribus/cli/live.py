@@ -57,7 +57,8 @@ class PlainDisplay:
         if ended == before and now - at < _EVERY_S:
             return
         self._shown[view.study] = (ended, now)
-        click.echo(f"{view.study}: {counts_line(view)}, {view.done:.0%} of the steps{_left(view)}")
+        line = "".join(f", preparing {text}" for text in preparing_texts(view))
+        click.echo(f"{view.study}: {counts_line(view)}, {view.done:.0%} of the steps{_left(view)}{line}")
 
 
 class LiveDisplay:
@@ -77,7 +78,8 @@ class LiveDisplay:
         header = Text.assemble((view.study, "bold"), f"  {counts_line(view)}  elapsed {elapsed}{_left(view)}")
         bar = Table.grid(padding=(0, 1, 0, 0))
         bar.add_row(ProgressBar(total=1.0, completed=view.done, width=40), Text(f"{view.done:.0%} of the steps"))
-        self._live.update(Group(header, bar, *([runs_table(view.live)] if view.live else [])))
+        lines = [Text(f"preparing {text}") for text in preparing_texts(view)]
+        self._live.update(Group(header, bar, *lines, *([runs_table(view.live)] if view.live else [])))
 
 
 def counts_line(view: StudyView) -> str:
@@ -89,6 +91,11 @@ def counts_line(view: StudyView) -> str:
     parts += [f"{running} running"] if running else []
     parts += [f"{n} {s.lower()}" for s, n in by_state.items() if s in _BAD]
     return ", ".join(parts)
+
+
+def preparing_texts(view: StudyView) -> list[str]:
+    """Return e.g. ``tiny for search, 0:23 so far: step 40 of 200``."""
+    return [f"{p.about}, {duration(p.seconds)} so far{f': {p.line}' if p.line else ''}" for p in view.preparing]
 
 
 def runs_table(runs: tuple[RunView, ...]) -> Table:

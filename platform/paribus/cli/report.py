@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from paribus.cli.console import report_width
 from paribus.home import home
 from paribus.store.reader import Reader
 from paribus.study.load import load_study
@@ -39,11 +40,12 @@ def command(
     with Reader.open(folder or home()) as reader:
         if compare:
             a, b = map(study_name, compare)
-            written = write_comparison(reader, a, b, out or Path("reports") / f"{a}-vs-{b}")
+            written = write_comparison(reader, a, b, out or Path("reports") / f"{a}-vs-{b}", width=report_width())
         else:
             assert study is not None  # else there is a comparison
             name = study_name(study)
-            written = write_report(reader, name, out or Path("reports") / name, published or _stated(study))
+            names = published or _stated(study)
+            written = write_report(reader, name, out or Path("reports") / name, names, width=report_width())
     click.echo(written.text)
     for path in written.paths:
         click.echo(f"  {path}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paribus.cli.console import console, duration, print_warnings, states_text
+from paribus.cli.console import console, duration, print_warnings, report_width, states_text
 from paribus.cli.live import display_for
 from paribus.home import home
 from paribus.report.adaptive import grown
@@ -63,7 +63,7 @@ def write_report(folder: Path, study: str) -> None:
     from paribus.report.write import write_report as write  # imports much, which training needs not
 
     with Reader.open(folder) as reader:
-        written = write(reader, study, Path("reports") / study)
+        written = write(reader, study, Path("reports") / study, width=report_width())
     click.echo(written.text)
     for line in (*written.notes, *map(str, written.paths)):
         click.echo(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -39,6 +39,21 @@ class RunView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Preparing:
+    """Something that runs share and that is being made before the first of them starts.
+
+    Attributes:
+        about: what, for example ``tiny for search``.
+        seconds: since its job was submitted.
+        line: the last line that the runner has printed about it; empty if there is none.
+    """
+
+    about: str
+    seconds: float
+    line: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyView:
     """A study at one moment.
 
@@ -46,8 +61,9 @@ class StudyView:
         study: name of the study.
         counts: runs by state.
         live: the runs in progress.
-        done: trained share of the study's steps, 0 to 1.
-        left_s: seconds to the end, at the pace since the start; ``None`` before a step has been trained.
+        done: trained share of the study's steps, 0 to 1. Runs that were interrupted keep their steps.
+        left_s: seconds to the end, at the pace since the first step of this session; ``None`` before the next one.
+        preparing: what must be made before the first run starts.
     """
 
     study: str
@@ -55,6 +71,7 @@ class StudyView:
     live: tuple[RunView, ...]
     done: float
     left_s: float | None
+    preparing: tuple[Preparing, ...] = ()
 
 
 class Display(Protocol):
@@ -76,7 +93,9 @@ class Follower:
         self._steps = {a.key: a.recipe.schedule.steps for a in study.plan.all_arms}
         self._runs: dict[tuple[str, int], _Followed] = {}
         self._live: frozenset[tuple[str, int]] = frozenset()
-        self._begun: tuple[float, int] | None = None
+        self._reached: dict[str, int] | None = None
+        self._least: int | None = None
+        self._first_step: tuple[float, int] | None = None
 
     def view_run(self, run: RunRecord) -> RunView:
         """Return what the newest attempt of a run has written."""
@@ -108,14 +127,34 @@ class Follower:
             counts[state] = counts.get(state, 0) + count
             total += self._steps[arm] * count
             ended += self._steps[arm] * count if state in TERMINAL else 0
-        trained = ended + sum(v.step for v in live)
+        trained = min(total, ended + sum(self._steps_reached(live).values()))
         done, left_s = trained / total if total else 1.0, self._left(now, trained, total)
         return StudyView(study=self._study.name, counts=counts, live=live, done=done, left_s=left_s)
 
+    def _steps_reached(self, live: Sequence[RunView]) -> dict[str, int]:
+        """Return the steps of the runs in progress, and of those that an interruption has put back into the queue.
+
+        A run that goes on keeps the steps of its last attempt until the new one writes its first line.
+        """
+        if self._reached is None:  # what an earlier session has trained
+            queued = self._reader.runs_of(self._study.id, [RunState.QUEUED])
+            self._reached = {run.fingerprint: self.view_run(run).step for run in queued if run.token > 0}
+        for view in live:
+            self._reached[view.run.fingerprint] = view.step or self._reached.get(view.run.fingerprint, 0)
+        gone = self._reached.keys() - {view.run.fingerprint for view in live}
+        for fingerprint, state in self._reader.states_of(list(gone)).items() if gone else ():
+            if state in TERMINAL:
+                del self._reached[fingerprint]
+        return self._reached
+
     def _left(self, now: float, trained: int, total: int) -> float | None:
-        if self._begun is None:
-            self._begun = (now, trained)
-        since, before = self._begun
+        """Return the seconds left; what comes before the first step, such as preparation, says nothing of the pace."""
+        if self._least is None or trained < self._least:
+            self._least = trained
+        if self._first_step is None:
+            self._first_step = (now, trained) if trained > self._least else None
+            return None
+        since, before = self._first_step
         return (total - trained) * (now - since) / (trained - before) if trained > before else None
 
 

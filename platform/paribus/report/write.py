@@ -18,6 +18,9 @@ from paribus.report.two_studies import compare
 from paribus.store.reader import Reader
 from paribus.study.published import load_published
 
+WIDTH = 100
+"""Characters in a line of the text for a terminal, where the caller names none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenReport:
@@ -25,7 +28,7 @@ class WrittenReport:
 
     Attributes:
         paths: the files, HTML first.
-        text: the main tables for a terminal, 120 characters wide.
+        text: the main tables for a terminal.
         notes: messages for the user, for example that figures are missing.
     """
 
@@ -34,7 +37,9 @@ class WrittenReport:
     notes: tuple[str, ...]
 
 
-def write_report(reader: Reader, study: str, out: Path, published: Sequence[str] | None = None) -> WrittenReport:
+def write_report(
+    reader: Reader, study: str, out: Path, published: Sequence[str] | None = None, *, width: int = WIDTH
+) -> WrittenReport:
     """Write ``report.{html,md,csv,tex,json}`` of the newest study of this name into ``out``.
 
     Args:
@@ -42,6 +47,7 @@ def write_report(reader: Reader, study: str, out: Path, published: Sequence[str]
         study: name.
         out: folder of the files; created if it does not exist.
         published: names of published tables to show; ``None``: those of the study.
+        width: characters in a line of the text for a terminal.
 
     Raises:
         ParibusError: there is no such study or published table, or ``out`` cannot be written.
@@ -49,19 +55,19 @@ def write_report(reader: Reader, study: str, out: Path, published: Sequence[str]
     data = read_study(reader, study)
     names = data.plan.published if published is None else published
     beside = tuple(load_published(name) for name in dict.fromkeys(names))
-    return write_model(build_report(replace(data, published=beside)), out)
+    return write_model(build_report(replace(data, published=beside)), out, width=width)
 
 
-def write_comparison(reader: Reader, first: str, second: str, out: Path) -> WrittenReport:
+def write_comparison(reader: Reader, first: str, second: str, out: Path, *, width: int = WIDTH) -> WrittenReport:
     """Write the same files for the newest two studies of these names, side by side.
 
     Raises:
         ParibusError: there is no such study, both are the same plan, or ``out`` cannot be written.
     """
-    return write_model(compare(read_study(reader, first), read_study(reader, second)), out)
+    return write_model(compare(read_study(reader, first), read_study(reader, second)), out, width=width)
 
 
-def write_model(model: ReportModel, out: Path) -> WrittenReport:
+def write_model(model: ReportModel, out: Path, *, width: int = WIDTH) -> WrittenReport:
     """Write the files of a report that is already built."""
     notes: list[str] = []
     script = None
@@ -79,7 +85,8 @@ def write_model(model: ReportModel, out: Path) -> WrittenReport:
     out.mkdir(parents=True, exist_ok=True)
     for name, render in formats.items():
         _write(out / name, render())
-    return WrittenReport(paths=tuple(out / name for name in formats), text=to_terminal(model), notes=tuple(notes))
+    text = to_terminal(model, width)
+    return WrittenReport(paths=tuple(out / name for name in formats), text=text, notes=tuple(notes))
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from paribus.errors import StoreError
+from paribus.monitor.progress import Preparing
 from paribus.scheduler.home_lock import lock_owner
 from paribus.scheduler.scheduler import Ending
 from paribus.store.database import Unreachable
@@ -42,6 +43,10 @@ class Attached:
     def take_up(self, study: StudyRecord) -> None:
         """Watch a study."""
         self._studies[study.id] = study
+
+    def preparing(self, study_id: int) -> tuple[Preparing, ...]:
+        """Return nothing: only the scheduler knows its set-up jobs."""
+        return ()
 
     def turn(self) -> Mapping[int, Ending]:
         """Return the studies that have ended since the last turn, and why.

@@ -18,6 +18,7 @@ from paribus.contract import Job, Need
 from paribus.engines.base import PATIENCE_S, Engine, Spec
 from paribus.errors import EngineError, ParibusError, RunnerError, StoreError
 from paribus.failures import storage_failure
+from paribus.monitor.progress import Preparing
 from paribus.run_folder.folder import RunFolder
 from paribus.scheduler.active_attempts import GRACE_S, ActiveAttempts
 from paribus.scheduler.fair_share import Demand, FairShare
@@ -196,6 +197,11 @@ class Scheduler:
         setup = self._active.pop(study_id).setup
         if setup is not None:
             setup.cancel()
+
+    def preparing(self, study_id: int) -> tuple[Preparing, ...]:
+        """Return what is made before the first run of a study starts; empty afterwards."""
+        active = self._active.get(study_id)
+        return () if active is None or active.setup is None else active.setup.progress()
 
     def affords(self, study: str) -> bool:
         """Return whether a study's budget allows another attempt, in the unit in which its runs were last charged."""

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -243,7 +243,7 @@ class ServingLoop:
             if now >= self._next_show:
                 self._next_show = now + self.show_s
                 for number in self._driver.studies:
-                    self._show(self._alerts[number].view(now))
+                    self._show(replace(self._alerts[number].view(now), preparing=self._driver.preparing(number)))
         time.sleep(self._driver.period_s)
 
     def _is_done(self, ended: Mapping[int, Ending]) -> bool:

@@ -24,6 +24,7 @@ from paribus.contract import Need, load_runner
 from paribus.engines.base import Engine, JobState, Spec, Status
 from paribus.errors import EngineError, ParibusError, RunFolderError, RunnerError
 from paribus.failures import describe_exit, from_outside, storable
+from paribus.monitor.progress import Preparing
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.run_folder.folder import SHORT, read_json, write_json
 from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
@@ -31,6 +32,9 @@ from paribus.study.plan import Arm
 
 LOST_S = 60.0
 """Seconds after which a job that the engine does not know counts as lost."""
+
+_LINE = 60
+"""Characters of the log's last line that the progress shows."""
 
 _LOG = 2000
 """Characters of the log that an error shows."""
@@ -91,6 +95,7 @@ class _Part:
     Attributes:
         job: name of its job in the engine; empty while it has none.
         seen: when the engine last knew the job (monotonic seconds).
+        begun: when this session first had a job for it (monotonic seconds).
         failures: failures of the infrastructure.
         retry_at: when the next job may be submitted (monotonic seconds).
         error: why it can't be made; empty if it may be.
@@ -99,6 +104,7 @@ class _Part:
     recipe: Recipe
     job: str = ""
     seen: float = 0.0
+    begun: float = 0.0
     failures: int = 0
     retry_at: float = 0.0
     error: str = ""
@@ -106,6 +112,18 @@ class _Part:
     @property
     def about(self) -> str:
         return f"{self.recipe.model.name} for {self.recipe.task.kind}"
+
+
+def _last_line(log: Path) -> str:
+    """Return the last line of a log that has a printed character, as one short line; empty without one."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG))
+            lines = storable(file.read().decode(errors="replace")).splitlines()
+    except OSError:
+        return ""
+    text = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return "".join(c if c.isprintable() else "?" for c in text)[:_LINE]
 
 
 class SetupJobs:
@@ -162,6 +180,15 @@ class SetupJobs:
             left[part.job or name] = status
         return left
 
+    def progress(self) -> tuple[Preparing, ...]:
+        """Return what has a job, for how long, and the last line of its log."""
+        now = time.monotonic()
+        return tuple(
+            Preparing(about=part.about, seconds=now - part.begun, line=_last_line(self._file(name, ".log")))
+            for name, part in self._parts.items()
+            if part.job
+        )
+
     def cancel(self) -> None:
         """Kill the jobs that run, and submit no more."""
         for name, part in self._parts.items():
@@ -187,7 +214,8 @@ class SetupJobs:
                     continue
                 if self._engine.poll([job])[job].state in (JobState.PENDING, JobState.RUNNING):
                     self._say(f"{part.about}: the job that prepares it is still there, taken over")
-                    part.job, part.seen = job, time.monotonic()
+                    part.job = job
+                    part.seen = part.begun = time.monotonic()
 
     def _submit(self, name: str, part: _Part) -> None:
         if not part.failures:
@@ -201,6 +229,7 @@ class SetupJobs:
         arguments = (self._runner, str(file), str(self._home / "cache"), str(log))
         self._engine.submit(Spec(module=__name__, arguments=arguments, need=self._need), job)
         part.job, part.seen = job, time.monotonic()
+        part.begun = part.begun or part.seen
 
     def _lost(self, part: _Part, status: Status) -> bool:
         now = time.monotonic()

@@ -1,15 +1,16 @@
 """What `paribus run` shows, in a terminal and elsewhere."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from rich.live import Live
 
-from paribus.cli.console import duration
+from paribus.cli.console import duration, report_width
 from paribus.cli.live import LiveDisplay, PlainDisplay, counts_line
 from paribus.cli.run import closing_lines, exit_status
-from paribus.monitor.progress import Follower
+from paribus.monitor.progress import Follower, Preparing
 from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.scheduler.scheduler import Ending
 from paribus.scheduler.serve import Summary
@@ -33,9 +34,18 @@ def view(tmp_path):
         follower = Follower(store, study)
         follower.view(0.0)
         for step in (1, 2):
+            before = follower.view(60.0)
             values = {"reward/mean": 0.25 * step, "policy/entropy": 1.5, "response/length_mean": 20.0}
             folder.append_metrics(MetricLine(step=step, time_ms=0, values=values))
-        yield follower.view(10.0)
+        assert before.left_s is None
+        yield follower.view(70.0)
+
+
+def made_folder(home, run):
+    """Return the folder of an attempt."""
+    folder = RunFolder.of(home, run.fingerprint, run.token)
+    folder.path.mkdir(parents=True)
+    return folder
 
 
 def summary(**values):
@@ -51,7 +61,7 @@ def summary(**values):
 def test_progress_counts_steps_and_tells_the_time_left(view):
     """A run that has ended counts whole, one in progress by its steps: 4 + 2 of 16; the rest at the pace so far."""
     assert view.done == 6 / 16
-    assert view.left_s == (16 - 6) * 10.0 / 2
+    assert view.left_s == (16 - 6) * 10.0 / 1
     assert counts_line(view) == "1 of 4 runs done, 1 running, 1 quarantined"
 
 
@@ -66,7 +76,7 @@ def test_the_live_view_shows_the_runs_in_progress(view):
     shown = screen.getvalue()
     for text in ("something happened", "1 of 4 runs done", "38% of the steps", "arm 1", "2/4", "0.5", "1.5", "20", "●"):
         assert text in shown
-    assert "0:50 left" in shown
+    assert "1:40 left" in shown
 
 
 def test_without_a_terminal_there_is_one_line_an_event(view, capsys):
@@ -77,8 +87,64 @@ def test_without_a_terminal_there_is_one_line_an_event(view, capsys):
     display.show(view)
     assert capsys.readouterr().out.splitlines() == [
         "arm 1, seed 0: attempt 1",
-        "small: 1 of 4 runs done, 1 running, 1 quarantined, 38% of the steps, about 0:50 left",
+        "small: 1 of 4 runs done, 1 running, 1 quarantined, 38% of the steps, about 1:40 left",
     ]
+
+
+def test_the_time_before_the_first_step_says_nothing_of_the_pace(tmp_path):
+    """A minute of preparation, then a step a second: four of sixteen steps are trained, and twelve seconds are left."""
+    with Store.open(tmp_path) as store:
+        study = store.add_study(small_plan())
+        follower = Follower(store, study)
+        assert follower.view(0.0).left_s is None
+        run = store.claim(study.id, engine="test", worker="here")
+        folder = made_folder(tmp_path, run)
+        for second in range(4):
+            folder.append_metrics(MetricLine(step=second + 1, time_ms=0, values={}))
+            view = follower.view(60.0 + second)
+        assert (view.done, view.left_s) == (4 / 16, 12.0)
+
+
+def test_an_interruption_takes_no_step_from_the_progress(tmp_path):
+    """A run that is put back into the queue keeps its steps: in this session, in the next one, and when it goes on."""
+    with Store.open(tmp_path) as store:
+        study = store.add_study(small_plan())
+        follower = Follower(store, study)
+        run = store.claim(study.id, engine="test", worker="here")
+        folder = made_folder(tmp_path, run)
+        for step in (1, 2, 3):
+            folder.append_metrics(MetricLine(step=step, time_ms=0, values={}))
+        assert follower.view(1.0).done == 3 / 16
+        store.release(run.run_id, run.token, "interrupted")
+        assert follower.view(2.0).done == 3 / 16
+        later = Follower(store, study)
+        assert later.view(3.0).done == 3 / 16
+        again = store.claim(study.id, engine="test", worker="here")
+        assert (again.run_id, again.token) == (run.run_id, run.token + 1)
+        assert follower.view(4.0).done == later.view(4.0).done == 3 / 16
+        made_folder(tmp_path, again).append_metrics(MetricLine(step=4, time_ms=0, values={}))
+        assert later.view(5.0).done == 4 / 16
+
+
+def test_preparation_is_shown_while_it_lasts(view, capsys):
+    """What is prepared, for how long, and what the runner printed last: below the bar, and in the lines elsewhere."""
+    preparing = (Preparing(about="tiny for search", seconds=23.4, line="step 40 of 200"),)
+    screen = io.StringIO()
+    with Live(console=Console(file=screen, force_terminal=True, width=100), auto_refresh=False) as live:
+        LiveDisplay(live).show(replace(view, preparing=preparing))
+        live.refresh()
+    assert "preparing tiny for search, 0:23 so far: step 40 of 200" in screen.getvalue()
+    PlainDisplay().show(replace(view, preparing=preparing))
+    assert "preparing tiny for search, 0:23 so far" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 100), (40, 80), (80, 80), (120, 120)])
+def test_a_report_is_as_wide_as_the_terminal(columns, width, monkeypatch):
+    """At least 80 columns, so that tables can be read; a fixed width where there is no terminal."""
+    if columns is not None:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", str(columns))
+    assert report_width() == width
 
 
 @pytest.mark.parametrize(
