@@ -19,7 +19,7 @@ from paribus.scheduler.scheduler import Ending
 from paribus.scheduler.serve import Settings, run_study
 from paribus.store.database import Database, Unreachable, backup_file, database_url, dump_command
 from paribus.store.history import recorded_runs
-from paribus.store.migrate import HEAD, run_alembic
+from paribus.store.migrate import HEAD, VERSION_TABLE, run_alembic
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from support.databases import postgresql
@@ -59,6 +59,17 @@ def test_current_and_upgrade(home):
     assert f"revision {HEAD}, expected {HEAD}: up to date" in db(home, "current")
     assert "nothing to do" in db(home, "upgrade")
     database.close()
+
+
+def test_a_database_of_a_newer_version_is_named_as_such(home):
+    """An upgrade cannot help there: this installation must be updated."""
+    Store.open(home).close()
+    with closing(Database(database_url(home))) as database, database.write() as connection:
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    said = db(home, "current")
+    assert "revision 9999" in said
+    assert "a newer version of Paribus wrote this database: update Paribus" in said
+    assert "upgrade" not in said
 
 
 def test_no_upgrade_under_a_running_study(home):

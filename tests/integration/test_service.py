@@ -75,7 +75,8 @@ def test_a_killed_service_goes_on_and_writes_the_report_of_every_study(site):
     assert "first: complete: 4 succeeded" in output
     assert "second: complete: 6 succeeded" in output
     assert "broken: paused: 4 queued\nthere is no runner `gone`" in output
-    assert "nothing is left to do" in output
+    assert "broken: 4 runs are left: it is paused" in output
+    assert "nothing is left that can be done now" in output
     assert site.status()[1]["broken"]["state"] == "paused"
     site.check("first", "second")
 

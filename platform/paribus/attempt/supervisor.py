@@ -309,7 +309,8 @@ class Supervisor:
         if stop is not None and stop.why == "cancelled":
             return {"do": "cancelled"}
         if stop is not None:
-            return {"do": "release", "reason": stop.reason, "wait_s": 0.0}
+            reached = {"reached": self._step} if stop.why == "interrupted" else {}
+            return {"do": "release", "reason": stop.reason, "wait_s": 0.0, **reached}
         if exit_code == PREEMPTED:
             reason = f"the runner asked to be resumed after step {self._step}"
             return {"do": "release", "reason": reason, "wait_s": _UNASKED_WAIT_S, "step": self._step}

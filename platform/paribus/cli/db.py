@@ -9,7 +9,7 @@ import click
 from paribus.home import home, make_home
 from paribus.scheduler.home_lock import lock_home
 from paribus.store.database import backup_file, database_url, dump_command
-from paribus.store.migrate import HEAD, revision_of
+from paribus.store.migrate import HEAD, is_newer, revision_of
 from paribus.store.migrate import upgrade as migrate
 from paribus.store.reader import existing_database
 
@@ -29,7 +29,9 @@ def current(folder: Path | None) -> None:
     with database.read() as connection:
         revision = revision_of(connection)
     database.close()
-    verdict = "up to date" if revision == HEAD else "`paribus db upgrade` upgrades an older one"
+    verdict = "up to date" if revision == HEAD else "`paribus db upgrade` upgrades it"
+    if is_newer(revision):
+        verdict = "a newer version of Paribus wrote this database: update Paribus"
     click.echo(f"{database.name}\nrevision {revision or 'none'}, expected {HEAD}: {verdict}")
 
 

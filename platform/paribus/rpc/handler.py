@@ -31,11 +31,15 @@ class RpcHandler:
     """Answers many threads; requests that arrive during a transaction share the next one.
 
     A request is answered only after its transaction has been committed.
+
+    Attributes:
+        stopping: whether this process has asked the attempts to stop, so that their interruptions don't count.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.database = store.database
+        self.stopping = False
         self._waiting: list[_Pending] = []
         self._guard, self._writing = threading.Lock(), threading.Lock()
         self._closed = False
@@ -85,14 +89,22 @@ class RpcHandler:
     @retry_on_disconnect
     def _together(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         with self.database.transaction():
-            return [answer_to(self._store, request) for request in requests]
+            return [answer_to(self._store, self._own(request)) for request in requests]
 
     def _answer_each(self, pending: Sequence[_Pending]) -> None:
         for each in pending:
             try:
-                each.answer = answer_or_fail(self._store, each.request)
+                each.answer = answer_or_fail(self._store, self._own(each.request))
             except Exception as error:
                 each.error = error
+
+    def _own(self, request: dict[str, Any]) -> dict[str, Any]:
+        return uncounted(request) if self.stopping else request
+
+
+def uncounted(request: dict[str, Any]) -> dict[str, Any]:
+    """Return a report without the step at which its attempt was interrupted, so that this does not count."""
+    return {key: value for key, value in request.items() if key != "reached"}
 
 
 def answer_to(store: Store, request: dict[str, Any]) -> dict[str, Any]:
@@ -109,8 +121,8 @@ def answer_to(store: Store, request: dict[str, Any]) -> dict[str, Any]:
             case "fail":
                 store.fail(run, token, request["kind"], request["reason"], request["signature"], ago_s=ago)
             case "release":
-                wait_s, step = request["wait_s"], request.get("step")
-                store.release(run, token, request["reason"], wait_s=wait_s, step=step, ago_s=ago)
+                steps = {"step": request.get("step"), "reached": request.get("reached")}
+                store.release(run, token, request["reason"], wait_s=request["wait_s"], **steps, ago_s=ago)
             case "cancelled":
                 store.cancelled(run, token, ago_s=ago)
             case other:

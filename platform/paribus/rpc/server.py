@@ -15,14 +15,16 @@ are each followed by a line with their HMAC under the file's key. Messages are a
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import os
 import secrets
-import shutil
 import socketserver
+import stat
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from paribus.engines.base import Reach
@@ -32,6 +34,12 @@ from paribus.rpc.handler import RpcHandler
 from paribus.store.store import Store
 
 FILE = "server.json"
+
+SOCKET = "server.socket"
+"""File of the home folder on which the server of this machine listens."""
+
+_LONGEST_PATH = 100
+"""Bytes of a socket's path: Linux takes 107, macOS 103."""
 
 
 class RpcServer:
@@ -49,19 +57,20 @@ class RpcServer:
     """
 
     def __init__(self, store: Store, reach: Reach | None = None) -> None:
-        # a socket's path is limited to about a hundred characters, a home folder's isn't
-        self._folder = None if reach else Path(tempfile.mkdtemp(prefix="paribus-"))
         self._server: socketserver.BaseServer
         self._handler = handler = RpcHandler(store)
-        if self._folder is None:
-            assert reach is not None
+        self._home = store.home if reach else store.home.resolve()
+        if reach is not None:
             self.address = store.home / FILE
             self._server = _listen(handler, reach, self.address)
         else:
-            self.address = self._folder / "server"
-            self._server = _LocalServer(str(self.address), _plain_connection(handler))
+            self._server, self.address = _local(handler, self._home)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
+
+    def stopping(self) -> None:
+        """Note that this process has asked the attempts to stop: their interruptions don't count."""
+        self._handler.stopping = True
 
     def close(self) -> None:
         """Stop serving."""
@@ -69,10 +78,9 @@ class RpcServer:
         self._thread.join()
         self._server.server_close()
         self._handler.close()
-        if self._folder is None:
-            self.address.unlink(missing_ok=True)
-        else:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self.address.unlink(missing_ok=True)
+        if self.address.parent != self._home:
+            self.address.parent.rmdir()
 
 
 class _Threads(socketserver.ThreadingMixIn):
@@ -88,6 +96,31 @@ class _Server(_Threads, socketserver.TCPServer):
 
 class _LocalServer(_Threads, socketserver.UnixStreamServer):
     pass
+
+
+def _local(handler: RpcHandler, home: Path) -> tuple[_LocalServer, Path]:
+    """Return a server on a Unix socket, and its path: in the home folder, else in a folder with a name of its own.
+
+    A killed process leaves its socket, and the next one replaces it: a home folder has one server at a time.
+
+    Raises:
+        OSError: no folder takes a socket.
+    """
+    connection = _plain_connection(handler)
+    place = home / SOCKET
+    if len(os.fsencode(place)) <= _LONGEST_PATH:
+        with suppress(OSError):  # some network file systems take no sockets
+            place.unlink(missing_ok=True)
+            return _LocalServer(str(place), connection), place
+    digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"paribus-{os.getuid()}-{digest}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        folder = Path(tempfile.mkdtemp(prefix="paribus-"))  # another user has taken the name
+    place = folder / SOCKET
+    place.unlink(missing_ok=True)
+    return _LocalServer(str(place), connection), place
 
 
 def _listen(handler: RpcHandler, reach: Reach, file: Path) -> _Server:

@@ -14,8 +14,8 @@ from paribus.engines.base import PATIENCE_S, Engine, JobState, Status
 from paribus.engines.process import Identity, kill_group
 from paribus.errors import EngineError, LostLease, ParibusError, RunFolderError
 from paribus.home import since_boot
-from paribus.rpc.handler import answer_or_fail
-from paribus.run_folder.folder import RunFolder, read_json
+from paribus.rpc.handler import answer_or_fail, uncounted
+from paribus.run_folder.folder import RunFolder, Tail, read_json
 from paribus.store import transitions
 from paribus.store.attempts import ANYWHERE
 from paribus.store.models import AttemptRecord, Unit, unit_of
@@ -230,7 +230,7 @@ class ActiveAttempts:
                 reason = "interrupted" if asked else f"the supervisor ended without a report{detail}"
                 reason = f"the job was ended from outside{detail}" if outside else reason
                 wait_s = OUTSIDE_WAIT_S if outside else 0.0
-                self._settle(live[name], fault=not (asked or outside), reason=reason, wait_s=wait_s)
+                self._settle(live[name], fault=not (asked or outside), reason=reason, wait_s=wait_s, counted=not asked)
             del self._active[name]
         return True
 
@@ -244,7 +244,7 @@ class ActiveAttempts:
         for attempt in self._store.live_attempts() if due & silent else ():
             name = attempt.submit_name
             if name in due & silent:
-                self._settle(attempt, fault=False, reason=f"{self._engine.name} no longer knows its job")
+                self._settle(attempt, fault=False, reason=f"{self._engine.name} no longer knows its job", counted=True)
 
     def _hold(self, statuses: Mapping[str, Status]) -> None:
         """Renew the leases of attempts that wait in the engine's queue, are starting, or may go on in silence."""
@@ -343,13 +343,23 @@ class ActiveAttempts:
         self._active[name].capped = True
         self._engine.cancel(name, GRACE_S)
 
-    def _settle(self, attempt: AttemptRecord, *, fault: bool, reason: str, wait_s: float = 0.0) -> None:
-        """Kill what is left of an attempt, then record the outcome in its folder; without one, requeue the run."""
+    def _settle(
+        self, attempt: AttemptRecord, *, fault: bool, reason: str, wait_s: float = 0.0, counted: bool = False
+    ) -> None:
+        """Kill what is left of an attempt, then record the outcome in its folder; without one, requeue the run.
+
+        Args:
+            attempt: one whose job has ended.
+            fault: whether it counts as a failure of the infrastructure.
+            reason: why it has ended.
+            wait_s: seconds before the next attempt.
+            counted: whether an interruption counts, unless the attempt wrote a new step.
+        """
         folder = RunFolder.of(self._store.home, attempt.fingerprint, attempt.token)
         if not _kill_processes(folder):
             return  # processes remain: the lease will expire
         with suppress(LostLease):
-            if self._record_outcome(folder, attempt):
+            if self._record_outcome(folder, attempt, counted=counted):
                 if attempt.started_at is None:
                     self._say(f"{attempt.submit_name}: its end was found in its folder; it had reached no scheduler")
                 return
@@ -358,9 +368,10 @@ class ActiveAttempts:
             if fault:
                 self._store.fail(attempt.run_id, attempt.token, "infrastructure", reason, ago_s=ago)
             else:
-                self._store.release(attempt.run_id, attempt.token, reason, wait_s=wait_s, ago_s=ago)
+                reached = _newest_step(folder) if counted and attempt.started_at is not None else None
+                self._store.release(attempt.run_id, attempt.token, reason, wait_s=wait_s, reached=reached, ago_s=ago)
 
-    def _record_outcome(self, folder: RunFolder, attempt: AttemptRecord) -> bool:
+    def _record_outcome(self, folder: RunFolder, attempt: AttemptRecord, *, counted: bool) -> bool:
         """Record the outcome that a supervisor left in the folder; return whether this ended the attempt.
 
         The attempt may have begun and ended while no scheduler was there.
@@ -375,9 +386,15 @@ class ActiveAttempts:
             if attempt.started_at is None and "seconds" in report:
                 ago = float(report.get("ago_s") or 0.0) + float(report["seconds"])
                 self._store.start(attempt.run_id, attempt.token, ago_s=ago)
-            return bool(answer_or_fail(self._store, report)["ok"])
+            return bool(answer_or_fail(self._store, report if counted else uncounted(report))["ok"])
         except (RunFolderError, AttributeError, TypeError, ValueError, KeyError):
             return False
+
+
+def _newest_step(folder: RunFolder) -> int:
+    with suppress(RunFolderError, OSError):
+        return max((line.step for line in Tail(folder.metrics).read()), default=0)
+    return 0
 
 
 def _age(*files: Path) -> float | None:

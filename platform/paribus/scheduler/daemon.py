@@ -26,11 +26,12 @@ from paribus.scheduler.serve import (
     Settings,
     drain,
     explain_disk_errors,
+    patiently,
     start_sync,
     working_scheduler,
 )
 from paribus.store.models import StudyRecord
-from paribus.store.states import RECORDED
+from paribus.store.states import RECORDED, TERMINAL
 from paribus.store.store import Store
 from paribus.study.expand import matches
 
@@ -51,7 +52,8 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
         until_idle: also end when nothing is left to do.
 
     Returns:
-        The studies that have ended, in this order.
+        The studies that have ended, in this order; with ``until_idle``, followed by those that have runs to do, but are
+        paused or out of budget.
 
     Raises:
         StoreError: another process works in this home folder, a newer version of Paribus wrote the store, or the disk
@@ -63,10 +65,9 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
         stack.enter_context(explain_disk_errors(home))
         make_home(home)
         stack.enter_context(lock_home(home, SCHEDULER, settings.engine))
-        store = stack.enter_context(Store.open(home))
+        store = stack.enter_context(patiently(lambda: Store.open(home), display))
         sync = start_sync(home, stack, display)
-        waiting = [s for s in store.summaries() if s.open]
-        runner = store.study_by_id(waiting[-1].id).plan.runner if waiting else "native"
+        runner = patiently(lambda: _likely_runner(store), display)
         made = engine_settings(runner, home, settings.slots, settings.options)
         scheduler = stack.enter_context(working_scheduler(store, settings.engine, made, display, pause=True))
         display.say(f"serving {home} on the engine {settings.engine}: paribus submit STUDY.yaml --home {home}")
@@ -75,8 +76,30 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
         loop = HomeLoop(store, scheduler, display, settings.adaptive, sync, jobs, until_idle=until_idle)
         loop.run()
         trouble = drain(sync, display)
-        display.say(trouble or ("nothing is left to do" if until_idle and not scheduler.interrupted else "stopped"))
-        return tuple(loop.ended)
+        idle = until_idle and not scheduler.interrupted
+        left = patiently(loop.left, display) if idle else ()
+        for each in left:
+            display.say(f"{each.study.name}: {_open_runs(each)} runs are left: {_why(each)}")
+        finished = "nothing is left to do" if not left else "nothing is left that can be done now"
+        display.say(trouble or (finished if idle else "stopped"))
+        known = {e.study.id for e in loop.ended}
+        return (*loop.ended, *(each for each in left if each.study.id not in known))
+
+
+def _likely_runner(store: Store) -> str:
+    """Return the runner whose heavy parts the engine may import ahead of time."""
+    waiting = [s for s in store.summaries() if s.open]
+    return store.study_by_id(waiting[-1].id).plan.runner if waiting else "native"
+
+
+def _open_runs(left: Ended) -> int:
+    return sum(n for state, n in left.counts.items() if state not in TERMINAL)
+
+
+def _why(left: Ended) -> str:
+    if left.ending is Ending.PAUSED:
+        return f"it is paused (paribus status {left.study.name}; paribus retry {left.study.name} lifts it)"
+    return "its budget does not allow another"
 
 
 class HomeLoop(ServingLoop):
@@ -103,6 +126,21 @@ class HomeLoop(ServingLoop):
         self._replaced: set[str] = set()
         self._file = store.home / UNFINISHED
         self._written: list[str] | None = None
+
+    def left(self) -> tuple[Ended, ...]:
+        """Return the newest studies that have runs to do, and why these are not done."""
+        newest = {entry.name: entry for entry in self._store.summaries()}
+        return tuple(
+            Ended(
+                study=self._store.study_by_id(entry.id),
+                ending=Ending.PAUSED if entry.paused else Ending.BUDGET,
+                counts=self._store.counts(entry.id),
+            )
+            for entry in newest.values()
+            if entry.open
+        )
+
+    def _begin(self) -> None:
         self._recall()
         self._find_studies()
 

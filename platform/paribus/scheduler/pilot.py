@@ -6,10 +6,12 @@ a supervisor, lease or store.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from math import ceil, fsum
 from pathlib import Path
@@ -27,6 +29,7 @@ from paribus.study.plan import Arm, Plan
 
 LENGTH, EVALUATION = "response/length_mean", "perf/time_eval_s"
 _LOOK_S = 0.05
+_SCRATCH = "pilot-"
 _LOG = 2000
 """Characters of the log that an error shows."""
 
@@ -50,10 +53,11 @@ def run_pilots(
         RunnerError: a pilot or its set-up job failed; the message holds the end of its log.
     """
     make_home(home)
-    with (
-        lock_home(home, "paribus plan --probe", "local"),
-        tempfile.TemporaryDirectory(prefix="paribus-pilot-") as scratch,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(lock_home(home, "paribus plan --probe", "local"))
+        for left in home.glob(f"{_SCRATCH}*"):  # by a killed process
+            shutil.rmtree(left, ignore_errors=True)
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=home))
         engine = load_engine("local")(replace(settings, folder=Path(scratch) / "engine", slots=1))
         try:
             need = engine.need(plan.resources)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from paribus.engines.base import EngineSettings, load_engine, refuse_too_large
 from paribus.engines.options import engine_settings
@@ -24,12 +24,14 @@ from paribus.scheduler.adaptive import Adaptive, growth_text
 from paribus.scheduler.attach import Attached
 from paribus.scheduler.home_lock import lock_home, lock_owner
 from paribus.scheduler.scheduler import Ending, Scheduler
-from paribus.store.database import Unreachable
+from paribus.store.database import Unreachable, refused
 from paribus.store.history import recorded_runs
 from paribus.store.models import StudyRecord
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.study.plan import Plan
+
+T = TypeVar("T")
 
 LOOK_S = 0.5
 """Seconds between two looks at what was submitted and at the MLflow sync."""
@@ -105,14 +107,15 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
             owner = None
         if owner is None:
             stack.enter_context(lock_home(home, "paribus run", settings.engine))
-        store = stack.enter_context(Store.open(home))
+        store = stack.enter_context(patiently(lambda: Store.open(home), display))
         declared = owner is None and plan.resources.declared
-        unrecorded = declared and len(recorded_runs(home, [r.fingerprint for r in plan.runs])) < len(plan.runs)
+        prints = [r.fingerprint for r in plan.runs]
+        unrecorded = declared and len(patiently(lambda: recorded_runs(home, prints), display)) < len(plan.runs)
         made = engine_settings(plan.runner, home, settings.slots, settings.options)
         if unrecorded:  # before anything is submitted
             refuse_too_large(plan.resources, settings.engine, made)
-        study = settings.adaptive.submit(store, plan)
-        runs = store.runs_of(study.id)
+        study = patiently(lambda: settings.adaptive.submit(store, plan), display)
+        runs = patiently(lambda: store.runs_of(study.id), display)
         trained, ending, mirror = not all(r.terminal for r in runs), Ending.COMPLETE, ""
         attempted = {r.fingerprint: r.token for r in runs if r.token > 0}
         if trained and study.paused:
@@ -185,6 +188,8 @@ class ServingLoop:
         self._webhooks = webhooks
         self._alerts: dict[int, Alerts] = {}
         self._over: dict[int, Ending] = {}
+        self._first: list[StudyRecord] = []
+        self._begun = False
         self._next_look = self._next_show = 0.0
 
     def run_one(self, study: StudyRecord) -> tuple[Ending, StudyRecord]:
@@ -193,7 +198,7 @@ class ServingLoop:
         Returns:
             Why it ended, and the study with its newest plan.
         """
-        self.take_up(study)
+        self._first = [study]
         try:
             self.run()
         except KeyboardInterrupt:  # a scheduler of this process handles the signal itself
@@ -213,6 +218,9 @@ class ServingLoop:
         away = False
         while True:
             try:
+                if not self._begun:
+                    self._begin()
+                    self._begun = True
                 if self._is_done(self._driver.turn()):
                     return
                 away = False
@@ -224,6 +232,11 @@ class ServingLoop:
                 away = True
             self._wait()
 
+    def _begin(self) -> None:
+        """Take up what is there at the start; called again if the database could not be reached."""
+        for study in self._first:
+            self.take_up(study)
+
     def take_up(self, study: StudyRecord) -> None:
         """Serve a study from the next turn on."""
         say = self._display.say
@@ -234,6 +247,9 @@ class ServingLoop:
     def _wait(self) -> None:
         now = time.monotonic()
         with suppress(Unreachable):  # the next turn reports it
+            if not self._begun:
+                time.sleep(LOOK_S)
+                return
             if now >= self._next_look:
                 self._next_look = now + LOOK_S
                 if self._sync is not None:
@@ -296,6 +312,26 @@ class ServingLoop:
 # ---- what surrounds it ---------------------------------------------------------------------------
 
 
+def patiently(ask: Callable[[], T], display: Display, interrupted: Callable[[], bool] = lambda: False) -> T:
+    """Return what ``ask`` returns. While the database can't be reached, say so once, and ask again.
+
+    Raises:
+        Unreachable: the database can't be reached, and the user asked to stop; or the server answers, but refuses this
+            user or has no such database.
+    """
+    away = False
+    while True:
+        try:
+            return ask()
+        except Unreachable as error:
+            if interrupted() or refused(error):
+                raise
+            if not away:
+                display.say(f"{error} Trying again; Ctrl-C stops.")
+            away = True
+        time.sleep(LOOK_S)
+
+
 @contextmanager
 def working_scheduler(
     store: Store, engine_name: str, made: EngineSettings, display: Display, *, pause: bool = False
@@ -318,15 +354,16 @@ def working_scheduler(
         scheduler = Scheduler(
             store, engine, server.address, say=display.say, pause=pause, others=lambda name: load_engine(name)(made)
         )
-        stack.enter_context(_interrupts(scheduler, display))
-        scheduler.reconcile()
+        stack.enter_context(_interrupts(scheduler, server, display))
+        patiently(scheduler.reconcile, display, lambda: scheduler.interrupted)
         yield scheduler
 
 
 @contextmanager
-def _interrupts(scheduler: Scheduler, display: Display) -> Iterator[None]:
+def _interrupts(scheduler: Scheduler, server: RpcServer, display: Display) -> Iterator[None]:
     def interrupt(number: int, frame: Any) -> None:
         again = scheduler.interrupted
+        server.stopping()
         scheduler.interrupt()
         killing = "killing the runs; press Ctrl-C again to leave those that don't end"
         display.say(killing if again else "stopping: the runs write a checkpoint; press Ctrl-C again to kill")

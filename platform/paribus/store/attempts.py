@@ -35,6 +35,9 @@ INFRASTRUCTURE_TRIES = 5
 REQUEUE_TRIES = 3
 """Requests in a row to be requeued without progress before a run is quarantined."""
 
+INTERRUPTION_TRIES = 5
+"""Interruptions in a row, each before a new step was written, before a run is quarantined."""
+
 BACKOFF_MAX_S = 1800.0
 """Longest wait before the next attempt, in seconds."""
 
@@ -47,6 +50,8 @@ FOREIGN_S = 7 * 86400.0
 
 _BACKOFF_S, _JITTER = 30.0, 0.2
 _STUCK = "asked to be queued again without coming further"
+_INTERRUPTED = "interrupted without a new step"
+_ADVICE = "Write checkpoints more often, give runs more time before they are stopped, or use a queue that preempts less"
 _RELEASES = (Move.RELEASE, Move.QUARANTINE, Move.CANCEL)
 _FAILURES = (Move.RETRY, Move.FAIL, Move.QUARANTINE, Move.CANCEL)
 
@@ -186,6 +191,7 @@ def release(
     *,
     wait_s: float,
     step: int | None,
+    reached: int | None,
     ago_s: float | None = None,
 ) -> RunState:
     """Requeue an interrupted run; see ``Store.release``.
@@ -193,15 +199,23 @@ def release(
     Raises:
         LostLease: the attempt no longer holds the run.
     """
-    move, signature = Move.RELEASE, ""
-    asked, stuck = reason, f"{_STUCK}, {REQUEUE_TRIES} times in a row: {reason}"
-    if step is not None and _count_requeue(connection, run_id, token, step) >= REQUEUE_TRIES:
-        move, signature, reason = Move.QUARANTINE, _STUCK, stuck
+    given, move, signature = reason, Move.RELEASE, ""
+    tries, why, advice = REQUEUE_TRIES, _STUCK, ""
+    if step is None:
+        tries, why, advice = INTERRUPTION_TRIES, _INTERRUPTED, f". {_ADVICE}"
+    stuck = f"{why}, {tries} times in a row: {reason}{advice}"
+    newest = reached if step is None else step
+    count = 0 if newest is None else _count_requeue(connection, run_id, token, newest)
+    if count >= tries:
+        move, signature, reason = Move.QUARANTINE, why, stuck
+    elif step is None:
+        wait_s = max(wait_s, backoff_s(count, run_id, token))
     row = _end(connection, now, move, run_id, token, reason, signature=signature, wait_s=wait_s, ago_s=ago_s)
-    return _state_after(connection, row, run_id, token, _RELEASES, (asked, ""), (stuck, _STUCK))
+    return _state_after(connection, row, run_id, token, _RELEASES, (given, ""), (stuck, why))
 
 
 def _count_requeue(connection: sa.Connection, run_id: int, token: int, step: int) -> int:
+    """Return how many attempts in a row, with this one, have ended without a result and without a new step."""
     further = t.run.c.step < step
     values = {
         "requeues": sa.case((further, 0), else_=t.run.c.requeues + 1),

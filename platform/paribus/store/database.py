@@ -6,6 +6,7 @@ Both run the same statements. Everything that differs between them is in this fi
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sqlite3
 import threading
@@ -48,6 +49,15 @@ class Unreachable(StoreError):
 
 class Locked(Unreachable):
     """Another program has kept the file locked for all of :data:`LOCK_S`."""
+
+
+_COMES_BACK = re.compile(r"starting up|shutting down|recovery|terminating connection|too many|reserved|crash", re.I)
+
+
+def refused(error: Unreachable) -> bool:
+    """Return whether a server answered and will refuse the same call again: wrong password, no such database."""
+    said = str(error)
+    return "FATAL:" in said and _COMES_BACK.search(said) is None
 
 
 class database_now(GenericFunction[float]):  # noqa: N801 - SQL functions are named in lower case

@@ -26,6 +26,12 @@ def revision_of(connection: sa.Connection) -> str | None:
     return connection.execute(_REVISION).scalar()
 
 
+def is_newer(revision: str | None) -> bool:
+    """Return whether a newer version of Paribus has made this revision."""
+    known = (data_root("db_migrations") / "versions").glob("[0-9]*_*.py")
+    return revision is not None and revision not in {file.name.partition("_")[0] for file in known}
+
+
 def refuse_other_revision(database: Database) -> None:
     """Check that the database has the revision :data:`HEAD`.
 
@@ -37,9 +43,10 @@ def refuse_other_revision(database: Database) -> None:
     if revision is None:
         raise StoreError(f"the database {database.name} is empty. Run a study first (paribus run STUDY.yaml).")
     if revision != HEAD:
+        newer = "a newer version wrote it. Update Paribus."
+        remedy = newer if is_newer(revision) else "`paribus db upgrade` upgrades it."
         raise StoreError(
-            f"the database {database.name} has revision {revision}, this version of Paribus reads {HEAD}: "
-            "`paribus db upgrade` upgrades an older one; for a newer one, update Paribus."
+            f"the database {database.name} has revision {revision}, this version of Paribus reads {HEAD}: {remedy}"
         )
 
 

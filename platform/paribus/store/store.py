@@ -216,6 +216,7 @@ class Store(Reader):
         *,
         wait_s: float = 0.0,
         step: int | None = None,
+        reached: int | None = None,
         ago_s: float | None = None,
     ) -> RunState:
         """Requeue an interrupted run. It does not count as a failure, unless the run makes no progress.
@@ -226,6 +227,8 @@ class Store(Reader):
             reason: why.
             wait_s: seconds before the next attempt.
             step: newest step of an attempt that asked to be requeued; ``None``: it was interrupted from outside.
+            reached: newest step of an attempt that was interrupted, for example by the preemption of its job; ``None``:
+                by a user or the end of the scheduler, which is never counted.
             ago_s: seconds since the attempt ended, without a scheduler; ``None``: it ends now.
 
         Returns:
@@ -236,7 +239,8 @@ class Store(Reader):
         """
         with self.database.write() as connection:
             now = self.database.now()
-            return attempts.release(connection, now, run_id, token, reason, wait_s=wait_s, step=step, ago_s=ago_s)
+            steps = {"step": step, "reached": reached}
+            return attempts.release(connection, now, run_id, token, reason, wait_s=wait_s, **steps, ago_s=ago_s)
 
     @retry_on_disconnect
     def fail(

@@ -5,6 +5,9 @@ import os
 import pytest
 
 from paribus.testing.fake_runner import install
+from support.databases import server
+
+__all__ = ["server"]
 
 
 @pytest.fixture(autouse=True)

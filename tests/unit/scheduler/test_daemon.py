@@ -1,15 +1,23 @@
 """What a scheduler does when a study that it serves is submitted again."""
 
+import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from paribus.cli.scheduler import command
 from paribus.contract import Resources
 from paribus.errors import TooLarge
-from paribus.scheduler import daemon
+from paribus.scheduler import daemon, serve
 from paribus.scheduler.adaptive import Adaptive
-from paribus.scheduler.daemon import HomeLoop
+from paribus.scheduler.daemon import HomeLoop, serve_home
 from paribus.scheduler.scheduler import Ending
+from paribus.scheduler.serve import Settings, run_study
+from paribus.store import database
+from paribus.store.database import Unreachable
+from paribus.store.states import RunState
 from paribus.store.store import Store
 from support.lines import Lines
 from support.plans import small_plan
@@ -132,3 +140,75 @@ def test_a_plan_that_replaces_another_and_cannot_be_afforded_is_told_once_nothin
         made._is_done({})
     assert said[1:] == ["small: budget: 4 queued", "small: raise its budget in the study file, and submit it again"]
     assert [(e.study.name, e.ending) for e in made.ended] == [("small", Ending.BUDGET)]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Without MLflow, reports and long waits."""
+    monkeypatch.setenv("PARIBUS_FAKE", json.dumps({}))
+    monkeypatch.setattr(serve, "mlflow_is_installed", lambda: False)
+    monkeypatch.setattr(serve, "LOOK_S", 0.01)
+    monkeypatch.setattr(database, "TRIES", 1)
+    monkeypatch.setattr(HomeLoop, "_obstacle", lambda self, study: "")
+    monkeypatch.setattr(daemon.ReportJobs, "ask", lambda self, study: None)
+
+
+class Outage:
+    """Lets the transactions with these numbers fail, as a server does that is away."""
+
+    def __init__(self, monkeypatch):
+        self.count, self.away = 0, range(0)
+        begin = database.Database._begin
+
+        @contextmanager
+        def beginning(made, options):
+            self.count += 1
+            if self.count - 1 in self.away:
+                raise Unreachable("the server is away.")
+            with begin(made, options) as connection:
+                yield connection
+
+        monkeypatch.setattr(database.Database, "_begin", beginning)
+
+
+@pytest.mark.parametrize("command", ["run", "scheduler"])
+def test_a_database_that_stops_while_a_scheduler_starts_is_waited_for(server, quick, tmp_path, monkeypatch, command):
+    """Wherever it stops: one sentence, then the study is trained as if nothing had been."""
+    outage = Outage(monkeypatch)
+    plan = small_plan(arms=1, seeds=1)
+
+    def start(home):
+        outage.count = 0
+        settings, display = Settings(home=home, engine="inline"), Lines()
+        if command == "run":
+            return run_study(plan, settings, display).counts, display.said
+        return serve_home(settings, display, reports=tmp_path / "r", until_idle=True)[-1].counts, display.said
+
+    with Store.open(tmp_path) as store:
+        for number in (0, 1, 3, 7):
+            plan = small_plan(arms=1, seeds=1, steps=number + 1)
+            store.add_study(plan)
+            outage.away = range(number, number + 2)
+            counts, said = start(tmp_path)
+            assert counts == {RunState.SUCCEEDED: 1}
+            told = sum(line == "the server is away. Trying again; Ctrl-C stops." for line in said)
+            assert (number > 3) <= told + 1 <= 3
+
+
+@pytest.mark.parametrize("ending", [Ending.PAUSED, Ending.BUDGET])
+def test_a_service_that_ends_when_idle_names_what_it_leaves(server, quick, tmp_path, monkeypatch, ending):
+    """A study that was paused before it started has queued runs: the exit status is 1, and the reason is said."""
+    with Store.open(tmp_path) as store:
+        study = store.add_study(
+            small_plan(arms=1, seeds=2, cpu_hours=None if ending is Ending.PAUSED else 1e-9, run_hours=1.0)
+        )
+        if ending is Ending.PAUSED:
+            store.pause(study.id, "no such data")
+    display = Lines()
+    settings = Settings(home=tmp_path, engine="inline")
+    ended = serve_home(settings, display, reports=tmp_path / "r", until_idle=True)
+    assert [(e.study.name, e.ending, e.counts) for e in ended] == [("small", ending, {RunState.QUEUED: 2})]
+    assert display.said[-1] == "nothing is left that can be done now"
+    assert display.said[-2].startswith("small: 2 runs are left: ")
+    monkeypatch.setattr("paribus.cli.scheduler.serve_home", lambda *_, **__: ended)
+    assert CliRunner().invoke(command, ["--until-idle", "--home", str(tmp_path)]).exit_code == 1

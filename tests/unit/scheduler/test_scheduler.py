@@ -616,6 +616,25 @@ def test_a_preparation_that_was_killed_once_costs_nothing_but_time(case):
     assert (len(one.engine.setups), len(one.engine.specs)) == (2, 2)
 
 
+@pytest.mark.parametrize(("started", "state"), [(True, "QUARANTINED"), (False, "QUEUED")])
+def test_jobs_that_are_preempted_without_a_new_step_are_not_repeated_for_ever(case, monkeypatch, started, state):
+    """Five in a row that had begun; a job that waits in the queue may be cancelled as often as anybody likes."""
+    one = case(arms=1, seeds=1, engine=FakeEngine(slots=1))
+    for number in range(1, 6):
+        one.turn()
+        name = list(one.engine.specs)[-1]
+        assert name.endswith(f"a{number}")
+        if started:
+            one.start(name)
+        one.engine.statuses[name] = Status(state=JobState.ENDED, reason="PREEMPTED", interrupted=True)
+        one.engine.ended[name] = -9
+        monkeypatch.setattr(one.engine, "capacity", lambda need=None: 0)
+        one.turn()
+        monkeypatch.undo()
+        one.now += 1000
+    assert one.states() == [state]
+
+
 def test_live_attempts_end_before_a_study_that_cannot_be_prepared_does(case):
     """An error at once would cancel jobs that may have waited in a queue for days."""
     one = case(engine=FakeEngine(slots=4), arms=1, seeds=2)

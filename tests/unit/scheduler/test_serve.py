@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import stat
+import tempfile
 import threading
 import time
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ import pytest
 
 from paribus.engines.base import Reach
 from paribus.errors import EngineError, StoreError, install_command
+from paribus.rpc import server as rpc
 from paribus.rpc.client import PATIENCE_S, call, seal
 from paribus.rpc.handler import answer_to
 from paribus.rpc.server import RpcServer
@@ -150,6 +152,61 @@ def test_a_port_that_is_taken_is_told(far, tmp_path):
     port = json.loads(server.address.read_text())["port"]
     with Store.open(tmp_path / "other") as store, pytest.raises(EngineError, match=rf"port {port}.*Choose another"):
         RpcServer(store, Reach(host="127.0.0.1", port=port))
+
+
+def preempt(server, store, study):
+    """Let a supervisor report that it was asked to stop before its first step; return the run's state."""
+    claim = store.claim(study.id, engine="test", worker="here")
+    request = {"run": claim.run_id, "token": claim.token}
+    call(server.address, {**request, "do": "start"})
+    release = {**request, "do": "release", "reason": "asked to stop", "wait_s": 0.0, "reached": 0}
+    assert call(server.address, release) == {"ok": True}
+    return store.runs_of(study.id)[0].state
+
+
+def test_what_the_scheduler_itself_interrupts_does_not_count(tmp_path):
+    """Ctrl-C as often as you like; what somebody else asks to stop again and again without a step is quarantined."""
+    now = [1000.0]
+    with Store.open(tmp_path, clock=lambda: now[0]) as store:
+        study = store.add_study(small_plan(arms=1, seeds=1))
+        server = RpcServer(store)
+        server.stopping()
+        assert {preempt(server, store, study) for _ in range(6)} == {RunState.QUEUED}
+        server.close()
+        server = RpcServer(store)
+        states = []
+        for _ in range(5):
+            states.append(preempt(server, store, study))
+            now[0] += 200
+        assert states == [RunState.QUEUED] * 4 + [RunState.QUARANTINED]
+        server.close()
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_killed_scheduler_leaves_nothing_that_the_next_one_does_not_take_over(tmp_path, monkeypatch, long):
+    """The socket is in the home folder; where its path is too long, in one folder, whoever else has taken its name."""
+    home = tmp_path / ("long" * 30 if long else "h")
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    if not long:
+        monkeypatch.setattr(rpc, "_LONGEST_PATH", 200)
+    with Store.open(home) as store:
+        killed = RpcServer(store)
+        assert killed.address.parent.samefile(home) == (not long)
+        left = list(temporary.iterdir())
+        assert len(left) == long
+        server = RpcServer(store)
+        assert (server.address, list(temporary.iterdir())) == (killed.address, left)
+        assert call(server.address, {"do": "dance", "run": 1, "token": 1})["ok"] is False
+        server.close()
+        assert list(temporary.iterdir()) == []
+        if long:
+            left[0].mkdir(mode=0o755)
+            server = RpcServer(store)
+            assert server.address.parent != left[0]
+            server.close()
+        killed._server.server_close()
 
 
 @pytest.mark.parametrize("kind", ["program", "infrastructure"])

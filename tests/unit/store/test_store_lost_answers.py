@@ -22,6 +22,7 @@ ATTEMPT = {
     "early result": lambda s, run, token: s.finish(run, token, {"score": 1}, stopped_early=True),
     "release": lambda s, run, token: s.release(run, token, "interrupted"),
     "requeue": lambda s, run, token: s.release(run, token, "asked", step=9),
+    "preemption": lambda s, run, token: s.release(run, token, "asked to stop", reached=0),
     "failure of the program": lambda s, run, token: s.fail(run, token, "program", "ValueError: 3", "ValueError: #"),
     "failure of the infrastructure": lambda s, run, token: s.fail(run, token, "infrastructure", "killed"),
     "failure of the disk": lambda s, run, token: s.fail(run, token, "storage", "disk full", "storage"),

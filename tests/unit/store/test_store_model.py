@@ -13,7 +13,7 @@ from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
 from paribus.errors import LostLease
 from paribus.store import tables as t
-from paribus.store.attempts import INFRASTRUCTURE_TRIES, PROGRAM_TRIES, REQUEUE_TRIES, backoff_s
+from paribus.store.attempts import INFRASTRUCTURE_TRIES, INTERRUPTION_TRIES, PROGRAM_TRIES, REQUEUE_TRIES, backoff_s
 from paribus.store.control import SAME_FAILURES
 from paribus.store.database import Database
 from paribus.store.states import LIVE, RECORDED, TERMINAL, RunState, target_of
@@ -175,6 +175,22 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             self.end(run, RunState.QUEUED)
         run.ends[token] = ("ask", run.state)
+        assert state is run.state
+
+    @rule(index=runs, age=ages, step=st.integers(0, 3))
+    def preempt(self, index, age, step):
+        """A run that is interrupted goes back, with growing pauses where it comes no further in between."""
+        run_id, run, token, holds = holder = self.holder(index, age)
+        state = self.call_end(holder, "preempt", self.store.release, "preempted", reached=step)
+        if not holds:
+            return
+        further, run.step = step > run.step, max(step, run.step)
+        run.requeues = 0 if further else run.requeues + 1
+        if run.requeues >= INTERRUPTION_TRIES:
+            self.end(run, RunState.QUARANTINED, "interrupted without a new step")
+        else:
+            self.end(run, RunState.QUEUED, wait=backoff_s(run.requeues, run_id, token))
+        run.ends[token] = ("preempt", run.state)
         assert state is run.state
 
     @rule(index=runs, age=ages, program=st.booleans(), signature=st.sampled_from(["", "one", "other"]))

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
 from paribus.errors import LostLease
-from paribus.store.attempts import REQUEUE_TRIES
+from paribus.store.attempts import INTERRUPTION_TRIES, REQUEUE_TRIES, backoff_s
 from paribus.store.states import TRANSITIONS, RunState
 from paribus.store.tables import metadata
 from paribus.store.transitions import LEASE_S, move_runs
@@ -197,6 +197,46 @@ def test_a_run_that_asks_to_be_queued_again_must_come_further(store):
     run = store.runs_of(study.id)[0]
     assert f"{REQUEUE_TRIES} times in a row" in run.reason
     assert run.signature == "asked to be queued again without coming further"
+
+
+def test_interruptions_without_a_new_step_are_bounded(store, clock):
+    """Preempted as often as it is while its step grows; five times in a row without that, and it is quarantined."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+
+    def preempted(step):
+        clock.now += 200
+        claim = started(store, study)
+        return store.release(claim.run_id, claim.token, "asked to stop", reached=step)
+
+    assert {preempted(step) for step in range(1, 2 * INTERRUPTION_TRIES)} == {RunState.QUEUED}
+    assert {preempted(3) for _ in range(INTERRUPTION_TRIES - 1)} == {RunState.QUEUED}
+    clock.now += 200
+    for _ in range(2 * INTERRUPTION_TRIES):  # Ctrl-C: never counted
+        claim = started(store, study)
+        assert store.release(claim.run_id, claim.token, "asked to stop") is RunState.QUEUED
+    assert preempted(9) is RunState.QUARANTINED
+    run = store.runs_of(study.id)[0]
+    assert "interrupted without a new step, 5 times in a row: asked to stop. Write checkpoints more often" in run.reason
+    assert run.signature == "interrupted without a new step"
+    assert (run.program_failures, run.infrastructure_failures) == (0, 0)
+    store.retry("small", author="ada", reason="longer limit")
+    assert preempted(9) is RunState.QUEUED
+    assert audit(snapshot(store, folders=False)) == ()
+
+
+def test_interruptions_without_a_new_step_wait_longer_each_time(store, clock):
+    """As failures of the infrastructure do: at a busy hour five could come within a minute."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    waits = []
+    for _ in range(INTERRUPTION_TRIES - 1):
+        claim = started(store, study)
+        store.release(claim.run_id, claim.token, "asked to stop", reached=0)
+        waits.append(backoff_s(len(waits) + 1, claim.run_id, claim.token))
+        if waits[-1]:
+            clock.now += waits[-1] - 0.1
+            assert started(store, study) is None
+        clock.now += 0.2
+    assert waits[0] == 0 < waits[1] < waits[2] < waits[3]
 
 
 def test_a_large_study_is_submitted_and_cancelled_in_few_statements(store):
