@@ -44,9 +44,8 @@ BAD: dict[str, tuple[str | bytes, str]] = {
                           "(its parameters are `low`, `high`). Levels that have it: `ppo_dual`."),
     "duplicate key": (HEAD + "tricks: {a: {clip.high: 0.3}, a: {clip.high: 0.4}}\n" + ADD,
                       "f.yaml:3:31: the key `a` appears twice, first on line 3: keep one"),
-    "1e-6": (HEAD + "tricks: {a: {optimizer.learning_rate: 1e-6}}\n" + ADD,
-             "f.yaml:3:39: tricks.a.optimizer.learning_rate: expects a number, and `1e-6` is not: `1e-6` is text in "
-             "YAML 1.1: write 1.0e-6"),
+    "a word for a number": (HEAD + "tricks: {a: {optimizer.learning_rate: fast}}\n" + ADD,
+                            "f.yaml:3:39: tricks.a.optimizer.learning_rate: expects a number, and `fast` is not"),
     "no": (HEAD + "tricks: {a: {length.count_masked_rows: no}}\n" + ADD,
            "f.yaml:3:40: tricks.a.length.count_masked_rows: expects true or false, and `no` is not: write false"),
     "cycle": ("study: s\nbase: &b {preset: grpo, set: *b}\n",

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from paribus.engines.base import GROUP, PATIENCE_S, EngineSettings
 from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.yaml_file.document import Node, locate, plain, read_document
-from paribus.yaml_file.messages import explain, plain_location
+from paribus.yaml_file.messages import explain, plain_location, validate
 
 FILE = "engines.yaml"
 """Name of the file in the home folder."""
@@ -76,7 +76,7 @@ def read_options(file: Path | None, engine: str, model: type[_O]) -> _O:
             raise _error(file, root, (name,), message)
     raw = plain(root).get(engine)
     try:
-        return model() if raw is None else model.model_validate(raw)
+        return model() if raw is None else validate(model, raw)
     except ValidationError as error:
         problems = []
         for item in error.errors(include_url=False):

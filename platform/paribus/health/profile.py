@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.recipe.recipe import fingerprint_of
 from paribus.yaml_file.document import Node, locate, plain, read_document
-from paribus.yaml_file.messages import explain
+from paribus.yaml_file.messages import explain, validate
 
 _FOLDER = Path(__file__).parent / "profiles"
 
@@ -109,7 +109,7 @@ def _read(path: Path, name: str) -> Profile:
     root = read_document(path).checked()
     raw = plain(root)
     try:
-        file = _File.model_validate(raw)
+        file = validate(_File, raw)
     except ValidationError as error:
         found = [_problem(root, e["loc"], explain(e, tuple(_File.model_fields))) for e in error.errors()]
         raise StudyFileError(str(path), found) from error

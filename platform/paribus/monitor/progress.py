@@ -96,6 +96,7 @@ class Follower:
         self._reached: dict[str, int] | None = None
         self._least: int | None = None
         self._first_step: tuple[float, int] | None = None
+        self._newest = (0.0, 0)
 
     def view_run(self, run: RunRecord) -> RunView:
         """Return what the newest attempt of a run has written."""
@@ -155,7 +156,14 @@ class Follower:
             self._first_step = (now, trained) if trained > self._least else None
             return None
         since, before = self._first_step
-        return (total - trained) * (now - since) / (trained - before) if trained > before else None
+        if trained != self._newest[1]:
+            self._newest = (now, trained)
+        if trained <= before:
+            return None
+        seen = trained - before
+        # until the next step is overdue, waiting for it doesn't change the pace
+        pace = max((self._newest[0] - since) / seen, (now - since) / (seen + 1))
+        return (total - trained) * pace
 
 
 class _Followed:

@@ -13,6 +13,8 @@ from typing import Any
 
 from paribus.errors import did_you_mean
 from paribus.recipe.shape import Choice, Leaf, Record, Shape, paths, recipe_shape
+from paribus.recipe.trainer_names import translate, translate_level
+from paribus.yaml_file.messages import number_or
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +40,13 @@ class PatchFault:
         source: the keys inside the patch, as written, that lead to it.
         message: what is wrong and what is allowed.
         at_key: the key is wrong, not its value.
+        lacking: path of a parameter that the level lacks which the recipe has there; empty for all other mistakes.
     """
 
     source: tuple[str, ...]
     message: str
     at_key: bool = True
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def apply(raw: Mapping[str, Any], patch: Mapping[str, Any]) -> Patched:
     for setting in settings:
         message = _place(values, setting)
         if message:
-            faults.append(PatchFault(source=setting.source, message=message))
+            faults.append(PatchFault(source=setting.source, message=message, lacking=setting.path))
         else:
             applied.append(setting)
     return Patched(values, tuple(applied), tuple(faults))
@@ -93,12 +97,22 @@ def read_patch(patch: Mapping[str, Any]) -> tuple[list[Setting], list[PatchFault
     return sorted(settings.values(), key=lambda s: (len(s.path), s.path[-1] != "kind", s.path)), faults
 
 
+def with_numbers(path: str, value: Any) -> Any:
+    """Return a value for a path, with a number for text such as ``1e-4`` if the path takes one."""
+    target = _follow(recipe_shape(), (), path.split("."))
+    return number_or(value) if not isinstance(target, str) and _is_numeric(target[0]) else value
+
+
+def _is_numeric(shape: Shape) -> bool:
+    return isinstance(shape, Leaf) and shape.numeric
+
+
 def _walk(
     shape: Shape, path: tuple[str, ...], value: Any, source: tuple[str, ...], faults: list[PatchFault]
 ) -> Iterator[Setting]:
     """Yield the settings in ``value``, which is meant for ``shape`` at ``path``."""
     if isinstance(shape, Leaf):
-        yield Setting(path=path, value=value, source=source)
+        yield Setting(path=path, value=number_or(value) if shape.numeric else value, source=source)
     elif isinstance(value, Mapping):
         yield from _walk_mapping(shape, value, path, source, faults)
     elif isinstance(shape, Choice):
@@ -131,7 +145,9 @@ def _walk_mapping(
     for key, inner in value.items():
         names = tuple(key.split("."))
         target = _follow(shape, path, names)
-        if isinstance(target, str):
+        if isinstance(target, str) and (known := translate(key, inner)):
+            faults += [PatchFault(source=(*source, key, *inside), message=message) for inside, message in known]
+        elif isinstance(target, str):
             faults.append(PatchFault(source=(*source, key), message=target))
         elif names[-1] == "kind" and isinstance(inner, Mapping):
             message = "expects the name of a level, and this is a mapping"
@@ -194,7 +210,9 @@ def _unknown_level(choice: Choice, path: tuple[str, ...], value: object) -> str:
     """Return what is wrong with the name of a level, or an empty text."""
     here = ".".join(path)
     if isinstance(value, str):
-        return "" if value in choice.levels else f"`{here}` has no level `{value}`.{_known(value, choice.levels)}"
+        if value in choice.levels:
+            return ""
+        return translate_level(here, value) or f"`{here}` has no level `{value}`.{_known(value, choice.levels)}"
     empty = {"off", "none"} & set(choice.levels) if value is False or value is None else set()
     remedy = f" Write {_names(empty)}." if empty else ""
     return f"`{here}` expects the name of a level. Allowed: {_names(choice.levels)}.{remedy}"

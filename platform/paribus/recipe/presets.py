@@ -16,7 +16,7 @@ from paribus.home import data_root
 from paribus.recipe.patch import apply
 from paribus.recipe.recipe import Recipe, difference
 from paribus.yaml_file.document import Fault, plain, read_document
-from paribus.yaml_file.messages import explain, split_errors
+from paribus.yaml_file.messages import explain, split_errors, validate
 
 RESERVED: Mapping[str, str] = {
     "cisco": "no paper of this name was found. MiniMax-M1's method is `cispo`; an importance correction between "
@@ -137,9 +137,10 @@ def read_preset(path: Path) -> Preset:
     """
     root = read_document(path).checked()
     raw = plain(root)
-    kind = _AliasFile if isinstance(raw, dict) and "alias_of" in raw else _PresetFile
+    is_alias = isinstance(raw, dict) and "alias_of" in raw
+    kind = _AliasFile if is_alias else _PresetFile
     try:
-        file = kind.model_validate(raw)
+        file = validate(_AliasFile, raw) if is_alias else validate(_PresetFile, raw)
     except ValidationError as error:
         faults = [Fault(place=e["loc"], message=explain(e, tuple(kind.model_fields))) for e in error.errors()]
         raise StudyFileError(str(path), [fault.problem(root) for fault in faults]) from error

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from paribus.recipe.analysis.unusual import untrainable
-from paribus.recipe.patch import PatchFault, apply, read_patch
+from paribus.recipe.patch import PatchFault, apply
 from paribus.recipe.presets import load_preset, preset_names, unknown_preset
 from paribus.recipe.recipe import TINY_MODELS, Recipe
+from paribus.recipe.trainer_names import parts_meant
 from paribus.yaml_file.document import Fault
 from paribus.yaml_file.messages import explain, plain_location, split_errors
 
@@ -83,6 +85,40 @@ class Resolved:
     faults: tuple[Fault, ...] = ()
 
 
+UNKNOWN_PRESET = ""
+"""In place of a preset that the study does not name rightly; the loader has reported it."""
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """Parts of a recipe that are not what the study means, because an entry of the base is wrong.
+
+    What depends on them is not reported: it may be right once the base is mended.
+
+    Attributes:
+        levels: parts whose level is in doubt: a parameter that the level lacks may be one of the level that is meant.
+        values: parts of which anything is in doubt: a combination with them may be right.
+    """
+
+    levels: frozenset[str] = frozenset()
+    values: frozenset[str] = frozenset()
+
+    def of_patch(self, fault: PatchFault) -> bool:
+        """Return whether a mistake in a patch may follow from the base."""
+        return bool(fault.lacking) and fault.lacking[0] in self.levels
+
+    def of_values(self, error: ErrorDetails) -> bool:
+        """Return whether a wrong combination of values may follow from the base."""
+        if error["type"] != "value_error":
+            return False
+        parts = re.findall(r"[a-z_]+(?=\.[a-z_])|(?<=`)[a-z_]+", explain(error))
+        return not self.values.isdisjoint([*parts, *map(str, error["loc"][:1])])
+
+
+_NO_DOUBT = _Doubt()
+_ALL_IN_DOUBT = _Doubt(levels=frozenset(Recipe.model_fields), values=frozenset(Recipe.model_fields))
+
+
 @dataclass(frozen=True)
 class _Origin:
     """Where a value of the recipe was set."""
@@ -100,8 +136,10 @@ def resolve_recipes(
 ) -> Recipes[V]:
     """Resolve the base, each trick alone and each variant; a fault of the base or of a trick is reported once.
 
+    Where the base is wrong, tricks and variants are checked on a stand-in: the base without its wrong entries.
+
     Args:
-        preset: of the base.
+        preset: of the base, or :data:`UNKNOWN_PRESET`.
         patch: of the base.
         tricks: patches by name.
         variants: made of tricks and own steps.
@@ -110,70 +148,122 @@ def resolve_recipes(
     named = [(("base", "preset"), preset), *presets]
     unknown = {name: message for name in {name for _, name in named} if (message := unknown_preset(name))}
     faults = [Fault(place=place, message=unknown[name]) for place, name in named if name in unknown]
-    own = Step(place=("base", "set"), patch=patch)
-    steps = {name: Step(place=("tricks", name), patch=trick) for name, trick in tricks.items()}
-    if preset in unknown:
-        seen = (fault for step in (own, *steps.values()) for fault in _patch_faults(step, read_patch(step.patch)[1]))
-        return Recipes(faults=(*faults, *seen))
-    base = resolve_base(preset, patch)
-    of_base = {fault.message for fault in base.faults}
+    start = _start(Recipe() if preset in unknown else load_preset(preset).recipe)
+    base, values, doubt = _base_or_stand_in(start, patch, _ALL_IN_DOUBT if preset in unknown else _NO_DOUBT)
     alone, broken = {}, set()
-    for name, step in steps.items():
-        resolved = resolve(base.values, (step,), step.place)
-        new = [fault for fault in resolved.faults if fault.message not in of_base]
-        faults += new
-        if new:
+    for name, trick in tricks.items():
+        step = Step(place=("tricks", name), patch=trick)
+        resolved = resolve(values, (step,), step.place, doubt)
+        faults += resolved.faults
+        if resolved.faults:
             broken.add(step.place)
         elif resolved.recipe is not None:
             alone[name] = resolved.recipe
     found: list[tuple[V, Recipe]] = []
-    for variant in variants if base.recipe is not None else ():
-        if variant.preset in unknown or any(step.place in broken for step in variant.steps):
+    for variant in variants:
+        right = tuple(step for step in variant.steps if step.place not in broken)
+        if variant.preset in unknown or len(right) < len(variant.steps):  # only what the others say for themselves
+            faults += resolve(values, right, variant.place, _ALL_IN_DOUBT).faults
             continue
-        resolved = _resolve_variant(base.values, variant)
+        resolved = _resolve_variant(values, variant, doubt)
         faults += resolved.faults
         if resolved.recipe is not None:
             found.append((variant, resolved.recipe))
     return Recipes(base=base.recipe, alone=alone, variants=tuple(found), faults=(*base.faults, *faults))
 
 
+def _base_or_stand_in(
+    start: Mapping[str, Any], patch: Mapping[str, Any], doubt: _Doubt
+) -> tuple[Resolved, Mapping[str, Any], _Doubt]:
+    """Return the base; the values of a recipe without its wrong entries; and what is in doubt about these values."""
+    base = found = resolve(start, (Step(place=("base", "set"), patch=patch),), ("base",), doubt)
+    faults, levels, values = list(base.faults), set(doubt.levels), set(doubt.values)
+    while found.faults and patch:
+        before, wrong = patch, {tuple(map(str, fault.place[2:])) for fault in found.faults}
+        for keys in sorted(wrong - {()}) or [(key,) for key in patch]:
+            level, parts = _dropped(patch, keys)
+            values |= parts
+            levels |= parts if level else set()
+            patch = _without(patch, keys)
+        patch = {} if patch == before else patch
+        doubt = _Doubt(frozenset(levels), frozenset(values))
+        found = resolve(start, (Step(place=("base", "set"), patch=patch),), ("base",), doubt)
+        faults += found.faults  # combinations, which are checked when each entry is right
+    return replace(base, faults=tuple(faults)), found.values, doubt
+
+
+def _dropped(patch: Mapping[str, Any], keys: Sequence[str]) -> tuple[bool, set[str]]:
+    """Return whether an entry of a patch can choose a level, and the parts of the recipe that it may be about."""
+    value: Any = patch
+    for key in keys:
+        value = value[key] if isinstance(value, Mapping) and key in value else None
+    if meant := parts_meant(".".join(keys), value):
+        return True, meant
+    part = ".".join(keys).split(".")[0]
+    if part not in Recipe.model_fields:
+        near = get_close_matches(part, Recipe.model_fields, n=1)
+        return True, set(near or Recipe.model_fields)
+    return keys[-1].endswith("kind") or isinstance(value, (str, Mapping)), {part}
+
+
+def _without(patch: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Return a patch without one entry."""
+    first, rest = keys[0], keys[1:]
+    if rest and isinstance(patch.get(first), Mapping):
+        return {**patch, first: _without(patch[first], rest)}
+    return {key: value for key, value in patch.items() if key != first}
+
+
 def resolve_base(preset: str, patch: Mapping[str, Any]) -> Resolved:
     """Return the base recipe: the defaults, the preset, the base's patch."""
-    start = load_preset(preset).recipe.model_dump()
-    start["optimizer"].pop("learning_rate")  # whether a study states it: see `_rate_fault`
-    return resolve(start, (Step(place=("base", "set"), patch=patch),), ("base",))
+    return resolve(_start(load_preset(preset).recipe), (Step(place=("base", "set"), patch=patch),), ("base",))
 
 
-def _resolve_variant(base: Mapping[str, Any], variant: Variant) -> Resolved:
+def _start(recipe: Recipe) -> dict[str, Any]:
+    """Return the values of a recipe without the learning rate, so that it is known whether the study states it."""
+    start = recipe.model_dump()
+    start["optimizer"].pop("learning_rate")
+    return start
+
+
+def _resolve_variant(base: Mapping[str, Any], variant: Variant, doubt: _Doubt) -> Resolved:
     """Return the recipe of a variant of a base.
 
     A preset replaces the objective and leaves model, task, optimizer, and of the schedule all but the kind of update,
     so that arms stay comparable.
     """
     if variant.preset is None:
-        return resolve(base, variant.steps, variant.place)
+        return resolve(base, variant.steps, variant.place, doubt)
     patch = load_preset(variant.preset).set
     objective = {k: v for k, v in patch.items() if not k.startswith("schedule.") or k.startswith("schedule.update")}
-    return resolve(apply(base, objective).values, variant.steps, variant.place)
+    return resolve(apply(base, objective).values, variant.steps, variant.place, doubt)
 
 
-def resolve(values: Mapping[str, Any], steps: Sequence[Step], place: tuple[str, ...]) -> Resolved:
-    """Apply patches in order and check the result; ``place`` is blamed for what no single entry caused."""
+def resolve(
+    values: Mapping[str, Any], steps: Sequence[Step], place: tuple[str, ...], doubt: _Doubt = _NO_DOUBT
+) -> Resolved:
+    """Apply patches in order and check the result; ``place`` is blamed for what no single entry caused.
+
+    What may follow from a part of the values that is in doubt is not reported.
+    """
     origins: list[_Origin] = []
     faults: list[Fault] = []
     for step in steps:
         patched = apply(values, step.patch)
         values = patched.values
         origins += [_Origin(s.path, step.find(s.source)) for s in patched.settings]
-        faults += _patch_faults(step, patched.faults)
+        faults += _patch_faults(step, (fault for fault in patched.faults if not doubt.of_patch(fault)))
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
         known = [e for e in split_errors(error) if not faults or e["type"] != "value_error"]  # else a consequence
+        known = [e for e in known if not doubt.of_values(e)]
         return Resolved(None, values, (*faults, *(_fault(e, values, origins, place) for e in known)))
-    if not faults and recipe.model.name not in TINY_MODELS and "learning_rate" not in values["optimizer"]:
+    unstated = "learning_rate" not in values["optimizer"] and "optimizer" not in doubt.values
+    if not faults and recipe.model.name not in TINY_MODELS and unstated:
         faults.append(_rate_fault(recipe.model.name, origins, place))
-    if not faults and (message := untrainable(recipe)):
+    certain = doubt.values.isdisjoint(("auxiliary", "baseline", "schedule"))
+    if not faults and certain and (message := untrainable(recipe)):
         blamed = _blamed(("schedule", "group_size"), message, origins)
         faults.append(Fault(place=place if blamed is None else blamed.place, message=message))
     return Resolved(None if faults else recipe, values, tuple(faults))

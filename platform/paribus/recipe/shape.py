@@ -19,6 +19,12 @@ class Leaf:
 
     field: FieldInfo
 
+    @property
+    def numeric(self) -> bool:
+        """Whether it takes numbers and no text."""
+        kinds = set(_types(self.field.annotation))
+        return bool(kinds & {int, float}) and str not in kinds
+
 
 @dataclass(frozen=True)
 class Record:
@@ -75,6 +81,14 @@ def paths(shape: Shape, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
             path = (*prefix, name)
             yield path, inner
             yield from paths(inner, path)
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """Yield the types in an annotation such as ``Annotated[float, ...] | None``."""
+    inner = get_args(annotation)
+    yield annotation
+    for member in inner:
+        yield from _types(member)
 
 
 def _record(model: type[BaseModel], *, optional: bool = False) -> Record:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,16 @@ from pydantic_core import ErrorDetails
 
 from paribus.contract import Options, unknown_runner
 from paribus.errors import Problem, StudyFileError, did_you_mean
+from paribus.recipe.patch import with_numbers
 from paribus.recipe.recipe import Recipe
-from paribus.recipe.resolve import Recipes, resolve_recipes
+from paribus.recipe.resolve import UNKNOWN_PRESET, Recipes, resolve_recipes
+from paribus.recipe.trainer_names import translate
 from paribus.study.design_faults import design_faults, tricks_of
-from paribus.study.designs import Draft, candidates, expand, tricks_alone
+from paribus.study.designs import MAX_ROWS, Draft, candidates, expand, row_count, tricks_alone
 from paribus.study.published import unknown_published
-from paribus.study.spec import ALPHABETS, DESIGN_KINDS, Listed, Search, Study
+from paribus.study.spec import ALPHABETS, DESIGN_KINDS, DESIGN_SYNONYMS, Grid, Listed, OneAtATime, Search, Study
 from paribus.yaml_file.document import Fault, Node, plain, read_document
-from paribus.yaml_file.messages import explain, fields_at, plain_location, shown
+from paribus.yaml_file.messages import explain, fields_at, plain_location, shown, validate
 
 ResolvedRow = tuple[Draft, Recipe]
 """A row of a design and its recipe."""
@@ -73,13 +75,14 @@ def load_study(path: Path, *, installed: bool = False) -> LoadedStudy:
         message = "a study is a mapping that begins with `study: <name>`: see docs/studies.md"
         problem = Problem(message=message, line=root.mark.line, column=root.mark.column)
         raise StudyFileError(str(path), [*document.problems, problem])
-    rest, passthrough, faults = _without_section(raw)
+    rest, passthrough, faults = _without_section(_with_numbers(raw))
     study, wrong = _parse(rest)
     faults += wrong
     recipes: Recipes[Draft] = Recipes()
     if study is not None:
         meaning, recipes = _resolved(study, tuple(_mapping(raw.get("tricks"))), installed=installed)
-        faults += meaning
+        replaced = study.base.preset != _mapping(raw.get("base")).get("preset")  # and reported
+        faults += [fault for fault in meaning if not (replaced and fault.place == ("base", "preset"))]
     known = {(p.line, p.column) for p in document.problems}  # what stands there has no meaning that could be wrong
     meant = (fault.problem(root) for fault in faults)
     problems = {*document.problems, *(p for p in meant if (p.line, p.column) not in known)}
@@ -98,6 +101,17 @@ def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) ->
     if faults:
         raise StudyFileError(study.study, {fault.problem(None) for fault in faults})
     return _loaded(study, passthrough or {}, recipes, study.study, None)
+
+
+def _with_numbers(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the study with numbers for text such as ``1e-4`` among the values of grids, which are shown in labels."""
+    designs = dict(_mapping(raw.get("designs")))
+    for name, design in designs.items():
+        over = _mapping(_mapping(design).get("over"))
+        if lists := {path: values for path, values in over.items() if isinstance(values, tuple)}:
+            numbers = {path: tuple(with_numbers(path, value) for value in values) for path, values in lists.items()}
+            designs[name] = {**design, "over": {**over, **numbers}}
+    return {**raw, "designs": designs} if designs else raw
 
 
 def _without_section(raw: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any], list[Fault]]:
@@ -146,29 +160,47 @@ def _parse(raw: Mapping[str, Any]) -> tuple[Study | None, list[Fault]]:
     Parts with errors are left out, so that the rest is still checked for its meaning; ``None`` where the base is wrong.
     """
     try:
-        return Study.model_validate(raw), []
+        return validate(Study, raw), []
     except ValidationError as error:
         errors = error.errors(include_url=False)
-    faults = [_syntax_fault(e, raw) for e in errors]
+    faults = [fault for e in errors for fault in _syntax_faults(e, raw)]
     kept = dict(raw)
     for fault in faults:
-        top = fault.place[0] if fault.place else ""
-        if top in ("tricks", "designs") and len(fault.place) > 1 and isinstance(kept.get(str(top)), Mapping):
-            kept[str(top)] = {k: v for k, v in kept[str(top)].items() if k != fault.place[1]}
-        else:
-            kept.pop(str(top), None)
-    kept = {"study": "x", **kept, "designs": kept.get("designs") or {"base": _NOTHING}}
+        top = str(fault.place[0]) if fault.place else ""
+        inside = _mapping(kept.get(top))
+        if top in ("base", "tricks", "designs") and len(fault.place) > 1:
+            kept[top] = {k: v for k, v in inside.items() if k != fault.place[1]}
+        elif top != "base" or not inside:  # else a key of the base is missing
+            kept.pop(top, None)
+    base = {"preset": UNKNOWN_PRESET, **_mapping(kept.get("base"))}
+    kept = {"study": "x", **kept, "base": base, "designs": kept.get("designs") or {"base": _NOTHING}}
     try:
-        return Study.model_validate(kept), faults
-    except ValidationError:  # the base is wrong or missing: nothing can be said about arms
+        return validate(Study, kept), faults
+    except ValidationError:  # more is wrong than was left out
         return None, faults
 
 
 _NOTHING = {"kind": "list", "arms": {"-": {}}}
+_MAPPINGS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "base": ((str,), "{{preset: {0}}}"),
+    "seeds": ((int,), "{{n: {0}}}"),
+    "evaluate": ((int,), "{{every: {0}}}"),
+    "budget": ((int, float), "{{gpu_hours: {0}}}"),
+    "resources": ((int, float), "{{gpus: {0}}}"),
+}
+"""Sections that are often written as one value: its type, and what it is in full."""
 
 
-def _syntax_fault(error: ErrorDetails, raw: Mapping[str, Any]) -> Fault:
+def _syntax_faults(error: ErrorDetails, raw: Mapping[str, Any]) -> list[Fault]:
+    """Return the fault that an error means; of an option of another trainer, one for each value in it."""
     path = plain_location(error, raw)
+    of_recipe = path[0] == "base" or (len(path) == 1 and bool(unknown_runner(str(path[0]))))
+    if error["type"] == "extra_forbidden" and of_recipe and (known := translate(str(path[-1]), error["input"])):
+        return [Fault(place=(*path, *inside), message=message, at_key=True) for inside, message in known]
+    return [_syntax_fault(error, path)]
+
+
+def _syntax_fault(error: ErrorDetails, path: tuple[str | int, ...]) -> Fault:
     kind = error["type"]
     if kind == "extra_forbidden" and len(path) == 1 and not unknown_runner(str(path[0])):
         message = f"this section is for the runner `{path[0]}`, which this study does not use: remove it, or write "
@@ -189,8 +221,20 @@ def _syntax_fault(error: ErrorDetails, raw: Mapping[str, Any]) -> Fault:
     if kind == "union_tag_not_found":
         return Fault(place=path, message=f"a design needs a `kind`: {', '.join(DESIGN_KINDS)}", at_key=True)
     if kind == "union_tag_invalid":
-        return Fault(place=(*path, "kind"), message=explain(error))
-    return Fault(place=path, message=explain(error))
+        given = str(error["ctx"]["tag"])
+        meant = DESIGN_SYNONYMS.get(given.lower().replace("-", "_").replace(" ", "_"))
+        message = f"{shown(given)} is not allowed. Did you mean `{meant}`? Allowed: {', '.join(DESIGN_KINDS)}."
+        return Fault(place=(*path, "kind"), message=message if meant else explain(error))
+    return Fault(place=path, message=explain(error) + _in_full(error, path))
+
+
+def _in_full(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
+    """Return how a section is written that was given as one value; empty if that is not clear."""
+    given = error["input"]
+    if error["type"] != "model_type" or len(path) != 1 or path[0] not in _MAPPINGS or isinstance(given, bool):
+        return ""
+    types, full = _MAPPINGS[str(path[0])]
+    return f": write {full.format(given)}" if isinstance(given, types) else ""
 
 
 def _resolved(study: Study, defined: Sequence[str], *, installed: bool) -> tuple[list[Fault], Recipes[Draft]]:
@@ -200,12 +244,24 @@ def _resolved(study: Study, defined: Sequence[str], *, installed: bool) -> tuple
     for name, design in study.designs.items():
         found = design_faults(name, study, defined)
         faults += found
-        if not found and all(trick in study.tricks for trick in tricks_of(design, defined)):
-            rows += expand(name, design, study.tricks)
+        if isinstance(design, Listed):  # each arm is checked, whatever is wrong with others
+            design = _with_known_tricks(design, study.tricks)
+        complete = all(trick in study.tricks for trick in tricks_of(design, defined))
+        if complete and (not found or isinstance(design, (Grid, Listed, OneAtATime))):
+            rows += expand(name, design, study.tricks) if row_count(design, defined) <= MAX_ROWS else ()
     if installed and (problem := unknown_runner(study.runner.kind)):
         faults.append(Fault(place=("runner",), message=problem))
     recipes = resolve_recipes(study.base.preset, study.base.set, study.tricks, rows, _presets(study))
     return [*faults, *recipes.faults], recipes
+
+
+def _with_known_tricks(design: Listed, tricks: Collection[str]) -> Listed:
+    """Return a list whose arms name no trick that is missing or wrong."""
+    arms = {
+        label: arm.model_copy(update={"tricks": tuple(trick for trick in arm.tricks if trick in tricks)})
+        for label, arm in design.arms.items()
+    }
+    return design.model_copy(update={"arms": arms})
 
 
 def _evaluate_faults(study: Study) -> Iterator[Fault]:

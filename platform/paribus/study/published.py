@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from paribus.errors import ParibusError, StudyFileError, did_you_mean
 from paribus.home import data_root
 from paribus.yaml_file.document import Fault, plain, read_document
-from paribus.yaml_file.messages import explain
+from paribus.yaml_file.messages import explain, validate
 
 
 class PublishedRow(BaseModel):
@@ -80,7 +80,7 @@ def load_published(name: str) -> Published:
     path = _folder() / f"{name}.yaml"
     root = read_document(path).checked()
     try:
-        return Published.model_validate({"name": name, **plain(root)})
+        return validate(Published, {"name": name, **plain(root)})
     except ValidationError as error:
         fields = tuple(PublishedRow.model_fields)
         faults = [Fault(place=e["loc"], message=explain(e, fields)) for e in error.errors()]

@@ -26,6 +26,17 @@ DESIGN_KINDS = (
 )  # fmt: skip
 """Kinds of designs."""
 
+DESIGN_SYNONYMS = {
+    "ladder": "cumulative", "staircase": "cumulative", "incremental": "cumulative", "sequential": "cumulative",
+    "stepwise": "cumulative", "solo": "add_one", "single": "add_one", "individual": "add_one", "alone": "add_one",
+    "knockout": "leave_one_out", "ablation": "leave_one_out", "loo": "leave_one_out", "remove_one": "leave_one_out",
+    "drop_one": "leave_one_out", "pairwise": "pairs", "full": "factorial", "full_factorial": "factorial",
+    "fraction": "fractional", "fractional_factorial": "fractional", "sweep": "grid", "product": "grid",
+    "grid_search": "grid", "oat": "one_at_a_time", "ofat": "one_at_a_time", "one_factor_at_a_time": "one_at_a_time",
+    "arms": "list", "explicit": "list", "tune": "search", "tuning": "search", "hpo": "search", "optuna": "search",
+}  # fmt: skip
+"""Other words for kinds of designs, that messages answer with ours."""
+
 DETECTORS = (
     "nan", "data_bug", "rollout_errors", "dead_run", "mixed_groups", "copied_responses", "mismatch", "staleness",
     "kl_blowup", "huge_update", "grad_spike", "dead_update", "zero_variance", "effective_batch",

@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from paribus.errors import did_you_mean
 
-_NUMBER = re.compile(r"^(?P<sign>[-+]?)(?P<int>\d+)(?:\.(?P<frac>\d*))?[eE](?P<exp>[-+]?\d+)$")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+", re.ASCII)
+_M = TypeVar("_M", bound=BaseModel)
+_NUMBERS = ("float_type", "int_type")
 _WORDS = {"no": "false", "off": "false", "n": "false", "yes": "true", "on": "true", "y": "true"}
 _BOUNDS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
+
+
+def number_or(value: Any) -> Any:
+    """Return the number that a text such as ``1e-4`` is, where a number is expected; anything else unchanged.
+
+    YAML 1.1 reads ``1e-4`` as text and YAML 1.2 as a number; so what is expected decides.
+    """
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+
+
+def validate(model: type[_M], raw: Any) -> _M:
+    """Return the values as a model; text such as ``1e-4`` is a number wherever the model expects one.
+
+    Raises:
+        ValidationError: the values do not fit the model.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        places = [plain_location(e, raw) for e in error.errors(include_url=False) if e["type"] in _NUMBERS]
+        numbers = with_numbers(raw, places)
+        if numbers == raw:
+            raise
+    return model.model_validate(numbers)
+
+
+def with_numbers(raw: Any, places: Iterable[Sequence[str | int]]) -> Any:
+    """Return the values with numbers at the places that hold text such as ``1e-4``."""
+    for place in places:
+        raw = _with_number(raw, place)
+    return raw
+
+
+def _with_number(raw: Any, place: Sequence[str | int]) -> Any:
+    if not place:
+        return number_or(raw)
+    first, rest = place[0], place[1:]
+    if isinstance(raw, Mapping) and first in raw:
+        return {**raw, first: _with_number(raw[first], rest)}
+    if isinstance(raw, (tuple, list)) and isinstance(first, int) and first < len(raw):
+        return (*raw[:first], _with_number(raw[first], rest), *raw[first + 1 :])
+    return raw
 
 
 def explain(error: ErrorDetails, allowed: Sequence[str] = ()) -> str:
@@ -138,14 +182,10 @@ def _remedy(kind: str, given: object) -> str:
     """Return what to write instead, where YAML read something else than was meant."""
     if isinstance(given, str) and kind == "bool_type" and given.lower() in _WORDS:
         return f": write {_WORDS[given.lower()]}"
-    if isinstance(given, str) and kind in ("float_type", "int_type"):
-        match = _NUMBER.match(given)
-        if match:
-            exponent = match["exp"] if match["exp"][0] in "+-" else f"+{match['exp']}"
-            better = f"{match['sign']}{match['int']}.{match['frac'] or '0'}e{exponent}"
-            return f": `{given}` is text in YAML 1.1: write {better}"
-        if re.fullmatch(r"[-+]?[\d_.]+", given):
-            return ": write it without quotes and leading zeros"
+    if isinstance(given, str) and kind in ("float_type", "int_type") and re.fullmatch(r"[-+]?[\d_.]+", given):
+        return ": write it without quotes and leading zeros"
+    if kind in ("float_type", "int_type") and number_or(given) != given:
+        return ": write it with a point and a sign, as in 1.0e-6"
     if isinstance(given, float) and kind in ("int_type", "int_from_float") and given.is_integer():
         return f": write {int(given)}"
     if given is None and kind == "model_type":

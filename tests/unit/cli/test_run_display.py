@@ -103,6 +103,8 @@ def test_the_time_before_the_first_step_says_nothing_of_the_pace(tmp_path):
             folder.append_metrics(MetricLine(step=second + 1, time_ms=0, values={}))
             view = follower.view(60.0 + second)
         assert (view.done, view.left_s) == (4 / 16, 12.0)
+        assert follower.view(63.9).left_s == 12.0  # between two steps
+        assert follower.view(67.0).left_s == 12 * 7 / 4  # the next one is overdue
 
 
 def test_an_interruption_takes_no_step_from_the_progress(tmp_path):

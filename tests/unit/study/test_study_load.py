@@ -58,9 +58,40 @@ def test_a_learning_rate_is_the_models_own(read: Read) -> None:
         (HEAD + ONE + "seeds: {paired: no}\n",
          "study.yaml:4:17: seeds.paired: expects true or false, and `no` is not: write false"),
         (HEAD + ONE + "seeds: [1, 2]\n", "study.yaml:4:8: seeds: expects a mapping, and a list is not"),
-        (HEAD + ONE + "budget: {gpu_hours: 1e3}\n",
-         "study.yaml:4:21: budget.gpu_hours: expects a number, and `1e3` is not: `1e3` is text in YAML 1.1: "
-         "write 1.0e+3"),
+        (HEAD + ONE + "budget: {gpu_hours: '400'}\n",
+         "study.yaml:4:21: budget.gpu_hours: expects a number, and `400` is not: write it without quotes"),
+        (HEAD + ONE + "seeds: {n: 1e1}\n",
+         "study.yaml:4:12: seeds.n: expects a whole number, and 10.0 is not: write 10"),
+        (HEAD + ONE + "seeds: 2\n", "study.yaml:4:8: seeds: expects a mapping, and 2 is not: write {n: 2}"),
+        (HEAD + ONE + "resources: 1\n", "study.yaml:4:12: resources: expects a mapping, and 1 is not: write {gpus: 1}"),
+        ("study: s\nbase: grpo\n" + ONE,
+         "study.yaml:2:7: base: expects a mapping, and `grpo` is not: write {preset: grpo}"),
+        (HEAD + "designs: {d: {kind: ladder, order: [a]}}\n",
+         "study.yaml:3:21: designs.d.kind: `ladder` is not allowed. Did you mean `cumulative`? Allowed: cumulative, "),
+        (HEAD + "designs: {d: {kind: leave-one-out}}\n",
+         "study.yaml:3:21: designs.d.kind: `leave-one-out` is not allowed. Did you mean `leave_one_out`?"),
+        (HEAD + "tricks: {a: {num_generations: 8}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:14: tricks.a.num_generations: `num_generations` is TRL's name; here: `schedule.group_size`"),
+        (HEAD + ONE + "num_generations: 8\n",
+         "study.yaml:4:1: num_generations: `num_generations` is TRL's name; here: `schedule.group_size`"),
+        ("study: s\nbase: {preset: grpo, epsilon: 0.1}\n" + ONE,
+         "study.yaml:2:22: base.epsilon: `epsilon` is TRL's name; here: `clip: {low: 0.1, high: 0.1}`"),
+        (HEAD + "tricks: {a: {loss_type: dr_grpo}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:14: tricks.a.loss_type: `loss_type` is TRL's name; here: `aggregation: const`"),
+        (HEAD + "tricks: {a: {scale_rewards: false}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:14: tricks.a.scale_rewards: `scale_rewards` is TRL's name; here: `scale: none`"),
+        (HEAD + "tricks: {a: {top_p: 0.9}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:14: tricks.a.top_p: `top_p` is of TRL, and nothing here does that (responses are sampled"),
+        (HEAD + "tricks: {a: {actor_rollout_ref: {actor: {clip_ratio_high: 0.28, foo: 1}}}}\n"
+         "designs: {d: {kind: add_one}}\n",
+         "study.yaml:3:42: tricks.a.actor_rollout_ref.actor.clip_ratio_high: "
+         "`actor_rollout_ref.actor.clip_ratio_high` is verl's name; here: `clip.high`"),
+        (HEAD + "tricks: {a: {rollout.n: 8}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:14: tricks.a.rollout.n: `rollout.n` is verl's name; here: `schedule.group_size`"),
+        (HEAD + "tricks: {a: {aggregation: token-mean}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:27: tricks.a.aggregation: `token-mean` is verl's name; here: `aggregation: token_batch`"),
+        (HEAD + "designs: {d: {kind: grid, over: {clip.epsilon_high: [0.2]}}}\n",
+         "study.yaml:3:34: designs.d.over.clip.epsilon_high: `clip.epsilon_high` is TRL's name; here: `clip.high`"),
         (HEAD + ONE + "resources: {gpus: 1.5}\n",
          "study.yaml:4:19: resources.gpus: 1.5 GPUs are not possible: write 0, a part of one from 0.01 on, or a"),
         (HEAD + ONE + "resources: {gpus: 1, gpu_memory_gib: 20}\n",
@@ -86,9 +117,8 @@ def test_a_learning_rate_is_the_models_own(read: Read) -> None:
          "study.yaml:3:14: designs.d: `add_one` needs tricks: define some under `tricks`"),
         (HEAD + "tricks: {a: {clip.c: 3.0}}\ndesigns: {d: {kind: add_one}}\n",
          "study.yaml:3:14: tricks.a.clip.c: the level `ppo_min` of `clip` has no parameter `c`"),
-        (HEAD + "tricks: {a: {optimizer.learning_rate: 1e-6}}\ndesigns: {d: {kind: add_one}}\n",
-         "study.yaml:3:39: tricks.a.optimizer.learning_rate: expects a number, and `1e-6` is not: `1e-6` is text in "
-         "YAML 1.1: write 1.0e-6"),
+        (HEAD + "tricks: {a: {optimizer.learning_rate: fast}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:39: tricks.a.optimizer.learning_rate: expects a number, and `fast` is not"),
         (HEAD + "tricks: {a: {length.count_masked_rows: no}}\ndesigns: {d: {kind: add_one}}\n",
          "study.yaml:3:40: tricks.a.length.count_masked_rows: expects true or false, and `no` is not: write false"),
         (HEAD + "tricks: {a: {length: {rule: soft_overlong}}}\ndesigns: {d: {kind: add_one}}\n",
@@ -136,13 +166,79 @@ def test_all_problems_of_a_file_are_told_at_once(read: Read) -> None:
     found = lines(
         read,
         "study: s\nbase: {preset: grpo, set: {kl: off, clip.hihg: 1.0}}\n"
-        "tricks:\n  a: {clip.c: 3.0}\n  b: {aggregation: tokn}\n  c: {optimizer.learning_rate: 1e-6}\n"
+        "tricks:\n  a: {clip.c: 3.0}\n  b: {aggregation: tokn}\n  c: {optimizer.learning_rate: fast}\n"
         "designs:\n  x: {kind: cumulative, order: [a, zz]}\n  y: {kind: nope}\n"
         "seeds: {n: 0, paired: yes}\nevaluate: {every: x}\n",
     )
     assert [line.split(": ")[0] for line in found] == [
         f"study.yaml:{place}" for place in ("2:37", "4:7", "5:20", "6:32", "8:36", "9:13", "10:12", "10:23", "11:19")
     ]
+
+
+BROKEN_BASE = "set: {kl: off, scale: goup_std, schedule.minibatches: 99}"
+
+
+@pytest.mark.parametrize(
+    ("base", "own"),
+    [
+        (f"{{preset: grpo, {BROKEN_BASE}}}", ["2:44", "2:76"]),
+        (f"{{preset: grpp, {BROKEN_BASE}}}", ["2:16", "2:44"]),
+        (f"{{preset: grpo, sett: 1, {BROKEN_BASE}}}", ["2:22", "2:53", "2:85"]),
+        (f"{{{BROKEN_BASE}}}", ["2:1", "2:30"]),
+        ("{preset: grpo, set: 5}", ["2:27"]),
+        ("grpo", ["2:7"]),
+    ],
+)
+def test_a_mistake_in_the_base_hides_no_other(read: Read, base: str, own: list[str]) -> None:
+    """What is wrong in tricks, grids and arms is reported beside it, also where the preset is unknown or missing."""
+    found = lines(
+        read,
+        f"study: s\nbase: {base}\n"
+        "tricks: {a: {clip.high: 0.28}, b: {clip.low: 2}}\ndesigns:\n"
+        "  g: {kind: grid, over: {clip.high: [0.2, -1]}}\n"
+        "  l: {kind: list, arms: {x: {set: {agregation: token_batch}}, y: {tricks: [a, zz], set: {clip.low: 7}}}}\n"
+        "  m: {kind: list, arms: {x: {preset: nope, set: {clip.high: x}}, y: {tricks: [b], set: {clip.low: x}}}}\n",
+    )
+    others = ["3:46", "5:43", "6:36", "6:79", "6:100", "7:38", "7:61", "7:99"]
+    assert [":".join(line.split(":")[1:3]) for line in found] == [*own, *others]
+
+
+@pytest.mark.parametrize(
+    ("entry", "trick"),
+    [
+        ("clip: {kind: ppo_dul, c: 3.0}", "{clip.c: 10.0}"),
+        ("clip: {kind: ppo_dul, c: 3.0}", "{clip.delta: 2.0}"),
+        ("clipp: {kind: ppo_dual}", "{clip.c: 10.0}"),
+        ("loss_type: cispo", "{clip.cap: 2.0}"),
+        ("schedule.max_new_tokns: 100", "{length.rule: {kind: soft_overlong, soft_start: 80, hard_cap: 100}}"),
+        ("baseline: critic_gea", "{auxiliary.value: {clip: 0.5}}"),
+    ],
+)
+def test_what_may_follow_from_a_mistake_in_the_base_is_not_reported(read: Read, entry: str, trick: str) -> None:
+    """A trick that fits the base that is meant is not called wrong."""
+    content = f"study: s\nbase: {{preset: grpo, set: {{{entry}}}}}\ntricks: {{a: {trick}}}\n"
+    found = lines(read, content + "designs: {d: {kind: add_one}}\n")
+    assert [line.split(":")[1] for line in found] == ["2"]
+
+
+def test_1e_4_is_a_number_where_a_number_is_expected(read: Read) -> None:
+    """In patches, grids, ranges and sections; a revision is text, and stays as it is written."""
+    content = (
+        "study: s\nbase: {preset: grpo, set: {kl: off, model: {name: m, revision: 7e12345}, optimizer: {eps: LOW}}}\n"
+        "tricks: {a: {optimizer.learning_rate: LOW, clip: {kind: two_sided, delta: 1.5}}}\ndesigns:\n"
+        "  g: {kind: grid, over: {optimizer.learning_rate: [LOW, HIGH], model.revision: [7e12345]}}\n"
+        "  s: {kind: search, trials: 2, over: {optimizer.learning_rate: {low: LOW, high: HIGH, log: true}}}\n"
+        "seeds: {n: 3}\nmargin: HIGH\nbudget: {gpu_hours: 1e2, prior: {low: 1e-1, expected: 1e0, high: 2E+0}}\n"
+    )
+    short = read(content.replace("LOW", "1e-4").replace("HIGH", "1E-2"))
+    long = read(content.replace("LOW", "1.0e-4").replace("HIGH", "0.01"))
+    assert short.base == long.base
+    assert [(draft.label, recipe) for draft, recipe in short.rows] == [
+        (draft.label, recipe) for draft, recipe in long.rows
+    ]
+    assert (short.spec.designs, short.spec.margin) == (long.spec.designs, 0.01)
+    assert short.spec.budget.gpu_hours == 100.0
+    assert short.base.model.revision == "7e12345"
 
 
 def test_a_problem_that_many_arms_share_is_told_once(read: Read) -> None:
@@ -242,7 +338,7 @@ def test_any_tree_is_a_study_or_is_refused(tmp_path: Path, tree: dict[str, objec
 def test_keys_that_stand_twice_and_wrong_values_are_told_together(read):
     """A duplicate key does not hide what else is wrong, and a mistake of the base is not told again for each trick."""
     content = (
-        "study: s\nbase: {preset: grpo, set: {kl: off, optimizer.learning_rate: 1e-6}}\n"
+        "study: s\nbase: {preset: grpo, set: {kl: off, optimizer.learning_rate: fast}}\n"
         "tricks: {a: {clip.high: x}}\ndesigns:\n  l: {kind: add_one}\n  l: {kind: grid}\nseed: {n: 3}\n"
     )
     found = lines(read, content)
