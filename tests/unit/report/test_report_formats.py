@@ -98,6 +98,17 @@ def test_rendering_never_computes(shape: Shape) -> None:
     assert numbers(visible(to_html(model, None))) <= known
 
 
+def test_a_narrow_terminal_breaks_no_word_of_a_table(model: ReportModel) -> None:
+    """At 80 columns a table that is too wide continues below, with the labels of its rows again."""
+    shown = to_terminal(model, width=80)
+    assert max(map(len, shown.splitlines())) <= 80
+    for table in model.main_tables():
+        for row in table.rows:
+            assert row.label in shown
+        words = {word for column in table.columns for word in column.label.split()}
+        assert words <= set(shown.split())
+
+
 def visible(page: str) -> str:
     """The text that a reader of the page sees, with titles."""
     body = re.sub(r"(?s)<(style|script).*?</\1>|<head>.*?</head>|<h\d|</h\d", " ", page)

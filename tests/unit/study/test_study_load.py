@@ -224,7 +224,8 @@ def test_what_may_follow_from_a_mistake_in_the_base_is_not_reported(read: Read, 
 def test_1e_4_is_a_number_where_a_number_is_expected(read: Read) -> None:
     """In patches, grids, ranges and sections; a revision is text, and stays as it is written."""
     content = (
-        "study: s\nbase: {preset: grpo, set: {kl: off, model: {name: m, revision: 7e12345}, optimizer: {eps: LOW}}}\n"
+        "study: s\nbase: {preset: grpo, set: {kl: off, model: {name: m, revision: 7e12345}, "
+        "optimizer: {eps: LOW, learning_rate: LOW}}}\n"
         "tricks: {a: {optimizer.learning_rate: LOW, clip: {kind: two_sided, delta: 1.5}}}\ndesigns:\n"
         "  g: {kind: grid, over: {optimizer.learning_rate: [LOW, HIGH], model.revision: [7e12345]}}\n"
         "  s: {kind: search, trials: 2, over: {optimizer.learning_rate: {low: LOW, high: HIGH, log: true}}}\n"

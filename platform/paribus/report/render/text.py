@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from string import ascii_lowercase
 
@@ -238,7 +239,8 @@ def to_terminal(model: ReportModel, width: int = 120) -> str:
         printed: set[str] = set()
         for table in model.main_tables():
             console.print(table.title)
-            console.print(_grid(table, width))
+            for part in _fitting(table, width):
+                console.print(_grid(part, width))
             notes = [f"  {n.replace('Bold marks', '◂ marks')}" for n in table.notes if n not in printed]
             console.print("\n".join([*notes, ""]) if notes else "")
             printed.update(table.notes)
@@ -249,6 +251,24 @@ def to_terminal(model: ReportModel, width: int = 120) -> str:
 
 def _console(width: int) -> Console:
     return Console(file=io.StringIO(), width=width, color_system=None, highlight=False, markup=False, emoji=False)
+
+
+def _fitting(table: Table, width: int) -> Iterator[Table]:
+    """Yield a table in parts with as many columns as fit side by side without a broken word; each has all rows."""
+    label = max(map(len, (table.first, *(row.label for row in table.rows))))
+    room = width - GAP - min(label, width // 2)
+    texts = [
+        (c.label, c.unit, *(_cell_text(r.cells[i], "\n") for r in table.rows)) for i, c in enumerate(table.columns)
+    ]
+    least = [max(map(len, " ".join(column).split()), default=1) for column in texts]
+    begin = 0
+    while begin < len(least):
+        end = begin + 1
+        while end < len(least) and sum(least[begin : end + 1]) + GAP * (end + 1 - begin) <= room:
+            end += 1
+        rows = tuple(replace(row, cells=row.cells[begin:end]) for row in table.rows)
+        yield replace(table, columns=table.columns[begin:end], rows=rows)
+        begin = end
 
 
 def _grid(table: Table, width: int) -> Grid:
