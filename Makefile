@@ -70,11 +70,15 @@ test-conformance: $(CONFORMANCE)/.installed ## compare the objective with the co
 
 # the packages are Debian's; the daemons lie in /usr/sbin
 SLURM := slurmctld slurmd slurm-client munge
-test-clusters: $(DEV) ## the engines on real Ray and Slurm clusters on this machine; installs Ray, and as root Slurm
+RAY := $(VENV)/.ray
+$(RAY): $(DEV)
 	@PATH="$$PATH:/usr/sbin"; for p in munged slurmctld slurmd sbatch; do command -v $$p > /dev/null || missing=1; done; \
 	test -z "$$missing" || { test "$$(id -u)" = 0 && apt-get install -y -q --no-install-recommends $(SLURM); } \
 	  || echo "Slurm is missing, so its tests are skipped: apt-get install $(SLURM)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
+	@touch $@
+
+test-clusters: $(RAY) ## the engines on real Ray and Slurm clusters on this machine; installs Ray, and as root Slurm
 	$(BIN)/python -m pytest tests/clusters -rs
 
 # the browser is Debian's: Playwright's own comes from a server that is no package registry
