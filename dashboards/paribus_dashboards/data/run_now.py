@@ -44,6 +44,6 @@ def last_step(path: Path) -> int:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL_BYTES))
             data = file.read()
-        return parse_metric_line(data[: data.rindex(b"\n")].rpartition(b"\n")[2], str(path)).step
+        return parse_metric_line(data[: data.rindex(b"\n")].rpartition(b"\n")[2], str(path), 0).step
     except (OSError, ValueError, RunFolderError):
         return 0

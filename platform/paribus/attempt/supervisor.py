@@ -36,7 +36,8 @@ from paribus.health.finding import Finding, plain
 from paribus.health.liveness import dead_run, nan
 from paribus.home import since_boot
 from paribus.rpc.client import call
-from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_json, write_json
+from paribus.run_folder.attempt_files import read_result
+from paribus.run_folder.folder import MetricLine, RunFolder, Tail, write_json
 
 if TYPE_CHECKING:
     from paribus.health.judge import LiveJudge
@@ -56,7 +57,6 @@ MOST = 500
 WATCHED_ALWAYS = frozenset({"nan", "dead_run"})
 """What the supervisor checks itself, without loading the detectors."""
 
-_STATUSES = ("succeeded", "stopped_early")
 _UNASKED_WAIT_S = 5.0
 
 
@@ -261,6 +261,8 @@ class Supervisor:
         now = self._clock()
         try:
             lines = self._tail.read()
+            while ended and (more := self._tail.read()):
+                lines += more
         except RunFolderError as error:
             self._halt(Stop(why="finding", reason=str(error)), grace=False)
             return
@@ -328,13 +330,10 @@ class Supervisor:
 
     def _finished(self) -> dict[str, Any]:
         try:
-            payload = read_json(self._folder.result)
-            if (status := payload["status"]) not in _STATUSES:
-                raise ValueError(f"its status is {status!r}, not {' or '.join(_STATUSES)}")
-            json.dumps(payload, allow_nan=False)
-        except (RunFolderError, TypeError, KeyError, ValueError, RecursionError) as error:
+            payload = read_result(self._folder)
+        except RunFolderError as error:
             return _failed("program", f"result.json cannot be used: {error}", "result.json cannot be used")
-        return {"do": "finish", "payload": payload, "stopped_early": status == "stopped_early"}
+        return {"do": "finish", "payload": payload, "stopped_early": payload["status"] == "stopped_early"}
 
     def _report(self, outcome: dict[str, Any]) -> int:
         """Send the outcome until the server takes it; once the lease is over, the scheduler finds it in the folder."""

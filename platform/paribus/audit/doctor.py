@@ -29,7 +29,8 @@ from paribus.mlflow_sync.client import tracking_uri
 from paribus.mlflow_sync.database_file import file_of, is_half_made
 from paribus.mlflow_sync.offsets import refused_names
 from paribus.mlflow_sync.process import mlflow_is_installed, refused_text
-from paribus.run_folder.folder import RunFolder, read_json
+from paribus.run_folder.attempt_files import read_attempt
+from paribus.run_folder.folder import RunFolder
 from paribus.store.migrate import revision_of
 from paribus.store.reader import Reader
 from paribus.store.states import LIVE, RunState
@@ -169,9 +170,9 @@ def orphans(home: Path, seen: Snapshot) -> Check:
 
 def _processes(folder: RunFolder) -> list[Identity]:
     try:
-        here = read_json(folder.attempt)
+        here = read_attempt(folder)
         return [Identity.read(here[name]) for name in ("supervisor", "runner")]
-    except (RunFolderError, KeyError, TypeError):
+    except (RunFolderError, KeyError):
         return []
 
 

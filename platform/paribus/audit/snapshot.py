@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from paribus.errors import RunFolderError
 from paribus.recipe.recipe import canonical_json
+from paribus.run_folder.attempt_files import MANIFEST, read_manifest
 from paribus.run_folder.folder import SHORT, RunFolder, read_json
 from paribus.store import tables as t
 from paribus.store.budget import budget_record
@@ -26,9 +27,6 @@ from paribus.store.models import (
 )
 from paribus.store.reader import Reader, attempt_record, attempts, event_record, study_record
 from paribus.store.states import TERMINAL, RunState
-
-MANIFEST = "paribus.json"
-"""The manifest of a checkpoint: the run's fingerprint under ``run``, the hash of each file under ``files``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,10 +178,10 @@ def damaged_files(checkpoint: Path) -> tuple[str, ...]:
     if not (checkpoint / MANIFEST).exists():
         return ()
     try:
-        named = dict(read_json(checkpoint / MANIFEST)["files"])
-    except (RunFolderError, KeyError, TypeError, ValueError):
+        named = read_manifest(checkpoint).files
+    except RunFolderError:
         return (MANIFEST,)
-    return tuple(name for name, digest in named.items() if _hash(checkpoint / Path(name).name) != digest)
+    return tuple(name for name, digest in named.items() if _hash(checkpoint / name) != digest)
 
 
 def _hash(path: Path) -> str:

@@ -10,17 +10,16 @@ from typing import Any, Literal
 
 import click
 import yaml
-from pydantic import ValidationError
 
 from paribus.cli.console import console, table
 from paribus.cli.report import study_name
-from paribus.contract import Job
 from paribus.errors import LogFileError, RunFolderError, StoreError
 from paribus.health.finding import Diagnosis, Finding, plain
 from paribus.health.import_logs import PARIBUS, mappings, read_log, read_mlflow, read_tensorboard
 from paribus.health.judge import Records, judge_log, judge_run, read_attempts, read_run
 from paribus.health.profile import Profile, load_profile
 from paribus.home import home
+from paribus.run_folder.attempt_files import read_job
 from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.models import RunRecord
 from paribus.store.reader import Reader
@@ -161,10 +160,7 @@ def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | No
 def _of_folder(path: Path, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
 
     folder = RunFolder(path)
-    try:
-        job = Job.model_validate_json(folder.job.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise RunFolderError(f"cannot read {folder.job}: {str(error).splitlines()[0]}") from error
+    job = read_job(folder.job)
     records = read_attempts([folder])
     if records.trouble:
         raise RunFolderError(records.trouble)

@@ -121,7 +121,7 @@ def _entry(view: RunView) -> dict[str, Any]:
         "health": view.status,
         "detector": view.detector,
         "reward": next((view.values[m] for m in _LAST if m in view.values), None),
-        "reason": run.reason,
+        "reason": run.reason or view.trouble,
         "fingerprint": run.fingerprint,
     }
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from paribus.engines.cgroup import join
 from paribus.engines.process import die_with_parent, lead_group, restore_sigchld, signal_group
 
 _NO_PROGRAM = 127
+_HIGHEST = 255
+_DIGITS = 64
 
 
 def write_number(file: Path, number: int) -> None:
@@ -32,6 +35,15 @@ def write_number(file: Path, number: int) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     temporary.write_text(f"{int(number)}\n")
     temporary.replace(file)
+
+
+def read_number(file: Path) -> int | None:
+    """Return the exit status in a file; ``None`` if there is no file, or no number that a process can end with."""
+    with suppress(OSError, ValueError):
+        with file.open("rb") as opened:
+            number = int(opened.read(_DIGITS))
+        return number if -_HIGHEST <= number <= _HIGHEST else None
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

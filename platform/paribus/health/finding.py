@@ -6,11 +6,13 @@ Importing this module loads no detector, so that reports, dashboards and the sch
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
 
 from paribus.errors import RunFolderError
-from paribus.run_folder.folder import MetricLine, RunFolder, from_json_number, read_json, to_json_number
+from paribus.run_folder.folder import MetricLine, RunFolder, read_json, to_json_number
+from paribus.run_folder.json_text import field_of, listed, number, shown, text, whole
+from paribus.run_folder.json_text import fields as fields_in
 
 Status = Literal["ok", "warn", "critical", "unknown", "not_applicable"]
 
@@ -108,8 +110,6 @@ class Diagnosis:
         return leading(self.raised) if self.raised else None
 
 
-_FIELDS = frozenset(f.name for f in fields(Finding)) - {"numbers", "remedies"}
-_REMEDY = frozenset(f.name for f in fields(Remedy))
 _QUIET: tuple[Status, ...] = ("ok", "unknown")
 
 
@@ -169,31 +169,67 @@ def read_health(folder: RunFolder) -> HealthFile | None:
     Files of earlier versions have the key ``lamp`` instead of ``status``.
     """
     try:
-        raw = read_json(folder.health)
-        raised = tuple(map(_finding, raw["findings"]))
+        raw = fields_in(read_json(folder.health))
         found = HealthFile(
-            status=raw["status"] if "status" in raw else raw["lamp"],
-            sentence=str(raw.get("sentence", "")),
-            step=int(raw.get("step", 0)),
-            time_ms=int(raw.get("time_ms", 0)),
-            profile=str(raw["profile"]),
-            raised=raised,
-            others=tuple(map(_finding, raw.get("others", ()))),
+            status=_status(raw["status"] if "status" in raw else field_of(raw, "lamp")),
+            sentence=text(raw.get("sentence", ""), "sentence"),
+            step=whole(raw.get("step", 0), "step"),
+            time_ms=whole(raw.get("time_ms", 0), "time_ms"),
+            profile=text(field_of(raw, "profile"), "profile"),
+            raised=tuple(map(_raised, listed(field_of(raw, "findings"), "findings"))),
+            others=tuple(map(_finding, listed(raw.get("others", []), "others"))),
         )
-    except (RunFolderError, KeyError, TypeError, ValueError, AttributeError):
+    except (RunFolderError, ValueError):
         return None
-    sound = all(f.state in RAISED and isinstance(f.step_onset, int | None) for f in raised)
-    consistent = sound and (found.status == worst(raised) if raised else found.status in _QUIET)
-    return found if consistent and all("step_onset" in f for f in raw["findings"]) else None
+    consistent = found.status == worst(found.raised) if found.raised else found.status in _QUIET
+    return found if consistent else None
 
 
-def _finding(raw: Mapping[str, Any]) -> Finding:
-    numbers = {k: from_json_number(v) for k, v in raw.get("numbers", {}).items()}
-    remedies = tuple(_remedies(raw.get("remedies", ())))
-    return Finding(**{k: v for k, v in raw.items() if k in _FIELDS}, numbers=numbers, remedies=remedies)
+def _status(value: Any) -> Status:
+    if value not in get_args(Status):
+        raise ValueError(f"{shown(value)} is not a status")
+    found: Status = value
+    return found
 
 
-def _remedies(listed: Any) -> list[Remedy]:
+def _raised(value: Any) -> Finding:
+    found = _finding(value)
+    if found.state not in RAISED or "step_onset" not in value:
+        raise ValueError(f"{shown(found.detector)} is no finding")
+    return found
+
+
+def _finding(value: Any) -> Finding:
+    raw = fields_in(value)
+    steps = {k: whole(raw[k], k) for k in ("step_onset", "step_detected", "step_cleared") if raw.get(k) is not None}
+    experimental = raw.get("experimental", False)
+    if not isinstance(experimental, bool):
+        raise ValueError(f"`experimental` is {shown(experimental)}, not true or false")
+    return Finding(
+        detector=text(field_of(raw, "detector"), "detector"),
+        state=_status(field_of(raw, "state")),
+        evidence=text(raw.get("evidence", ""), "evidence"),
+        numbers={k: number(v, k) for k, v in fields_in(raw.get("numbers", {})).items()},
+        remedies=tuple(_remedies(listed(raw.get("remedies", []), "remedies"))),
+        experimental=experimental,
+        profile=text(raw.get("profile", ""), "profile"),
+        **steps,
+    )
+
+
+def _remedies(values: Iterable[Any]) -> list[Remedy]:
     """Return the remedies that this version can show."""
-    known = ({k: v for k, v in remedy.items() if k in _REMEDY} for remedy in listed)
-    return [Remedy(**remedy) for remedy in known if {"text", "evidence", "source"} <= remedy.keys()]
+    found = []
+    for raw in map(fields_in, values):
+        if {"text", "evidence", "source"} <= raw.keys():
+            if raw["evidence"] not in get_args(Evidence):
+                raise ValueError(f"`evidence` is {shown(raw['evidence'])}, not one of {', '.join(get_args(Evidence))}")
+            remedy = Remedy(
+                text=text(raw["text"], "text"),
+                evidence=raw["evidence"],
+                source=text(raw["source"], "source"),
+                patch=fields_in(raw.get("patch", {})),
+                multiply={k: number(v, k) for k, v in fields_in(raw.get("multiply", {})).items()},
+            )
+            found.append(remedy)
+    return found

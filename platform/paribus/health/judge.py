@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from paribus.contract import Job
 from paribus.errors import RunFolderError
@@ -18,6 +16,7 @@ from paribus.health.profile import Profile, load_profile
 from paribus.health.signals import with_signals
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import TRAIN, Evaluation, MetricLine, RunFolder, read_evaluation, write_json
+from paribus.run_folder.samples import Sample, parse_sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +26,13 @@ class Records:
     Attributes:
         lines: metric lines, one per step.
         evaluations: by set and step.
-        samples: records of ``samples.jsonl``.
+        samples: responses to evaluated problems.
         trouble: why some records could not be read; empty if all could.
     """
 
     lines: tuple[MetricLine, ...]
     evaluations: tuple[Evaluation, ...]
-    samples: tuple[dict[str, Any], ...]
+    samples: tuple[Sample, ...]
     trouble: str
 
 
@@ -82,7 +81,7 @@ def read_attempts(folders: Iterable[RunFolder]) -> Records:
     """Return what attempts, the oldest first, have recorded; of each attempt, lines after a damaged one are ignored."""
     lines: dict[int, MetricLine] = {}
     evaluations: dict[tuple[str, int], Evaluation] = {}
-    samples: list[dict[str, Any]] = []
+    samples: list[Sample] = []
     trouble = ""
     for folder in folders:
         found: list[MetricLine] = []
@@ -96,34 +95,23 @@ def read_attempts(folders: Iterable[RunFolder]) -> Records:
         first = found[0].step
         lines = {s: x for s, x in lines.items() if s < first} | {x.step: x for x in found}
         evaluations = {k: e for k, e in evaluations.items() if k[1] < first} | {(e.set, e.step): e for e in evaluated}
-        samples = [s for s in samples if s.get("step", 0) < first] + _read_samples(folder.samples)
+        samples = [s for s in samples if s.step < first] + _read_samples(folder.samples)
     ordered = tuple(lines[s] for s in sorted(lines))
     known = tuple(evaluations[k] for k in sorted(evaluations))
     return Records(lines=ordered, evaluations=known, samples=tuple(samples), trouble=trouble)
 
 
-def _read_samples(path: Path) -> list[dict[str, Any]]:
+def _read_samples(path: Path) -> list[Sample]:
     try:
         with path.open("rb") as file:
-            return parse_samples(file)
-    except FileNotFoundError:
+            return _evaluated(file)
+    except OSError:
         return []
 
 
-def parse_samples(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Return the evaluation records among lines of ``samples.jsonl``, without damaged lines.
-
-    Records of training groups are left out: no detector uses them.
-    """
-    found = []
-    for line in lines:
-        try:
-            record = json.loads(line.decode(errors="replace"))
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("set") != TRAIN:
-            found.append(record)
-    return found
+def _evaluated(lines: Iterable[bytes]) -> list[Sample]:
+    """Return the samples of evaluations among lines of ``samples.jsonl``; no detector uses those of training."""
+    return [sample for sample in map(parse_sample, lines) if sample is not None and sample.set != TRAIN]
 
 
 class LiveJudge:
@@ -146,7 +134,7 @@ class LiveJudge:
         self._first: dict[str, Evaluation] = {}
         self._step: int | None = None
         self._read = 0
-        self._ahead: list[dict[str, Any]] = []  # samples of steps whose metric lines have not arrived yet
+        self._ahead: list[Sample] = []  # samples of steps whose metric lines have not arrived yet
 
     def take(self, lines: Sequence[MetricLine]) -> list[Finding]:
         """Judge lines, by step, and update ``health.json``; repeated steps are skipped.
@@ -186,9 +174,9 @@ class LiveJudge:
         evaluations = tuple(map(read_evaluation, files))
         if not steps:
             return Records(lines=tuple(lines), evaluations=evaluations, samples=(), trouble="")
-        known = [*self._ahead, *parse_samples(self._new_samples().split(b"\n"))]
-        samples = tuple(s for s in known if s.get("step") in steps)
-        self._ahead = [s for s in known if isinstance(s.get("step"), int) and s["step"] > steps[-1]]
+        known = [*self._ahead, *_evaluated(self._new_samples().split(b"\n"))]
+        samples = tuple(s for s in known if s.step in steps)
+        self._ahead = [s for s in known if s.step > steps[-1]]
         return Records(lines=tuple(lines), evaluations=evaluations, samples=samples, trouble="")
 
     def _judge(self, records: Records) -> list[Finding]:

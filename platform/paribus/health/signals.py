@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from paribus.run_folder.folder import TRAIN, Evaluation, MetricLine
+from paribus.run_folder.samples import Sample
 from paribus.stats.evals import accuracy_standard_error
 
 REWARD = "signal/reward"
@@ -44,7 +44,7 @@ def with_signals(
     *,
     primary: str = "",
     evaluations: Sequence[Evaluation] = (),
-    samples: Iterable[Mapping[str, Any]] = (),
+    samples: Iterable[Sample] = (),
 ) -> list[MetricLine]:
     """Return the lines with the signals of their steps.
 
@@ -52,7 +52,7 @@ def with_signals(
         lines: canonical metrics, by step.
         primary: the metric of the score; empty: the first avg@k of each line.
         evaluations: with counts per problem.
-        samples: records of ``samples.jsonl``; only the first of each evaluated prompt is used.
+        samples: responses; only the first to each evaluated problem is used.
     """
     extra: dict[int, dict[str, float]] = {}
     first: dict[str, Evaluation] = {}
@@ -62,10 +62,9 @@ def with_signals(
             extra.setdefault(evaluation.step, {}).update(_of_evaluation(evaluation, known))
     texts: dict[int, dict[str, str]] = {}
     for sample in samples:
-        whole = isinstance(sample.get("step"), int) and isinstance(sample.get("response"), str)
-        if whole and sample.get("set") != TRAIN:
-            of_step = texts.setdefault(sample["step"], {})
-            of_step.setdefault(str(sample.get("problem", sample.get("prompt", len(of_step)))), sample["response"])
+        if sample.set != TRAIN:
+            of_step = texts.setdefault(sample.step, {})
+            of_step.setdefault(sample.problem or str(len(of_step)), sample.response)
     for step, found in texts.items():
         extra.setdefault(step, {}).update(of_texts(list(found.values())))
     return [
@@ -110,7 +109,7 @@ def repetitive(text: str) -> bool:
     Source: zlib ratio above 10 over the last 10,000 characters, as in slime's repetition check (THUDM/slime); for short
     texts the share of distinct 4-grams of words (distinct-n: Li et al. 2016, arXiv 1510.03055).
     """
-    tail = text[-_CHARACTERS:].encode()
+    tail = text[-_CHARACTERS:].encode(errors="replace")
     if len(tail) < _SHORT:
         return False
     if len(tail) / len(zlib.compress(tail)) > 10:

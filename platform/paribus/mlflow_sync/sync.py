@@ -19,14 +19,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from paribus.contract import Job
 from paribus.errors import RunFolderError
 from paribus.health.finding import RAISED, read_health
 from paribus.masking import describe, mask_output
 from paribus.mlflow_sync.client import LONGEST, REFUSED_TAG, MlflowWriter, RunCard, home_number, tracking_uri
 from paribus.mlflow_sync.offsets import Offsets
 from paribus.recipe.recipe import flatten
-from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_json, write_json
+from paribus.run_folder.attempt_files import read_attempt, read_job
+from paribus.run_folder.folder import MetricLine, RunFolder, Tail, write_json
 from paribus.run_folder.metrics import find_metric
 from paribus.store.models import AttemptedRun
 from paribus.store.reader import Reader
@@ -99,6 +99,7 @@ class MlflowSync:
         self._failures: dict[str, tuple[int, float]] = {}
         self._health: dict[str, MetricLine] = {}
         self._statuses: dict[str, tuple[str, str]] = {}
+        self._unreadable: dict[str, str] = {}  # by run in MLflow, the damaged line that was reported
         self._next_check = 0.0
         self.trouble = ""
         self.refused: set[str] = set()
@@ -127,11 +128,12 @@ class MlflowSync:
                 if self._upload(attempted):
                     closed[attempted.fingerprint] = attempted.token
                 self._failures.pop(attempted.fingerprint, None)
+            except RunFolderError as error:  # this run's files, not MLflow: the others go on
+                _log.warning("run %s: %s", attempted.fingerprint, error)
+                self._postpone(attempted, error, count)
             except Exception as error:  # whatever MLflow raises, the run is retried later
                 _log.exception("run %s", attempted.fingerprint)
-                self.trouble = describe(error)
-                wait = min(2.0**count, _BACKOFF_MAX_S)
-                self._failures[attempted.fingerprint] = (count + 1, self._clock() + wait)
+                self._postpone(attempted, error, count)
                 break  # MLflow may be down: one failure per turn is enough
         left = (s for s in waiting if s.terminal and closed.get(s.fingerprint, 0) < s.token)
         return sum(self._is_ours(s, self._folders(s)) for s in left)
@@ -167,6 +169,12 @@ class MlflowSync:
         # the newest attempt may have ended before it had a folder; with a result it had one
         complete = max(folders) == attempted.token or attempted.state not in RECORDED
         return complete or self._offsets.identity(attempted.fingerprint) is not None
+
+    def _postpone(self, attempted: AttemptedRun, error: Exception, failures: int) -> None:
+        """Note why a run was not uploaded, and when to try again."""
+        self.trouble = describe(error)
+        wait = min(2.0**failures, _BACKOFF_MAX_S)
+        self._failures[attempted.fingerprint] = (failures + 1, self._clock() + wait)
 
     def _pack(self, waiting: Iterable[AttemptedRun]) -> None:
         """Pack the series of runs that train or have just ended, whatever MLflow does; readers pack what is left."""
@@ -266,7 +274,10 @@ class MlflowSync:
                 try:
                     lines = tail.read()
                 except RunFolderError as error:
-                    self._mlflow.tag(identity, "paribus.unreadable", str(error))
+                    if self._unreadable.get(identity) != str(error):
+                        self._mlflow.tag(identity, "paribus.unreadable", str(error))
+                        _log.warning("run %s: %s", attempted.fingerprint, error)
+                        self._unreadable[identity] = str(error)
                     break
                 if not lines:
                     break
@@ -282,8 +293,9 @@ class MlflowSync:
         for token, folder in folders.items():
             limit = self._offsets.offset(identity, token)
             tail = Tail(folder.metrics)
-            while lines := tail.read(limit):
-                course.add(lines)
+            with suppress(RunFolderError):  # damaged since it was sent
+                while lines := tail.read(limit):
+                    course.add(lines)
         return course
 
     def _complete(self, identity: str, course: _Course) -> bool:
@@ -323,7 +335,7 @@ class MlflowSync:
         return identity
 
     def _card(self, attempted: AttemptedRun, folders: Mapping[int, RunFolder]) -> RunCard:
-        job = Job.model_validate_json(folders[min(folders)].job.read_bytes())
+        job = read_job(folders[min(folders)].job)
         tags = {"paribus.study": job.study, "paribus.arm": job.arm, "paribus.seed": str(job.seed)}
         tags |= {"mlflow.source.git.commit": self._commit} if self._commit else {}
         return RunCard(
@@ -343,7 +355,7 @@ class MlflowSync:
         newest = folders[max(folders)]
         tags = {"paribus.state": str(attempted.state)}
         with suppress(RunFolderError, KeyError):
-            tags["paribus.host"] = read_json(newest.attempt)["supervisor"]["host"]
+            tags["paribus.host"] = read_attempt(newest)["supervisor"]["host"]
         tags |= {"paribus.superseded": "an unfinished attempt has other values"} if course.superseded else {}
         for key, value in tags.items():
             self._mlflow.tag(identity, key, value)

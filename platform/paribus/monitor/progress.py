@@ -27,6 +27,7 @@ class RunView:
         status: the run's health so far.
         detector: detector of its worst finding; empty without findings.
         critical: critical findings by detector, as in ``health.json``.
+        trouble: why its metric lines cannot be read, with file and line; empty if they can.
     """
 
     run: RunRecord
@@ -36,6 +37,7 @@ class RunView:
     status: Status
     detector: str = ""
     critical: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    trouble: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,7 @@ class Follower:
             status=followed.status,
             detector=followed.detector,
             critical=followed.critical,
+            trouble=followed.trouble,
         )
 
     def view(self, now: float) -> StudyView:
@@ -175,12 +178,13 @@ class _Followed:
         self.status: Status = "unknown"
         self.detector = ""
         self.critical: dict[str, dict[str, Any]] = {}
+        self.trouble = ""
 
     def read(self) -> None:
         try:
             lines = self._tail.read()
-        except RunFolderError:
-            self.status = "critical"
+        except RunFolderError as error:
+            self.status, self.trouble = "critical", str(error)
             return
         for line in lines:
             self.step = line.step

@@ -7,22 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
 
 from paribus.errors import RunFolderError
 from paribus.health.finding import read_health
 from paribus.recipe.recipe import flatten
 from paribus.report.analysis.measures import score_steps
 from paribus.report.inputs import Outcome, RunData, StudyData
-from paribus.run_folder.folder import (
-    INITIAL_WEIGHTS,
-    SHORT,
-    Evaluation,
-    MetricLine,
-    RunFolder,
-    read_evaluation,
-    read_json,
-)
+from paribus.run_folder.attempt_files import read_environment
+from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, Evaluation, MetricLine, RunFolder, read_evaluation
 from paribus.run_folder.series_file import RunSeries
 from paribus.store.models import AttemptRecord, ResultRecord, RunRecord, StudyRecord
 from paribus.store.reader import Reader
@@ -136,11 +128,11 @@ def _environment(reader: Reader, results: Mapping[str, ResultRecord]) -> dict[st
     """Return name to value of the runs' recorded environments; to all values if runs differ."""
     found: dict[str, dict[str, None]] = {}
     for result in results.values():
-        path = RunFolder.of(reader.home, result.fingerprint, result.token).environment
-        if not path.is_file():
-            continue
-        recorded: Any = read_json(path)
-        for name, value in flatten(recorded if isinstance(recorded, dict) else {}).items():
+        try:
+            recorded = read_environment(RunFolder.of(reader.home, result.fingerprint, result.token))
+        except RunFolderError as error:
+            recorded = {"not read": str(error)}
+        for name, value in flatten(recorded).items():
             if value in (None, ""):
                 continue
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -154,11 +146,11 @@ def _initial_weights(reader: Reader, plan: Plan, results: Mapping[str, ResultRec
     models = {arm.key: arm.hashes.model if arm.hashes else arm.recipe.model.name for arm in plan.all_arms}
     for run in plan.all_runs:
         result = results.get(run.fingerprint)
-        path = RunFolder.of(reader.home, run.fingerprint, result.token).environment if result is not None else None
-        if path is None or not path.is_file():
+        if result is None:
             continue
-        recorded: Any = read_json(path)
-        weights = recorded.get(INITIAL_WEIGHTS) if isinstance(recorded, dict) else None
+        weights = None
+        with suppress(RunFolderError):  # the environment's row says what could not be read
+            weights = read_environment(RunFolder.of(reader.home, run.fingerprint, result.token)).get(INITIAL_WEIGHTS)
         if isinstance(weights, str):
             found.setdefault(models[run.arm], set()).add(weights[:SHORT])
     if not found:

@@ -30,15 +30,20 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
 from paribus.errors import RunFolderError
+from paribus.run_folder.json_text import LARGEST, field_of, fields, listed, number, parse_json, shown, text, whole
 from paribus.run_folder.metrics import SOURCES, Source
 
-_STEPS = 1 << 53  # exact as a number of JSON
 _CHUNK = 1 << 22
+_MOST_SAMPLES = (1 << 16) - 1  # responses a problem
+_LONGEST_NAME = 200  # bytes of a problem set's name, which is part of a file's name
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 SHORT = 12
 """Digits of a fingerprint in folder names and in what users see."""
@@ -78,12 +83,13 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        RunFolderError: the file does not exist or is not JSON.
+        RunFolderError: the file does not exist or is not JSON (:func:`~paribus.run_folder.json_text.parse_json`).
     """
     try:
-        return json.loads(path.read_text())
+        data = path.read_bytes()
     except (OSError, ValueError) as error:
         raise RunFolderError(f"cannot read {path}: {error}") from error
+    return parse_json(data, str(path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +181,9 @@ class RunFolder:
         Raises:
             RunFolderError: a complete line is not a metric line; the message names file and line.
         """
-        if not self.metrics.exists():
-            return
-        for number, text in enumerate(self.metrics.read_bytes().split(b"\n")[:-1], 1):
-            yield parse_metric_line(text, f"{self.metrics}:{number}")
+        tail = Tail(self.metrics)
+        while lines := tail.read():
+            yield from lines
 
     def write_evaluation(self, evaluation: Evaluation) -> None:
         """Write ``evals/<set>-<step>.json``."""
@@ -203,36 +208,72 @@ def read_evaluation(path: Path) -> Evaluation:
     """Return the evaluation in a file.
 
     Raises:
-        RunFolderError: the file is not an evaluation.
+        RunFolderError: the file is not an evaluation: a field is missing or has another type, or a list has not one
+            entry for each problem.
     """
     raw = read_json(path)
     try:
-        return Evaluation(**{k: _frozen(v) for k, v in raw.items()})
-    except (TypeError, AttributeError) as error:
+        return _evaluation(fields(raw))
+    except ValueError as error:
         raise RunFolderError(f"{path} is not an evaluation: {error}") from error
 
 
-def _frozen(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    return tuple(map(_frozen, value)) if value and isinstance(value[0], list) else tuple(value)
+def _evaluation(raw: Mapping[str, Any]) -> Evaluation:
+    if other := raw.keys() - _EVALUATION:
+        raise ValueError(f"it has no field {shown(min(other))}")
+    name = text(field_of(raw, "set"), "set")
+    if not 0 < len(name.encode()) <= _LONGEST_NAME or "/" in name or not name.isprintable():
+        raise ValueError(f"{shown(name)} is no name of a problem set")
+    found = Evaluation(
+        step=whole(field_of(raw, "step"), "step", 0),
+        set=name,
+        samples=whole(field_of(raw, "samples"), "samples", 1, _MOST_SAMPLES),
+        problems=tuple(text(p, "problems") for p in listed(field_of(raw, "problems"), "problems")),
+        answers=tuple(_counts(a) for a in listed(field_of(raw, "answers"), "answers")),
+        right=tuple(
+            tuple(text(a, "right") for a in listed(each, "right")) for each in listed(raw.get("right", []), "right")
+        ),
+        **{key: tuple(whole(c, key) for c in listed(field_of(raw, key), key)) for key in _COUNTED},
+    )
+    for key in (*_COUNTED, "answers", *(["right"] if found.right else [])):
+        if (entries := len(getattr(found, key))) != len(found.problems):
+            raise ValueError(f"`{key}` has {entries} entries for {len(found.problems)} problems")
+    return found
 
 
-def parse_metric_line(text: bytes, place: str) -> MetricLine:
-    """Return the metric line in ``text``.
+def _counts(value: Any) -> dict[str, int]:
+    return {answer: whole(count, "answers", 0) for answer, count in fields(value).items()}
+
+
+_COUNTED = ("correct", "truncated", "tokens", "tokens_correct")
+_EVALUATION = {f.name for f in dataclass_fields(Evaluation)}
+
+
+def parse_metric_line(data: bytes, place: str, line: int) -> MetricLine:
+    """Return the metric line in ``data``, which is line number ``line`` of the file ``place``.
 
     Raises:
-        RunFolderError: the text is not a metric line; the message begins with ``place``.
+        RunFolderError: it is not a metric line; the message begins with ``place`` and ``line``.
     """
     try:
-        raw = json.loads(text)
-        values = {str(k): from_json_number(v) for k, v in raw["values"].items()}
-        if abs(int(raw["step"])) >= _STEPS:
-            raise ValueError(f"no run has {raw['step']} steps")
-        sources = _checked_sources(raw["sources"], values) if "sources" in raw else {}
-        return MetricLine(step=int(raw["step"]), time_ms=int(raw["time_ms"]), values=values, sources=sources)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise RunFolderError(f"{place}: not a metric line: {error}") from error
+        raw = fields(parse_json(data, place, line))
+        values = {k: number(v, k) for k, v in fields(field_of(raw, "values")).items()}
+        return MetricLine(
+            step=_rounded(field_of(raw, "step"), "step", 0, LARGEST - 1),
+            time_ms=_rounded(field_of(raw, "time_ms"), "time_ms", 0, _LAST_MS),
+            values=values,
+            sources=_checked_sources(fields(raw["sources"]), values) if "sources" in raw else {},
+        )
+    except ValueError as error:
+        raise RunFolderError(f"{place}:{line}: not a metric line: {error}") from error
+    except RunFolderError as error:
+        message = str(error).removeprefix(f"{place}:{line}: ")
+        raise RunFolderError(f"{place}:{line}: not a metric line: {message}") from error
+
+
+def _rounded(value: Any, name: str, low: int, high: int) -> int:
+    """Return a whole number; trainers also write it as ``7.0``, and times with a fraction."""
+    return whole(int(value) if type(value) is float and math.isfinite(value) else value, name, low, high)
 
 
 def _checked_sources(raw: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Source]:
@@ -243,9 +284,10 @@ def _checked_sources(raw: Mapping[str, Any], values: Mapping[str, float]) -> dic
     """
     for name, source in raw.items():
         if source not in SOURCES:
-            raise ValueError(f"the source of `{name}` is {source!r}; it must be one of {', '.join(SOURCES)}")
+            allowed = ", ".join(SOURCES)
+            raise ValueError(f"the source of `{shown(name)[1:-1]}` is {shown(source)}; it must be one of {allowed}")
         if name not in values:
-            raise ValueError(f"`sources` has `{name}`, but `values` does not")
+            raise ValueError(f"`sources` has `{shown(name)[1:-1]}`, but `values` does not")
     return {name: source for name, source in raw.items() if source != "exact"}
 
 
@@ -260,15 +302,17 @@ class Tail:
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
         self.offset = offset
+        self._numbered: tuple[int, int] = (0, 1)  # an offset, and the number of the line that begins there
 
     def read(self, limit: int | None = None) -> list[MetricLine]:
-        """Return the new complete lines, at most 4 MB of them; empty if there are no new lines.
+        """Return the new complete lines up to a damaged one, at most 4 MB of them; empty if there are no new lines.
 
         Args:
             limit: read no further than this offset in the file; ``None``: no limit.
 
         Raises:
-            RunFolderError: a complete line is not a metric line; the offset does not move.
+            RunFolderError: the next complete line is not a metric line, or is longer than 4 MB; the message names file
+                and line, and the offset does not move.
         """
         size = _CHUNK if limit is None else min(_CHUNK, limit - self.offset)
         try:
@@ -277,8 +321,28 @@ class Tail:
                 data = file.read(size)
         except FileNotFoundError:
             return []
-        end = data.rfind(b"\n") + 1
-        place = f"{self.path} after byte {self.offset}"
-        lines = [parse_metric_line(text, place) for text in data[:end].split(b"\n")[:-1]]
-        self.offset += end
+        except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
+            raise RunFolderError(f"cannot read {self.path}: {error}") from error
+        *complete, rest = data.split(b"\n")
+        if not complete and len(rest) == _CHUNK:
+            raise RunFolderError(f"{self.path}:{self._number()}: not a metric line: longer than {_CHUNK} bytes")
+        lines: list[MetricLine] = []
+        for one in complete:
+            try:
+                lines.append(parse_metric_line(one, str(self.path), 0))
+            except RunFolderError:
+                if lines:
+                    return lines  # the next call reports it
+                parse_metric_line(one, str(self.path), self._number())
+            self.offset += len(one) + 1
         return lines
+
+    def _number(self) -> int:
+        """Return the number of the line that begins at the offset."""
+        offset, line = self._numbered if self._numbered[0] <= self.offset else (0, 1)
+        with suppress(OSError), self.path.open("rb") as file:
+            file.seek(offset)
+            while offset < self.offset and (data := file.read(min(_CHUNK, self.offset - offset))):
+                offset, line = offset + len(data), line + data.count(b"\n")
+            self._numbered = self.offset, line
+        return line

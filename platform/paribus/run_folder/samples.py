@@ -6,7 +6,6 @@ them).
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import struct
@@ -21,7 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paribus.run_folder.folder import HELDOUT, from_json_number
+from paribus.errors import RunFolderError
+from paribus.run_folder.folder import HELDOUT
+from paribus.run_folder.json_text import LARGEST, number, parse_json
 
 PIECE = np.dtype(
     [
@@ -43,7 +44,6 @@ PIECE = np.dtype(
 
 _PIECE = struct.Struct("<qqQqqqqdddqq")
 _CHUNK = 1 << 20
-_STEPS = 1 << 53
 _FOREVER = math.inf
 
 
@@ -90,18 +90,19 @@ def key_of(problem: str) -> int:
 def parse_sample(line: bytes) -> Sample | None:
     """Return the sample in a line; ``None`` if the line is not a sample."""
     try:
-        raw: Any = json.loads(line)
-    except ValueError:
+        raw: Any = parse_json(line, "sample")
+    except RunFolderError:
         return None
     if not isinstance(raw, dict) or not isinstance(raw.get("response"), str):
         return None
-    if type(raw.get("step")) is not int or abs(raw["step"]) > _STEPS:
+    step = _whole(raw.get("step"))
+    if step is None or step < 0:
         return None
     prompt = _text(raw.get("prompt"), "")
     parts = raw.get("reward_parts")
     known = {str(k): _number(v) for k, v in parts.items()} if isinstance(parts, dict) else {}
     return Sample(
-        step=raw["step"],
+        step=step,
         set=_text(raw.get("set"), HELDOUT),
         problem=_text(raw.get("problem"), prompt),
         prompt=prompt,
@@ -126,15 +127,13 @@ def _flag(value: object) -> bool | None:
 
 
 def _whole(value: object) -> int | None:
-    return value if type(value) is int else None
+    return value if type(value) is int and abs(value) < LARGEST else None
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
     try:
-        return from_json_number(value)
-    except (ValueError, OverflowError):
+        return number(value, "number")
+    except ValueError:
         return None
 
 

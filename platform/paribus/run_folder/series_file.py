@@ -42,7 +42,8 @@ from numpy.typing import NDArray
 
 from paribus.errors import RunFolderError
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail
-from paribus.run_folder.metrics import Source
+from paribus.run_folder.json_text import field_of, fields, listed, parse_json, whole
+from paribus.run_folder.metrics import SOURCES, Source
 from paribus.run_folder.series import EXACT, Columns, Floats, Ints, Series, joined, points, width_for
 
 LEVELS = (1, 16, 256)
@@ -131,14 +132,39 @@ def scan(read: Callable[[int, int], bytes], start: int, size: int) -> Iterator[B
         header += read(start + len(head), length - len(header)) if len(header) < length else b""
         if not header or zlib.crc32(header) != checksum:
             return
-        raw = json.loads(header)
-        columns = {name: _column(begin, *numbers) for name, numbers in raw["columns"].items()}
-        sources = {name: frozenset(found) for name, found in raw.get("sources", {}).items()}
-        start = begin + body
-        yield Block(source=raw["source"], span=tuple(raw["span"]), end=start, columns=columns, sources=sources)
+        try:
+            block = _block(parse_json(header, "header"), begin, body)
+        except (RunFolderError, ValueError):
+            return
+        start = block.end
+        yield block
 
 
-def _column(begin: int, first: int, last: int, count: int, offset: int, *sizes: int) -> Column:
+def _block(header: Any, begin: int, size: int) -> Block:
+    """Return the block with this header and a body of ``size`` bytes at offset ``begin``.
+
+    Raises:
+        ValueError: it is not the header of a block.
+    """
+    raw = fields(header)
+    first, last = (whole(step, "span", 0) for step in listed(field_of(raw, "span"), "span"))
+    sources = fields(raw.get("sources", {}))
+    columns = {n: _column(begin, size, listed(c, n)) for n, c in fields(field_of(raw, "columns")).items()}
+    if any(source not in SOURCES for found in sources.values() for source in listed(found, "sources")):
+        raise ValueError("a source is unknown")
+    return Block(
+        source=whole(field_of(raw, "source"), "source", 1),
+        span=(first, last),
+        end=begin + size,
+        columns=columns,
+        sources={name: frozenset(found) for name, found in sources.items()},
+    )
+
+
+def _column(begin: int, size: int, numbers: Sequence[Any]) -> Column:
+    first, last, count, offset, *sizes = (whole(n, "columns") for n in numbers)
+    if len(sizes) != len(LEVELS) or min(count - 1, offset, *sizes) < 0 or offset + sum(sizes) > size:
+        raise ValueError("a column lies outside of its block")
     starts = accumulate(sizes, initial=begin + offset)
     return Column(first, last, count, tuple(zip(starts, sizes, strict=False)))
 
@@ -148,10 +174,15 @@ def decode_part(data: bytes, column: Column, level: int) -> Series:
 
     Raises:
         zlib.error: the bytes are damaged.
+        ValueError: they are not the points or buckets of this column.
     """
     raw = zlib.decompress(data)
     if level == 0:
         gaps, values = raw[: -8 * column.count], raw[-8 * column.count :]
+        if len(values) != 8 * column.count or len(gaps or values) != len(values):
+            raise ValueError(f"the column has not {column.count} points")
+        if not gaps and column.last - column.first + 1 != column.count:
+            raise ValueError("the steps of the column are missing")
         known = np.cumsum(_untransposed(gaps, "<i8")[0]) if gaps else np.arange(column.first, column.last + 1)
         return points(known, _untransposed(values, "<f8")[0])
     steps, *rest = _untransposed(raw, "<i8", 1 + len(_BUCKET))
@@ -205,7 +236,7 @@ def pack(folder: RunFolder, *, ended: bool = False) -> None:
             return
         blocks = list(_blocks(file.fileno(), 0))
         end, done = (blocks[-1].end, blocks[-1].source) if blocks else (0, 0)
-        if done > size:  # metrics.jsonl is shorter than what was packed: it was replaced
+        if done and not _ends_line(folder.metrics, done):  # metrics.jsonl was replaced
             end = done = 0
         file.truncate(end)
         file.seek(end)
@@ -213,6 +244,16 @@ def pack(folder: RunFolder, *, ended: bool = False) -> None:
         while size - tail.offset >= (1 if ended else BLOCK) and (lines := tail.read()):
             file.write(encode(Columns.of(lines), tail.offset))
             file.flush()
+
+
+def _ends_line(metrics: Path, offset: int) -> bool:
+    """Return whether a line of the file ends at this offset."""
+    try:
+        with metrics.open("rb") as file:
+            file.seek(offset - 1)
+            return file.read(1) == b"\n"
+    except OSError:
+        return False
 
 
 def _blocks(descriptor: int, start: int) -> Iterator[Block]:
@@ -241,27 +282,26 @@ class AttemptSeries:
             RunFolderError: as above.
         """
         ended = self.folder.result.exists() or self.folder.outcome.exists()
-        try:
+        self._take_blocks()
+        if self._waiting() >= (1 if ended else BLOCK):
+            with suppress(OSError):  # a read-only folder can still be read
+                pack(self.folder, ended=ended)
             self._take_blocks()
-            if self._waiting() >= (1 if ended else BLOCK):
-                with suppress(OSError):  # a read-only folder can still be read
-                    pack(self.folder, ended=ended)
-                self._take_blocks()
-            if self._waiting() < 0:
-                self._forget()
-            fresh = list(iter(self._tail.read, []))
-        except RunFolderError:
-            list(self.folder.read_metrics())  # raises an error that names the line
-            raise
-        if fresh:
-            self._lines += [line for lines in fresh for line in lines]
-            self._open = Columns.of(self._lines)
+        if self._blocks and not _ends_line(self.folder.metrics, self._blocks[-1].source):
+            self._forget()
+        known = len(self._lines)
+        try:
+            while lines := self._tail.read():
+                self._lines += lines
+        finally:  # lines before a damaged one count, too
+            if len(self._lines) != known:
+                self._open = Columns.of(self._lines)
 
     def _forget(self) -> None:
         """Drop the file, which is damaged or belongs to other lines; the next refresh rebuilds it."""
         with suppress(OSError):
             self.folder.series.unlink()
-        self._blocks, self._tail, self._lines = [], Tail(self.folder.metrics), []
+        self._blocks, self._tail, self._lines, self._open = [], Tail(self.folder.metrics), [], Columns.of([])
 
     def _waiting(self) -> int:
         done = self._blocks[-1].source if self._blocks else 0
@@ -301,7 +341,7 @@ class AttemptSeries:
         wanted = [c for c in found if (lowest is None or c.last >= lowest) and (highest is None or c.first <= highest)]
         try:
             parts = list(self._read(wanted, level))
-        except (OSError, zlib.error):
+        except (OSError, zlib.error, ValueError):
             self._forget()
             self._open = Columns.of(self.folder.read_metrics())
             return self.series(metric, width, first, last)

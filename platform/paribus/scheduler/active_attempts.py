@@ -15,7 +15,8 @@ from paribus.engines.process import Identity, kill_group
 from paribus.errors import EngineError, LostLease, ParibusError, RunFolderError
 from paribus.home import since_boot
 from paribus.rpc.handler import answer_or_fail, uncounted
-from paribus.run_folder.folder import RunFolder, Tail, read_json
+from paribus.run_folder.attempt_files import read_attempt, read_outcome
+from paribus.run_folder.folder import RunFolder, Tail
 from paribus.store import transitions
 from paribus.store.attempts import ANYWHERE
 from paribus.store.models import AttemptRecord, Unit, unit_of
@@ -377,24 +378,26 @@ class ActiveAttempts:
         The attempt may have begun and ended while no scheduler was there.
         """
         try:
-            report = read_json(folder.outcome)
-            if report.get("token", attempt.token) != attempt.token:
-                return False
-            report |= {"run": attempt.run_id, "token": attempt.token}
-            if attempt.worker.startswith(ANYWHERE):
-                report["ago_s"] = _age(folder.outcome)
-            if attempt.started_at is None and "seconds" in report:
-                ago = float(report.get("ago_s") or 0.0) + float(report["seconds"])
-                self._store.start(attempt.run_id, attempt.token, ago_s=ago)
-            return bool(answer_or_fail(self._store, report if counted else uncounted(report))["ok"])
-        except (RunFolderError, AttributeError, TypeError, ValueError, KeyError):
+            report = read_outcome(folder)
+        except RunFolderError:
             return False
+        if report.get("token", attempt.token) != attempt.token:
+            return False
+        report |= {"run": attempt.run_id, "token": attempt.token}
+        if attempt.worker.startswith(ANYWHERE):
+            report["ago_s"] = _age(folder.outcome)
+        if attempt.started_at is None and "seconds" in report:
+            ago = (report.get("ago_s") or 0.0) + report["seconds"]
+            self._store.start(attempt.run_id, attempt.token, ago_s=ago)
+        return bool(answer_or_fail(self._store, report if counted else uncounted(report))["ok"])
 
 
 def _newest_step(folder: RunFolder) -> int:
-    with suppress(RunFolderError, OSError):
-        return max((line.step for line in Tail(folder.metrics).read()), default=0)
-    return 0
+    newest, tail = 0, Tail(folder.metrics)
+    with suppress(RunFolderError, OSError):  # up to a damaged line
+        while lines := tail.read():
+            newest = max(newest, *(line.step for line in lines))
+    return newest
 
 
 def _age(*files: Path) -> float | None:
@@ -415,9 +418,9 @@ def _revoke(folder: RunFolder) -> None:
 def _kill_processes(folder: RunFolder) -> bool:
     """Kill the supervisor and the runner of an attempt on this host; return whether both have ended."""
     try:
-        here: Mapping[str, Mapping[str, object]] = read_json(folder.attempt)
+        here = read_attempt(folder)
         leaders = [Identity.read(here["supervisor"]), Identity.read(here["runner"])]
-    except (RunFolderError, KeyError, TypeError):
+    except (RunFolderError, KeyError):
         return True  # the supervisor ended before it started a runner
     own = os.getpid()  # the inline engine's attempts are this process
     return sum(not kill_group(leader) for leader in leaders if leader.pid != own) == 0

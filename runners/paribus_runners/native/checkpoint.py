@@ -1,4 +1,9 @@
-"""Checkpoints: safetensors and JSON, written whole or not at all, with a hash of every file."""
+"""Checkpoints: safetensors and JSON, written whole or not at all, with a hash of every file.
+
+A checkpoint is written to a folder of its own, ``checkpoint.<pid>.partial``, with the manifest last. Two renames put it
+in the place of the one before. A process that is killed between them leaves ``checkpoint.<pid>.old`` and the complete
+``.partial``, but no ``checkpoint``: :func:`places` names all three.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +21,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from paribus.errors import RunFolderError
+from paribus.run_folder.attempt_files import MANIFEST, read_manifest
 from paribus.run_folder.folder import read_json, write_json
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.metrics import Spent
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.rollout.queue import RolloutQueue
 
-MANIFEST = "paribus.json"
 WEIGHTS, MOMENTS = "model.safetensors", "optimizer.safetensors"
 CRITIC, CRITIC_MOMENTS = "critic.safetensors", "critic_optimizer.safetensors"
 REFERENCE = "reference.safetensors"
@@ -77,21 +82,29 @@ def save(folder: Path, run: str, progress: Progress, learner: Learner) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def places(folder: Path) -> list[Path]:
+    """Return where a checkpoint that belongs into ``folder`` may lie: there, and beside it after a kill."""
+    beside = (p for p in sorted(folder.parent.glob(f"{folder.name}.*")) if (p / MANIFEST).exists())
+    return [*([folder] if folder.is_dir() else []), *beside]
+
+
 def read(folder: Path, run: str) -> Progress:
     """Return the progress of a checkpoint after verifying all of its files.
 
     Raises:
         RunFolderError: there is no checkpoint, it is damaged, or it belongs to another run.
     """
-    raw = read_json(folder / MANIFEST)
+    manifest = read_manifest(folder)
+    files, owner = manifest.files, manifest.run
+    if manifest.step is None or not all(type(cost) is int for cost in manifest.spent.values()):
+        raise RunFolderError(f"the checkpoint {folder} is damaged: {MANIFEST} lacks the step or the costs")
     try:
-        files, owner = raw["files"], raw["run"]
-        damaged = [name for name, digest in files.items() if _hash(folder / Path(name).name) != digest]
+        damaged = [name for name, digest in files.items() if _hash(folder / name) != digest]
         if not damaged:
             history = read_json(folder / HISTORY) if HISTORY in files else {}
             progress = Progress(
-                int(raw["step"]),
-                Spent(**raw["spent"]),
+                manifest.step,
+                Spent(**manifest.spent),
                 {prompt: Visits(**visits) for prompt, visits in history.items()},
                 RolloutQueue.load(folder / QUEUE) if QUEUE in files else RolloutQueue(),
             )

@@ -90,10 +90,10 @@ def run(path: Path) -> None:
         trainer = Trainer(job, folder, learner, task_of(job.recipe.task), asked.is_set)
         found = resume.find(folder, job)
         if found is not None:
-            attempt, progress = found
-            checkpoint.load(attempt.checkpoint, learner)
+            attempt, place, progress = found
+            checkpoint.load(place, learner)
             resume.take_over(folder, attempt, progress)
-        trainer.run(found[1] if found else None)
+        trainer.run(found[2] if found else None)
 
 
 def _compare_weights(folder: RunFolder, weights: str) -> None:

@@ -19,20 +19,29 @@ _ATTEMPT = re.compile(r"a(\d+)")
 log = logging.getLogger(__name__)
 
 
-def find(folder: RunFolder, job: Job) -> tuple[RunFolder, Progress] | None:
-    """Return the newest earlier attempt with a valid checkpoint and gapless metrics up to it; log why others fail."""
+def find(folder: RunFolder, job: Job) -> tuple[RunFolder, Path, Progress] | None:
+    """Return the newest earlier attempt with a valid checkpoint and gapless metrics up to it; log why others fail.
+
+    Returns:
+        The attempt, the folder of its checkpoint with the most steps, and how far that is; ``None`` without any.
+    """
     for token in sorted(_earlier(folder.path, job.token), reverse=True):
         attempt = RunFolder(folder.path.parent / f"a{token}")
-        if not attempt.checkpoint.is_dir():
-            continue
-        try:
-            progress = checkpoint.read(attempt.checkpoint, job.run)
-            steps = [line.step for line in _lines(attempt, progress.step)]
-            if steps == list(range(progress.step + 1)):
-                return attempt, progress
-            log.warning("%s is not used: its metrics do not reach step %d", attempt.checkpoint, progress.step)
-        except ParibusError as error:
-            log.warning("%s is not used: %s", attempt.checkpoint, error)
+        found = [(place, p) for place in checkpoint.places(attempt.checkpoint) if (p := _usable(attempt, place, job))]
+        if found:
+            return attempt, *max(found, key=lambda each: each[1].step)
+    return None
+
+
+def _usable(attempt: RunFolder, place: Path, job: Job) -> Progress | None:
+    """Return how far the checkpoint in ``place`` is; ``None`` if it cannot be resumed from, which is logged."""
+    try:
+        progress = checkpoint.read(place, job.run)
+        if [line.step for line in _lines(attempt, progress.step)] == list(range(progress.step + 1)):
+            return progress
+        log.warning("%s is not used: its metrics do not reach step %d", place, progress.step)
+    except ParibusError as error:
+        log.warning("%s is not used: %s", place, error)
     return None
 
 

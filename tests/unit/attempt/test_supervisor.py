@@ -178,11 +178,11 @@ class Written:
 @pytest.mark.parametrize(
     ("result", "told"),
     [
-        ('{"status": "succeeded", "loss": NaN}', "not JSON compliant"),
+        ('{"status": "succeeded", "loss": NaN}', "not finite"),
         ('{"status": "failed", "error": "CUDA error"}', "its status is 'failed', not succeeded or stopped_early"),
         ('{"status": null}', "its status is None"),
         ('{"status": ["succeeded"]}', "its status is ['succeeded']"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "result.json:1: not readable: nested more than 64 deep"),
     ],
 )
 def test_a_result_that_breaks_the_contract_is_a_failure_of_the_program(folder, server, result, told):

@@ -14,7 +14,8 @@ from paribus.health.remedies import catalogue, patched, remedies_of
 from paribus.health.signals import of_texts, repetitive, with_signals
 from paribus.health.window import noise, trend
 from paribus.recipe.presets import load_preset, preset_names
-from paribus.run_folder.folder import Evaluation, MetricLine
+from paribus.run_folder.folder import HELDOUT, TRAIN, Evaluation, MetricLine
+from paribus.run_folder.samples import Sample
 
 
 def found(detector, state, onset):
@@ -153,8 +154,8 @@ def test_texts_that_repeat_themselves_are_told_from_texts():
 
 def test_groups_kept_as_text_are_no_repetition_of_prompts():
     """One response per evaluated prompt counts; training groups do not."""
-    group = [{"step": 1, "problem": p, "response": p} for p in "abcd" for _ in range(8)]
-    trained = [{"step": 1, "set": "train", "problem": p, "response": "same"} for p in "efghijkl"]
+    group = [Sample(step=1, set=HELDOUT, problem=p, prompt=p, response=p) for p in "abcd" for _ in range(8)]
+    trained = [Sample(step=1, set=TRAIN, problem=p, prompt=p, response="same") for p in "efghijkl"]
     line = MetricLine(step=1, time_ms=0, values={})
     assert with_signals([line], samples=[*group, *trained])[0].values["signal/distinct_frac"] == 1.0
 

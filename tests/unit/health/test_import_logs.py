@@ -44,7 +44,7 @@ def test_trainer_state_of_trl(tmp_path):
         ({"step": 3, "data": {"actor/entropy": 0.3, "response_length/clip_ratio": 0.2}}, "verl",
          {"policy/entropy": 0.3, "response/truncated_frac": 0.2}),
         ({"step": 3, "data": {"actor/pg_clipfrac": 0.1, "actor/pg_clipfrac_lower": 0.2}}, "verl",
-         {"signal/clipped_frac": 0.1}),
+         {"signal/clipped_frac": 0.1, "clip/dual_frac": 0.2}),
         ({"step": 3, "data": {"val-core/gsm8k/acc/mean@4": 0.6, "actor/entropy": 0.3}}, "verl",
          {"policy/entropy": 0.3, "eval/heldout/avg_at_1": 0.6}),
         ({"step": 3, "mismatch_kl/all/mean": 0.001, "reward/all/mean": 0.5}, "prime_rl",
@@ -181,7 +181,7 @@ def test_a_resumed_attempt_replaces_what_came_after_its_first_step(tmp_path):
         folder.samples.write_text("".join(json.dumps({"step": s, "response": str(token)}) + "\n" for s in steps))
     found = read_run(tmp_path, "f" * 64, 2)
     assert [(line.step, line.values["reward/mean"]) for line in found.lines] == [(1, 1), (2, 1), (3, 2), (4, 2)]
-    assert [s["response"] for s in found.samples] == ["1", "1", "2", "2"]
+    assert [s.response for s in found.samples] == ["1", "1", "2", "2"]
     assert found.trouble == ""
     with folder.metrics.open("a") as file:
         file.write("step 5\n")

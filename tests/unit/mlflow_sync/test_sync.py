@@ -126,7 +126,7 @@ def test_series_are_packed_while_mlflow_is_down(case, monkeypatch):
     sync.turn()
     assert folder.series.stat().st_size > packed
     whole = folder.metrics.stat().st_size
-    folder.metrics.write_bytes(b"x" * whole)
+    folder.metrics.write_bytes(b"x" * (whole - 1) + b"\n")
     assert series_file.RunSeries(case.home, case.run, 1).series("reward/mean").last.tolist() == list(range(105))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +18,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from paribus.contract import Evaluate, Options
+from paribus.contract import Evaluate, Job, Options
 from paribus.errors import RunFolderError, RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import JsonlTask, Model, Recipe
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.metrics import STEP_METRICS, find_metric
-from paribus_runners.native import runner, trainer
+from paribus_runners.native import checkpoint, resume, runner, trainer
+from paribus_runners.native.checkpoint import Progress
+from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.tiny.make import tokenizer
 from paribus_runners.rewards.verifiers import Verdict
@@ -199,6 +203,52 @@ def test_a_sample_that_was_half_written_costs_nothing(recipe: Recipe, job_folder
         samples.write(b'{"step": 3, "response": "a')
     runner.run(second)
     assert (second / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
+
+
+FILE_CALLS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir"})
+"""Audit events of what :func:`checkpoint.save` does with files."""
+
+
+def _killed_at(call: int, save: Callable[[], None]) -> bool:
+    """Run ``save`` in a process that kills itself before this call of the file system; return whether it was killed."""
+    if (pid := os.fork()) == 0:
+        calls = itertools.count()
+        sys.addaudithook(
+            lambda event, _: (
+                os.kill(os.getpid(), signal.SIGKILL) if event in FILE_CALLS and next(calls) == call else None
+            )
+        )
+        save()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+
+
+def test_a_kill_anywhere_in_a_save_leaves_a_checkpoint_to_resume_from(recipe: Recipe, job_folder: JobFolder) -> None:
+    """Before each call of the file system, between the two renames included: the one before, or the new one."""
+    first, second = job_folder(recipe), job_folder(recipe, token=2)
+    runner.run(first)
+    job, folder = Job.model_validate_json((second / "job.json").read_bytes()), RunFolder(first)
+    learner = Learner.of(job.recipe, Policy.load(job.recipe.model.name, None, job.recipe.model.dtype))
+    checkpoint.save(folder.checkpoint, job.run, Progress(step=1), learner)
+    before = first.with_name("before")
+    folder.checkpoint.rename(before)
+    steps, gaps = [], 0
+    for call in itertools.count():
+        for left in first.glob("checkpoint*"):
+            shutil.rmtree(left)
+        shutil.copytree(before, folder.checkpoint)
+        killed = _killed_at(call, lambda: checkpoint.save(folder.checkpoint, job.run, Progress(step=2), learner))
+        gaps += not folder.checkpoint.exists()
+        found = resume.find(RunFolder(second), job)
+        assert found is not None, f"killed before call {call}"
+        attempt, place, progress = found
+        assert attempt.path == first
+        checkpoint.load(place, learner)
+        steps.append(progress.step)
+        if not killed:
+            break
+    assert steps == sorted(steps)
+    assert (steps[0], steps[-1], gaps) == (1, 2, 1)
 
 
 @pytest.mark.parametrize("damage", ["weights", "manifest", "gone", "metrics"])

@@ -162,7 +162,7 @@ def test_an_outcome_that_could_not_be_delivered_is_found_in_the_folder(case):
 
 
 UNUSABLE = (
-    {"do": "fail", "kind": "program", "reason": "\ud83d", "signature": ""},
+    {"do": "fail", "kind": "program", "reason": ["\ud83d"], "signature": ""},
     {"do": "finish", "stopped_early": False, "payload": {"loss": float("nan")}},
     {"do": "finish", "stopped_early": False, "payload": None},
     {"do": "release", "reason": "", "wait_s": 0.0, "step": 10**30},
@@ -190,7 +190,9 @@ def test_a_report_that_cannot_be_recorded_fails_its_attempt(case):
 
 def test_what_lies_in_place_of_a_report_counts_as_none(case):
     """A damaged disk says nothing about the program: the next scheduler queues the run."""
-    one = ended_with(case, ["", "[]", "{}", '{"do": "release"}', '{"run": "x"', '"text"'])
+    one = ended_with(
+        case, ["", "[]", "{}", '{"do": "release"}', '{"run": "x"', '"text"', '{"do": "renew"}', "[" * 3000]
+    )
     assert {(r.state, r.program_failures) for r in one.store.runs_of(one.study.id)} == {(RunState.QUEUED, 0)}
 
 

@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 
 from paribus.contract import Device, Need, Resources
 from paribus.engines.base import GRACE, PATIENCE, EngineSettings, JobState, JobTable, Reach, Spec, Status
-from paribus.engines.launch import Order
+from paribus.engines.launch import Order, read_number
 from paribus.engines.options import ClusterOptions, read_options
 from paribus.engines.ray.actors import NAMESPACE, Actors
 from paribus.engines.ray.jobs import Away, Jobs
@@ -260,9 +260,7 @@ class RayEngine:
         self._jobs.end(name, status)
 
     def _noted(self, name: str) -> int | None:
-        with suppress(OSError, ValueError):
-            return int((self._folder / f"{self._job(name)}.exit").read_text())
-        return None
+        return read_number(self._folder / f"{self._job(name)}.exit")
 
     def _environment(self, spec: Spec) -> dict[str, str]:
         """Return the environment of ``paribus run``, as Slurm passes it; the node sets Ray's own variables."""

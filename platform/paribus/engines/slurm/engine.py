@@ -17,6 +17,7 @@ from pathlib import Path
 
 from paribus.contract import Device, Need, Resources
 from paribus.engines.base import EngineSettings, JobState, JobTable, Reach, Spec, Status
+from paribus.engines.launch import read_number
 from paribus.engines.options import read_options
 from paribus.engines.slurm.commands import Away, Listed, Refused, Slurm
 from paribus.engines.slurm.script import Place, SlurmOptions, batch_script
@@ -281,7 +282,5 @@ class SlurmEngine:
         job = self._job(name)
         if self._listed is not None and job in self._listed:
             return self._listed[job].status
-        with suppress(OSError, ValueError):
-            code = int((self._place.folder / f"{job}.exit").read_text())
-            return Status(state=JobState.ENDED, exit_code=code)
-        return Status(state=JobState.UNKNOWN)
+        code = read_number(self._place.folder / f"{job}.exit")
+        return Status(state=JobState.UNKNOWN) if code is None else Status(state=JobState.ENDED, exit_code=code)
