@@ -15,6 +15,7 @@ from faults.world import World, ended, kill, process, until
 from paribus.engines.base import Engine, EngineSettings
 from paribus.engines.ray.engine import RayEngine
 from paribus.engines.slurm.engine import SlurmEngine
+from paribus.run_folder.folder import RunFolder
 from paribus.store.reader import Reader
 from paribus.store.states import Move
 from support.plans import small_plan
@@ -63,7 +64,12 @@ def absences(world: World, engine: Callable[[EngineSettings], Engine]) -> Verdic
         with process(work, world.home, plan, None, impatient, engine) as session:
             ended(session)
     s = world.snapshot()
-    wrong = [f"{a.submit_name} ended as {a.outcome}: {a.reason}" for a in s.attempts if a.outcome != Move.SUCCEED]
+    wrong = [
+        f"{a.submit_name} ended as {a.outcome}: {a.reason}"
+        for a in s.attempts
+        # a submit may be killed before it reaches the cluster: such an attempt never begins, and is made again
+        if a.outcome != Move.SUCCEED and RunFolder.of(world.home, a.fingerprint, a.token).attempt.exists()
+    ]
     verdict = judge.judge(
         s, trials=len(s.runs), faults=world.number(2, 1), home=world.home,
         wrong=[*judge.broken_records(s, world.home), *wrong],

@@ -224,11 +224,12 @@ def finding_of(detector: Detector, setting: Setting, state: State) -> Finding:
     if state["worst"] is not None:
         return _raised(detector, setting, state["worst"])
     if state["status"] == "unknown":
-        missing = [m for m in detector.needs if not state["series"].get(m)]
+        missing = [m for m in (*detector.needs, *detector.any_of) if not state["series"].get(m)]
         if not state["seen"]:
-            absent = ", ".join(missing) or f"one of {', '.join(detector.any_of)}"
+            absent = ", ".join(m for m in missing if m in detector.needs) or f"one of {', '.join(detector.any_of)}"
             return quiet(state="unknown", evidence=f"not recorded: {absent}")
-        return quiet(state="unknown", evidence="too few points to judge")
+        lacking = f" without {', '.join(missing)}" if missing else ""
+        return quiet(state="unknown", evidence=f"too few points to judge{lacking}")
     return quiet(state="ok")
 
 

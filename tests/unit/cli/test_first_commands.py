@@ -6,6 +6,7 @@ import sys
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -32,16 +33,13 @@ def typed(tmp_path, monkeypatch):
 @pytest.fixture
 def installed(monkeypatch):
     """A function that pretends that Paribus was installed from a place: the content of `direct_url.json` (PEP 610)."""
-    read = metadata.PathDistribution.read_text
+    found = metadata.distribution("paribus")
     monkeypatch.setattr(errors, "_installer", lambda: "pip install")
 
     def pretend(origin: object) -> None:
         text = json.dumps(origin) if isinstance(origin, dict) else origin
-        monkeypatch.setattr(
-            metadata.PathDistribution,
-            "read_text",
-            lambda self, name: text if name == "direct_url.json" else read(self, name),
-        )
+        package = SimpleNamespace(requires=found.requires, read_text={"direct_url.json": text}.get)
+        monkeypatch.setattr(metadata, "distribution", {"paribus": package}.__getitem__)
 
     return pretend
 

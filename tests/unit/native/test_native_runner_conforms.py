@@ -18,6 +18,7 @@ class TestNativeRunner(RunnerTestCase):
     base: ClassVar = {
         "task": "chain",
         "kl": "off",
+        "optimizer": {"learning_rate": 5.0e-4},
         "schedule": {"steps": 4, "prompts_per_step": 4, "group_size": 4, "minibatches": 1, "max_new_tokens": 24},
     }
     other_data: ClassVar = {"task": {"kind": "chain", "problems": 64}}

@@ -8,6 +8,7 @@ import stat
 import tempfile
 import threading
 import time
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -182,12 +183,20 @@ def test_what_the_scheduler_itself_interrupts_does_not_count(tmp_path):
         server.close()
 
 
+@pytest.fixture
+def short_folder():
+    """A folder near the root."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("long", [False, True])
-def test_a_killed_scheduler_leaves_nothing_that_the_next_one_does_not_take_over(tmp_path, monkeypatch, long):
+def test_a_killed_scheduler_leaves_nothing_that_the_next_one_does_not_take_over(
+    tmp_path, short_folder, monkeypatch, long
+):
     """The socket is in the home folder; where its path is too long, in one folder, whoever else has taken its name."""
     home = tmp_path / ("long" * 30 if long else "h")
-    temporary = tmp_path / "t"
-    temporary.mkdir()
+    temporary = short_folder  # a socket's path is short
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     if not long:
         monkeypatch.setattr(rpc, "_LONGEST_PATH", 200)
