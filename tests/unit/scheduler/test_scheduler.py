@@ -490,21 +490,6 @@ def test_a_job_that_the_engine_does_not_know_after_a_restart_keeps_its_run_for_a
     assert RunFolder(one.path(silent)).revoked.exists()
 
 
-def test_other_schedulers_of_the_database_leave_such_attempts_alone_for_a_week(tmp_path):
-    """They can't ask the engine; attempts of hosts that went away with their jobs are theirs, as ever."""
-    store = Store.open(tmp_path, clock=lambda: now[0])
-    now = [1000.0]
-    study = store.add_study(small_plan(arms=1, seeds=2))
-    away = store.claim(study.id, engine="slurm", worker="/home1")
-    gone = store.claim(study.id, engine="local", worker="host/home2")
-    now[0] += LEASE_S + 1
-    assert [a.submit_name for a in store.expire("/home3")] == [gone.submit_name]
-    assert store.expire() == ()
-    now[0] += 8 * 86400
-    assert [a.submit_name for a in store.expire("/home3")] == [away.submit_name]
-    store.close()
-
-
 def test_jobs_of_the_engine_that_was_used_before_are_ended(patient):
     """They would start later and hold a GPU; their runs go on here, and those that can't be ended find a word."""
     one = patient(arms=1, seeds=2)

@@ -10,6 +10,7 @@ from paribus.store.history import recorded_runs
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
 from paribus.store.store import Store
+from paribus.store.transitions import LEASE_S
 from support.plans import small_plan
 
 
@@ -114,6 +115,30 @@ def test_what_may_begin_at_once_waits_for_no_clock(store, clock):
     assert store.retry("small", author="ada", reason="mended").queued == 1
     clock.now -= 3600
     assert take(store, study) is not None
+
+
+def test_attempts_that_go_on_without_their_scheduler_expire_by_its_hand(store, clock):
+    """Others can't ask the engine, and wait for a week; attempts whose host went away are theirs, as ever."""
+    study = store.add_study(small_plan(arms=1, seeds=3))
+    away, own, gone = (
+        store.claim(study.id, engine="slurm", worker=worker) for worker in ("/home1", "/home3", "host/home2")
+    )
+    clock.now += LEASE_S + 1
+    assert {a.submit_name for a in store.expire("/home3")} == {own.submit_name, gone.submit_name}
+    assert store.expire() == ()
+    clock.now += 8 * 86400
+    assert [a.submit_name for a in store.expire("/home3")] == [away.submit_name]
+
+
+def test_an_attempt_that_ended_while_no_scheduler_was_there_is_charged_until_its_end(store, clock):
+    """Not until its lease was over, nor until the report."""
+    study = store.add_study(small_plan(arms=1, seeds=1))
+    claim = store.claim(study.id, engine="slurm", worker="/home1")
+    store.start(claim.run_id, claim.token)
+    clock.now += 3600
+    store.fail(claim.run_id, claim.token, "infrastructure", "node failure", ago_s=600.0)
+    (attempt,) = store.attempts_of(study.id)
+    assert attempt.charged == pytest.approx(3000.0)
 
 
 def test_an_unknown_study_is_told_with_the_nearest_name(store):
