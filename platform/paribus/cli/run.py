@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from paribus.home import home
 from paribus.report.adaptive import grown
 from paribus.scheduler.adaptive import Adaptive
 from paribus.scheduler.serve import Settings, Summary, run_study
+from paribus.store.database import Unreachable
 from paribus.store.history import recorded_runs
 from paribus.store.reader import Reader
 from paribus.study.expand import draft_file
@@ -53,8 +55,11 @@ def command(
 
 def warn(plan: Plan, folder: Path) -> None:
     """Print the warnings of a plan, unless every run of it has a result in the store of the home folder."""
-    fingerprints = [run.fingerprint for run in plan.runs]
-    if plan.warnings and len(recorded_runs(folder, fingerprints)) < len(set(fingerprints)):
+    fingerprints = {run.fingerprint for run in plan.runs}
+    recorded: frozenset[str] = frozenset()
+    with suppress(Unreachable):  # the start waits for the server
+        recorded = recorded_runs(folder, fingerprints) if plan.warnings else recorded
+    if plan.warnings and recorded < fingerprints:
         print_warnings(plan.warnings, console())
 
 

@@ -36,7 +36,7 @@ def recorded_runs(home: Path, fingerprints: Iterable[str]) -> frozenset[str]:
     """Return those of the fingerprints whose run has a result in the store of ``home``; empty without a store.
 
     Raises:
-        StoreError: the file cannot be read as a store, or the server cannot be reached.
+        StoreError: the file cannot be read as a store; ``Unreachable``, if the server did not answer.
     """
     with _connection(home) as (connection, columns):
         if connection is None or "result" not in columns:
@@ -56,7 +56,7 @@ def past_runs(home: Path) -> tuple[PastRun, ...]:
     Empty without a store, or if the store is so old that its attempts have no charge.
 
     Raises:
-        StoreError: the file cannot be read as a store, or the server cannot be reached.
+        StoreError: the file cannot be read as a store; ``Unreachable``, if the server did not answer.
     """
     with _connection(home) as (connection, columns):
         if connection is None or "charged" not in columns.get("attempt", ()):
@@ -93,7 +93,7 @@ def _connection(home: Path) -> Iterator[tuple[sa.Connection | None, Mapping[str,
         return
     import sqlalchemy as sa
 
-    from paribus.store.database import Database, database_url
+    from paribus.store.database import Database, Unreachable, database_url
 
     database = Database(database_url(home))
     try:
@@ -101,6 +101,8 @@ def _connection(home: Path) -> Iterator[tuple[sa.Connection | None, Mapping[str,
             tables = sa.inspect(connection)
             names = [name for name in ("attempt", "result") if tables.has_table(name)]
             yield connection, {name: {column["name"] for column in tables.get_columns(name)} for name in names}
+    except Unreachable:  # some callers wait for the server
+        raise
     except StoreError as error:
         raise StoreError(
             f"cannot read the store: {error} If another version wrote it, run `paribus db upgrade`."

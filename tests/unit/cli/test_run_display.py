@@ -9,13 +9,15 @@ from rich.live import Live
 
 from paribus.cli.console import duration, report_width
 from paribus.cli.live import LiveDisplay, PlainDisplay, counts_line
-from paribus.cli.run import closing_lines, exit_status
+from paribus.cli.run import closing_lines, exit_status, warn
+from paribus.home import DATABASE_URL
 from paribus.monitor.progress import Follower, Preparing
 from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.scheduler.scheduler import Ending
 from paribus.scheduler.serve import Summary
 from paribus.store.states import RunState
 from paribus.store.store import Store
+from paribus.study.plan import PlanWarning
 from support.plans import small_plan
 
 
@@ -176,3 +178,10 @@ def test_the_end_is_told_with_what_to_do_next(values, status, said, tmp_path):
 def test_durations_are_read_as_on_a_clock():
     """Hours only where there are some."""
     assert [duration(s) for s in (0.4, 59.6, 3661)] == ["0:00", "1:00", "1:01:01"]
+
+
+def test_warnings_are_printed_while_the_database_is_away(monkeypatch, tmp_path, capsys):
+    """The start waits for the server, so the warnings must not end it."""
+    monkeypatch.setenv(DATABASE_URL, "postgresql+psycopg://nobody@127.0.0.1:9/none")
+    warn(replace(small_plan(), warnings=(PlanWarning(code="seeds", message="only one seed"),)), tmp_path)
+    assert "only one seed" in capsys.readouterr().out

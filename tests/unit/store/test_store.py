@@ -5,7 +5,9 @@ import multiprocessing
 import pytest
 
 from paribus.errors import StoreError
+from paribus.home import DATABASE_URL
 from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
+from paribus.store.database import Unreachable
 from paribus.store.history import recorded_runs
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
@@ -182,6 +184,13 @@ def claim_all(home, results):
         while (claim := take(store, study)) is not None:
             claimed.append((claim.fingerprint, claim.token))
     results.put(claimed)
+
+
+def test_a_server_that_is_away_raises_the_error_that_callers_wait_on(monkeypatch, tmp_path):
+    """Not the error of a file that can't be read: the same call may work later."""
+    monkeypatch.setenv(DATABASE_URL, "postgresql+psycopg://nobody@127.0.0.1:9/none")
+    with pytest.raises(Unreachable, match="Connection refused"):
+        recorded_runs(tmp_path, ["a"])
 
 
 def test_two_processes_never_claim_the_same_run(server, tmp_path):
