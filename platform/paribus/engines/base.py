@@ -192,6 +192,11 @@ class JobTable(Generic[J]):
         self._ended[name] = status
 
 
+def outlives_scheduler(engine: Engine) -> bool:
+    """Return whether the jobs of an engine go on without the scheduler; engines of others may not say so."""
+    return getattr(engine, "patience_s", PATIENCE_S) > PATIENCE_S
+
+
 def load_engine(name: str) -> Callable[[EngineSettings], Engine]:
     """Return the engine class ``name``.
 

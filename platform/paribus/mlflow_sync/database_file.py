@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 
 MARK_TAG = "paribus.destination"
@@ -66,12 +66,14 @@ def is_half_made(file: Path) -> bool:
     return False
 
 
+def read_only(file: Path, timeout_s: float) -> AbstractContextManager[sqlite3.Connection]:
+    """Return a connection for reading, closed at the end of the context; it never creates the file."""
+    return closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", timeout=timeout_s, uri=True))
+
+
 def marks_in(file: Path) -> frozenset[str]:
     """Return the marks of the experiments in a file; none if it is missing or has no such table."""
-    with (
-        suppress(sqlite3.Error),
-        closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", timeout=1, uri=True)) as database,
-    ):
+    with suppress(sqlite3.Error), read_only(file, 1) as database:
         found = database.execute("SELECT value FROM experiment_tags WHERE key = ?", (MARK_TAG,))
         return frozenset(value for (value,) in found)
     return frozenset()
@@ -85,7 +87,7 @@ def doubled_points(file: Path) -> dict[str, int]:
             GROUP BY m.run_uuid, m.key, m.step HAVING COUNT(*) > 1
         ) GROUP BY run_uuid
     """
-    with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", timeout=_WAIT_S, uri=True)) as database:
+    with read_only(file, _WAIT_S) as database:
         return dict(database.execute(query).fetchall())
 
 

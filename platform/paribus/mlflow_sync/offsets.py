@@ -11,13 +11,13 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from paribus.mlflow_sync.client import tracking_uri
-from paribus.mlflow_sync.database_file import file_of, marks_in
+from paribus.mlflow_sync.database_file import file_of, marks_in, read_only
 from paribus.run_folder.folder import MetricLine
 
 OFFSETS = "shipper.db"  # the name of earlier versions, whose tables `mirror` and `offset` are read once
@@ -40,10 +40,7 @@ JOIN destination ON destination.mark = copy.mark WHERE destination.uri = ?
 
 def _rows(home: Path, query: str, *values: str, timeout_s: float) -> list[Any]:
     """Return rows of the file; none if there is none yet, or another process keeps it locked."""
-    with (
-        suppress(sqlite3.Error),
-        closing(sqlite3.connect(f"{(home / OFFSETS).resolve().as_uri()}?mode=ro", timeout_s, uri=True)) as database,
-    ):
+    with suppress(sqlite3.Error), read_only(home / OFFSETS, timeout_s) as database:
         return database.execute(query, values).fetchall()
     return []
 

@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paribus.engines.base import PATIENCE_S, Engine, JobState, Status
+from paribus.engines.base import Engine, JobState, Status, outlives_scheduler
 from paribus.engines.process import Identity, kill_group
 from paribus.errors import EngineError, LostLease, ParibusError, RunFolderError
 from paribus.home import since_boot
 from paribus.rpc.handler import answer_or_fail, uncounted
 from paribus.run_folder.attempt_files import read_attempt, read_outcome
-from paribus.run_folder.folder import RunFolder, Tail
+from paribus.run_folder.folder import RunFolder
 from paribus.store import transitions
 from paribus.store.attempts import ANYWHERE
 from paribus.store.models import AttemptRecord, Unit, unit_of
@@ -68,7 +68,7 @@ class _Active:
 class ActiveAttempts:
     """The attempts of the scheduler that the store knows as ``worker``, by the names of their jobs in the engine.
 
-    On an engine whose jobs outlive the scheduler (its ``patience_s`` is longer than a lease), the engine's word counts:
+    On an engine whose jobs outlive the scheduler (its ``patience_s`` is longer than a lease), the engine decides:
     the lease of an attempt is renewed as long as its job waits or runs, whether its supervisor reports or not.
 
     Args:
@@ -88,7 +88,7 @@ class ActiveAttempts:
         others: Callable[[str], Engine] | None = None,
     ) -> None:
         self._others = others
-        self._patient = getattr(engine, "patience_s", PATIENCE_S) > PATIENCE_S
+        self._patient = outlives_scheduler(engine)
         self._missing: dict[str, float] = {}
         self._store = store
         self._engine = engine
@@ -183,7 +183,7 @@ class ActiveAttempts:
         """Let another engine end its jobs. Those that it can't end find in their folders that they lost their runs."""
         try:
             if self._others is None:
-                raise EngineError("it is not at hand")
+                raise EngineError("it cannot be loaded here")
             engine = self._others(name)
             try:
                 live = [job for job in jobs if engine.find(job) is not None]
@@ -296,7 +296,7 @@ class ActiveAttempts:
         if self._holds[name] == SILENT_HOLDS:
             self._say(
                 f"{name}: no heartbeat, but {self._engine.name} knows its job, so it keeps its run; its result will be "
-                "taken from its folder. If the job has ended in truth, cancel it there."
+                "taken from its folder. If the job has ended, cancel it there."
             )
         with suppress(LostLease):
             if self._store.renew(attempt.run_id, attempt.token).cancel and name not in self._asked:
@@ -393,10 +393,10 @@ class ActiveAttempts:
 
 
 def _newest_step(folder: RunFolder) -> int:
-    newest, tail = 0, Tail(folder.metrics)
+    newest = 0
     with suppress(RunFolderError, OSError):  # up to a damaged line
-        while lines := tail.read():
-            newest = max(newest, *(line.step for line in lines))
+        for line in folder.read_metrics():
+            newest = max(newest, line.step)
     return newest
 
 
@@ -410,7 +410,7 @@ def _age(*files: Path) -> float | None:
 
 
 def _revoke(folder: RunFolder) -> None:
-    """Leave the word that the attempt lost its run: its supervisor may not reach the scheduler."""
+    """Mark the attempt as revoked in its folder: its supervisor may not reach the scheduler."""
     with suppress(OSError):
         folder.revoked.touch()
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from paribus.contract import Job, Need
-from paribus.engines.base import PATIENCE_S, Engine, Spec
+from paribus.engines.base import Engine, Spec, outlives_scheduler
 from paribus.errors import EngineError, ParibusError, RunnerError, StoreError
 from paribus.failures import storage_failure
 from paribus.monitor.progress import Preparing
@@ -116,7 +116,7 @@ class Scheduler:
         others: Callable[[str], Engine] | None = None,
     ) -> None:
         self.pause = pause
-        anywhere = getattr(engine, "patience_s", PATIENCE_S) > PATIENCE_S
+        anywhere = outlives_scheduler(engine)
         names = (worker_of(store.home, anywhere=anywhere), worker_of(store.home, anywhere=not anywhere))
         self._workers = (worker,) if worker else names
         self._store = store

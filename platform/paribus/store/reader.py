@@ -335,9 +335,8 @@ def attempts() -> sa.Select[Any]:
 
 def attempt_record(row: sa.Row[tuple[object, ...]]) -> AttemptRecord:
     """Return a row of :func:`attempts`."""
-    found: dict[str, Any] = dict(
-        zip(row._fields, row, strict=True)
-    )  # a lookup by name for each field takes ten times as long
+    # a lookup by name for each field takes ten times as long
+    found: dict[str, Any] = dict(zip(row._fields, row, strict=True))
     del found["id"]
     return AttemptRecord(**found)
 

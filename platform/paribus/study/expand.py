@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paribus.contract import Evaluate, Hashes, Options, Runner, load_runner
+from paribus.contract import Evaluate, Hashes, Options, Runner, Support, load_runner
 from paribus.errors import ParibusError, UnreadableInput, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.adaptive import interim_rule
@@ -86,7 +86,8 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
     _refuse_wrong_options(loaded, runner)
     unread: dict[str, None] = {}
     distinct, rows = _arms_and_rows(loaded.base, loaded.rows)
-    arms = tuple(_examined(arm, runner, options, unread) for arm in distinct)
+    support = {arm.key: tuple(runner.support(arm.recipe, options)) for arm in distinct}
+    arms = tuple(_examined(arm, runner, options, support[arm.key], unread) for arm in distinct)
     at = study.seeds.at
     seeds = tuple(range(study.seeds.start, study.seeds.start + at[-1]))
     runs = tuple(_runs(study, options, arms, seeds))
@@ -128,7 +129,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         ranking=_ranking(loaded),
         options=options,
     )
-    unsupported = _unsupported(plan, runner)
+    unsupported = _unsupported(plan, runner, support)
     return PlanDraft(study=loaded, plan=with_fingerprint(plan), unsupported=unsupported, unread=tuple(unread))
 
 
@@ -142,10 +143,10 @@ def _refuse_wrong_options(loaded: LoadedStudy, runner: Runner) -> None:
         raise loaded.error(faults)
 
 
-def _examined(arm: Arm, runner: Runner, options: Options, unread: dict[str, None]) -> Arm:
+def _examined(arm: Arm, runner: Runner, options: Options, support: Sequence[Support], unread: dict[str, None]) -> Arm:
     """Return the arm with its hashes; note in ``unread`` why there are none."""
     try:
-        return examined(arm, runner, options)
+        return _with_support(arm, runner, options, support)
     except ParibusError as error:
         unread[str(error)] = None
         return replace(arm, hashes=UNREAD)
@@ -157,7 +158,10 @@ def examined(arm: Arm, runner: Runner, options: Options) -> Arm:
     Raises:
         ParibusError: a file of data or model cannot be read.
     """
-    support = runner.support(arm.recipe, options)
+    return _with_support(arm, runner, options, runner.support(arm.recipe, options))
+
+
+def _with_support(arm: Arm, runner: Runner, options: Options, support: Sequence[Support]) -> Arm:
     return replace(
         arm,
         hashes=runner.hashes(arm.recipe, options),
@@ -165,12 +169,12 @@ def examined(arm: Arm, runner: Runner, options: Options) -> Arm:
     )
 
 
-def _unsupported(plan: Plan, runner: Runner) -> str:
+def _unsupported(plan: Plan, runner: Runner, support: Mapping[str, Sequence[Support]]) -> str:
     """Return why the runner cannot train the plan, each reason with the arms that it holds for; empty if it can."""
     reasons: dict[str, list[str]] = {}
     asked = plan.resources.gpus
     for arm in plan.arms:
-        found = [s.reason for s in runner.support(arm.recipe, plan.options) if s.level == "unsupported"]
+        found = [s.reason for s in support[arm.key] if s.level == "unsupported"]
         need = runner.requirements(arm.recipe, plan.options)
         if asked is not None and asked < need.least_gpus:
             found.append(f"A run needs at least {need.least_gpus:g} GPUs, and `resources.gpus` is {asked:g}.")

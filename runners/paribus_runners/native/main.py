@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from paribus.contract import Job
 from paribus.errors import ParibusError, RunFolderError
 from paribus.recipe.recipe import Recipe
-from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, read_json, write_json
+from paribus.run_folder.attempt_files import read_environment
+from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, write_json
 from paribus_runners.native import checkpoint, fingerprint, resume
 from paribus_runners.native import versions as environment
 from paribus_runners.native.learner import Learner
@@ -100,8 +101,7 @@ def _compare_weights(folder: RunFolder, weights: str) -> None:
     """Log which other attempts of this run recorded other initial weights; the report names them as well."""
     for other in sorted(folder.path.parent.glob("a*/environment.json")):
         with suppress(RunFolderError):
-            recorded = read_json(other)
-            found = recorded.get(INITIAL_WEIGHTS) if isinstance(recorded, dict) else None
+            found = read_environment(RunFolder(other.parent)).get(INITIAL_WEIGHTS)
             if found not in (None, weights):
                 log.warning(
                     "initial weights %s, but %s in %s: this run's attempts did not begin with the same model. Was it "

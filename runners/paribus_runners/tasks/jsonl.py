@@ -41,14 +41,18 @@ def first_fault(level: JsonlTask) -> str:
     """Return what is wrong with the first or the last line of a file; empty if nothing is, or it cannot be read."""
     for field, name in (("task.train", level.train), ("task.heldout", level.heldout)):
         path = Path(name).expanduser()
+        first = last = None
         try:
             with path.open("rb") as file:
-                lines = [(n, line) for n, line in enumerate(file, 1) if line.strip()]
+                for n, line in enumerate(file, 1):
+                    if line.strip():
+                        last = n, line
+                        first = first or last
         except OSError:  # the hash of the files says so
             continue
-        if not lines:
+        if first is None or last is None:
             return f"`{field}`: {path} holds no problems: write one JSON object a line"
-        for n, line in (lines[0], lines[-1]):
+        for n, line in (first, last):
             try:
                 _problem(line.decode(), f"`{field}`: {path}:{n}")
             except UnicodeDecodeError:

@@ -126,6 +126,7 @@ def test_a_course_of_many_charges_is_thinned():
 
 
 DAMAGE = {
+    "brackets": b"[" * 3000 + b"\n",
     "bytes": bytes(range(256)) * 4 + b"\n",
     "types": b'{"step": "one", "time_ms": {}, "values": []}\n',
     "numbers": b'{"step": 1e999, "time_ms": 1, "values": {"policy/entropy": [1]}}\n',

@@ -410,14 +410,20 @@ def outcome(one, name, **more):
     one.engine.ended[name] = 1
 
 
-def test_attempts_that_went_on_for_an_hour_without_a_scheduler_are_adopted_under_their_tokens(patient, monkeypatch):
-    """One trains on, one has ended: both keep their run although their leases ended long ago; nothing is counted."""
+def alone_for_an_hour(patient):
+    """Return a case, and the names of two attempts that began an hour ago, when the scheduler was last there."""
     one = patient(arms=1, seeds=2)
     one.scheduler.turn()
-    trains, ends = one.engine.specs
-    for name in (trains, ends):
+    names = tuple(one.engine.specs)
+    for name in names:
         one.start(name)
     one.now += 3600
+    return one, names
+
+
+def test_attempts_that_went_on_for_an_hour_without_a_scheduler_are_adopted_under_their_tokens(patient, monkeypatch):
+    """One trains on, one has ended: both keep their run although their leases ended long ago; nothing is counted."""
+    one, (trains, ends) = alone_for_an_hour(patient)
     outcome(one, ends)
     monkeypatch.setattr(active_attempts, "_age", lambda *_: 3000.0)
     second = one.another(one.engine)
@@ -466,12 +472,7 @@ def test_a_result_of_another_token_in_the_folder_counts_for_nothing(patient):
 
 def test_a_job_that_the_engine_does_not_know_after_a_restart_keeps_its_run_for_a_lease(patient, monkeypatch):
     """Its supervisor may report any moment; if it doesn't, the run goes on elsewhere, and nothing is counted."""
-    one = patient(arms=1, seeds=2)
-    one.scheduler.turn()
-    reports, silent = one.engine.specs
-    for name in (reports, silent):
-        one.start(name)
-    one.now += 3600
+    one, (reports, silent) = alone_for_an_hour(patient)
     tell(one, JobState.UNKNOWN)
     one.engine.find = lambda name: None
     second = one.another(one.engine)

@@ -164,33 +164,29 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(index=runs, age=ages, step=st.integers(0, 3))
     def ask_to_be_queued(self, index, age, step):
         """A run that asks for it by itself goes back as long as it comes further in between."""
-        _, run, token, holds = holder = self.holder(index, age)
+        holder = self.holder(index, age)
         state = self.call_end(holder, "ask", self.store.release, "asked", step=step)
-        if not holds:
-            return
-        further, run.step = step > run.step, max(step, run.step)
-        run.requeues = 0 if further else run.requeues + 1
-        if run.requeues >= REQUEUE_TRIES:
-            self.end(run, RunState.QUARANTINED, "asked to be queued again without coming further")
-        else:
-            self.end(run, RunState.QUEUED)
-        run.ends[token] = ("ask", run.state)
-        assert state is run.state
+        self.goes_back(holder, "ask", state, step, REQUEUE_TRIES, "asked to be queued again without coming further")
 
     @rule(index=runs, age=ages, step=st.integers(0, 3))
     def preempt(self, index, age, step):
         """A run that is interrupted goes back, with growing pauses where it comes no further in between."""
-        run_id, run, token, holds = holder = self.holder(index, age)
+        holder = self.holder(index, age)
         state = self.call_end(holder, "preempt", self.store.release, "preempted", reached=step)
+        self.goes_back(holder, "preempt", state, step, INTERRUPTION_TRIES, "interrupted without a new step", backoff_s)
+
+    def goes_back(self, holder, name, state, step, tries, reason, pause=lambda *_: 0.0):
+        """A run comes back after an end at a step, until it has come no further too often in a row."""
+        run_id, run, token, holds = holder
         if not holds:
             return
         further, run.step = step > run.step, max(step, run.step)
         run.requeues = 0 if further else run.requeues + 1
-        if run.requeues >= INTERRUPTION_TRIES:
-            self.end(run, RunState.QUARANTINED, "interrupted without a new step")
+        if run.requeues >= tries:
+            self.end(run, RunState.QUARANTINED, reason)
         else:
-            self.end(run, RunState.QUEUED, wait=backoff_s(run.requeues, run_id, token))
-        run.ends[token] = ("preempt", run.state)
+            self.end(run, RunState.QUEUED, wait=pause(run.requeues, run_id, token))
+        run.ends[token] = (name, run.state)
         assert state is run.state
 
     @rule(index=runs, age=ages, program=st.booleans(), signature=st.sampled_from(["", "one", "other"]))
