@@ -162,12 +162,13 @@ def plant(mutant: Mutant, place: Path) -> None:
     for part in PARTS:
         source, target = ROOT / part, place / part
         target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target)
+        copy = shutil.copytree if source.is_dir() else shutil.copy  # with compiled files: compiling takes seconds
+        copy(source, target)
     for file, text in mutant.applied().items():
-        (place / "platform/paribus" / file).write_text(text)
+        changed = place / "platform/paribus" / file
+        for stale in changed.parent.glob(f"__pycache__/{changed.stem}.*"):
+            stale.unlink()
+        changed.write_text(text)
 
 
 def _misfit(mutant: Mutant) -> str:
@@ -178,8 +179,9 @@ def _misfit(mutant: Mutant) -> str:
     return ""
 
 
-def survives(mutant: Mutant) -> bool:
-    """Return whether all tests pass with the fault."""
+def survives(mutant: Mutant) -> tuple[bool, float]:
+    """Return whether all tests pass with the fault, and the seconds that it took."""
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="paribus-mutant-") as folder:
         place = Path(folder)
         plant(mutant, place)
@@ -192,7 +194,7 @@ def survives(mutant: Mutant) -> bool:
         ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
         if ended.returncode not in (0, 1):
             sys.exit(f"{mutant.name}: the tests could not be run:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
-        return ended.returncode == 0
+        return ended.returncode == 0, time.monotonic() - begun
 
 
 def main() -> int:
@@ -207,10 +209,10 @@ def main() -> int:
     begun, alive = time.monotonic(), 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
         whole = pool.submit(survives, Mutant("none", ()))
-        for mutant, lives in zip(MUTANTS, pool.map(survives, MUTANTS), strict=True):
+        for mutant, (lives, seconds) in zip(MUTANTS, pool.map(survives, MUTANTS), strict=True):
             alive += lives
-            print(f"{'SURVIVES' if lives else 'caught':<9}{mutant.name}", flush=True)
-    if not whole.result():
+            print(f"{'SURVIVES' if lives else 'caught':<9}{mutant.name:<70} {seconds:4.0f} s", flush=True)
+    if not whole.result()[0]:
         print("the tests fail without any fault: mend that first")
         return 1
     print(f"{len(MUTANTS) - alive} of {len(MUTANTS)} caught in {time.monotonic() - begun:.0f} s")
