@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import ParibusError
-from paribus.recipe.recipe import JsonlTask, Recipe, fingerprint_of
+from paribus.recipe.recipe import JsonlTask, Recipe, Task, fingerprint_of
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 
 PACKAGES = Path(__file__).parents[1]
@@ -46,7 +46,15 @@ def data(recipe: Recipe) -> str:
     Raises:
         ParibusError: a problem file cannot be read.
     """
-    task = recipe.task
+    return problems(recipe.task)
+
+
+def problems(task: Task) -> str:
+    """Return a hash of the problems and the verifier of a task.
+
+    Raises:
+        ParibusError: a problem file cannot be read.
+    """
     source = recorded(f"data/{task.kind}")
     if isinstance(task, JsonlTask):
         paths = {"task.train": task.train, "task.heldout": task.heldout}
