@@ -167,7 +167,9 @@ def _parse(raw: Mapping[str, Any]) -> tuple[Study | None, list[Fault]]:
     for fault in faults:
         top = str(fault.place[0]) if fault.place else ""
         inside = _mapping(kept.get(top))
-        if top in ("base", "tricks", "designs") and len(fault.place) > 1:
+        if fault.place[:2] == ("evaluate", "sets") and len(fault.place) > 2:
+            kept[top] = _without_set(inside, str(fault.place[2]))
+        elif top in ("base", "tricks", "designs") and len(fault.place) > 1:
             kept[top] = {k: v for k, v in inside.items() if k != fault.place[1]}
         elif top != "base" or not inside:  # else a key of the base is missing
             kept.pop(top, None)
@@ -177,6 +179,13 @@ def _parse(raw: Mapping[str, Any]) -> tuple[Study | None, list[Fault]]:
         return validate(Study, kept), faults
     except ValidationError:  # more is wrong than was left out
         return None, faults
+
+
+def _without_set(evaluate: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the section ``evaluate`` without a set that is wrong, and without a primary metric on it."""
+    sets = {key: value for key, value in _mapping(evaluate.get("sets")).items() if key != name}
+    on_it = str(evaluate.get("primary")).startswith(f"eval/{name}/")
+    return {key: value for key, value in {**evaluate, "sets": sets}.items() if key != "primary" or not on_it}
 
 
 _NOTHING = {"kind": "list", "arms": {"-": {}}}

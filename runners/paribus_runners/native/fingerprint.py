@@ -57,8 +57,8 @@ def problems(task: Task) -> str:
     """
     source = recorded(f"data/{task.kind}")
     if isinstance(task, JsonlTask):
-        paths = {"task.train": task.train, "task.heldout": task.heldout}
-        files = [_hash_file(Path(path).expanduser(), field) for field, path in paths.items()]
+        heldout = _hash_file(Path(task.heldout).expanduser(), "task.heldout")
+        files = [_hash_file(Path(task.train).expanduser(), "task.train"), heldout]
         return fingerprint_of([source, task.verifier, files])
     return fingerprint_of([source, task.kind, task.problems])
 

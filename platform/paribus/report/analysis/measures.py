@@ -83,26 +83,29 @@ def start_measure(evaluate: Evaluate) -> Measure:
 def set_measures(evaluate: Evaluate, name: str) -> tuple[Measure, ...]:
     """Return what a report states of one evaluation set under the checkpoint rule: avg@k, then the rest."""
     chosen = evaluate.all_sets[name]
-    metrics = (*chosen.rates, "truncated_frac", "length_mean")
     found = []
-    for short in metrics:
-        metric = find_metric(f"eval/{name}/{short}")
+    for short in (*chosen.rates, "truncated_frac", "length_mean"):
+        metric, k = find_metric(f"eval/{name}/{short}"), short.rpartition("_at_")[2]
         assert metric is not None
-        rate = short in chosen.rates
         found.append(
             Measure(
                 key=f"{name}.{short}",
-                label=short.replace("_at_", "@") if rate else metric.label,
+                label=short.replace("_at_", "@") if short in chosen.rates else metric.label,
                 metric=metric.name,
                 rule="score",
                 unit=metric.unit,
                 better=metric.better,
-                note=metric.definition.replace("over k ", f"over {chosen.samples} ").replace(
-                    "of k ", f"of {chosen.samples} "
-                ),
+                note=_definition(metric.definition, k),
             )
         )
     return tuple(found)
+
+
+def _definition(definition: str, k: str) -> str:
+    """Return the definition of a metric of the evaluation with the number of responses in place of ``k``."""
+    for text in ("over k ", "of k "):
+        definition = definition.replace(text, text.replace("k", k))
+    return definition.replace("at least one response", f"at least one of {k} responses")
 
 
 def symptom_measures() -> tuple[Measure, ...]:
