@@ -15,6 +15,7 @@ from paribus.report.build import build_report
 from paribus.report.inputs import RunData, StudyData
 from paribus.report.model import ReportModel, Table
 from paribus.report.render.text import to_csv, to_latex, to_markdown
+from paribus.report.two_studies import compare
 from paribus.run_folder.folder import Evaluation
 from support.studies import Shape, made_up_study
 
@@ -72,7 +73,9 @@ def test_the_table_has_a_column_a_set(plain: StudyData) -> None:
     data = _with_sets(plain)
     table = _table(build_report(data), "sets")
     assert [c.label for c in table.columns] == ["seeds", "heldout avg@1 (primary)", "aime avg@4", "amc avg@2"]
-    assert "secondary, not tested: up to 30 problems x 4 responses at temperature 0.6, top-p 0.95" in table.columns[2].note
+    assert (
+        "secondary, not tested: up to 30 problems x 4 responses at temperature 0.6, top-p 0.95" in table.columns[2].note
+    )
     assert table.main
     assert any("not corrected for the number of sets" in note for note in table.notes)
     arm = next(a for a in data.plan.arms if a.label == "+ clip_higher")
@@ -137,12 +140,10 @@ def test_every_format_has_the_table(plain: StudyData) -> None:
 
 def test_two_studies_compare_on_the_set_of_their_primary_metric(plain: StudyData) -> None:
     """Other sets do not keep them apart; another k on the primary one does."""
-    from paribus.report.two_studies import compare_studies
-
     other = replace(_with_sets(plain), plan=replace(_with_sets(plain).plan, study="other"))
-    assert "evaluated differently" not in " ".join(compare_studies(plain, other).summary)
+    assert "evaluated differently" not in " ".join(compare(plain, other).summary)
     odd = made_up_study(Shape(tricks=("clip_higher",), steps=8, samples=2, study="odd"))
-    assert "evaluated differently: samples 1 and 2" in " ".join(compare_studies(plain, odd).summary)
+    assert "evaluated differently: samples 1 and 2" in " ".join(compare(plain, odd).summary)
 
 
 def test_studies_without_sets_have_no_such_table(plain: StudyData) -> None:

@@ -20,7 +20,6 @@ from paribus.study.pilot import cost_of, pilot_times
 from paribus.testing.fake_runner import FakeRunner
 from paribus_runners.native.runner import NativeRunner
 
-
 Read = Callable[[str], LoadedStudy]
 HEAD = "study: s\nbase: {preset: grpo}\ndesigns: {solo: {kind: list, arms: {x: {}}}}\n"
 """Three lines; the section `evaluate` begins on the fourth."""
