@@ -7,30 +7,31 @@ the entry points of your package::
     toy = "my_package.toy:runner"
 
 ``run`` gets the folder of one attempt. It reads the :class:`Job` in ``job.json``, trains, appends one line a step to
-``metrics.jsonl``, writes an evaluation wherever ``job.evaluate`` asks for one, and writes ``result.json`` last.
+``metrics.jsonl``, writes an evaluation of each set that ``job.evaluate.due`` names, and writes ``result.json`` last.
 :class:`paribus.run_folder.folder.RunFolder` reads and writes these files; :mod:`paribus.run_folder.metrics` lists the
 metrics. This runner is complete; a real one trains where this one draws numbers::
 
     class Toy(RunnerBase):
         name = "toy"
+        evaluates_sets = True
 
         def run(self, folder: Path) -> None:
             files = RunFolder(folder)
             job = Job.model_validate_json(files.job.read_bytes())
             chance, steps = random.Random(job.seed), job.recipe.schedule.steps
-            n, k = job.evaluate.problems, job.evaluate.samples
             write_json(files.environment, {"toy": "1"})
             for step in range(steps + 1):
                 skill = 0.2 + job.recipe.clip.high * step / steps
                 values = {"reward/mean": skill + chance.gauss(0, 0.01)}
-                if step % job.evaluate.every == 0 or step == steps:
+                for name, chosen in job.evaluate.due(step, steps).items():
+                    n, k = chosen.problems, chosen.samples
                     right = tuple(sum(chance.random() < skill for _ in range(k)) for _ in range(n))
                     files.write_evaluation(Evaluation(
-                        step=step, set="heldout", samples=k, problems=tuple(map(str, range(n))), correct=right,
+                        step=step, set=name, samples=k, problems=tuple(map(str, range(n))), correct=right,
                         truncated=(0,) * n, tokens=(9 * k,) * n, tokens_correct=tuple(9 * c for c in right),
                         answers=tuple({"right": c, "wrong": k - c} for c in right),
                     ))
-                    values[f"eval/heldout/avg_at_{k}"] = sum(right) / (n * k)
+                    values[f"eval/{name}/avg_at_{k}"] = sum(right) / (n * k)
                 files.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
             write_json(files.result, {"status": "succeeded", "steps": steps})
 
@@ -39,7 +40,9 @@ metrics. This runner is complete; a real one trains where this one draws numbers
 
 All other members of :class:`Runner` have a default in :class:`RunnerBase`. Override ``support`` to declare what your
 program trains approximately or not at all, ``requirements`` to declare GPUs and package versions, and ``hashes`` if the
-numbers depend on more files than the one that defines the class. Test the runner with
+numbers depend on more files than the one that defines the class. A runner that sets ``evaluates_sets`` also evaluates
+the sets of ``evaluate.sets``, each with its own problems, responses, temperature, top-p and length limit; without it, a
+study with sets is refused. Test the runner with
 ``paribus.testing.runner_suite.RunnerTestCase``.
 """
 
@@ -57,8 +60,11 @@ from typing import Annotated, Any, Literal, Protocol, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from paribus.errors import ParibusError, did_you_mean
+from paribus.evaluate import HELDOUT
+from paribus.evaluate import Evaluate as Evaluate  # runners find the whole contract here
+from paribus.evaluate import EvaluationSet as EvaluationSet
 from paribus.recipe.coefficients import Response, ResponseCoefficients
-from paribus.recipe.recipe import JsonlTask, Recipe, fingerprint_of
+from paribus.recipe.recipe import JsonlTask, Recipe, Task, fingerprint_of
 from paribus.yaml_file.messages import explain, fields_at, plain_location, split_errors
 
 GROUP = "paribus.runners"
@@ -68,30 +74,6 @@ PREEMPTED = 75
 
 LEAST = 0.01
 """The smallest part of a GPU that a run can hold."""
-
-
-class Evaluate(BaseModel):
-    """How runs are evaluated; part of the fingerprint, so that only equal evaluations are compared."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    every: Annotated[int, Field(ge=1)] = Field(
-        default=10, description="steps between evaluations; step 0 and the last always"
-    )
-    problems: Annotated[int, Field(ge=2)] = Field(default=1000, description="held-out problems")
-    samples: Annotated[int, Field(ge=1)] = Field(default=1, description="responses per problem (k)")
-    temperature: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="sampling temperature of the evaluation"
-    )
-    primary: str = Field(default="", description="the metric of the tables; absent: eval/heldout/avg_at_<samples>")
-    checkpoint: Literal["final", "mean_of_last_3"] = Field(
-        default="mean_of_last_3", description="which evaluations make a run's score; declared before the run"
-    )
-
-    @property
-    def primary_metric(self) -> str:
-        """The metric of the tables, with the default resolved."""
-        return self.primary or f"eval/heldout/avg_at_{self.samples}"
 
 
 class Options(BaseModel):
@@ -324,6 +306,13 @@ class Runner(Protocol):
             ParibusError: a file cannot be read.
         """
 
+    def set_hash(self, recipe: Recipe, options: Options, chosen: EvaluationSet) -> str:
+        """Return a hash of the problems and the verifier of an evaluation set; it becomes part of the hash of data.
+
+        Raises:
+            ParibusError: a file cannot be read, or a run of this recipe cannot evaluate the set.
+        """
+
     def warm(self) -> None:
         """Import what is slow to load, so that processes forked later start at once.
 
@@ -357,9 +346,11 @@ class RunnerBase:
         name: what a study writes as ``runner``.
         options_model: pydantic model of :attr:`Options.own`; ``None``: the runner has no options.
         passthrough_model: pydantic model of :attr:`Options.passthrough`; ``None``: nothing is passed through.
+        evaluates_sets: whether runs evaluate all sets of ``job.evaluate.due``, not ``heldout`` alone.
     """
 
     name: str
+    evaluates_sets: bool = False
     options_model: type[BaseModel] | None = None
     passthrough_model: type[BaseModel] | None = None
 
@@ -384,16 +375,25 @@ class RunnerBase:
         A model is hashed by its files if it is a local folder, else by its name and revision.
         """
         versions = self.requirements(recipe, options).versions
-        task, model = recipe.task, Path(recipe.model.name).expanduser()
-        problems = [task.train, task.heldout] if isinstance(task, JsonlTask) else []
+        model = Path(recipe.model.name).expanduser()
         weights = sorted(p for p in model.rglob("*") if p.is_file()) if model.is_dir() else []
         return Hashes(
             code=fingerprint_of([_hash_of(Path(inspect.getfile(type(self)))), dict(versions)]),
-            data=fingerprint_of([task.model_dump(mode="json"), [_hash_of(Path(p).expanduser()) for p in problems]]),
+            data=_hash_of_task(recipe.task),
             model=fingerprint_of(
                 [recipe.model.name, recipe.model.revision, [[str(p.relative_to(model)), _hash_of(p)] for p in weights]]
             ),
         )
+
+    def set_hash(self, recipe: Recipe, options: Options, chosen: EvaluationSet) -> str:
+        """Hash the set's task and its files.
+
+        Raises:
+            ParibusError: a file cannot be read, or the runner does not evaluate sets.
+        """
+        if not self.evaluates_sets:
+            raise ParibusError(f"the runner `{self.name}` evaluates `{HELDOUT}` alone: remove this set")
+        return _hash_of_task(chosen.task or recipe.task)
 
     def warm(self) -> None:
         """Import nothing."""
@@ -441,6 +441,11 @@ def option_problems(
             )
         return found
     return ()
+
+
+def _hash_of_task(task: Task) -> str:
+    problems = [task.train, task.heldout] if isinstance(task, JsonlTask) else []
+    return fingerprint_of([task.model_dump(mode="json"), [_hash_of(Path(p).expanduser()) for p in problems]])
 
 
 def _hash_of(path: Path) -> str:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+from paribus.contract import Evaluate, EvaluationSet
 from paribus.testing.runner_suite import RunnerTestCase
 
 TOY = """\
@@ -21,24 +22,25 @@ from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder, write_j
 
 class Toy(RunnerBase):
     name = "toy"
+    evaluates_sets = True
 
     def run(self, folder: Path) -> None:
         files = RunFolder(folder)
         job = Job.model_validate_json(files.job.read_bytes())
         chance, steps = random.Random(job.seed), job.recipe.schedule.steps
-        n, k = job.evaluate.problems, job.evaluate.samples
         write_json(files.environment, {"toy": "1"})
         for step in range(steps + 1):
             skill = 0.2 + job.recipe.clip.high * step / steps
             values = {"reward/mean": skill + chance.gauss(0, 0.01)}
-            if step % job.evaluate.every == 0 or step == steps:
+            for name, chosen in job.evaluate.due(step, steps).items():
+                n, k = chosen.problems, chosen.samples
                 right = tuple(sum(chance.random() < skill for _ in range(k)) for _ in range(n))
                 files.write_evaluation(Evaluation(
-                    step=step, set="heldout", samples=k, problems=tuple(map(str, range(n))), correct=right,
+                    step=step, set=name, samples=k, problems=tuple(map(str, range(n))), correct=right,
                     truncated=(0,) * n, tokens=(9 * k,) * n, tokens_correct=tuple(9 * c for c in right),
                     answers=tuple({"right": c, "wrong": k - c} for c in right),
                 ))
-                values[f"eval/heldout/avg_at_{k}"] = sum(right) / (n * k)
+                values[f"eval/{name}/avg_at_{k}"] = sum(right) / (n * k)
             files.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
         write_json(files.result, {"status": "succeeded", "steps": steps})
 
@@ -81,6 +83,7 @@ class TestToyRunner(RunnerTestCase):
     other_data: ClassVar = {"task": "chain"}
     other_model: ClassVar = {"model": "tiny_moe"}
     resumes = False
+    evaluate = Evaluate(every=2, problems=8, sets={"few": EvaluationSet(every=3, problems=3, samples=4)})
 
 
 def test_a_toy_runner_appears_in_a_table(tmp_path):

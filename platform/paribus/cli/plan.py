@@ -19,6 +19,7 @@ from paribus.home import home
 from paribus.store.history import past_runs, recorded_runs
 from paribus.study.adaptive import interim_text, levels_text, ranking_text, runs_between
 from paribus.study.costs import Cost, run_costs, total
+from paribus.study.evaluation import evaluation_share, set_sizes
 from paribus.study.expand import PlanDraft, draft_file
 from paribus.study.pilot import Pilot, cost_of, kinds_without
 from paribus.study.plan import Plan, Row
@@ -88,6 +89,7 @@ def as_plain(
         "designs": designs_as_plain(study, plan, recorded, costs),
         "orders": orders_as_plain(plan),
         "resources": plan.resources.model_dump(mode="json", exclude_none=True),
+        "sets": [vars(size) for size in set_sizes(plan.evaluate, plan.arm(plan.base).recipe)],
         "looks": plan.interim and vars(plan.interim),
         "search": plan.ranking and {"design": plan.ranking.design, **plan.ranking.rule.model_dump(mode="json")},
         "later": [{"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed} for r in plan.later],
@@ -200,6 +202,7 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
         f"evaluation: every {e.every} steps on {e.problems} held-out problems x {e.samples} samples at temperature "
         f"{e.temperature}; score {e.primary_metric}, {e.checkpoint}"
     )
+    _print_sets(plan, out)
     caps = [(plan.gpu_hours, "GPU-hours"), (plan.cpu_hours, "CPU run-hours")]
     allowed = [f"{hours:g} {unit}" for hours, unit in caps if hours is not None]
     if allowed:
@@ -211,6 +214,25 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
         short = any(hours is not None and hours < need for hours, _ in caps)
         enough = "; the budget may be too small" if short else ""
         out.print(f"cost: {plan.run_hours:g} hours a run declared, {need:g} for the runs without a result{enough}")
+
+
+def _print_sets(plan: Plan, out: Console) -> None:
+    """Print each evaluation set with its k, what one evaluation samples, and the share of all evaluation of a run."""
+    if not plan.evaluate.sets:
+        return
+    recipe = plan.arm(plan.base).recipe
+    sizes = set_sizes(plan.evaluate, recipe)
+    listed = table("set", "k", "problems", "responses", "evaluations", "sampling", title="\nevaluation sets")
+    for size in sizes:
+        chosen = plan.evaluate.all_sets[size.name]
+        mark = " (primary)" if size.name == plan.evaluate.primary_set else ""
+        sampling = f"temperature {chosen.temperature:g}, top-p {chosen.top_p:g}, up to {size.limit:,} tokens"
+        where = f"; {chosen.problems_text}" if chosen.task else ""
+        counts = (chosen.samples, size.problems, size.responses, size.evaluations)
+        listed.add_row(f"{size.name}{mark}", *(f"{n:,}" for n in counts), sampling + where)
+    out.print(listed)
+    share = evaluation_share(sizes, recipe)
+    out.print(f"at most {share:.0%} of a base run's tokens go into evaluation, if all responses reach their limit")
 
 
 def _print_adaptive(plan: Plan, out: Console) -> None:

@@ -19,6 +19,7 @@ from paribus.report.model import Figure, ReportModel, Table, described
 from paribus.report.tables.appendix import all_details
 from paribus.report.tables.effects import contribution_table, design_effects, effects_table, order_tables
 from paribus.report.tables.scores import behaviour_table, learning_table, published_tables, score_table, search_table
+from paribus.report.tables.sets import set_text, sets_table
 from paribus.run_folder.folder import SHORT
 from paribus.run_folder.metrics import METRIC_SCHEMA
 from paribus.stats.intervals import LEVEL
@@ -85,6 +86,9 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
     yield from (t for t in tricks if t.main)
     if effects is not None:
         yield effects
+    sets = sets_table(analysis)
+    if sets is not None:
+        yield sets
     yield from (t for t in tricks if not t.main)
     yield from all_details(analysis)
     yield from published_tables(analysis)
@@ -135,8 +139,10 @@ def provenance(analysis: Analysis) -> dict[str, str]:
     floor = "; for scores never narrower than evaluation noise implies" if analysis.held else ""
     outcomes = [r.outcome for r in analysis.data.runs]
     counts = ", ".join(f"{outcomes.count(o)} {o.replace('_', ' ')}" for o in dict.fromkeys(outcomes))
-    limits = sorted({a.recipe.schedule.max_new_tokens for a in plan.arms})
-    problems = sorted({len(e.problems) for r in analysis.data.runs for e in r.evaluations}) or [evaluate.problems]
+    chosen, name = analysis.primary_set, evaluate.primary_set
+    limits = sorted({chosen.max_new_tokens or a.recipe.schedule.max_new_tokens for a in plan.arms})
+    counted = {len(e.problems) for r in analysis.data.runs for e in r.evaluations if e.set == name}
+    problems = sorted(counted) or [chosen.problems]
     return {
         "study": plan.study,
         "study fingerprint": plan.fingerprint,
@@ -148,10 +154,12 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "primary metric": evaluate.primary_metric,
         "checkpoint rule": f"{evaluate.checkpoint}, declared before the run",
         "problems": ", ".join(map(str, problems)),
-        "responses per problem": str(evaluate.samples),
-        "evaluation temperature": f"{evaluate.temperature:g}",
+        "responses per problem": str(chosen.samples),
+        "evaluation temperature": f"{chosen.temperature:g}",
+        **({"evaluation top-p": f"{chosen.top_p:g}"} if chosen.top_p < 1 else {}),
         "max new tokens": ", ".join(map(str, limits)),
-        "evaluated every": f"{evaluate.every} steps",
+        "evaluated every": f"{chosen.every} steps",
+        **{f"set {n}": set_text(each) for n, each in evaluate.all_sets.items() if n != name},
         "seeds": ", ".join(map(str, plan.seeds)),
         **_adaptive(plan),
         "runs": f"{len(outcomes)} planned: {counts}",

@@ -80,7 +80,7 @@ def _run(
     try:
         stored = RunSeries(reader.home, record.fingerprint, token)
         run = replace(run, stored=stored)
-        evaluations = _evaluations(stored, score_steps(run, plan.evaluate), plan) if ended else ()
+        evaluations = _evaluations(stored, run, plan) if ended else ()
         trouble = "" if stored.span else "they are missing"
     except RunFolderError as error:
         run = replace(run, stored=None, lines=_readable(reader, record.fingerprint, token))
@@ -90,12 +90,17 @@ def _run(
     return replace(run, evaluations=evaluations)
 
 
-def _evaluations(stored: RunSeries, score: Sequence[tuple[int, float]], plan: Plan) -> tuple[Evaluation, ...]:
-    """Return the evaluations with counts that make up the score, and the one before training."""
-    name = plan.evaluate.primary_metric.rpartition("/")[0].removeprefix("eval/")
-    steps = sorted({0, *(step for step, _ in score)})
-    paths = (folder.evaluation(name, s) for s in steps if (folder := stored.folder_at(s)) is not None)
-    return tuple(read_evaluation(path) for path in paths if path.is_file())
+def _evaluations(stored: RunSeries, run: RunData, plan: Plan) -> tuple[Evaluation, ...]:
+    """Return for each set the evaluations with counts that make up its score, and the one before training."""
+    found: list[Evaluation] = []
+    for name, chosen in plan.evaluate.all_sets.items():
+        metric = plan.evaluate.primary_metric
+        if name != plan.evaluate.primary_set:
+            metric = f"eval/{name}/avg_at_{chosen.samples}"
+        steps = sorted({0, *(step for step, _ in score_steps(run, plan.evaluate, metric))})
+        paths = (folder.evaluation(name, s) for s in steps if (folder := stored.folder_at(s)) is not None)
+        found += [read_evaluation(path) for path in paths if path.is_file()]
+    return tuple(found)
 
 
 def _readable(reader: Reader, fingerprint: str, token: int) -> tuple[MetricLine, ...]:

@@ -122,12 +122,17 @@ def _merged(a: Analysis, b: Analysis) -> Analysis:
 def _not_comparable(a: Analysis, b: Analysis) -> str:
     """Return why no arm of one study can be tested against one of the other; empty if they can."""
     one, other = a.evaluate, b.evaluate
-    terms = {k: (v, getattr(other, k)) for k, v in one.model_dump().items() if k != "primary"}
+    terms = {k: (v, getattr(b.primary_set, k)) for k, v in a.primary_set.model_dump().items() if k != "task"}
+    terms["task of the set"] = (a.primary_set.problems_text, b.primary_set.problems_text)
+    terms["checkpoint"] = (one.checkpoint, other.checkpoint)
     terms["primary"] = (one.primary_metric, other.primary_metric)
     differ = [f"{k} {v} and {w}" for k, (v, w) in terms.items() if v != w]
     if differ:
         return f"evaluated differently: {', '.join(differ)}"
-    problems = [{e.problems for run in study.data.runs for e in run.evaluations} for study in (a, b)]
+    problems = [
+        {e.problems for run in study.data.runs for e in run.evaluations if e.set == study.evaluate.primary_set}
+        for study in (a, b)
+    ]
     return "different held-out problems" if all(problems) and problems[0] != problems[1] else ""
 
 

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import RunFolderError
+from paribus.evaluate import HELDOUT as HELDOUT  # the problem set of a sample without a `set`
 from paribus.run_folder.json_text import LARGEST, field_of, fields, listed, number, parse_json, shown, text, whole
 from paribus.run_folder.metrics import SOURCES, Source
 
@@ -51,9 +52,6 @@ SHORT = 12
 
 INITIAL_WEIGHTS = "initial_weights"
 """Key of ``environment.json``: SHA-256 of the weights that a run began with, so that equal runs can be compared."""
-
-HELDOUT = "heldout"
-"""Problem set of a sample without a ``set``."""
 
 TRAIN = "train"
 """Problem set of the samples that were trained on."""

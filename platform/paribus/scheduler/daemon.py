@@ -33,6 +33,7 @@ from paribus.scheduler.serve import (
 from paribus.store.models import StudyRecord
 from paribus.store.states import RECORDED, TERMINAL
 from paribus.store.store import Store
+from paribus.study.evaluation import arm_hashes
 from paribus.study.expand import matches
 
 UNFINISHED = "served.json"
@@ -254,7 +255,7 @@ class HomeLoop(ServingLoop):
         try:
             runner = load_runner(plan.runner)
             self._scheduler.need(study)
-            hashes = runner.hashes(arm.recipe, plan.options)
+            hashes = arm_hashes(runner, arm.recipe, plan.options, plan.evaluate)
         except ParibusError as error:
             return str(error)
         except Exception as error:  # a runner may be anyone's code

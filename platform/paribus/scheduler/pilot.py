@@ -87,7 +87,7 @@ def _folder(plan: Plan, arm: Arm, home: Path, scratch: Path) -> RunFolder:
         seed=run.seed,
         token=1,
         recipe=recipe,
-        evaluate=plan.evaluate.model_copy(update={"every": recipe.schedule.steps}),
+        evaluate=plan.evaluate.with_every(recipe.schedule.steps),
         cache=str((home / "cache").resolve()),
     )
     folder = RunFolder.of(scratch, run.fingerprint, 1)

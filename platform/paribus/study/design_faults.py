@@ -118,7 +118,7 @@ def _search_faults(name: str, study: Study) -> Iterator[Fault]:
     if study.seeds.until is not None:
         message = "a search confirms on a stated number of seeds: write `seeds: {n: ...}`, without looks"
         yield Fault(place=("seeds",), message=message)
-    rates = tuple(f"eval/heldout/{stem}_at_{study.evaluate.samples}" for stem in ("avg", "pass", "maj"))
+    rates = tuple(f"eval/{name}/{rate}" for name, each in study.evaluate.all_sets.items() for rate in each.rates)
     if study.evaluate.primary_metric not in rates:
         message = f"a search needs a metric of which more is better: {', '.join(rates)}"
         yield Fault(place=("evaluate", "primary"), message=message)

@@ -12,6 +12,7 @@ from paribus.contract import Evaluate, Hashes, Options, Runner, Support, load_ru
 from paribus.errors import ParibusError, UnreadableInput, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.adaptive import interim_rule
+from paribus.study.evaluation import arm_hashes, unreadable_sets
 from paribus.study.fingerprint import fingerprints, recipe_key, stops_of
 from paribus.study.lint import lint
 from paribus.study.load import LoadedStudy, ResolvedRow, load_study
@@ -80,14 +81,16 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
     """Return the plan of a study, whether or not it can be run.
 
     Raises:
-        StudyFileError: options of the runner are wrong.
+        StudyFileError: options of the runner are wrong, or it cannot evaluate a set.
     """
     study, options = loaded.spec, loaded.options
     _refuse_wrong_options(loaded, runner)
     unread: dict[str, None] = {}
     distinct, rows = _arms_and_rows(loaded.base, loaded.rows)
+    if faults := unreadable_sets(runner, [arm.recipe for arm in distinct], options, study.evaluate):
+        raise loaded.error(faults)
     support = {arm.key: tuple(runner.support(arm.recipe, options)) for arm in distinct}
-    arms = tuple(_examined(arm, runner, options, support[arm.key], unread) for arm in distinct)
+    arms = tuple(_examined(arm, runner, loaded, support[arm.key], unread) for arm in distinct)
     at = study.seeds.at
     seeds = tuple(range(study.seeds.start, study.seeds.start + at[-1]))
     runs = tuple(_runs(study, options, arms, seeds))
@@ -143,28 +146,30 @@ def _refuse_wrong_options(loaded: LoadedStudy, runner: Runner) -> None:
         raise loaded.error(faults)
 
 
-def _examined(arm: Arm, runner: Runner, options: Options, support: Sequence[Support], unread: dict[str, None]) -> Arm:
+def _examined(
+    arm: Arm, runner: Runner, loaded: LoadedStudy, support: Sequence[Support], unread: dict[str, None]
+) -> Arm:
     """Return the arm with its hashes; note in ``unread`` why there are none."""
     try:
-        return _with_support(arm, runner, options, support)
+        return _with_support(arm, runner, loaded.options, loaded.spec.evaluate, support)
     except ParibusError as error:
         unread[str(error)] = None
         return replace(arm, hashes=UNREAD)
 
 
-def examined(arm: Arm, runner: Runner, options: Options) -> Arm:
+def examined(arm: Arm, runner: Runner, options: Options, evaluate: Evaluate) -> Arm:
     """Return the arm with its hashes, and with what its runner trains approximately.
 
     Raises:
         ParibusError: a file of data or model cannot be read.
     """
-    return _with_support(arm, runner, options, runner.support(arm.recipe, options))
+    return _with_support(arm, runner, options, evaluate, runner.support(arm.recipe, options))
 
 
-def _with_support(arm: Arm, runner: Runner, options: Options, support: Sequence[Support]) -> Arm:
+def _with_support(arm: Arm, runner: Runner, options: Options, evaluate: Evaluate, support: Sequence[Support]) -> Arm:
     return replace(
         arm,
-        hashes=runner.hashes(arm.recipe, options),
+        hashes=arm_hashes(runner, arm.recipe, options, evaluate),
         approximate=tuple(s for s in support if s.level == "approximate"),
     )
 

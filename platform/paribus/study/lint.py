@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
-from pathlib import Path
 
+from paribus.evaluate import HELDOUT
 from paribus.recipe import analysis
 from paribus.recipe.recipe import JsonlTask, Recipe
 from paribus.stats.power import detectable_shift
+from paribus.study.evaluation import LARGE_SHARE, evaluation_share, lines_in, set_sizes
 from paribus.study.plan import Arm, PlanWarning, Row
 from paribus.study.spec import Seeds, Study
 
@@ -173,25 +174,39 @@ def _unequal_budgets(rows: Sequence[Row], arms: Sequence[Arm]) -> Iterator[PlanW
 
 
 def _evaluation_warnings(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning]:
-    heat = study.evaluate.temperature
-    if heat > analysis.MOST_TEMPERATURE:
-        yield PlanWarning(
-            code="magnitude",
-            message=f"`evaluate.temperature: {heat:g}` samples nearly random text: usual is 0.6 to 1.0",
-        )
-    tasks = (arm.recipe.task for arm in arms)
-    for path in dict.fromkeys(task.heldout for task in tasks if isinstance(task, JsonlTask)):
-        try:
-            with Path(path).expanduser().open("rb") as file:
-                there = sum(1 for line in file if line.strip())
-        except OSError:  # the plan says that it cannot be read
-            continue
-        if 0 < there < study.evaluate.problems:
+    for name, each in study.evaluate.all_sets.items():
+        where = "evaluate" if name == HELDOUT else f"evaluate.sets.{name}"
+        if each.temperature > analysis.MOST_TEMPERATURE:
             yield PlanWarning(
-                code="few_problems",
-                message=f"`evaluate.problems: {study.evaluate.problems}`, but {path} holds {there}, and no more "
-                "are used: write that number, or supply more",
+                code="magnitude",
+                message=f"`{where}.temperature: {each.temperature:g}` samples nearly random text: usual is 0.6 to 1.0",
             )
+        stated = name == HELDOUT or each.problems != study.evaluate.problems
+        tasks = [each.task] if each.task is not None else [arm.recipe.task for arm in arms if name == HELDOUT]
+        for path in dict.fromkeys(task.heldout for task in tasks if isinstance(task, JsonlTask) and stated):
+            if 0 < (there := lines_in(path) or 0) < each.problems:
+                yield PlanWarning(
+                    code="few_problems",
+                    message=f"`{where}.problems: {each.problems}`, but {path} holds {there}, and no more are used: "
+                    "write that number, or supply more",
+                )
+    if study.evaluate.sets:
+        yield from _large_evaluation(study, arms)
+
+
+def _large_evaluation(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning]:
+    """Yield that evaluation samples more than training, for the arm in which its share is largest."""
+    shares = [(evaluation_share(set_sizes(study.evaluate, arm.recipe), arm.recipe), arm) for arm in arms]
+    share, arm = max(shares, key=lambda found: found[0])
+    if share > LARGE_SHARE:
+        largest = max(set_sizes(study.evaluate, arm.recipe), key=lambda size: size.tokens)
+        yield PlanWarning(
+            code="evaluation_cost",
+            arm=arm.label,
+            message=f"`{arm.label}`: {share:.0%} of a run's tokens go into its evaluation if all responses are as long "
+            f"as they may become, most of them into `{largest.name}` ({largest.responses:,} responses, "
+            f"{largest.evaluations} times): evaluate it less often (`every`), or with fewer problems or samples",
+        )
 
 
 def _arm_warnings(arms: Sequence[Arm], pass_rates: Sequence[float]) -> Iterator[PlanWarning]:

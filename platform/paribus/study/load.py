@@ -11,13 +11,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from paribus.contract import Options, unknown_runner
-from paribus.errors import Problem, StudyFileError, did_you_mean
+from paribus.errors import Problem, StudyFileError
 from paribus.recipe.patch import with_numbers
 from paribus.recipe.recipe import Recipe
 from paribus.recipe.resolve import UNKNOWN_PRESET, Recipes, resolve_recipes
 from paribus.recipe.trainer_names import translate
 from paribus.study.design_faults import design_faults, tricks_of
 from paribus.study.designs import MAX_ROWS, Draft, candidates, expand, row_count, tricks_alone
+from paribus.study.evaluation import evaluation_faults
 from paribus.study.published import unknown_published
 from paribus.study.spec import ALPHABETS, DESIGN_KINDS, DESIGN_SYNONYMS, Grid, Listed, OneAtATime, Search, Study
 from paribus.yaml_file.document import Fault, Node, plain, read_document
@@ -25,8 +26,6 @@ from paribus.yaml_file.messages import explain, fields_at, plain_location, shown
 
 ResolvedRow = tuple[Draft, Recipe]
 """A row of a design and its recipe."""
-
-_EVAL_NAMES = ("truncated_frac", "length_mean", "length_mean_correct", "length_mean_incorrect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +167,9 @@ def _parse(raw: Mapping[str, Any]) -> tuple[Study | None, list[Fault]]:
     for fault in faults:
         top = str(fault.place[0]) if fault.place else ""
         inside = _mapping(kept.get(top))
-        if top in ("base", "tricks", "designs") and len(fault.place) > 1:
+        if fault.place[:2] == ("evaluate", "sets") and len(fault.place) > 2:
+            kept[top] = _without_set(inside, str(fault.place[2]))
+        elif top in ("base", "tricks", "designs") and len(fault.place) > 1:
             kept[top] = {k: v for k, v in inside.items() if k != fault.place[1]}
         elif top != "base" or not inside:  # else a key of the base is missing
             kept.pop(top, None)
@@ -178,6 +179,13 @@ def _parse(raw: Mapping[str, Any]) -> tuple[Study | None, list[Fault]]:
         return validate(Study, kept), faults
     except ValidationError:  # more is wrong than was left out
         return None, faults
+
+
+def _without_set(evaluate: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the section ``evaluate`` without a set that is wrong, and without a primary metric on it."""
+    sets = {key: value for key, value in _mapping(evaluate.get("sets")).items() if key != name}
+    on_it = str(evaluate.get("primary")).startswith(f"eval/{name}/")
+    return {key: value for key, value in {**evaluate, "sets": sets}.items() if key != "primary" or not on_it}
 
 
 _NOTHING = {"kind": "list", "arms": {"-": {}}}
@@ -194,6 +202,8 @@ _MAPPINGS: Mapping[str, tuple[tuple[type, ...], str]] = {
 def _syntax_faults(error: ErrorDetails, raw: Mapping[str, Any]) -> list[Fault]:
     """Return the fault that an error means; of an option of another trainer, one for each value in it."""
     path = plain_location(error, raw)
+    if path[:2] == ("evaluate", "sets") and path[3:] == ("task", "train") and error["type"] != "extra_forbidden":
+        return []  # a set needs no training problems: what is wrong is said of `heldout`
     of_recipe = path[0] == "base" or (len(path) == 1 and bool(unknown_runner(str(path[0]))))
     if error["type"] == "extra_forbidden" and of_recipe and (known := translate(str(path[-1]), error["input"])):
         return [Fault(place=(*path, *inside), message=message, at_key=True) for inside, message in known]
@@ -218,9 +228,9 @@ def _syntax_fault(error: ErrorDetails, path: tuple[str | int, ...]) -> Fault:
         return Fault(place=path[:-1], message=f"as a name, {explain(error)}", at_key=True)
     if kind == "missing":
         return Fault(place=path[:-1], message=f"`{path[-1]}` is missing", at_key=True)
-    if kind == "union_tag_not_found":
+    if kind == "union_tag_not_found" and path[0] == "designs":
         return Fault(place=path, message=f"a design needs a `kind`: {', '.join(DESIGN_KINDS)}", at_key=True)
-    if kind == "union_tag_invalid":
+    if kind == "union_tag_invalid" and path[0] == "designs":
         given = str(error["ctx"]["tag"])
         meant = DESIGN_SYNONYMS.get(given.lower().replace("-", "_").replace(" ", "_"))
         message = f"{shown(given)} is not allowed. Did you mean `{meant}`? Allowed: {', '.join(DESIGN_KINDS)}."
@@ -239,7 +249,7 @@ def _in_full(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
 
 def _resolved(study: Study, defined: Sequence[str], *, installed: bool) -> tuple[list[Fault], Recipes[Draft]]:
     """Return what is wrong with the meaning of a study, and its recipes; ``defined`` are all names under ``tricks``."""
-    faults = [*_evaluate_faults(study), *_published_faults(study)]
+    faults = [*evaluation_faults(study.evaluate), *_published_faults(study)]
     rows: list[Draft] = []
     for name, design in study.designs.items():
         found = design_faults(name, study, defined)
@@ -262,18 +272,6 @@ def _with_known_tricks(design: Listed, tricks: Collection[str]) -> Listed:
         for label, arm in design.arms.items()
     }
     return design.model_copy(update={"arms": arms})
-
-
-def _evaluate_faults(study: Study) -> Iterator[Fault]:
-    primary, samples = study.evaluate.primary, study.evaluate.samples
-    allowed = [f"eval/heldout/{stem}_at_{samples}" for stem in ("avg", "pass", "maj")]
-    allowed += [f"eval/heldout/{name}" for name in _EVAL_NAMES]
-    if primary and primary not in allowed:
-        message = (
-            f"`{primary}` is not measured with `samples: {samples}`.{did_you_mean(primary, allowed)} "
-            f"Allowed: {', '.join(allowed)}"
-        )
-        yield Fault(place=("evaluate", "primary"), message=message)
 
 
 def _presets(study: Study) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -10,6 +10,7 @@ from math import fsum
 from paribus.contract import Evaluate
 from paribus.recipe.recipe import Recipe
 from paribus.study.costs import Cost, kind_of
+from paribus.study.evaluation import set_sizes
 from paribus.study.plan import Arm, Plan
 
 STEPS = 6
@@ -100,6 +101,8 @@ def shortened(recipe: Recipe) -> Recipe:
 def cost_of(times: PilotTimes, recipe: Recipe, evaluate: Evaluate) -> Cost:
     """Return the cost of a whole run: ``start + steps x step + evaluations x evaluation``.
 
+    A pilot run evaluates all sets after its last step; a set that is due less often counts that much less.
+
     Low and expected take the fastest step and the mean. High takes the slowest, with all responses as long as they may
     become: they grow in training, and sampling and updates with them. A step of value pretraining counts as a step.
 
@@ -111,7 +114,7 @@ def cost_of(times: PilotTimes, recipe: Recipe, evaluate: Evaluate) -> Cost:
     value, probed = recipe.auxiliary.value, shortened(recipe).auxiliary.value
     pretraining = value.pretrain_steps - probed.pretrain_steps if value and probed else 0
     steps = recipe.schedule.steps + pretraining
-    evaluations = -(-recipe.schedule.steps // evaluate.every)
+    evaluations = _evaluations(recipe, evaluate)
     growth = max(1.0, recipe.schedule.max_new_tokens / times.length) if times.length else 1.0
 
     def hours(step: float, grown: float = 1.0) -> float:
@@ -125,3 +128,10 @@ def cost_of(times: PilotTimes, recipe: Recipe, evaluate: Evaluate) -> Cost:
         unit="GPU-hours" if times.gpus else "CPU run-hours",
         sources=(f"a probe of {shortened(recipe).schedule.steps} steps",),
     )
+
+
+def _evaluations(recipe: Recipe, evaluate: Evaluate) -> float:
+    """Return the evaluations after training began, each set's weighed by the tokens that it may sample at once."""
+    sizes = set_sizes(evaluate, recipe)
+    weights = [size.responses * size.limit for size in sizes]
+    return fsum(w * (size.evaluations - 1) for w, size in zip(weights, sizes, strict=True)) / fsum(weights)

@@ -69,7 +69,7 @@ def next_trials(plan: Plan, scores: Scores, runner: Runner) -> Plan | None:
             changes = difference(plan.arm(plan.base).recipe, recipe)
             if key not in arms:
                 arm = Arm(key=key, label=f"{row.label}: trial {k}", recipe=recipe, changes=changes)
-                arms[key] = examined(arm, runner, plan.options)
+                arms[key] = examined(arm, runner, plan.options, plan.evaluate)
             trials.append(Trial(candidate=row.label, number=k, values=values, arm=key))
     fresh = [arm for key, arm in arms.items() if key not in {a.key for a in screen.arms}]
     seeds = range(SEED, SEED + screen.rule.seeds)
@@ -102,7 +102,7 @@ def confirm(plan: Plan, scores: Scores, runner: Runner) -> Plan:
         rows.append(replace(candidate, label=label, arm=key, parent=first.label if first else None, changes=changes))
         if key not in arms:
             arm = Arm(key=key, label=label, recipe=recipe, changes=difference(arms[plan.base].recipe, recipe))
-            arms[key] = examined(arm, runner, plan.options)
+            arms[key] = examined(arm, runner, plan.options, plan.evaluate)
     fresh = [arm for key, arm in arms.items() if key not in {a.key for a in plan.arms}]
     own = own_seeds([a.key for a in fresh], plan.seeds[0], len(plan.seeds))
     seeds = {arm.key: plan.seeds if plan.paired else own[arm.key] for arm in fresh}

@@ -15,8 +15,9 @@ from paribus.recipe.factors import Fraction
 from paribus.stats.multiple_testing import LEAST_SHARE, Correction, Spending, shares
 
 WARNING_CODES = (
-    "approximate", "confounded", "cost", "few_problems", "identical_rows", "inert", "length_weighted", "limit",
-    "magnitude", "never_clips", "no_change", "rescaled", "same_responses", "seeds", "undone", "unequal_budget",
+    "approximate", "confounded", "cost", "evaluation_cost", "few_problems", "identical_rows", "inert",
+    "length_weighted", "limit", "magnitude", "never_clips", "no_change", "rescaled", "same_responses", "seeds",
+    "undone", "unequal_budget",
 )  # fmt: skip
 """Codes of the warnings that ``allow`` may silence."""
 

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paribus.contract import PREEMPTED, Hashes, Job, Options, Requirements, RunnerBase, Support
+from paribus.contract import PREEMPTED, EvaluationSet, Hashes, Job, Options, Requirements, RunnerBase, Support
+from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder, read_json, write_json
 
@@ -43,6 +44,7 @@ class FakeRunner(RunnerBase):
 
     Attributes:
         name: the runner's name.
+        evaluates_sets: whether studies may have sets.
         missing: pairs of a ``clip.kind`` and why recipes with it are unsupported.
         approximate: pairs of a ``clip.kind`` and why recipes with it are trained approximately.
         gpus: least and most GPUs of a run.
@@ -51,6 +53,7 @@ class FakeRunner(RunnerBase):
     """
 
     name: str = "fake"
+    evaluates_sets: bool = True
     missing: tuple[tuple[str, str], ...] = ()
     approximate: tuple[tuple[str, str], ...] = ()
     gpus: tuple[float, float | None] = (0.0, None)
@@ -132,8 +135,8 @@ def train(path: Path) -> None:
         for rule in orders.get("rules", ()):
             if rule["at"] == step and _applies(rule, job):
                 _misbehave(rule["do"], folder, values)
-        if step % job.evaluate.every == 0 or step == job.recipe.schedule.steps:
-            values |= _evaluate(folder, job, step)
+        for name, chosen in job.evaluate.due(step, job.recipe.schedule.steps).items():
+            values |= _evaluate(folder, job, step, name, chosen)
         folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
     write_json(folder.result, {"status": "succeeded", "steps": job.recipe.schedule.steps})
 
@@ -240,15 +243,16 @@ def _values(job: Job, step: int) -> dict[str, float]:
     }
 
 
-def _evaluate(folder: RunFolder, job: Job, step: int) -> dict[str, float]:
-    problems, samples = job.evaluate.problems, job.evaluate.samples
-    chance = random.Random(f"{job.run} evaluation {step}")  # noqa: S311 - made-up numbers
+def _evaluate(folder: RunFolder, job: Job, step: int, name: str, chosen: EvaluationSet) -> dict[str, float]:
+    problems, samples = chosen.problems, chosen.samples
+    place = f"{job.run} evaluation {step}" + (f" {name}" if name != HELDOUT else "")
+    chance = random.Random(place)  # noqa: S311 - made-up numbers
     skill = 0.3 + 0.4 * step / job.recipe.schedule.steps
     correct = tuple(sum(chance.random() < skill for _ in range(samples)) for _ in range(problems))
     folder.write_evaluation(
         Evaluation(
             step=step,
-            set="heldout",
+            set=name,
             samples=samples,
             problems=tuple(f"p{i}" for i in range(problems)),
             correct=correct,
@@ -258,4 +262,4 @@ def _evaluate(folder: RunFolder, job: Job, step: int) -> dict[str, float]:
             answers=tuple({"right": c, "wrong": samples - c} for c in correct),
         )
     )
-    return {f"eval/heldout/avg_at_{samples}": sum(correct) / (problems * samples)}
+    return {f"eval/{name}/avg_at_{samples}": sum(correct) / (problems * samples)}

@@ -24,9 +24,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from paribus.contract import PREEMPTED, Evaluate, Job, Options, load_runner
+from paribus.contract import PREEMPTED, Evaluate, EvaluationSet, Job, Options, load_runner
 from paribus.contract import Runner as RunnerProtocol
-from paribus.recipe.recipe import Recipe
+from paribus.errors import ParibusError
+from paribus.recipe.recipe import JsonlTask, Recipe
 from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.folder import RunFolder, read_json, write_json
 from paribus.run_folder.metrics import find_metric
@@ -67,7 +68,7 @@ class RunnerTestCase:
         other_data: patch that changes the data, so that the data hash must change; empty skips the check.
         other_model: patch that changes the initial model, so that the model hash must change; empty skips the check.
         options: what a study says to the runner beside the recipe.
-        evaluate: how runs are evaluated.
+        evaluate: how runs are evaluated; give it sets if the runner evaluates any.
         resumes: the runner writes checkpoints on SIGTERM and resumes from them.
         deterministic: equal seeds give equal numbers, timing metrics apart.
         patience_s: seconds that a run may take.
@@ -198,21 +199,32 @@ class RunnerTestCase:
         assert all(isinstance(x, float | int) for line in lines for x in line.values.values())
 
     def test_evaluations_are_complete(self, finished: RunFolder, recipe: Recipe) -> None:
-        """Steps 0, every ``evaluate.every``-th and the last have counts per problem that agree with the metric."""
-        last, settings = recipe.schedule.steps, self.evaluate
-        found = {e.step: e for e in finished.read_evaluations() if e.set == "heldout"}
-        assert sorted(found) == sorted({0, last, *range(0, last, settings.every)})
+        """Each set has counts per problem at steps 0, each of its ``every``-th and the last, as its metrics say."""
+        last, sets = recipe.schedule.steps, self.evaluate.all_sets
+        evaluations = finished.read_evaluations()
+        assert {e.set for e in evaluations} == set(sets)
         lines = {line.step: line for line in finished.read_metrics()}
-        for step, e in found.items():
-            assert e.samples == settings.samples
-            assert e.problems == found[0].problems
-            assert {len(x) for x in (e.correct, e.truncated, e.tokens, e.tokens_correct, e.answers)} == {
-                len(e.problems)
-            }
-            assert all(0 <= c <= e.samples for c in e.correct)
-            assert all(sum(a.values()) == e.samples for a in e.answers)
-            mean = sum(e.correct) / (e.samples * len(e.problems))
-            assert math.isclose(lines[step].values[f"eval/heldout/avg_at_{e.samples}"], mean)
+        for name, settings in sets.items():
+            found = {e.step: e for e in evaluations if e.set == name}
+            assert sorted(found) == sorted({0, last, *range(0, last, settings.every)})
+            for step, e in found.items():
+                assert e.samples == settings.samples
+                assert e.problems == found[0].problems
+                assert {len(x) for x in (e.correct, e.truncated, e.tokens, e.tokens_correct, e.answers)} == {
+                    len(e.problems)
+                }
+                assert all(0 <= c <= e.samples for c in e.correct)
+                assert all(sum(a.values()) == e.samples for a in e.answers)
+                mean = sum(e.correct) / (e.samples * len(e.problems))
+                assert math.isclose(lines[step].values[f"eval/{name}/avg_at_{e.samples}"], mean)
+
+    def test_sets_are_hashed_or_refused(self, loaded: RunnerProtocol, recipe: Recipe) -> None:
+        """Each set of ``evaluate`` has a hash; one whose file is missing is refused with a message."""
+        for chosen in self.evaluate.sets.values():
+            assert loaded.set_hash(recipe, self.options, chosen)
+        missing = JsonlTask(train="not/there.jsonl", heldout="not/there.jsonl")
+        with pytest.raises(ParibusError):
+            loaded.set_hash(recipe, self.options, EvaluationSet(task=missing))
 
     def test_the_result_is_written_last(self, finished: RunFolder) -> None:
         """``result.json`` says how the run ended, and no file of the numbers is newer."""

@@ -1,4 +1,4 @@
-"""The evaluator: samples and verifies responses to held-out problems, and returns records and metrics."""
+"""The evaluator: samples and verifies responses to the problems of a set, and returns records and metrics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from paribus.contract import Evaluate
-from paribus.run_folder.folder import HELDOUT, Evaluation
+from paribus.contract import EvaluationSet
+from paribus.evaluate import HELDOUT, reachable
+from paribus.run_folder.folder import Evaluation
 from paribus.stats.evals import avg_at_k, maj_at_k, pass_at_k
 from paribus_runners.rewards.verifiers import Verdict
 from paribus_runners.tasks import Problem, Task
@@ -41,7 +42,7 @@ class Outcome:
 
     Attributes:
         evaluation: counts per problem.
-        values: canonical metrics, ``eval/heldout/...``.
+        values: canonical metrics, ``eval/<set>/...``.
         samples: some responses, as records for ``samples.jsonl``.
     """
 
@@ -50,22 +51,24 @@ class Outcome:
     samples: tuple[dict[str, Any], ...]
 
 
-def evaluate(settings: Evaluate, task: Task, sample: Sampler, step: int) -> Outcome:
-    """Sample and verify ``settings.samples`` responses to each of the ``settings.problems`` held-out problems.
+def evaluate(name: str, chosen: EvaluationSet, task: Task, sample: Sampler, step: int) -> Outcome:
+    """Sample and verify ``chosen.samples`` responses to each of the first ``chosen.problems`` problems of a set.
 
     Args:
-        settings: how many problems and responses; the sampler applies the temperature.
+        name: the set.
+        chosen: how many problems and responses; the sampler applies temperature, top-p and length limit.
         task: held-out problems and verifier.
         sample: the model.
         step: training steps before this evaluation.
     """
-    k, problems = settings.samples, task.heldout(settings.problems)
+    k, problems = chosen.samples, task.heldout(chosen.problems)
     responses = sample([p.prompt for p in problems], k)
     verdicts = [task.verify(problems[i // k], r.text, r.finished) for i, r in enumerate(responses)]
-    evaluation = _counts(step, k, problems, responses, verdicts)
+    evaluation = _counts(name, step, k, problems, responses, verdicts)
     samples = tuple(
         {
             "step": step,
+            **({"set": name} if name != HELDOUT else {}),
             "problem": problems[i].identity,
             "prompt": problems[i].prompt,
             "response": responses[i * k].text,
@@ -78,7 +81,7 @@ def evaluate(settings: Evaluate, task: Task, sample: Sampler, step: int) -> Outc
 
 
 def _counts(
-    step: int, k: int, problems: Sequence[Problem], responses: Sequence[Sampled], verdicts: Sequence[Verdict]
+    name: str, step: int, k: int, problems: Sequence[Problem], responses: Sequence[Sampled], verdicts: Sequence[Verdict]
 ) -> Evaluation:
     def per_problem(values: Iterable[int]) -> tuple[int, ...]:
         listed = list(values)
@@ -87,7 +90,7 @@ def _counts(
     groups = [verdicts[i : i + k] for i in range(0, len(verdicts), k)]
     return Evaluation(
         step=step,
-        set=HELDOUT,
+        set=name,
         samples=k,
         problems=tuple(p.identity for p in problems),
         correct=per_problem(v.correct for v in verdicts),
@@ -110,7 +113,7 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
         "truncated_frac": sum(evaluation.truncated) / responses,
         "length_mean": tokens / responses,
     }
-    for n in sorted({k, *(2**i for i in range(k.bit_length()))}):
+    for n in reachable(k):
         values[f"pass_at_{n}"] = pass_at_k(evaluation.correct, k, n)
     if correct:
         values["length_mean_correct"] = tokens_correct / correct

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import ParibusError
-from paribus.recipe.recipe import JsonlTask, Recipe, fingerprint_of
+from paribus.recipe.recipe import JsonlTask, Recipe, Task, fingerprint_of
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 
 PACKAGES = Path(__file__).parents[1]
@@ -46,11 +46,19 @@ def data(recipe: Recipe) -> str:
     Raises:
         ParibusError: a problem file cannot be read.
     """
-    task = recipe.task
+    return problems(recipe.task)
+
+
+def problems(task: Task) -> str:
+    """Return a hash of the problems and the verifier of a task.
+
+    Raises:
+        ParibusError: a problem file cannot be read.
+    """
     source = recorded(f"data/{task.kind}")
     if isinstance(task, JsonlTask):
-        paths = {"task.train": task.train, "task.heldout": task.heldout}
-        files = [_hash_file(Path(path).expanduser(), field) for field, path in paths.items()]
+        heldout = _hash_file(Path(task.heldout).expanduser(), "task.heldout")
+        files = [_hash_file(Path(task.train).expanduser(), "task.train"), heldout]
         return fingerprint_of([source, task.verifier, files])
     return fingerprint_of([source, task.kind, task.problems])
 

@@ -88,7 +88,8 @@ def run(path: Path) -> None:
         weights = learner.policy.weights_hash()
         write_json(folder.environment, environment.describe() | {INITIAL_WEIGHTS: weights})
         _compare_weights(folder, weights)
-        trainer = Trainer(job, folder, learner, task_of(job.recipe.task), asked.is_set)
+        others = {name: task_of(each.task) for name, each in job.evaluate.sets.items() if each.task is not None}
+        trainer = Trainer(job, folder, learner, task_of(job.recipe.task), asked.is_set, others)
         found = resume.find(folder, job)
         if found is not None:
             attempt, place, progress = found

@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
-from paribus.contract import Hashes, Options, Requirements, RunnerBase, Support
-from paribus.errors import MissingExtra
+from paribus.contract import EvaluationSet, Hashes, Options, Requirements, RunnerBase, Support
+from paribus.errors import MissingExtra, ParibusError
 from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import JsonlTask, Recipe
 from paribus_runners.native import fingerprint
@@ -23,6 +23,7 @@ class NativeRunner(RunnerBase):
     """Implements :class:`paribus.contract.Runner`."""
 
     name = "native"
+    evaluates_sets = True
 
     def support(self, recipe: Recipe, options: Options) -> Sequence[Support]:
         """Return what this runner can't train: it knows all levels of all factors, but not every model fits a task."""
@@ -52,6 +53,23 @@ class NativeRunner(RunnerBase):
             ParibusError: a file cannot be read.
         """
         return Hashes(code=fingerprint.code(recipe), data=fingerprint.data(recipe), model=fingerprint.model(recipe))
+
+    def set_hash(self, recipe: Recipe, options: Options, chosen: EvaluationSet) -> str:
+        """Return a hash of the problems and the verifier of an evaluation set.
+
+        Raises:
+            ParibusError: a file cannot be read, or the model of the recipe cannot read the problems.
+        """
+        task, name = chosen.task or recipe.task, recipe.model.name
+        if name in MODELS and task.kind != recipe.task.kind:
+            raise ParibusError(
+                f"`model.name: {name}` knows the task it is made for alone, `{recipe.task.kind}`: leave `task` out, or "
+                "name another model"
+            )
+        found = fingerprint.problems(task)
+        if isinstance(task, JsonlTask) and (fault := first_fault(task)):
+            raise ParibusError(fault)
+        return found
 
     def warm(self) -> None:
         """Import torch and transformers, so that forked processes start at once; nothing is computed."""

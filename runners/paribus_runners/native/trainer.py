@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
 
-from paribus.contract import PREEMPTED, Job
-from paribus.run_folder.folder import HELDOUT, MetricLine, RunFolder, write_json
+import torch
+
+from paribus.contract import PREEMPTED, EvaluationSet, Job
+from paribus.evaluate import HELDOUT
+from paribus.run_folder.folder import MetricLine, RunFolder, write_json
 from paribus_runners.evaluation.evaluator import Sampled, evaluate
 from paribus_runners.native import checkpoint, metrics, samples
 from paribus_runners.native.batch import minibatches
@@ -34,14 +37,21 @@ class Trainer:
         folder: where to write.
         learner: the initial policy with its optimizer, reference and critic; the weights change.
         task: problems and verifier.
+        others: problems and verifier of the evaluation sets that have their own.
         asked_to_stop: returns True when the run must stop at the next step boundary.
     """
 
     def __init__(
-        self, job: Job, folder: RunFolder, learner: Learner, task: Task, asked_to_stop: Callable[[], bool]
+        self,
+        job: Job,
+        folder: RunFolder,
+        learner: Learner,
+        task: Task,
+        asked_to_stop: Callable[[], bool],
+        others: Mapping[str, Task] | None = None,
     ) -> None:
         self._job, self._recipe, self._folder = job, job.recipe, folder
-        self._learner, self._task = learner, task
+        self._learner, self._task, self._others = learner, task, others or {}
         self._source = Source(learner.policy, learner.reference, task, job.seed)
         self._asked_to_stop = asked_to_stop
 
@@ -60,8 +70,7 @@ class Trainer:
         while progress.step < last:
             progress, values = self._step(progress)
             step = progress.step
-            if step == last or step % self._job.evaluate.every == 0:
-                values = self._evaluated(step, values)
+            values = self._evaluated(step, values)
             self._write(step, values)
             if "nan" in self._job.stop_on and not _finite(values):
                 self._end(
@@ -143,19 +152,29 @@ class Trainer:
         return settings.learning_rate * rise
 
     def _evaluated(self, step: int, values: dict[str, float]) -> dict[str, float]:
-        """Evaluate, write the records, and add the metrics of the evaluation to ``values``."""
-        start = time.perf_counter()
-        outcome = evaluate(self._job.evaluate, self._task, partial(self._sample_heldout, step), step)
-        self._folder.write_evaluation(outcome.evaluation)
-        self._keep(outcome.samples)
+        """Evaluate the sets that are due, write their records, and add the metrics to ``values``."""
+        due = self._job.evaluate.due(step, self._recipe.schedule.steps)
+        if not due:
+            return values
+        start, found = time.perf_counter(), dict[str, float]()
+        for name, chosen in due.items():
+            task = self._others.get(name, self._task)
+            outcome = evaluate(name, chosen, task, partial(self._sample_set, name, chosen, step), step)
+            self._folder.write_evaluation(outcome.evaluation)
+            self._keep(outcome.samples)
+            found |= outcome.values
         seconds = time.perf_counter() - start
         times = {"perf/time_eval_s": seconds, "perf/time_step_s": values.get("perf/time_step_s", 0.0) + seconds}
-        return values | outcome.values | times
+        return values | found | times
 
-    def _sample_heldout(self, step: int, prompts: Sequence[str], k: int) -> list[Sampled]:
-        policy, job = self._learner.policy, self._job
-        numbers = uniforms(len(prompts) * k, self._recipe.schedule.max_new_tokens, job.seed, "evaluate", HELDOUT, step)
-        responses = sample(policy, policy.encode(prompts), k, numbers, job.evaluate.temperature)
+    def _sample_set(self, name: str, chosen: EvaluationSet, step: int, prompts: Sequence[str], k: int) -> list[Sampled]:
+        policy, room = self._learner.policy, chosen.max_new_tokens or self._recipe.schedule.max_new_tokens
+        place = (self._job.seed, "evaluate", name, step)
+        if name == HELDOUT:
+            numbers = uniforms(len(prompts) * k, room, *place)
+        else:  # arms with different limits share the numbers of each response
+            numbers = torch.cat([uniforms(1, room, *place, i, j) for i in range(len(prompts)) for j in range(k)])
+        responses = sample(policy, policy.encode(prompts), k, numbers, chosen.temperature, chosen.top_p)
         texts = policy.decode(responses.tokens())
         ended = (~responses.truncated).tolist()
         return [Sampled(*values) for values in zip(texts, responses.length.tolist(), ended, strict=True)]

@@ -39,7 +39,7 @@ class Jsonl:
 
 def first_fault(level: JsonlTask) -> str:
     """Return what is wrong with the first or the last line of a file; empty if nothing is, or it cannot be read."""
-    for field, name in (("task.train", level.train), ("task.heldout", level.heldout)):
+    for field, name in (("task.heldout", level.heldout), ("task.train", level.train)):  # an evaluation set has one file
         path = Path(name).expanduser()
         first = last = None
         try:

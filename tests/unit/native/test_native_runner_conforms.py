@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+from paribus.contract import Evaluate, EvaluationSet
 from paribus.recipe.recipe import Recipe
 from paribus.testing.runner_suite import RunnerTestCase
 
@@ -23,6 +24,11 @@ class TestNativeRunner(RunnerTestCase):
     }
     other_data: ClassVar = {"task": {"kind": "chain", "problems": 64}}
     other_model: ClassVar = {"model": "tiny_moe"}
+    evaluate = Evaluate(
+        every=2,
+        problems=8,
+        sets={"wide": EvaluationSet(problems=5, samples=3, temperature=0.6, top_p=0.9, max_new_tokens=30, every=3)},
+    )
 
     @pytest.fixture(scope="class")
     @classmethod

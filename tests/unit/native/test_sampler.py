@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,34 @@ def test_uniform_numbers_belong_to_their_place() -> None:
     assert torch.equal(one, uniforms(3, 4, 0, "rollout", 1, 0))
     assert not torch.equal(one, uniforms(3, 4, 0, "rollout", 1, 1))
     assert not torch.equal(one, uniforms(3, 4, 0, "rollout", 11, 0))
+
+
+def test_a_nucleus_holds_the_fewest_tokens_that_reach_top_p() -> None:
+    """Against a search over all subsets, with ties; at 1 every token stays."""
+    generator = torch.Generator().manual_seed(0)
+    for top_p in (0.05, 0.3, 0.5, 0.9, 0.999):
+        p = (3 * torch.randn(20, 6, generator=generator, dtype=torch.float64)).softmax(-1)
+        p[0] = torch.tensor([0.25, 0.25, 0.25, 0.25, 0, 0])
+        kept = sampler.nucleus(p, top_p)
+        for row, mine in zip(p.tolist(), kept.tolist(), strict=True):
+            sizes = [n for n in range(1, 7) if any(sum(c) >= top_p for c in combinations(row, n))]
+            assert sum(x > 0 for x in mine) == sizes[0]
+            assert sum(mine) >= top_p
+            assert sorted(mine, reverse=True)[: sizes[0]] == sorted(row, reverse=True)[: sizes[0]]
+    assert sampler.nucleus(torch.tensor([[0.25] * 4]), 0.5).tolist() == [[0.25, 0.25, 0, 0]]
+
+
+def test_draws_follow_the_renormalised_nucleus() -> None:
+    """Frequencies over evenly spaced numbers are the probabilities; the log-probability is that of all tokens."""
+    logits = torch.tensor([[2.0, 0.0, 1.0, -1.0]]).double()
+    numbers = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    token, logp, entropy = sampler.draw(logits.expand(len(numbers), -1), numbers, 0.8, 0.9)
+    p = (logits[0] / 0.8).softmax(-1)
+    inside = torch.tensor([p[0], 0, p[2], 0])  # 0.73 and 0.21: the two reach 0.9
+    frequencies = torch.bincount(token, minlength=4) / len(numbers)
+    torch.testing.assert_close(frequencies.double(), (inside / inside.sum()).double(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(logp, p.log()[token])
+    torch.testing.assert_close(entropy[0], -(p * p.log()).sum())
+    whole = sampler.draw(logits.expand(len(numbers), -1), numbers, 0.8)[0]
+    assert torch.equal(whole, sampler.draw(logits.expand(len(numbers), -1), numbers, 0.8, 1.0)[0])
+    assert set(whole.tolist()) == {0, 1, 2, 3}

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+from paribus.contract import Evaluate, EvaluationSet
 from paribus.testing.fake_runner import install
 from paribus.testing.runner_suite import RunnerTestCase
 
@@ -18,6 +19,7 @@ class TestFakeRunner(RunnerTestCase):
     base: ClassVar = {"schedule.steps": 5}
     other_data: ClassVar = {"task": "chain"}
     other_model: ClassVar = {"model": "tiny_moe"}
+    evaluate = Evaluate(every=2, problems=8, sets={"few": EvaluationSet(every=3, problems=3, samples=4)})
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod

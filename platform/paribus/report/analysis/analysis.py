@@ -127,9 +127,11 @@ class Analysis:
         self.plan = data.plan
         self.evaluate = data.plan.evaluate
         self.score = score_measure(self.evaluate)
+        self.primary_set = self.evaluate.all_sets[self.evaluate.primary_set]
         self._values: dict[tuple[str, str], Values] = {}
         self._answers: dict[tuple[str, str], Mapping[int, Array]] = {}
         self._effects: dict[tuple[str, str, str], Effect | None] = {}
+        self._sets: dict[str, tuple[str, ...]] = {}
         self._paid: dict[tuple[str, int], Mapping[int, tuple[float, float]]] = {}
 
     @cached_property
@@ -178,7 +180,7 @@ class Analysis:
         if key not in self._answers:
             found = {r.seed: counts_of(r, measure, self.evaluate) for r in self.runs(arm)}
             known = {seed: c for seed, c in found.items() if c is not None and seed in self.values(arm, measure)}
-            same = {c.problems for c in known.values()} == {self._problems}
+            same = {c.problems for c in known.values()} == {self._problems(measure)}
             self._answers[key] = {s: np.asarray(c.correct) / c.samples for s, c in known.items()} if same else {}
         return self._answers[key]
 
@@ -187,16 +189,22 @@ class Analysis:
         found = {r.seed: pass_rates(r, self.evaluate, ks) for r in self.runs(arm)}
         return {s: rates for s, rates in found.items() if rates is not None and s in self.values(arm, self.score)}
 
-    @cached_property
-    def _problems(self) -> tuple[str, ...]:
-        found = (counts_of(run, self.score, self.evaluate) for run in self.data.runs)
-        return next((c.problems for c in found if c is not None), ())
+    def _problems(self, measure: Measure) -> tuple[str, ...]:
+        """Return the problems of the measure's evaluation set."""
+        if measure.metric not in self._sets:
+            found = (counts_of(run, replace(measure, rule="score"), self.evaluate) for run in self.data.runs)
+            self._sets[measure.metric] = next((c.problems for c in found if c is not None), ())
+        return self._sets[measure.metric]
 
     @cached_property
     def held(self) -> str:
         """Label of the score if evaluation noise limits all its intervals; empty without counts per problem."""
-        arms = [a.key for a in self.plan.arms if len(self.values(a.key, self.score)) > 1]
-        return self.score.label if arms and all(self.answers(arm, self.score) for arm in arms) else ""
+        return self.score.label if self.limited(self.score) else ""
+
+    def limited(self, measure: Measure) -> bool:
+        """Whether evaluation noise limits all intervals of a measure: there are counts per problem."""
+        arms = [a.key for a in self.plan.arms if len(self.values(a.key, measure)) > 1]
+        return bool(arms) and all(self.answers(arm, measure) for arm in arms)
 
     def tables(
         self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from paribus.contract import Evaluate
+from paribus.evaluate import HELDOUT
 from paribus.report.inputs import RunData
 from paribus.run_folder.folder import Evaluation
 from paribus.run_folder.metrics import Better, find_metric
@@ -60,7 +61,9 @@ def score_measure(evaluate: Evaluate) -> Measure:
     metric = find_metric(name)
     rules = {"final": "the last evaluation", "mean_of_last_3": "mean of the last 3 evaluations"}
     label = metric.label if metric else name
-    label = f"held-out {label}" if metric and name.startswith("eval/heldout/") else label
+    if metric and name.startswith("eval/"):
+        chosen = evaluate.primary_set
+        label = f"held-out {label}" if chosen == HELDOUT else f"{label} on {chosen}"
     return Measure(
         key="score",
         label=label,
@@ -75,6 +78,34 @@ def score_measure(evaluate: Evaluate) -> Measure:
 def start_measure(evaluate: Evaluate) -> Measure:
     """Return the primary metric before training."""
     return replace(score_measure(evaluate), key="start", rule="start", note="the evaluation at step 0")
+
+
+def set_measures(evaluate: Evaluate, name: str) -> tuple[Measure, ...]:
+    """Return what a report states of one evaluation set under the checkpoint rule: avg@k, then the rest."""
+    chosen = evaluate.all_sets[name]
+    found = []
+    for short in (*chosen.rates, "truncated_frac", "length_mean"):
+        metric, k = find_metric(f"eval/{name}/{short}"), short.rpartition("_at_")[2]
+        assert metric is not None
+        found.append(
+            Measure(
+                key=f"{name}.{short}",
+                label=short.replace("_at_", "@") if short in chosen.rates else metric.label,
+                metric=metric.name,
+                rule="score",
+                unit=metric.unit,
+                better=metric.better,
+                note=_definition(metric.definition, k),
+            )
+        )
+    return tuple(found)
+
+
+def _definition(definition: str, k: str) -> str:
+    """Return the definition of a metric of the evaluation with the number of responses in place of ``k``."""
+    for text in ("over k ", "of k "):
+        definition = definition.replace(text, text.replace("k", k))
+    return definition.replace("at least one response", f"at least one of {k} responses")
 
 
 def symptom_measures() -> tuple[Measure, ...]:
@@ -179,9 +210,12 @@ def value_of(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None
     return None if raw is None else raw * measure.scale
 
 
-def score_steps(run: RunData, evaluate: Evaluate) -> list[tuple[int, float]]:
-    """Return the evaluations, as step and value, that make up the run's score by the declared rule."""
-    points = series(run, evaluate.primary_metric)
+def score_steps(run: RunData, evaluate: Evaluate, metric: str = "") -> list[tuple[int, float]]:
+    """Return the evaluations, as step and value, that make up the run's score by the declared rule.
+
+    ``metric`` is that of an evaluation set; absent: the primary metric.
+    """
+    points = series(run, metric or evaluate.primary_metric)
     if run.outcome == "stopped_early":
         return points[-1:]
     after = [p for p in points if p[0] > 0]
@@ -210,36 +244,36 @@ def counts_of(run: RunData, measure: Measure, evaluate: Evaluate) -> Counts | No
     """
     if measure.rule not in ("score", "start"):
         return None
-    used = _evaluations(run, evaluate, start=measure.rule == "start")
+    used = _evaluations(run, evaluate, measure.metric, start=measure.rule == "start")
     if not used or len({e.problems for e in used}) != 1:
         return None
-    if not evaluate.primary_metric.endswith(f"/avg_at_{used[0].samples}"):
+    if not measure.metric.endswith(f"/avg_at_{used[0].samples}"):
         return None
     summed = tuple(sum(counts) for counts in zip(*(e.correct for e in used), strict=True))
     return Counts(problems=used[0].problems, correct=summed, samples=used[0].samples * len(used))
 
 
-def evaluation_error(run: RunData, evaluate: Evaluate) -> float | None:
-    """Return the standard error of the run's score over the choice of problems; ``None`` without counts.
+def evaluation_error(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None:
+    """Return the standard error of a run's score over the choice of problems; ``None`` without counts.
 
     This is evaluation noise alone, not the variance of training.
     """
-    found = counts_of(run, score_measure(evaluate), evaluate)
+    found = counts_of(run, measure, evaluate)
     return accuracy_standard_error(found.correct, found.samples) if found and len(found.correct) > 1 else None
 
 
 def pass_rates(run: RunData, evaluate: Evaluate, ks: Sequence[int]) -> tuple[float, ...] | None:
     """Return pass@k for each k, averaged over the evaluations that make up the score; ``None`` without counts."""
-    used = _evaluations(run, evaluate, start=False)
+    used = _evaluations(run, evaluate, evaluate.primary_metric, start=False)
     if not used or min(e.samples for e in used) < max(ks):
         return None
     return tuple(math.fsum(pass_at_k(e.correct, e.samples, k) for e in used) / len(used) for k in ks)
 
 
-def _evaluations(run: RunData, evaluate: Evaluate, *, start: bool) -> list[Evaluation]:
-    """Return the evaluations behind the score, or the one before training; empty if one of them has no counts."""
-    prefix = evaluate.primary_metric.rpartition("/")[0]
-    steps = {0} if start else {step for step, _ in score_steps(run, evaluate)}
+def _evaluations(run: RunData, evaluate: Evaluate, metric: str, *, start: bool) -> list[Evaluation]:
+    """Return the evaluations behind a score, or the one before training; empty if one of them has no counts."""
+    prefix = metric.rpartition("/")[0]
+    steps = {0} if start else {step for step, _ in score_steps(run, evaluate, metric)}
     used = [e for e in run.evaluations if f"eval/{e.set}" == prefix and e.step in steps]
     return used if len(used) == len(steps) else []
 
@@ -247,7 +281,7 @@ def _evaluations(run: RunData, evaluate: Evaluate, *, start: bool) -> list[Evalu
 def _raw_value(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None:
     match measure.rule:
         case "score":
-            return _mean(v for _, v in score_steps(run, evaluate))
+            return _mean(v for _, v in score_steps(run, evaluate, measure.metric))
         case "start":
             return _start(run, measure.metric)
         case "late":

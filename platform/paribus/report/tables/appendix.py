@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from paribus.evaluate import reachable
 from paribus.report.analysis.analysis import Analysis, Effect
 from paribus.report.analysis.measures import gain_measure, series
 from paribus.report.model import Cell, Column, Table, TableRow, rounded
@@ -27,6 +28,7 @@ from paribus.report.tables.cells import (
 )
 from paribus.report.tables.health import health_table
 from paribus.report.tables.robustness import FROM, PAIRED, robustness_table, sign_flip_cell, sign_flip_note
+from paribus.report.tables.sets import set_details
 from paribus.stats.intervals import Estimate, correlation, mean_interval
 from paribus.stats.multiple_testing import at_look
 
@@ -55,7 +57,7 @@ def pass_table(analysis: Analysis) -> Table | None:
         columns=columns,
         rows=tuple(rows),
         notes=(
-            f"Unbiased pass@k from {analysis.evaluate.samples} responses per problem, evaluations as for the score.",
+            f"Unbiased pass@k from {analysis.primary_set.samples} responses per problem, evaluations as for the score.",
             *interval_notes(rows),
         ),
     )
@@ -63,8 +65,7 @@ def pass_table(analysis: Analysis) -> Table | None:
 
 def pass_ks(analysis: Analysis) -> list[int]:
     """Return the k of pass@k: powers of 2 up to the responses per problem, and that number itself."""
-    samples = analysis.evaluate.samples
-    return sorted({2**i for i in range(samples.bit_length())} & {*range(samples + 1)} | {samples})
+    return [*reachable(analysis.primary_set.samples)]
 
 
 def pass_means(analysis: Analysis, ks: list[int]) -> dict[str, list[tuple[dict[int, float], Estimate]]]:
@@ -292,6 +293,7 @@ def all_details(analysis: Analysis) -> Iterable[Table]:
     found: Sequence[Table | None] = (
         robustness_table(analysis),
         pass_table(analysis),
+        *set_details(analysis),
         cost_table(analysis),
         health_table(analysis),
         pairs_table(analysis),

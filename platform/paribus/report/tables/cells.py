@@ -231,7 +231,7 @@ def score_cell(analysis: Analysis, arm: str, measure: Measure | None = None, *, 
     noise = None
     if len(values) == 1 and measure.rule == "score":
         (run,) = (r for r in analysis.runs(arm) if r.seed in values)
-        noise = evaluation_error(run, analysis.evaluate)
+        noise = evaluation_error(run, measure, analysis.evaluate)
     cell = mean_cell(values, analysis.estimate(arm, measure), finished(analysis, arm), short=False, noise=noise)
     return replace(cell, bold=bold)
 

@@ -29,7 +29,12 @@ def uniforms(rows: int, columns: int, *place: int | str) -> Tensor:
 
 
 def sample(
-    policy: Policy, prompts: Sequence[Sequence[int]], copies: int, uniforms: Tensor, temperature: float
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    copies: int,
+    uniforms: Tensor,
+    temperature: float,
+    top_p: float = 1.0,
 ) -> Responses:
     """Sample ``copies`` responses to each prompt.
 
@@ -42,18 +47,20 @@ def sample(
         copies: responses to each prompt; they lie next to each other.
         uniforms: [P * copies, M] numbers in [0, 1), one for each token that may be generated.
         temperature: logits are divided by it.
+        top_p: see :func:`nucleus`; below 1 in evaluations alone, because log-probabilities are those of the whole
+            distribution.
     """
     size = max(1, ROWS[policy.device.type] // copies)
     parts = []
     for i in range(0, len(prompts), size):
         numbers = uniforms[i * copies : (i + size) * copies].to(policy.device)
-        parts.append(_sample(policy, prompts[i : i + size], copies, numbers, temperature))
+        parts.append(_sample(policy, prompts[i : i + size], copies, numbers, temperature, top_p))
     return Responses.concat(parts)
 
 
 @torch.no_grad()
 def _sample(
-    policy: Policy, prompts: Sequence[Sequence[int]], copies: int, uniforms: Tensor, temperature: float
+    policy: Policy, prompts: Sequence[Sequence[int]], copies: int, uniforms: Tensor, temperature: float, top_p: float
 ) -> Responses:
     device, (total, room) = policy.device, uniforms.shape
     logits, cache, positions = _prefill(policy, prompts, copies, room)
@@ -66,7 +73,7 @@ def _sample(
     rows = torch.arange(total, device=device)
     alive = torch.ones(total, dtype=torch.bool, device=device)
     for t in range(room):
-        token, token_logp, token_entropy = draw(logits, uniforms[rows, t], temperature)
+        token, token_logp, token_entropy = draw(logits, uniforms[rows, t], temperature, top_p)
         ids[rows, t], logp[rows, t], entropy[rows, t] = token, token_logp, token_entropy
         ended = alive & torch.isin(token, ends)
         length[rows[ended]], truncated[rows[ended]] = t + 1, False
@@ -100,12 +107,26 @@ def _prefill(
     return logits.repeat_interleave(copies, 0), cache, positions
 
 
-def draw(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return token, its log-probability and the entropy of the distribution, each [n], from logits [n, V]."""
+def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return token, its log-probability and the entropy of the distribution, each [n], from logits [n, V].
+
+    With ``top_p`` below 1 the token comes from the :func:`nucleus`; the two others are of the whole distribution.
+    """
     logp = (logits / temperature).log_softmax(-1)
     p = logp.exp()
     entropy = -(p * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
-    cumulative = p.cumsum(-1, dtype=torch.float64)
+    drawn = p if top_p == 1 else nucleus(p, top_p)
+    cumulative = drawn.cumsum(-1, dtype=torch.float64)
     threshold = uniform[:, None] * cumulative[:, -1:]
     token = torch.searchsorted(cumulative, threshold, right=True).squeeze(1).clamp_max(logits.shape[1] - 1)
     return token, logp.gather(1, token[:, None]).squeeze(1), entropy
+
+
+def nucleus(p: Tensor, top_p: float) -> Tensor:
+    """Return probabilities [n, V] with 0 for all but the fewest tokens that add up to ``top_p``; not renormalised.
+
+    Of equally likely tokens the first ones stay. Source: Holtzman et al. 2020, arXiv 1904.09751, section 3.1.
+    """
+    ordered, places = p.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1, dtype=torch.float64) - ordered
+    return torch.zeros_like(p).scatter(-1, places, ordered * (before < top_p))
