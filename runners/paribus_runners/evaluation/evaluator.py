@@ -11,7 +11,7 @@ from paribus.contract import Evaluate
 from paribus.run_folder.folder import HELDOUT, Evaluation
 from paribus.stats.evals import avg_at_k, maj_at_k, pass_at_k
 from paribus_runners.rewards.verifiers import Verdict
-from paribus_runners.tasks import Problem, Task
+from paribus_runners.tasks import Grader, Problem, Task
 
 SHOWN = 8
 """Responses of each evaluation that are kept as text."""
@@ -50,18 +50,27 @@ class Outcome:
     samples: tuple[dict[str, Any], ...]
 
 
-def evaluate(settings: Evaluate, task: Task, sample: Sampler, step: int) -> Outcome:
+def evaluate(settings: Evaluate, task: Task, grader: Grader, sample: Sampler, step: int) -> Outcome:
     """Sample and verify ``settings.samples`` responses to each of the ``settings.problems`` held-out problems.
+
+    Reward functions are not called: an evaluation counts right answers, whatever is rewarded in training.
 
     Args:
         settings: how many problems and responses; the sampler applies the temperature.
-        task: held-out problems and verifier.
+        task: held-out problems.
+        grader: verifies the responses.
         sample: the model.
         step: training steps before this evaluation.
     """
     k, problems = settings.samples, task.heldout(settings.problems)
     responses = sample([p.prompt for p in problems], k)
-    verdicts = [task.verify(problems[i // k], r.text, r.finished) for i, r in enumerate(responses)]
+    batch = grader.batch(rewards=False)
+    for i, problem in enumerate(problems):
+        group = responses[i * k : (i + 1) * k]
+        batch.submit(problem, [r.text for r in group], [r.finished for r in group])
+    graded = batch.collect()
+    verdicts = [verdict for group in graded for verdict in group.verdicts]
+    failed = sum(fault != 0 for group in graded for (fault,) in group.faults)
     evaluation = _counts(step, k, problems, responses, verdicts)
     samples = tuple(
         {
@@ -74,7 +83,10 @@ def evaluate(settings: Evaluate, task: Task, sample: Sampler, step: int) -> Outc
         }
         for i in range(min(SHOWN, len(problems)))
     )
-    return Outcome(evaluation, metrics(evaluation), samples)
+    values = metrics(evaluation)
+    if failed:
+        values[f"eval/{evaluation.set}/failed_frac"] = failed / len(verdicts)
+    return Outcome(evaluation, values, samples)
 
 
 def _counts(

@@ -26,7 +26,7 @@ from paribus_runners.native.policy import Policy
 from paribus_runners.native.tiny import make as tiny
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.native.trainer import Trainer
-from paribus_runners.tasks import task_of
+from paribus_runners.tasks import Grader, Task, task_of
 
 THREADS = "PARIBUS_THREADS"
 """Environment variable: number of threads that torch uses on a CPU."""
@@ -82,19 +82,32 @@ def run(path: Path) -> None:
         job = Job.model_validate_json(folder.job.read_bytes())
     except (OSError, ValidationError) as error:
         raise RunFolderError(f"cannot read {folder.job}: {error}") from error
-    with settled(), _termination() as asked:
+    task = task_of(job.recipe.task)
+    with settled(), _termination() as asked, _grader(job, folder, task) as grader:
         write_json(folder.environment, environment.describe())
         learner = Learner.of(job.recipe, _load(job))
         weights = learner.policy.weights_hash()
         write_json(folder.environment, environment.describe() | {INITIAL_WEIGHTS: weights})
         _compare_weights(folder, weights)
-        trainer = Trainer(job, folder, learner, task_of(job.recipe.task), asked.is_set)
+        trainer = Trainer(job, folder, learner, task, grader, asked.is_set)
         found = resume.find(folder, job)
         if found is not None:
             attempt, place, progress = found
             checkpoint.load(place, learner)
             resume.take_over(folder, attempt, progress)
         trainer.run(found[2] if found else None)
+
+
+def _grader(job: Job, folder: RunFolder, task: Task) -> Grader:
+    """Return the grader of a job; the files of its reward functions are written beside it, as they were planned."""
+    functions, sources = job.recipe.reward.functions, job.options.sources
+    place = folder.path / "rewards"
+    if functions and sources:
+        for name, text in sources.items():
+            file = place / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(text.encode())
+    return Grader(task, functions, place if functions and sources else None)
 
 
 def _compare_weights(folder: RunFolder, weights: str) -> None:

@@ -23,7 +23,7 @@ from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.queue import RolloutQueue
 from paribus_runners.native.rollout.sampler import sample, uniforms
 from paribus_runners.native.update import update_critic, updates
-from paribus_runners.tasks import Task
+from paribus_runners.tasks import Grader, Task
 
 
 class Trainer:
@@ -33,16 +33,23 @@ class Trainer:
         job: what to train.
         folder: where to write.
         learner: the initial policy with its optimizer, reference and critic; the weights change.
-        task: problems and verifier.
+        task: problems.
+        grader: grades the responses to them.
         asked_to_stop: returns True when the run must stop at the next step boundary.
     """
 
     def __init__(
-        self, job: Job, folder: RunFolder, learner: Learner, task: Task, asked_to_stop: Callable[[], bool]
+        self,
+        job: Job,
+        folder: RunFolder,
+        learner: Learner,
+        task: Task,
+        grader: Grader,
+        asked_to_stop: Callable[[], bool],
     ) -> None:
         self._job, self._recipe, self._folder = job, job.recipe, folder
-        self._learner, self._task = learner, task
-        self._source = Source(learner.policy, learner.reference, task, job.seed)
+        self._learner, self._task, self._grader = learner, task, grader
+        self._source = Source(learner.policy, learner.reference, task, grader, job.seed)
         self._asked_to_stop = asked_to_stop
 
     def run(self, progress: Progress | None) -> None:
@@ -145,7 +152,7 @@ class Trainer:
     def _evaluated(self, step: int, values: dict[str, float]) -> dict[str, float]:
         """Evaluate, write the records, and add the metrics of the evaluation to ``values``."""
         start = time.perf_counter()
-        outcome = evaluate(self._job.evaluate, self._task, partial(self._sample_heldout, step), step)
+        outcome = evaluate(self._job.evaluate, self._task, self._grader, partial(self._sample_heldout, step), step)
         self._folder.write_evaluation(outcome.evaluation)
         self._keep(outcome.samples)
         seconds = time.perf_counter() - start
