@@ -197,8 +197,8 @@ EVAL_METRICS: tuple[Metric, ...] = (
 
 REWARD_METRICS: tuple[Metric, ...] = (
     _metric("mean", "reward", "reward", "higher",
-            "mean of what the function returned, before its weight, over generated responses; its declared score where it "
-            "failed"),
+            "mean of what the function returned, before its weight, over generated responses; its declared score where "
+            "it failed"),
     _metric("failed_timeout", "time-outs", "fraction", "lower",
             "share of generated responses whose call took too long and was ended; absent if 0, as all of failed_"),
     _metric("failed_exception", "exceptions", "fraction", "lower",

@@ -89,7 +89,7 @@ def run(path: Path) -> None:
         weights = learner.policy.weights_hash()
         write_json(folder.environment, environment.describe() | {INITIAL_WEIGHTS: weights})
         _compare_weights(folder, weights)
-        trainer = Trainer(job, folder, learner, task, grader, asked.is_set)
+        trainer = Trainer(job, folder, learner, task, asked.is_set, grader)
         found = resume.find(folder, job)
         if found is not None:
             attempt, place, progress = found

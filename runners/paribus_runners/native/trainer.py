@@ -34,8 +34,8 @@ class Trainer:
         folder: where to write.
         learner: the initial policy with its optimizer, reference and critic; the weights change.
         task: problems.
-        grader: grades the responses to them.
         asked_to_stop: returns True when the run must stop at the next step boundary.
+        grader: grades the responses to the problems; by default one without reward functions.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Trainer:
         folder: RunFolder,
         learner: Learner,
         task: Task,
-        grader: Grader,
         asked_to_stop: Callable[[], bool],
+        grader: Grader | None = None,
     ) -> None:
         self._job, self._recipe, self._folder = job, job.recipe, folder
-        self._learner, self._task, self._grader = learner, task, grader
-        self._source = Source(learner.policy, learner.reference, task, grader, job.seed)
+        self._learner, self._task, self._grader = learner, task, grader or Grader(task)
+        self._source = Source(learner.policy, learner.reference, task, job.seed, self._grader)
         self._asked_to_stop = asked_to_stop
 
     def run(self, progress: Progress | None) -> None:

@@ -119,7 +119,7 @@ def _definitions(body: Sequence[ast.stmt]) -> dict[str, ast.stmt]:
             if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
                 parts = getattr(node, inner, [])
                 nested = [s for p in parts for s in (p.body if isinstance(p, ast.ExceptHandler) else [p])]
-                found |= _definitions(nested)
+                found = {**_definitions(nested), **found}  # what an earlier branch defines stays
     return found
 
 

@@ -98,17 +98,17 @@ class Grader:
         return _Pending(len(texts), verdicts, verified, called)
 
     def _collect(self, pending: _Pending) -> Graded:
-        verdicts, faults = list(pending.verdicts), [[0] for _ in range(pending.count)]
+        verdicts, faults = list(pending.verdicts), [[0] for _ in range(pending.size)]
         for row, future in enumerate(pending.verified):
             verdict, fault = self._verdict(future.result())
             verdicts.append(verdict)
             faults[row] = [code(fault)]
-        rewards: list[list[float]] = [[] for _ in range(pending.count)]
+        rewards: list[list[float]] = [[] for _ in range(pending.size)]
         for name, future in pending.called.items():
             function, outcome = self._functions[name], future.result()
-            found, fault, reason = scores(outcome, pending.count)
+            found, fault, reason = scores(outcome, pending.size)
             self._log(f"reward function `{name}` ({function.path})", fault, reason, outcome)
-            for row in range(pending.count):
+            for row in range(pending.size):
                 rewards[row].append(found[row] if fault is None else function.on_failure)
                 faults[row].append(code(fault))
         return Graded(verdicts, rewards, faults)
@@ -140,7 +140,7 @@ class Grader:
 class _Pending(NamedTuple):
     """A group that was submitted: its size, verdicts or calls for them, and the calls of the functions."""
 
-    count: int
+    size: int
     verdicts: list[Verdict]
     verified: list[Future[Outcome]]
     called: dict[str, Future[Outcome]]

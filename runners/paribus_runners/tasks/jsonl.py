@@ -12,7 +12,6 @@ from paribus_runners.rewards.pool import Worker
 from paribus_runners.rewards.verifiers import EXTRACT, Verdict, exact, verify_answer
 from paribus_runners.tasks.base import Problem, visit
 
-
 MATH_VERIFY = Worker(path="paribus_runners.rewards.mathematics.verdicts", timeout_s=10.0, memory_gib=4.0)
 """Each response is a call of its own, so that one that hangs fails alone."""
 

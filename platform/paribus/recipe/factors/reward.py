@@ -27,8 +27,8 @@ class RewardFunction(Level):
     """A Python function of the user that scores all responses to one prompt in one call."""
 
     path: str = Field(
-        description="module and function, e.g. `my_rewards.brevity` of my_rewards.py beside the study file; a module that "
-        "is not there is imported as any installed one"
+        description="module and function, e.g. `my_rewards.brevity` of my_rewards.py beside the study file; a module "
+        "that is not there is imported as any installed one"
     )
     weight: float = Field(
         default=1.0, description="how much it counts beside `weights`; 0: it is measured, but not trained on"
@@ -68,7 +68,8 @@ class Reward(Level):
     )
     weights: Weights = Weights()
     functions: dict[str, RewardFunction] = Field(
-        default=Functions(), description="functions of your own by name, each `{path, weight, on_failure, timeout_s, memory_gib}`"
+        default=Functions(),
+        description="functions of your own by name, each `{path, weight, on_failure, timeout_s, memory_gib}`",
     )
 
     @field_validator("functions")

@@ -31,15 +31,15 @@ class Source:
         policy: the policy that samples; its weights change between steps.
         reference: the reference policy of KL or of a loss of pairs; ``None`` if the recipe has neither.
         task: problems.
-        grader: verifies responses, and calls the reward functions.
         seed: seed of the run.
+        grader: verifies responses, and calls the reward functions; by default one without functions.
     """
 
     policy: Policy
     reference: Policy | None
     task: Task
-    grader: Grader
     seed: int
+    grader: Grader | None = None
 
 
 class Collected(NamedTuple):
@@ -89,7 +89,7 @@ def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int)
     numbers = uniforms(len(problems) * size, schedule.max_new_tokens, source.seed, "rollout", step, round_)
     responses = sample(policy, prompts, size, numbers, schedule.temperature)
     sampled = time.perf_counter()
-    scored = _verified(source.grader, problems, policy, responses, size)
+    scored = _verified(source.grader or Grader(source.task), problems, policy, responses, size)
     verified = time.perf_counter()
     logp = None
     if source.reference is not None:
