@@ -57,7 +57,17 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from paribus.errors import ParibusError, did_you_mean
 from paribus.evaluate import HELDOUT
@@ -83,21 +93,33 @@ class Options(BaseModel):
         own: options that the runner defines: the keys beside ``kind`` in ``runner: {kind: command, ...}``.
         passthrough: settings in the words of the training library, handed on as they are: the section of the study
             file that is named after the runner, e.g. ``trl: {...}``.
+        sources: the Python files beside the study file that its reward functions come from, by their path from its
+            folder, as they were when the study was planned; empty without such functions. Runs train with these, so a
+            file that is edited later changes nothing that was planned. Not part of the fingerprint by themselves: the
+            runner's hashes cover them for the arms that use them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     own: dict[str, Any] = {}
     passthrough: dict[str, Any] = {}
+    sources: dict[str, str] = {}
 
     @field_validator("own", "passthrough", mode="before")
     @classmethod
     def _as_json(cls, given: Any) -> Any:
         return json.loads(json.dumps(given, allow_nan=False))  # so that a stored plan equals the one that was made
 
-    def __bool__(self) -> bool:
-        """Whether anything is set."""
-        return bool(self.own or self.passthrough)
+    @model_serializer(mode="wrap")
+    def _without_no_sources(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out ``sources`` without any: version 0.1 reads plans and jobs too."""
+        values: dict[str, Any] = dump(self)
+        return values if self.sources else {k: v for k, v in values.items() if k != "sources"}
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What the study says to its runner, for fingerprints; empty if it says nothing."""
+        return {"own": self.own, "passthrough": self.passthrough} if self.own or self.passthrough else {}
 
 
 class Job(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
@@ -88,6 +89,8 @@ def as_plain(
         ],
         "designs": designs_as_plain(study, plan, recorded, costs),
         "orders": orders_as_plain(plan),
+        "reward_functions": reward_functions(plan),
+        "sources": source_hashes(plan),
         "resources": plan.resources.model_dump(mode="json", exclude_none=True),
         "sets": [vars(size) for size in set_sizes(plan.evaluate, plan.arm(plan.base).recipe)],
         "looks": plan.interim and vars(plan.interim),
@@ -132,8 +135,49 @@ def _print_base(plan: Plan, out: Console) -> None:
     out.print(f"  {'optimizer':<13}{describe(recipe.optimizer)}")
     factors = ("reward", "length", "filter", "baseline", "scale", "ratio", "clip", "aggregation", "kl", "correction",
                "token_weight", "auxiliary")  # fmt: skip
+    plain = recipe.model_copy(update={"reward": recipe.reward.model_copy(update={"functions": {}})})
     for name in factors:
-        out.print(f"  {name:<13}{describe(getattr(recipe, name))}")
+        out.print(f"  {name:<13}{describe(getattr(plain, name))}")
+    _print_reward_functions(plan, out)
+
+
+def _print_reward_functions(plan: Plan, out: Console) -> None:
+    """Print the functions of all arms, and the files beside the study that they come from."""
+    for each in reward_functions(plan):
+        weights = " or ".join(f"{weight:g}" for weight in each["weights"])
+        terms = f"weight {weights}, {each['on_failure']:g} on failure, at most {each['timeout_s']:g} s a call"
+        where = each["file"] or "an installed module"
+        out.print(f"  {'function':<13}{each['name']}: {each['path']} of {where}; {terms}")
+    if plan.options.sources:
+        files = ", ".join(f"{path} (sha256 {digest[:12]})" for path, digest in source_hashes(plan).items())
+        out.print(f"  {'source':<13}{files}")
+
+
+def reward_functions(plan: Plan) -> list[dict[str, Any]]:
+    """Return the reward functions of all arms, each with the weights that it has and its file beside the study.
+
+    What differs between arms beside the weight makes an entry of its own; of an installed module the file is empty.
+    """
+    found: dict[tuple[str, str], dict[float, None]] = {}
+    terms: dict[tuple[str, str], dict[str, Any]] = {}
+    for arm in plan.arms:
+        for name, function in arm.recipe.reward.functions.items():
+            values = function.model_dump()
+            weight = values.pop("weight")
+            key = name, json.dumps(values)
+            found.setdefault(key, {})[weight] = None
+            terms[key] = {"name": name, **values, "file": _file_of(function.path, plan.options.sources)}
+    return [{**terms[key], "weights": list(weights)} for key, weights in found.items()]
+
+
+def _file_of(path: str, sources: Collection[str]) -> str:
+    module = path.rpartition(".")[0].replace(".", "/")
+    return next((file for file in (f"{module}/__init__.py", f"{module}.py") if file in sources), "")
+
+
+def source_hashes(plan: Plan) -> dict[str, str]:
+    """Return the SHA-256 of each file beside the study that a reward function comes from."""
+    return {path: hashlib.sha256(text.encode()).hexdigest() for path, text in plan.options.sources.items()}
 
 
 def _print_designs(plan: Plan, out: Console) -> None:

@@ -68,15 +68,15 @@ def end_orphans(spared: Collection[int]) -> bool:
     return not strangers
 
 
-def end_kin(mark: str, *, wait_s: float = 5.0) -> bool:
-    """Kill all other processes of this user that were started with :data:`KIN` set to ``mark``.
+def end_kin(mark: str, *, wait_s: float = 5.0, variable: str = KIN) -> bool:
+    """Kill all other processes of this user that were started with the environment ``variable`` set to ``mark``.
 
     The kernel keeps the environment that a process started with, so moving to another session or group hides nothing.
 
     Returns:
         Whether all of them have ended.
     """
-    wanted, until = f"{KIN}={mark}".encode(), time.monotonic() + wait_s
+    wanted, until = f"{variable}={mark}".encode(), time.monotonic() + wait_s
     while left := [pid for pid, _ in _processes() if pid != os.getpid() and wanted in _environment(pid)]:
         if time.monotonic() > until:
             return False

@@ -126,6 +126,7 @@ def notes(recipe: Recipe, responses: Sequence[Response]) -> list[str]:
         "the loss of the critic is no part of c": recipe.auxiliary.value,
         "the routing of all tokens is taken as unchanged": recipe.token_weight.kind == "router_shift",
         "each prompt is taken as visited for the first time": recipe.baseline.kind == "history",
+        "the reward functions are not called: they count 0": recipe.reward.functions,
         "both passes of the update are taken at `logp_new`": recipe.schedule.update.kind == "lopti",
     }
     absent = {name: sum(name not in x.model_fields_set for x in responses) for name in defaults}

@@ -168,6 +168,7 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
 def _of_reward(recipe: Recipe) -> dict[str, str]:
     level, weights = recipe.reward, recipe.reward.weights
     parts = [(weights.correct, _term(recipe, "reward.map")), (weights.format, "form")]
+    parts += [(function.weight, f"f_{name}") for name, function in level.functions.items()]
     kl = _term(recipe, "kl.unit") if getattr(recipe.kl, "unit", "") == "sequence" else ""
     return {
         "reward": _times(level.factor, _sum(parts)),

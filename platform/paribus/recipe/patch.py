@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paribus.errors import did_you_mean
-from paribus.recipe.shape import Choice, Leaf, Record, Shape, paths, recipe_shape
+from paribus.recipe.shape import Choice, Leaf, Named, Record, Shape, paths, recipe_shape
 from paribus.recipe.trainer_names import translate, translate_level
-from paribus.yaml_file.messages import number_or
+from paribus.yaml_file.messages import number_or, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +113,13 @@ def _walk(
     """Yield the settings in ``value``, which is meant for ``shape`` at ``path``."""
     if isinstance(shape, Leaf):
         yield Setting(path=path, value=number_or(value) if shape.numeric else value, source=source)
+    elif isinstance(value, Mapping) and path == ("reward",) and "kind" in value:
+        yield from _walk_functions(shape, value, path, source, faults)
     elif isinstance(value, Mapping):
         yield from _walk_mapping(shape, value, path, source, faults)
+    elif isinstance(shape, Named):
+        message = f"expects names, each with a mapping of some of: {_names(shape.item.fields)}"
+        faults.append(PatchFault(source=source, message=message, at_key=False))
     elif isinstance(shape, Choice):
         message = _unknown_level(shape, path, value)
         if message:
@@ -130,8 +135,35 @@ def _walk(
         faults.append(PatchFault(source=source, message=message, at_key=False))
 
 
+def _walk_functions(
+    shape: Shape, value: Mapping[str, Any], path: tuple[str, ...], source: tuple[str, ...], faults: list[PatchFault]
+) -> Iterator[Setting]:
+    """Yield the settings of ``reward: {kind: function, ...}``: functions are the whole reward, the verdict has no part.
+
+    ``path`` and the other parameters of a function beside ``kind`` are those of a single one, named as in its path.
+    """
+    assert isinstance(shape, Record)
+    named = shape.fields["functions"]
+    assert isinstance(named, Named)
+    if value["kind"] != "function":
+        message = f"{shown(value['kind'])} is not allowed. Allowed: `function`; without `kind`, the verdict counts."
+        faults.append(PatchFault(source=(*source, "kind"), message=message, at_key=False))
+        return
+    if not any(key.split(".")[0] == "weights" for key in value):
+        for part in ("correct", "format"):
+            yield Setting(path=(*path, "weights", part), value=0.0, source=(*source, "kind"))
+    own = {key: inner for key, inner in value.items() if key in named.item.fields}
+    rest = {key: inner for key, inner in value.items() if key not in own and key != "kind"}
+    if own or "functions" not in {key.split(".")[0] for key in rest}:
+        name = str(own.get("path", "function")).rpartition(".")[2]
+        if "path" not in own:
+            faults.append(PatchFault(source=(*source, "kind"), message="needs `path`: `module.function`", at_key=False))
+        yield from _walk_mapping(named.item, own, (*path, "functions", name), source, faults)
+    yield from _walk_mapping(shape, rest, path, source, faults)
+
+
 def _walk_mapping(
-    shape: Record | Choice,
+    shape: Record | Choice | Named,
     value: Mapping[str, Any],
     path: tuple[str, ...],
     source: tuple[str, ...],
@@ -173,6 +205,8 @@ def _follow(shape: Shape, path: tuple[str, ...], names: Sequence[str]) -> tuple[
             if not kinds:
                 return f"no level of `{here}` has a parameter `{name}`.{_known(name, [*known, 'kind'])}"
             shape = known[name]
+        elif isinstance(shape, Named):
+            shape = shape.item
         elif name in shape.fields:
             shape = shape.fields[name]
         elif not path:
@@ -196,8 +230,8 @@ def _place(values: dict[str, Any], setting: Setting) -> str:
             if name not in shape.levels[kind].fields:
                 return _missing_parameter(shape, kind, setting.path[:depth], name)
             shape = shape.levels[kind]
-        assert isinstance(shape, Record)
-        shape = shape.fields[name]
+        assert isinstance(shape, Record | Named)
+        shape = shape.item if isinstance(shape, Named) else shape.fields[name]
         if depth < len(setting.path) - 1:
             if node.get(name) is None:
                 node[name] = {}

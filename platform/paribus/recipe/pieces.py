@@ -203,6 +203,7 @@ LETTERS: Mapping[str, tuple[str, str]] = {
     r"\by\b|2y": ("y", "1 if the response is right, else 0"),
     r"\bscore\b": ("score", "the task's own score of the response"),
     r"\bform\b": ("form", "{form}"),
+    r"\bf_\w": ("f_…", "what the study's own function of this name returns for the response"),
     r"\bL\b": ("L", "tokens of the response"),
     r"\bG\b": ("G", "responses of the prompt: the group"),
     r"\bN\b": ("N", "responses in the optimizer batch{masked}"),

@@ -65,8 +65,10 @@ class JsonlTask(f.Level):
     kind: Literal["jsonl"] = "jsonl"
     train: Annotated[str, Field(min_length=1)] = Field(description="path of the training problems")
     heldout: Annotated[str, Field(min_length=1)] = Field(description="path of the evaluation problems")
-    verifier: Literal["exact", "last_number", "boxed"] = Field(
-        default="last_number", description="how the answer is extracted from a response and compared"
+    verifier: Literal["exact", "last_number", "boxed", "math_verify"] = Field(
+        default="last_number",
+        description="how the answer is extracted from a response and compared; math_verify: as mathematics, by the "
+        "library math-verify (`paribus[math]`)",
     )
 
 
@@ -179,8 +181,10 @@ class Recipe(f.Level):
     def _norm_then_sum_problems(self) -> list[str]:
         """Return what the definition of reward-decoupled normalisation (arXiv 2601.05242) does not cover."""
         found: list[str] = []
-        if not (self.reward.weights.correct and self.reward.weights.format):
-            found.append("`reward.combine: norm_then_sum` needs two rewards: set reward.weights.format")
+        if len(self.reward.counts) < 2:
+            found.append(
+                "`reward.combine: norm_then_sum` needs two rewards: set reward.weights.format or reward.functions"
+            )
         if self.baseline.kind != "group_mean" or self.scale.kind != "batch_whiten":
             found.append(
                 "`reward.combine: norm_then_sum` normalises each reward in its group, and the sum over the batch: it "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -58,9 +58,16 @@ class Choice:
         return tuple(kind for kind, level in self.levels.items() if parameter in level.fields)
 
 
-Shape = Leaf | Record | Choice
+@dataclass(frozen=True)
+class Named:
+    """Records of one kind, each under a name that the study chooses."""
 
-_SHORTHANDS = {"Model": "name"}
+    item: Record
+
+
+Shape = Leaf | Record | Choice | Named
+
+_SHORTHANDS = {"Model": "name", "RewardFunction": "path"}
 
 
 @cache
@@ -70,7 +77,10 @@ def recipe_shape() -> Record:
 
 
 def paths(shape: Shape, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Shape]]:
-    """Yield all paths below a shape with their shapes; a path comes once for each level that has it."""
+    """Yield all paths below a shape with their shapes; a path comes once for each level that has it.
+
+    Names that the study chooses are not known here: nothing is yielded below :class:`Named`.
+    """
     records: list[Record] = []
     if isinstance(shape, Record):
         records = [shape]
@@ -99,6 +109,8 @@ def _record(model: type[BaseModel], *, optional: bool = False) -> Record:
 def _shape(field: FieldInfo) -> Shape:
     members: tuple[Any, ...] = get_args(field.annotation) or (field.annotation,)
     models = [m for m in members if isinstance(m, type) and issubclass(m, BaseModel)]
+    if get_origin(field.annotation) is dict:
+        return Named(_record(models[0]))
     if field.discriminator is not None:
         return Choice({m.model_fields["kind"].default: _record(m) for m in models}, default=field.default.kind)
     if models:

@@ -69,6 +69,9 @@ STEP_METRICS: tuple[Metric, ...] = (
             "share of generated responses that the verifier accepts"),
     _metric("reward/mean", "reward", "reward", "higher",
             "mean reward before shaping, KL and normalisation, over generated responses"),
+    _metric("reward/failed_frac", "failed rewards", "fraction", "lower",
+            "share of generated responses for which the verifier or a reward function failed in its worker process: "
+            "time-out, exception, a result that is no score; absent where neither runs in one"),
     _metric("reward/shaped_mean", "shaped reward", "reward", "higher",
             "mean reward after the length rule and KL in the reward"),
     _metric("reward/std_within_group", "reward std in group", "reward", "neither",
@@ -187,12 +190,35 @@ EVAL_METRICS: tuple[Metric, ...] = (
             "mean length of correct evaluation responses; absent without any"),
     _metric("length_mean_incorrect", "length (wrong)", "tokens", "neither",
             "mean length of incorrect evaluation responses; absent without any"),
+    _metric("failed_frac", "failed", "fraction", "lower",
+            "share of evaluation responses whose verification failed, which count as wrong; absent without any"),
+)
+"""Logged as ``eval/<set>/<name>``, with the number of responses in place of ``k``."""
+
+REWARD_METRICS: tuple[Metric, ...] = (
+    _metric("mean", "reward", "reward", "higher",
+            "mean of what the function returned, before its weight, over generated responses; its declared score where "
+            "it failed"),
+    _metric("failed_timeout", "time-outs", "fraction", "lower",
+            "share of generated responses whose call took too long and was ended; absent if 0, as all of failed_"),
+    _metric("failed_exception", "exceptions", "fraction", "lower",
+            "share of generated responses whose call raised an exception"),
+    _metric("failed_died", "crashes", "fraction", "lower",
+            "share of generated responses whose call ended its process"),
+    _metric("failed_not_finite", "not finite", "fraction", "lower",
+            "share of generated responses whose call returned nan or inf"),
+    _metric("failed_wrong_length", "wrong length", "fraction", "lower",
+            "share of generated responses whose call returned more or fewer scores than responses"),
+    _metric("failed_not_a_number", "no numbers", "fraction", "lower",
+            "share of generated responses whose call returned text or something else in place of a number"),
 )
 # fmt: on
-"""Logged as ``eval/<set>/<name>``, with the number of responses in place of ``k``."""
+"""Logged as ``reward/<function>/<name>``; the failures also of the verifier, as ``reward/verifier/...``."""
 
 _BY_NAME = {m.name: m for m in STEP_METRICS}
 _EVAL = {m.name: m for m in EVAL_METRICS}
+_REWARD = {m.name: m for m in REWARD_METRICS}
+_REWARD_NAME = re.compile(r"^reward/(?P<function>[A-Za-z_][A-Za-z0-9_]*)/(?P<name>\w+)$")
 _EVAL_NAME = re.compile(
     r"^eval/(?P<set>[A-Za-z0-9_.-]+)/(?P<stem>(?:avg|pass|maj)_at_)(?P<k>\d+)$|^eval/(?P<set2>[A-Za-z0-9_.-]+)/(?P<name>\w+)$"
 )
@@ -202,6 +228,9 @@ def find_metric(name: str) -> Metric | None:
     """Return the canonical metric with this name, e.g. ``eval/heldout/avg_at_8``; ``None`` if it is not canonical."""
     if name in _BY_NAME:
         return _BY_NAME[name]
+    if match := _REWARD_NAME.match(name):
+        found = _REWARD.get(match["name"])
+        return found and replace(found, name=name, label=f"{match['function']}: {found.label}")
     match = _EVAL_NAME.match(name)
     base = _EVAL.get(match["stem"] + "k" if match["stem"] else match["name"]) if match else None
     if match is None or base is None or (base.name.endswith("_at_k") and not match["stem"]):

@@ -70,7 +70,9 @@ def run_costs(plan: Plan, prior: RunHours | None, past: Sequence[PastRun] = ()) 
     """
     on_gpus = bool(past) and past[0].gpus > 0
     alike = [
-        run for run in past if (run.gpus > 0) == on_gpus and (run.runner, run.options) == (plan.runner, plan.options)
+        run
+        for run in past
+        if (run.gpus > 0) == on_gpus and (run.runner, run.options.said) == (plan.runner, plan.options.said)
     ]
     evaluate = plan.evaluate.model_dump(mode="json")
     same: dict[str, list[float]] = {}

@@ -302,7 +302,7 @@ def with_fingerprint(plan: Plan) -> Plan:
         **({"looks": [plan.interim.at, plan.interim.spending, plan.interim.width]} if plan.interim else {}),
         **({"screen": _meaning_of(plan.ranking)} if plan.ranking else {}),
         **({"origin": plan.origin} if plan.origin else {}),
-        **({"options": plan.options.model_dump(mode="json")} if plan.options else {}),
+        **({"options": plan.options.said} if plan.options.said else {}),
     }
     return replace(plan, fingerprint=fingerprint_of(meaning))
 

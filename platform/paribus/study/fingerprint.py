@@ -54,7 +54,7 @@ def fingerprints(
         "data": hashes.data,
         "model": hashes.model,
         **(stops or {}),
-        **({"options": options.model_dump(mode="json")} if options else {}),
+        **({"options": options.said} if options is not None and options.said else {}),
     }
     return lambda seed: fingerprint_of({**shared, "seed": seed})
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from paribus.contract import Options, unknown_runner
-from paribus.errors import Problem, StudyFileError
+from paribus.errors import ParibusError, Problem, StudyFileError
 from paribus.recipe.patch import with_numbers
 from paribus.recipe.recipe import Recipe
 from paribus.recipe.resolve import UNKNOWN_PRESET, Recipes, resolve_recipes
@@ -20,6 +20,7 @@ from paribus.study.design_faults import design_faults, tricks_of
 from paribus.study.designs import MAX_ROWS, Draft, candidates, expand, row_count, tricks_alone
 from paribus.study.evaluation import evaluation_faults
 from paribus.study.published import unknown_published
+from paribus.study.sources import beside_study
 from paribus.study.spec import ALPHABETS, DESIGN_KINDS, DESIGN_SYNONYMS, Grid, Listed, OneAtATime, Search, Study
 from paribus.yaml_file.document import Fault, Node, plain, read_document
 from paribus.yaml_file.messages import explain, fields_at, plain_location, shown, validate
@@ -131,7 +132,11 @@ def _loaded(
 ) -> LoadedStudy:
     assert recipes.base is not None  # without faults there is a base
     try:
-        options = Options(own=dict(study.runner.own), passthrough=dict(passthrough))
+        used = (recipes.base, *recipes.alone.values(), *(recipe for _, recipe in recipes.variants))
+        sources = {} if root is None else beside_study(Path(file).parent, used)
+        options = Options(own=dict(study.runner.own), passthrough=dict(passthrough), sources=sources)
+    except ParibusError as error:
+        raise StudyFileError(file, [Problem(message=str(error))]) from None
     except ValidationError:
         message = "options of a runner are text, true or false, finite numbers, lists and mappings"
         raise StudyFileError(file, [Fault(place=("runner",), message=message).problem(root)]) from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter
@@ -9,12 +11,13 @@ from pydantic.fields import FieldInfo
 
 from paribus.contract import available
 from paribus.recipe.presets import preset_names
-from paribus.recipe.shape import Choice, Leaf, Record, Shape, paths, recipe_shape
+from paribus.recipe.shape import Choice, Leaf, Named, Record, Shape, paths, recipe_shape
 from paribus.study.published import published_names
 from paribus.study.spec import Study
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PATCH = {"$ref": "#/$defs/Patch"}
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 
 
 def study_schema() -> dict[str, Any]:
@@ -35,22 +38,48 @@ def study_schema() -> dict[str, Any]:
     tricks["patternProperties"] = dict.fromkeys(tricks.get("patternProperties", {".*": {}}), _PATCH)
     tricks.pop("additionalProperties", None)
     tricks["additionalProperties"] = False
-    values = {path: {"type": "array", "minItems": 1, "items": item} for path, item in _dotted(recipe_shape()).items()}
+    every = _members(recipe_shape())
     for owner in ("Grid", "OneAtATime"):
-        parts[owner]["properties"]["over"] |= {"properties": values, "additionalProperties": False}
-    ranges = {path: {"$ref": "#/$defs/Range"} for path in values}
-    parts["Search"]["properties"]["over"] |= {"properties": ranges, "additionalProperties": False}
+        parts[owner]["properties"]["over"] |= _each(every, lambda item: {"type": "array", "minItems": 1, "items": item})
+    parts["Search"]["properties"]["over"] |= _each(every, lambda _: {"$ref": "#/$defs/Range"})
     return {"$schema": DIALECT, **schema}
 
 
 def patch_schema() -> dict[str, Any]:
     """Return the schema of a patch of a recipe."""
-    return {
+    schema = {
         "type": "object",
         "description": "changes of the recipe: dotted paths or nested mappings to values",
-        "properties": _dotted(recipe_shape()),
-        "additionalProperties": False,
+        **_members(recipe_shape()),
     }
+    reward = recipe_shape().fields["reward"]
+    assert isinstance(reward, Record)
+    functions = reward.fields["functions"]
+    assert isinstance(functions, Named)
+    of_one = _dotted(functions.item)  # beside `kind: function`
+    alone = _mapping(reward, {"kind": {"const": "function"}})
+    alone["properties"] |= of_one
+    schema["properties"]["reward"] = {"anyOf": [schema["properties"]["reward"], alone]}
+    return schema
+
+
+def _each(members: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return members of a mapping, each with its schema changed."""
+    kinds = ("properties", "patternProperties")
+    changed = {kind: {k: change(v) for k, v in members[kind].items()} for kind in kinds if kind in members}
+    return {**members, **changed}
+
+
+def _members(record: Record) -> dict[str, Any]:
+    """Return what a mapping that changes a record may hold: its paths, and those below names that a study chooses."""
+    patterns = {}
+    for path, shape in paths(record):
+        if isinstance(shape, Named):
+            prefix = rf"^{re.escape('.'.join(path))}\.{_NAME}"
+            patterns[f"{prefix}$"] = _schema(shape.item)
+            patterns |= {rf"{prefix}\.{inner}$": schema for inner, schema in _dotted(shape.item).items()}
+    named = {"patternProperties": patterns} if patterns else {}
+    return {"properties": _dotted(record), **named, "additionalProperties": False}
 
 
 def _dotted(record: Record) -> dict[str, Any]:
@@ -68,6 +97,9 @@ def _dotted(record: Record) -> dict[str, Any]:
 def _schema(shape: Shape) -> dict[str, Any]:
     if isinstance(shape, Leaf):
         return _leaf(shape.field)
+    if isinstance(shape, Named):
+        names = {"patternProperties": {f"^{_NAME}$": _schema(shape.item)}, "additionalProperties": False}
+        return {"type": "object", **names}
     if isinstance(shape, Choice):
         with_kind = [_mapping(level, {"kind": {"const": kind}}) for kind, level in shape.levels.items()]
         without_kind = [_mapping(level, {}) for level in shape.levels.values() if level.fields]
@@ -81,12 +113,8 @@ def _schema(shape: Shape) -> dict[str, Any]:
 
 
 def _mapping(record: Record, extra: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {**extra, **_dotted(record)},
-        "required": list(extra),
-        "additionalProperties": False,
-    }
+    members = _members(record)
+    return {"type": "object", **members, "properties": {**extra, **members["properties"]}, "required": list(extra)}
 
 
 def _leaf(field: FieldInfo) -> dict[str, Any]:

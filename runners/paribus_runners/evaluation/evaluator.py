@@ -12,7 +12,7 @@ from paribus.evaluate import HELDOUT, reachable
 from paribus.run_folder.folder import Evaluation
 from paribus.stats.evals import avg_at_k, maj_at_k, pass_at_k
 from paribus_runners.rewards.verifiers import Verdict
-from paribus_runners.tasks import Problem, Task
+from paribus_runners.tasks import Grader, Problem
 
 SHOWN = 8
 """Responses of each evaluation that are kept as text."""
@@ -51,19 +51,27 @@ class Outcome:
     samples: tuple[dict[str, Any], ...]
 
 
-def evaluate(name: str, chosen: EvaluationSet, task: Task, sample: Sampler, step: int) -> Outcome:
+def evaluate(name: str, chosen: EvaluationSet, grader: Grader, sample: Sampler, step: int) -> Outcome:
     """Sample and verify ``chosen.samples`` responses to each of the first ``chosen.problems`` problems of a set.
+
+    Reward functions are not called: an evaluation counts right answers, whatever is rewarded in training.
 
     Args:
         name: the set.
         chosen: how many problems and responses; the sampler applies temperature, top-p and length limit.
-        task: held-out problems and verifier.
+        grader: verifies the responses to the held-out problems of its task.
         sample: the model.
         step: training steps before this evaluation.
     """
-    k, problems = chosen.samples, task.heldout(chosen.problems)
+    k, problems = chosen.samples, grader.task.heldout(chosen.problems)
     responses = sample([p.prompt for p in problems], k)
-    verdicts = [task.verify(problems[i // k], r.text, r.finished) for i, r in enumerate(responses)]
+    batch = grader.batch(rewards=False)
+    for i, problem in enumerate(problems):
+        group = responses[i * k : (i + 1) * k]
+        batch.submit(problem, [r.text for r in group], [r.finished for r in group])
+    graded = batch.collect()
+    verdicts = [verdict for group in graded for verdict in group.verdicts]
+    failed = sum(fault != 0 for group in graded for (fault,) in group.faults)
     evaluation = _counts(name, step, k, problems, responses, verdicts)
     samples = tuple(
         {
@@ -77,7 +85,10 @@ def evaluate(name: str, chosen: EvaluationSet, task: Task, sample: Sampler, step
         }
         for i in range(min(SHOWN, len(problems)))
     )
-    return Outcome(evaluation, metrics(evaluation), samples)
+    values = metrics(evaluation)
+    if failed:
+        values[f"eval/{evaluation.set}/failed_frac"] = failed / len(verdicts)
+    return Outcome(evaluation, values, samples)
 
 
 def _counts(

@@ -111,7 +111,8 @@ def _rollouts(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
         kl = charges(recipe.kl, sample, reference).sum(1)
     group = torch.tensor([names.index(x.group) for x in responses])
     score = torch.tensor([x.score for x in responses], dtype=torch.float64)
-    scored = Scored(group=group, groups=len(names), score=score, kl=kl, **given)
+    rewards = torch.zeros(len(responses), len(recipe.reward.functions), dtype=torch.float64)
+    scored = Scored(group=group, groups=len(names), score=score, kl=kl, rewards=rewards, **given)
     return Rollouts(
         prompts=[[] for _ in names],
         problems=names,

@@ -21,6 +21,7 @@ from typing import Any
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import JsonlTask, Recipe, Task, fingerprint_of
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
+from paribus_runners.rewards.functions import source_files
 
 PACKAGES = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("same_numbers.json")
@@ -40,13 +41,29 @@ def code(recipe: Recipe) -> str:
     return recorded("code")
 
 
-def data(recipe: Recipe) -> str:
-    """Return a hash of problems and verifier.
+def data(recipe: Recipe, sources: Mapping[str, str] | None = None) -> str:
+    """Return a hash of problems, verifier and reward functions.
+
+    Args:
+        recipe: the recipe.
+        sources: the files beside the study that its reward functions come from, by path.
 
     Raises:
-        ParibusError: a problem file cannot be read.
+        ParibusError: a file cannot be read, or the source of a function is not valid Python.
     """
-    return problems(recipe.task)
+    found = problems(recipe.task)
+    functions = recipe.reward.functions.values()
+    files = {path: text for function in functions for path, text in source_files(function, sources or {}).items()}
+    if not functions:
+        return found
+    return fingerprint_of([found, {path: _meaning_of(path, text) for path, text in sorted(files.items())}])
+
+
+def _meaning_of(path: str, text: str) -> Any:
+    try:
+        return meaning(text)
+    except (SyntaxError, ValueError) as error:
+        raise ParibusError(f"{path}:{getattr(error, 'lineno', 1)} is not valid Python: {error}") from error
 
 
 def problems(task: Task) -> str:

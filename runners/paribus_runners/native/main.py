@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from paribus_runners.native.policy import Policy
 from paribus_runners.native.tiny import make as tiny
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.native.trainer import Trainer
-from paribus_runners.tasks import task_of
+from paribus_runners.tasks import Grader, task_of
 
 THREADS = "PARIBUS_THREADS"
 """Environment variable: number of threads that torch uses on a CPU."""
@@ -82,20 +82,34 @@ def run(path: Path) -> None:
         job = Job.model_validate_json(folder.job.read_bytes())
     except (OSError, ValidationError) as error:
         raise RunFolderError(f"cannot read {folder.job}: {error}") from error
-    with settled(), _termination() as asked:
+    with settled(), _termination() as asked, ExitStack() as stack:
+        grader = stack.enter_context(_grader(job, folder))
+        sets = {name: each.task for name, each in job.evaluate.sets.items() if each.task is not None}
+        others = {name: stack.enter_context(Grader(task_of(task))) for name, task in sets.items()}
         write_json(folder.environment, environment.describe())
         learner = Learner.of(job.recipe, _load(job))
         weights = learner.policy.weights_hash()
         write_json(folder.environment, environment.describe() | {INITIAL_WEIGHTS: weights})
         _compare_weights(folder, weights)
-        others = {name: task_of(each.task) for name, each in job.evaluate.sets.items() if each.task is not None}
-        trainer = Trainer(job, folder, learner, task_of(job.recipe.task), asked.is_set, others)
+        trainer = Trainer(job, folder, learner, asked.is_set, grader, others)
         found = resume.find(folder, job)
         if found is not None:
             attempt, place, progress = found
             checkpoint.load(place, learner)
             resume.take_over(folder, attempt, progress)
         trainer.run(found[2] if found else None)
+
+
+def _grader(job: Job, folder: RunFolder) -> Grader:
+    """Return the grader of a job; the files of its reward functions are written beside it, as they were planned."""
+    functions, sources = job.recipe.reward.functions, job.options.sources
+    place = folder.path / "rewards"
+    if functions and sources:
+        for name, text in sources.items():
+            file = place / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(text.encode())
+    return Grader(task_of(job.recipe.task), functions, place if functions and sources else None)
 
 
 def _compare_weights(folder: RunFolder, weights: str) -> None:

@@ -17,6 +17,7 @@ from paribus_runners.native.objective.advantage import raw_reward, shaped_reward
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.update import Updates
+from paribus_runners.rewards.pool import FAULTS
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def of_experience(
     """
     rollouts = experience.rollouts
     inside = in_loss(recipe, experience)
-    values = _of_rollouts(rollouts, trained=int(rollouts.responses.length[inside].sum()))
+    values = _of_rollouts(recipe, rollouts, trained=int(rollouts.responses.length[inside].sum()))
     values |= _of_groups(recipe, rollouts)
     groups = torch.unique(rollouts.scored.group[inside])
     if len(groups):
@@ -75,7 +76,7 @@ def of_experience(
     return values
 
 
-def _of_rollouts(rollouts: Rollouts, trained: int) -> dict[str, float]:
+def _of_rollouts(recipe: Recipe, rollouts: Rollouts, trained: int) -> dict[str, float]:
     """Return the metrics of all responses generated for the step, before any filter."""
     fresh, scored = rollouts.fresh, rollouts.scored
     responses = rollouts.responses.select(fresh)
@@ -91,12 +92,32 @@ def _of_rollouts(rollouts: Rollouts, trained: int) -> dict[str, float]:
         "sampling/generation_batches": float(rollouts.rounds),
         "sampling/waste_frac": 1 - trained / float(L.sum()),
     }
+    values |= _of_rewards(recipe, scored.rewards[fresh], scored.faults[fresh])
     for name, rows in (("correct", correct), ("incorrect", ~correct)):
         if rows.any():
             values[f"response/length_mean_{name}"] = float(L[rows].mean())
     if rollouts.reference is not None:
         u = (responses.logp - rollouts.reference[fresh])[mask].double()
         values["kl/ref_k3"] = float(kl.estimate("k3", u).mean())
+    return values
+
+
+def _of_rewards(recipe: Recipe, rewards: Tensor, faults: Tensor) -> dict[str, float]:
+    """Return the metrics of what runs in worker processes; empty if nothing does.
+
+    Args:
+        recipe: names the functions.
+        rewards: [N, F] what they returned.
+        faults: [N, 1 + F] how the verifier and they failed.
+    """
+    functions = list(recipe.reward.functions)
+    values = {f"reward/{name}/mean": float(rewards[:, k].mean()) for k, name in enumerate(functions)}
+    if functions or getattr(recipe.task, "verifier", "") == "math_verify":
+        values["reward/failed_frac"] = _share((faults != 0).any(1))
+    for column, name in enumerate(("verifier", *functions)):
+        for number, fault in enumerate(FAULTS, 1):
+            if (found := faults[:, column] == number).any():
+                values[f"reward/{name}/failed_{fault}"] = _share(found)
     return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -11,12 +11,13 @@ from pathlib import Path
 from types import ModuleType
 
 from paribus.contract import EvaluationSet, Hashes, Options, Requirements, RunnerBase, Support
-from paribus.errors import MissingExtra, ParibusError
+from paribus.errors import MissingExtra, ParibusError, install_command
 from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import JsonlTask, Recipe
 from paribus_runners.native import fingerprint
 from paribus_runners.native.tiny.spec import MODELS
-from paribus_runners.tasks.jsonl import first_fault
+from paribus_runners.rewards.functions import fault
+from paribus_runners.tasks.jsonl import columns, first_fault
 
 
 class NativeRunner(RunnerBase):
@@ -40,19 +41,24 @@ class NativeRunner(RunnerBase):
             needs = "`token_weight: router_shift` needs a mixture of experts"
             reason = f"{needs}; `model.name: {name}` is dense: set `tiny_moe`."
             found.append(Support(feature="token_weight.kind", level="unsupported", reason=reason))
+        found += [Support(feature="reward.functions", level="unsupported", reason=f"{fault}.")
+                  for fault in _reward_faults(recipe, options)]  # fmt: skip
         return found
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
         """Return that a run uses at most one GPU and samples with the code that trains."""
-        return Requirements(most_gpus=1.0, versions=_versions(), samples_with_training_code=True)
+        verifies = isinstance(recipe.task, JsonlTask) and recipe.task.verifier == "math_verify"
+        versions = _versions("torch", "transformers", *(("math-verify", "sympy") if verifies else ()))
+        return Requirements(most_gpus=1.0, versions=versions, samples_with_training_code=True)
 
     def hashes(self, recipe: Recipe, options: Options) -> Hashes:
-        """Return hashes of the trainer's source, of problems and verifier, and of the initial model.
+        """Return hashes of the trainer's source, of problems, verifier and reward functions, and of the initial model.
 
         Raises:
             ParibusError: a file cannot be read.
         """
-        return Hashes(code=fingerprint.code(recipe), data=fingerprint.data(recipe), model=fingerprint.model(recipe))
+        data = fingerprint.data(recipe, options.sources)
+        return Hashes(code=fingerprint.code(recipe), data=data, model=fingerprint.model(recipe))
 
     def set_hash(self, recipe: Recipe, options: Options, chosen: EvaluationSet) -> str:
         """Return a hash of the problems and the verifier of an evaluation set.
@@ -90,11 +96,23 @@ class NativeRunner(RunnerBase):
         return found
 
 
+def _reward_faults(recipe: Recipe, options: Options) -> Iterator[str]:
+    """Yield what keeps the verifier or a reward function from running, as far as it shows without running it."""
+    task = recipe.task
+    if isinstance(task, JsonlTask) and task.verifier == "math_verify" and not _versions("math-verify"):
+        remedy = install_command("math")
+        yield f"`task.verifier: math_verify` needs a part that is not installed. Install it: {remedy}"
+    known = columns(task) if isinstance(task, JsonlTask) else ["answer"]
+    for name, function in recipe.reward.functions.items():
+        if problem := fault(name, function, options.sources, known):
+            yield problem
+
+
 @cache
-def _versions() -> dict[str, str]:
-    """Return the versions of the packages that train, without importing them."""
+def _versions(*packages: str) -> dict[str, str]:
+    """Return the versions of installed packages, without importing them."""
     found = {}
-    for package in ("torch", "transformers"):
+    for package in packages:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found

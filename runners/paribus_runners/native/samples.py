@@ -68,9 +68,8 @@ def _number(value: Tensor) -> float | str:
 def _parts(recipe: Recipe, scored: Scored) -> dict[str, Tensor]:
     """Return the terms of the reward, each [N]."""
     level = recipe.reward
-    names = [name for name in ("correct", "format") if getattr(level.weights, name)]
-    rewards = reward.parts(level, scored.score, scored.correct, scored.formatted)
-    parts = {name: weight * r for name, (weight, r) in zip(names, rewards, strict=True)}
+    found = reward.parts(level, scored.score, scored.correct, scored.formatted, scored.rewards)
+    parts = {name: weight * r for name, (weight, r) in found.items()}
     if isinstance(recipe.length.rule, f.SoftOverlong):
         parts["length"] = length.punishment(recipe.length, scored.length, scored.score.dtype)
     if isinstance(recipe.kl, f.KlInReward):

@@ -26,7 +26,7 @@ from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.queue import RolloutQueue
 from paribus_runners.native.rollout.sampler import sample, uniforms
 from paribus_runners.native.update import update_critic, updates
-from paribus_runners.tasks import Task
+from paribus_runners.tasks import Grader
 
 
 class Trainer:
@@ -36,9 +36,9 @@ class Trainer:
         job: what to train.
         folder: where to write.
         learner: the initial policy with its optimizer, reference and critic; the weights change.
-        task: problems and verifier.
-        others: problems and verifier of the evaluation sets that have their own.
         asked_to_stop: returns True when the run must stop at the next step boundary.
+        grader: problems, and what grades the responses to them.
+        others: the same of the evaluation sets that have problems of their own.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Trainer:
         job: Job,
         folder: RunFolder,
         learner: Learner,
-        task: Task,
         asked_to_stop: Callable[[], bool],
-        others: Mapping[str, Task] | None = None,
+        grader: Grader,
+        others: Mapping[str, Grader] | None = None,
     ) -> None:
         self._job, self._recipe, self._folder = job, job.recipe, folder
-        self._learner, self._task, self._others = learner, task, others or {}
-        self._source = Source(learner.policy, learner.reference, task, job.seed)
+        self._learner, self._grader, self._others = learner, grader, others or {}
+        self._source = Source(learner.policy, learner.reference, grader.task, job.seed, grader)
         self._asked_to_stop = asked_to_stop
 
     def run(self, progress: Progress | None) -> None:
@@ -158,8 +158,8 @@ class Trainer:
             return values
         start, found = time.perf_counter(), dict[str, float]()
         for name, chosen in due.items():
-            task = self._others.get(name, self._task)
-            outcome = evaluate(name, chosen, task, partial(self._sample_set, name, chosen, step), step)
+            grader = self._others.get(name, self._grader)
+            outcome = evaluate(name, chosen, grader, partial(self._sample_set, name, chosen, step), step)
             self._folder.write_evaluation(outcome.evaluation)
             self._keep(outcome.samples)
             found |= outcome.values

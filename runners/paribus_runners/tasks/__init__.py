@@ -9,10 +9,11 @@ from paribus.recipe.recipe import ChainTask, JsonlTask
 from paribus.recipe.recipe import Task as TaskLevel
 from paribus_runners.tasks.base import Problem, Task
 from paribus_runners.tasks.chain import Chain
+from paribus_runners.tasks.grader import Grader
 from paribus_runners.tasks.jsonl import Jsonl
 from paribus_runners.tasks.search import Search
 
-__all__ = ["Chain", "Jsonl", "Problem", "Search", "Task", "task_of"]
+__all__ = ["Chain", "Grader", "Jsonl", "Problem", "Search", "Task", "task_of"]
 
 
 def task_of(level: TaskLevel) -> Task:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from paribus_runners.rewards.verifiers import Verdict
 
@@ -21,11 +21,13 @@ class Problem:
         identity: the same for the same problem in every run.
         prompt: the text that the model continues.
         answer: the reference answer, in the form that the task's verifier reads.
+        columns: what else the data say about it, JSON values by name; reward functions get them.
     """
 
     identity: str
     prompt: str
     answer: str
+    columns: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 class Task(Protocol):

@@ -1,4 +1,4 @@
-"""Problems from JSON-lines files: objects with the texts ``prompt`` and ``answer``."""
+"""Problems from JSON-lines files: objects with the texts ``prompt`` and ``answer``, and what else they hold."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from pathlib import Path
 
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import JsonlTask
-from paribus_runners.rewards.verifiers import EXTRACT, Verdict, verify_answer
+from paribus_runners.rewards.pool import Worker
+from paribus_runners.rewards.verifiers import EXTRACT, Verdict, exact, verify_answer
 from paribus_runners.tasks.base import Problem, visit
+
+MATH_VERIFY = Worker(path="paribus_runners.rewards.mathematics.verdicts", timeout_s=10.0, memory_gib=4.0)
+"""Each response is a call of its own, so that one that hangs fails alone."""
 
 
 class Jsonl:
@@ -22,7 +26,8 @@ class Jsonl:
     def __init__(self, level: JsonlTask) -> None:
         self._train = _read(level.train, "task.train")
         self._heldout = _read(level.heldout, "task.heldout")
-        self._extract = EXTRACT[level.verifier]
+        self._extract = EXTRACT.get(level.verifier, exact)
+        self.verifier_worker = MATH_VERIFY if level.verifier == "math_verify" else None
 
     def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
         """Return the problems of one sampling round, in the order of :func:`visit`."""
@@ -62,6 +67,16 @@ def first_fault(level: JsonlTask) -> str:
     return ""
 
 
+def columns(level: JsonlTask) -> list[str]:
+    """Return the columns of the first training problem without its prompt; only the answer if it cannot be read."""
+    try:
+        with Path(level.train).expanduser().open("rb") as file:
+            first = next((line for line in file if line.strip()), b"")
+        return ["answer", *_problem(first.decode(), level.train).columns]
+    except (OSError, UnicodeDecodeError, ParibusError):  # which the check of the problems reports
+        return ["answer"]
+
+
 def _read(name: str, field: str) -> list[Problem]:
     path = Path(name).expanduser()
     try:
@@ -87,4 +102,4 @@ def _problem(text: str, place: str) -> Problem:
     if not (isinstance(prompt, str) and prompt and isinstance(answer, str | int | float)):
         raise ParibusError(f"{place}: `prompt` must be a non-empty text, `answer` a text or a number")
     digest = hashlib.sha256(f"{prompt}\0{answer}".encode()).hexdigest()[:16]
-    return Problem(digest, prompt, str(answer))
+    return Problem(digest, prompt, str(answer), {k: v for k, v in raw.items() if k not in ("prompt", "answer")})

@@ -20,7 +20,7 @@ from paribus_runners.native import runner, trainer
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.rewards.verifiers import Verdict
-from paribus_runners.tasks import Chain, Problem, task_of
+from paribus_runners.tasks import Chain, Grader, Problem, task_of
 
 JobFolder = Callable[..., Path]
 BASE = Evaluate(every=2, problems=10, samples=2)
@@ -49,7 +49,7 @@ def _records(k: int, problems: int, seed: int) -> tuple[Evaluation, list[list[Sa
         return [response for group in made for response in group]
 
     chosen = EvaluationSet(problems=problems, samples=k)
-    return evaluate("extra", chosen, Guesses(), sample, 7).evaluation, made
+    return evaluate("extra", chosen, Grader(Guesses()), sample, 7).evaluation, made
 
 
 def _majority(group: Sequence[str]) -> float:
@@ -152,7 +152,7 @@ def test_random_numbers_depend_on_seed_set_step_and_response_alone(
         chosen = EvaluationSet(samples=3, max_new_tokens=limit)
         folder = job_folder(recipe, name=f"{limit}{name}{step}{seed}", seed=seed)
         job = Job.model_validate_json((folder / "job.json").read_bytes())
-        made = trainer.Trainer(job, RunFolder(folder), learner, task_of(recipe.task), lambda: False)
+        made = trainer.Trainer(job, RunFolder(folder), learner, lambda: False, Grader(task_of(recipe.task)))
         with pytest.raises(InterruptedError):
             made._sample_set(name, chosen, step, ["a1b2=", "a1b3="], 3)
         return seen.pop()

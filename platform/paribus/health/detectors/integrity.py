@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from paribus.health.detector import OK, Detector, RuleResult, above
@@ -80,14 +81,32 @@ def _shrinking(run: Window) -> Iterator[str]:
                 run.memory[name] = x
 
 
+_FAILED = "reward/failed_frac"
+_HOW_FAILED = re.compile(r"reward/(\w+)/failed_(\w+)")
 _UNBOUNDED = frozenset({"sampling/waste_frac", "critic/explained_variance"})
 
 
 def _errors(run: Window) -> RuleResult | None:
-    now = run.median(ROLLOUT_ERRORS)
-    if now is None:
-        return None
-    return above(now, run.p["warn"], run.p["critical"], f"{now:.0%} of the rollouts are empty, aborted or failed")
+    now, failed = run.median(ROLLOUT_ERRORS), run.last(_FAILED, run.w)
+    results = []
+    if now is not None:
+        text = f"{now:.0%} of the rollouts are empty, aborted or failed"
+        results.append(above(now, run.p["warn"], run.p["critical"], text))
+    if failed is not None:  # the mean: a burst of failures in few steps spoils as many rewards as a trickle in all
+        share = sum(failed) / run.w
+        text = f"{share:.1%} of the responses of {run.w} steps got the score of a failure{_why_failed(run)}"
+        results.append(above(share, run.p["reward_warn"], run.p["reward_critical"], text))
+    ranks = ("ok", "warn", "critical")
+    return max(results, key=lambda result: ranks.index(result.state), default=None)
+
+
+def _why_failed(run: Window) -> str:
+    """Return which function failed how in the newest step, the most frequent first; kept from the last that had any."""
+    found = [(x, m[1], m[2].replace("_", " ")) for k, x in run.line.values.items() if (m := _HOW_FAILED.fullmatch(k))]
+    if found:
+        worst = sorted(found, reverse=True)[:3]
+        run.memory["failed"] = ": " + ", ".join(f"`{name}` by {how} ({x:.1%})" for x, name, how in worst)
+    return str(run.memory.get("failed", ""))
 
 
 def _slow(run: Window) -> RuleResult | None:
@@ -123,8 +142,8 @@ DETECTORS = (
     ),
     Detector(
         name="rollout_errors",
-        looks_for="rollouts are empty, aborted or failed",
-        needs=(ROLLOUT_ERRORS,),
+        looks_for="rollouts are empty, aborted or failed, or rewards of responses could not be computed",
+        any_of=(ROLLOUT_ERRORS, _FAILED),
         rule=_errors,
     ),
     Detector(

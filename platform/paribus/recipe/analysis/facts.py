@@ -51,7 +51,7 @@ def rewards_correctness_alone(recipe: Recipe) -> bool:
     return (
         reward.combine == "sum_then_norm"
         and reward.weights.correct > 0
-        and reward.weights.format == 0
+        and set(reward.counts) == {"correct"}
         and recipe.length.rule.kind == "none"
         and recipe.kl.kind != "reward"
     )

@@ -89,7 +89,7 @@ def _of_baseline(before: Recipe, after: Recipe) -> str | None:
 
 def _of_reward(before: Recipe, after: Recipe) -> str | None:
     """Rewards that differ by scale and offset alone, and a baseline or a whitening that takes the offset out."""
-    if before.reward.weights != after.reward.weights or before.reward.combine != after.reward.combine:
+    if before.reward.counts != after.reward.counts or before.reward.combine != after.reward.combine:
         return None
     if not rewards_correctness_alone(after):
         return None

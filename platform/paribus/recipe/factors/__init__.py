@@ -62,7 +62,7 @@ from paribus.recipe.factors.ratio import (
     SequenceProduct,
     TokenRatio,
 )
-from paribus.recipe.factors.reward import Reward, Weights
+from paribus.recipe.factors.reward import Reward, RewardFunction, Weights
 from paribus.recipe.factors.scale import (
     BatchStdCentred,
     BatchStdRaw,
@@ -133,6 +133,7 @@ __all__ = [
     "Refill",
     "RefillAsync",
     "Reward",
+    "RewardFunction",
     "RouterShift",
     "Scale",
     "Schedule",

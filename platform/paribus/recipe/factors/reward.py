@@ -1,12 +1,17 @@
-"""F1 reward: from the verifier's answer to the scalar reward of a response."""
+"""F1 reward: from the verifier's answer, and from functions of the user, to the scalar reward of a response."""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from paribus.recipe.factors.level import Level, Positive
+
+RESERVED = ("correct", "format", "length", "kl")
+"""Parts of the reward that are no functions of the user."""
 
 
 class Weights(Level):
@@ -16,6 +21,37 @@ class Weights(Level):
     format: float = Field(
         default=0.0, description="whether the response ended by itself and holds an answer, 1 or -1 (binary01: 0)"
     )
+
+
+class RewardFunction(Level):
+    """A Python function of the user that scores all responses to one prompt in one call."""
+
+    path: str = Field(
+        description="module and function, e.g. `my_rewards.brevity` of my_rewards.py beside the study file; a module "
+        "that is not there is imported as any installed one"
+    )
+    weight: float = Field(
+        default=1.0, description="how much it counts beside `weights`; 0: it is measured, but not trained on"
+    )
+    on_failure: float = Field(
+        default=0.0, description="the score of each response of a call that fails: see docs/howto/rewards.md"
+    )
+    timeout_s: Positive = Field(default=10.0, description="seconds after which a call is ended")
+    memory_gib: Positive = Field(default=4.0, description="address space of each of its processes")
+
+    @field_validator("path")
+    @classmethod
+    def _dotted(cls, path: str) -> str:
+        if "." not in path or not all(part.isidentifier() for part in path.split(".")):
+            raise ValueError(f"`{path}` is not `module.function`: write e.g. `my_rewards.brevity`")
+        return path
+
+
+class Functions(dict[str, RewardFunction]):
+    """Reward functions by name; hashable, as all of a recipe is."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
 
 class Reward(Level):
@@ -31,3 +67,29 @@ class Reward(Level):
         description="several rewards: weighted sum, then advantages; or each normalised in its group, then summed",
     )
     weights: Weights = Weights()
+    functions: dict[str, RewardFunction] = Field(
+        default=Functions(),
+        description="functions of your own by name, each `{path, weight, on_failure, timeout_s, memory_gib}`",
+    )
+
+    @field_validator("functions")
+    @classmethod
+    def _own_names(cls, functions: dict[str, RewardFunction]) -> Functions:
+        if wrong := [name for name in functions if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,39}", name)]:
+            raise ValueError(f"`{wrong[0]}` is not a name for a function: letters, digits and `_`, at most 40")
+        if taken := sorted(set(functions) & set(RESERVED)):
+            raise ValueError(f"`{taken[0]}` already names a part of the reward: give your function another name")
+        return Functions(sorted(functions.items()))  # sums have one order, whatever the order in the study file
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """Weight of each part of the reward that counts."""
+        parts = {"correct": self.weights.correct, "format": self.weights.format}
+        parts |= {name: function.weight for name, function in self.functions.items()}
+        return {name: weight for name, weight in parts.items() if weight}
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_no_functions(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out ``functions`` without any: recipes from before there were functions keep their fingerprints."""
+        values: dict[str, Any] = dump(self)
+        return values if self.functions else {k: v for k, v in values.items() if k != "functions"}

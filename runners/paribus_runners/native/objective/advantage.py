@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ class Scored:
         length: [N] tokens.
         truncated: [N] whether the length limit ended the response.
         kl: [N] KL that is subtracted from the reward, over the whole response; zeros if the recipe has none there.
+        rewards: [N, F] what the recipe's reward functions returned, by name, float64; by default there are none.
+        faults: [N, 1 + F] how the verifier and these functions failed, int8: 0, or a number of
+            :func:`paribus_runners.tasks.grader.code`; by default [N, 0].
     """
 
     group: Tensor
@@ -38,11 +41,19 @@ class Scored:
     length: Tensor
     truncated: Tensor
     kl: Tensor
+    rewards: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    faults: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+
+    def __post_init__(self) -> None:
+        """Give the defaults their rows."""
+        for name, kind in (("rewards", torch.float64), ("faults", torch.int8)):
+            if not getattr(self, name).numel():
+                object.__setattr__(self, name, torch.zeros(len(self.score), 0, dtype=kind))
 
 
 def raw_reward(recipe: Recipe, scored: Scored) -> Tensor:
     """Return R [N] before shaping."""
-    return reward_map.reward(recipe.reward, scored.score, scored.correct, scored.formatted)
+    return reward_map.reward(recipe.reward, scored.score, scored.correct, scored.formatted, scored.rewards)
 
 
 def shaped_reward(recipe: Recipe, scored: Scored) -> Tensor:
@@ -91,7 +102,9 @@ def _norm_then_sum(recipe: Recipe, scored: Scored, kept: Tensor) -> Tensor:
     level, group, groups = recipe.scale, scored.group[kept], scored.groups
     assert isinstance(level, f.BatchWhiten)
     total = torch.zeros_like(scored.score[kept])
-    for weight, r in reward_map.parts(recipe.reward, scored.score, scored.correct, scored.formatted):
+    for weight, r in reward_map.parts(
+        recipe.reward, scored.score, scored.correct, scored.formatted, scored.rewards
+    ).values():
         centred = baseline.centre(recipe.baseline, r[kept], group, groups)
         total = total + weight * scale.by_group_std(level, centred, r[kept], group, groups)
     return scale.scale(level, total, total, scored.length[kept], group, groups)

@@ -20,7 +20,7 @@ from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.rollout.sampler import sample, uniforms
-from paribus_runners.tasks import Problem, Task
+from paribus_runners.tasks import Grader, Problem, Task
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,16 @@ class Source:
     Attributes:
         policy: the policy that samples; its weights change between steps.
         reference: the reference policy of KL or of a loss of pairs; ``None`` if the recipe has neither.
-        task: problems and verifier.
+        task: problems.
         seed: seed of the run.
+        grader: verifies responses, and calls the reward functions; by default one without functions.
     """
 
     policy: Policy
     reference: Policy | None
     task: Task
     seed: int
+    grader: Grader | None = None
 
 
 class Collected(NamedTuple):
@@ -87,7 +89,7 @@ def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int)
     numbers = uniforms(len(problems) * size, schedule.max_new_tokens, source.seed, "rollout", step, round_)
     responses = sample(policy, prompts, size, numbers, schedule.temperature)
     sampled = time.perf_counter()
-    scored = _verified(source.task, problems, policy, responses, size)
+    scored = _verified(source.grader or Grader(source.task), problems, policy, responses, size)
     verified = time.perf_counter()
     logp = None
     if source.reference is not None:
@@ -108,10 +110,15 @@ def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int)
     )
 
 
-def _verified(task: Task, problems: Sequence[Problem], policy: Policy, responses: Responses, size: int) -> Scored:
+def _verified(grader: Grader, problems: Sequence[Problem], policy: Policy, responses: Responses, size: int) -> Scored:
     finished = (~responses.truncated).tolist()
     texts = policy.decode(responses.tokens())
-    verdicts = [task.verify(problems[i // size], t, e) for i, (t, e) in enumerate(zip(texts, finished, strict=True))]
+    batch = grader.batch()
+    for i, problem in enumerate(problems):
+        group = slice(i * size, (i + 1) * size)
+        batch.submit(problem, texts[group], finished[group])
+    graded = batch.collect()
+    verdicts = [verdict for group in graded for verdict in group.verdicts]
     return Scored(
         group=torch.arange(len(problems)).repeat_interleave(size),
         groups=len(problems),
@@ -121,4 +128,6 @@ def _verified(task: Task, problems: Sequence[Problem], policy: Policy, responses
         length=responses.length,
         truncated=responses.truncated,
         kl=torch.zeros(len(verdicts), dtype=torch.float64),
+        rewards=torch.tensor([row for g in graded for row in g.rewards], dtype=torch.float64),
+        faults=torch.tensor([row for g in graded for row in g.faults], dtype=torch.int8),
     )

@@ -76,7 +76,8 @@ def _plain(rollouts: Rollouts) -> dict[str, Any]:
 
 def _rollouts(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> Rollouts:
     values: dict[str, Any] = {name: plain[name] for name in _PLAIN} | {name: tensors[name] for name in _OWN}
-    scored = {name: tensors[f"scored/{name}"] for name in ("group", *PER_RESPONSE)}
+    names = ("group", *PER_RESPONSE)  # a queue from before there were reward functions lacks what they gave
+    scored = {name: tensors[f"scored/{name}"] for name in names if f"scored/{name}" in tensors}
     return Rollouts(
         **values,
         responses=Responses(*(tensors[f"responses/{name}"] for name in _RESPONSES)),

@@ -1,0 +1,175 @@
+"""Grades responses group by group: verdicts by the task's verifier, scores by the study's reward functions.
+
+What may hang runs in worker processes. Groups are submitted as they are finished, and graded while others are sampled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from paribus.masking import mask
+from paribus.recipe.factors import RewardFunction
+from paribus_runners.rewards.functions import scores
+from paribus_runners.rewards.pool import FAULTS, Fault, Outcome, Pool, Worker, workers
+from paribus_runners.rewards.verifiers import Verdict
+from paribus_runners.tasks.base import Problem, Task
+
+SHOWN = 5
+"""Failures of each function, and texts that it prints, that go to the log."""
+
+log = logging.getLogger(__name__)
+
+
+class Graded(NamedTuple):
+    """What the G responses to one problem got.
+
+    Attributes:
+        verdicts: [G] of the task's verifier; one that failed gives an incorrect response without an answer.
+        rewards: [G][F] of the functions, in the order of their names; ``on_failure`` where one failed.
+        faults: [G][1 + F] how the verifier and the functions failed: 0, or 1 + the place in
+            :data:`paribus_runners.rewards.pool.FAULTS`.
+    """
+
+    verdicts: list[Verdict]
+    rewards: list[list[float]]
+    faults: list[list[int]]
+
+
+class Grader:
+    """Grades the responses of a run. A context manager: leaving it kills all workers.
+
+    Args:
+        task: problems and verifier. With an attribute ``verifier_worker`` (a :class:`Worker` that returns ``[correct,
+            answer]`` for each of ``completions`` and ``answer``), its responses are verified in worker processes.
+        functions: the reward functions by name.
+        folder: where the files beside the study lie; ``None`` without any.
+
+    Raises:
+        ParibusError: a function, or the verifier, cannot be loaded; the message has the traceback.
+    """
+
+    def __init__(
+        self, task: Task, functions: Mapping[str, RewardFunction] | None = None, folder: Path | None = None
+    ) -> None:
+        self.task, self._functions = task, dict(sorted((functions or {}).items()))
+        self._failed: Counter[str] = Counter()
+        self._printed: Counter[str] = Counter()
+        apart: Worker | None = getattr(task, "verifier_worker", None)
+        beside = "" if folder is None else str(folder)
+        with ExitStack() as stack:
+            self._verifier = None if apart is None else stack.enter_context(Pool(apart, workers()))
+            self._pools = {
+                name: stack.enter_context(Pool(
+                    Worker(path=f.path, folder=beside, timeout_s=f.timeout_s, memory_gib=f.memory_gib), workers()
+                ))
+                for name, f in self._functions.items()
+            }  # fmt: skip
+            for pool in (*([self._verifier] if self._verifier else []), *self._pools.values()):
+                pool.wait_until_loaded()
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Grader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def batch(self, *, rewards: bool = True) -> Batch:
+        """Return an empty batch; without ``rewards`` only the verifier grades it, as in evaluations."""
+        return Batch(self, rewards=rewards)
+
+    def _submit(self, problem: Problem, texts: Sequence[str], finished: Sequence[bool], rewards: bool) -> _Pending:
+        if self._verifier is None:
+            verdicts = [self.task.verify(problem, text, end) for text, end in zip(texts, finished, strict=True)]
+            verified = []
+        else:
+            verdicts = []
+            verified = [self._verifier.submit({"completions": [t], "answer": [problem.answer]}) for t in texts]
+        columns = {name: [value] * len(texts) for name, value in problem.columns.items()}
+        columns |= {"answer": [problem.answer] * len(texts)}
+        arguments = {**columns, "prompts": [problem.prompt] * len(texts), "completions": list(texts)}
+        called = {name: pool.submit(arguments) for name, pool in self._pools.items()} if rewards else {}
+        return _Pending(len(texts), verdicts, verified, called)
+
+    def _collect(self, pending: _Pending) -> Graded:
+        verdicts, faults = list(pending.verdicts), [[0] for _ in range(pending.size)]
+        for row, future in enumerate(pending.verified):
+            verdict, fault = self._verdict(future.result())
+            verdicts.append(verdict)
+            faults[row] = [code(fault)]
+        rewards: list[list[float]] = [[] for _ in range(pending.size)]
+        for name, future in pending.called.items():
+            function, outcome = self._functions[name], future.result()
+            found, fault, reason = scores(outcome, pending.size)
+            self._log(f"reward function `{name}` ({function.path})", fault, reason, outcome)
+            for row in range(pending.size):
+                rewards[row].append(found[row] if fault is None else function.on_failure)
+                faults[row].append(code(fault))
+        return Graded(verdicts, rewards, faults)
+
+    def _verdict(self, outcome: Outcome) -> tuple[Verdict, Fault | None]:
+        fault, reason = outcome.fault, outcome.reason
+        if fault is None:
+            try:
+                ((correct, answer),) = outcome.value
+                return Verdict.of(bool(correct), str(answer)), None
+            except (TypeError, ValueError):
+                fault, reason = "not_a_number", "returned no verdict"
+        self._log("the verifier", fault, reason, outcome)
+        return Verdict.of(False, ""), fault
+
+    def _log(self, who: str, fault: Fault | None, reason: str, outcome: Outcome) -> None:
+        """Log the first failures and the first printed texts of each function; more would fill the disk."""
+        if outcome.printed and self._printed[who] < SHOWN:
+            self._printed[who] += 1
+            log.warning("%s printed: %s", who, mask(outcome.printed.rstrip()))
+        if fault is None:
+            return
+        self._failed[who] += 1
+        if self._failed[who] <= SHOWN:
+            last = "; further failures are only counted" if self._failed[who] == SHOWN else ""
+            log.warning("%s failed: %s%s\n%s", who, mask(reason), last, mask(outcome.detail))
+
+
+class _Pending(NamedTuple):
+    """A group that was submitted: its size, verdicts or calls for them, and the calls of the functions."""
+
+    size: int
+    verdicts: list[Verdict]
+    verified: list[Future[Outcome]]
+    called: dict[str, Future[Outcome]]
+
+
+class Batch:
+    """Groups that are graded together; :meth:`Grader.batch` makes it."""
+
+    def __init__(self, grader: Grader, *, rewards: bool) -> None:
+        self._grader, self._rewards = grader, rewards
+        self._groups: list[_Pending] = []
+
+    def submit(self, problem: Problem, texts: Sequence[str], finished: Sequence[bool]) -> None:
+        """Begin to grade the responses to one problem; returns at once if workers do it.
+
+        Args:
+            problem: the problem.
+            texts: [G] responses without their end marks.
+            finished: [G] whether the model ended the response; False where it hit the length limit.
+        """
+        self._groups.append(self._grader._submit(problem, texts, finished, self._rewards))
+
+    def collect(self) -> list[Graded]:
+        """Return the grades of all groups in the order in which they were submitted; waits for the last."""
+        graded = [self._grader._collect(group) for group in self._groups]
+        self._groups.clear()
+        return graded
+
+
+def code(fault: Fault | None) -> int:
+    """Return the number of a fault in records: 0 for none."""
+    return 0 if fault is None else 1 + FAULTS.index(fault)

@@ -1,0 +1,271 @@
+"""Worker processes: whatever a function does, its call ends in time, alone, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paribus.errors import ParibusError
+from paribus_runners.rewards.functions import scores
+from paribus_runners.rewards.pool import PASSED_ON, Outcome, Pool, Worker, environment, workers
+
+SOURCE = """
+import os, signal, subprocess, sys, time
+
+def lengths(prompts, completions, answer, **columns):
+    return [float(len(c)) for c in completions]
+
+def of_columns(completions, level, **columns):
+    return level
+
+async def later(completions):
+    return [1] * len(completions)
+
+def sleeps(completions):
+    time.sleep(600)
+
+def stops(completions):
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+def forks(completions):
+    for _ in range(3):
+        if os.fork() == 0:
+            os.setsid()
+            open(os.environ["TMPDIR"] + f"/child-{os.getpid()}", "w").close()
+            time.sleep(600)
+    time.sleep(600)
+
+def forks_and_returns(completions):
+    os.fork()
+    return [2.0] * len(completions)
+
+def raises(completions):
+    raise ValueError("no digits in " + completions[0])
+
+def exits(completions):
+    os._exit(3)
+
+def leaves(completions):
+    sys.exit("enough")
+
+def text(completions):
+    return ["1.0"] * len(completions)
+
+def nothing(completions):
+    return None
+
+def none(completions):
+    return [None] * len(completions)
+
+def short(completions):
+    return [1.0]
+
+def nan(completions):
+    return [float("nan")] * len(completions)
+
+def huge(completions):
+    return [10**400] * len(completions)
+
+def eats(completions):
+    return [float(len(bytearray(8 << 30)))] * len(completions)
+
+def closes(completions):
+    os.closerange(0, 256)
+    time.sleep(600)
+
+def prints(completions):
+    print("hello", "x" * 1_000_000)
+    os.write(1, b'{"ok": true, "value": [9, 9, 9]}\\n')
+    subprocess.run(["echo", "from a child"], check=True)
+    return [1.0] * len(completions)
+
+def variables(completions):
+    return [",".join(sorted(os.environ))]
+
+def shouts(completions):
+    return [1.0 if c != "bad" else time.sleep(600) for c in completions]
+"""
+CALL = {"prompts": ["p"] * 3, "completions": ["a", "bb", "ccc"], "answer": ["1"] * 3, "level": [3, 4, 5]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the functions, where they also leave their traces."""
+    (tmp_path / "mine.py").write_text(SOURCE)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def _pool(folder: Path, name: str, *, timeout_s: float = 0.5, memory_gib: float = 1.0, size: int = 1) -> Pool:
+    worker = Worker(path=f"mine.{name}", folder=str(folder), timeout_s=timeout_s, memory_gib=memory_gib)
+    return Pool(worker, size)
+
+
+def _outcome(folder: Path, name: str, **settings: float) -> Outcome:
+    with _pool(folder, name, **settings) as pool:
+        return pool.submit(CALL).result(timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("name", "want"), [("lengths", [1, 2, 3]), ("of_columns", [3, 4, 5]), ("later", [1, 1, 1]), ("prints", [1, 1, 1]),
+                       ("forks_and_returns", [2, 2, 2])]
+)  # fmt: skip
+def test_a_function_gets_its_arguments_and_gives_its_scores(folder: Path, name: str, want: list[float]) -> None:
+    """TRL's shapes: named arguments, columns, coroutines; printing and forking don't disturb the result."""
+    assert scores(_outcome(folder, name, timeout_s=60), 3) == (want, None, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "reason"),
+    [
+        ("sleeps", "timeout", "no result within 0.5 s"),
+        ("stops", "timeout", "no result within 0.5 s"),
+        ("raises", "exception", "ValueError: no digits in a"),
+        ("leaves", "exception", "SystemExit: enough"),
+        ("eats", "exception", "MemoryError"),
+        ("exits", "died", "exit status 3"),
+        ("closes", "died", "closed the files"),
+        ("text", "not_a_number", "returned the text '1.0' for 3 of 3 responses"),
+        ("none", "not_a_number", "returned None for 3 of 3 responses"),
+        ("nothing", "not_a_number", "returned None, not a list"),
+        ("short", "wrong_length", "returned 1 scores for 3 responses"),
+        ("nan", "not_finite", "returned nan for 3 of 3 responses"),
+        ("huge", "not_finite", "returned inf for 3 of 3 responses"),
+    ],
+)
+def test_every_failure_has_its_name(folder: Path, name: str, fault: str, reason: str) -> None:
+    """A call that fails says how; it neither raises nor hangs."""
+    limit = 0.5 if name in ("sleeps", "stops") else 60.0
+    found = scores(_outcome(folder, name, timeout_s=limit), 3)
+    assert (found[0], found[1]) == ([], fault)
+    assert reason in found[2]
+
+
+def test_a_traceback_and_what_was_printed_are_kept_in_part(folder: Path) -> None:
+    """Both are bounded; the traceback shows the user's line."""
+    assert 'mine.py"' in _outcome(folder, "raises", timeout_s=60).detail
+    printed = _outcome(folder, "prints", timeout_s=60).printed
+    assert printed.startswith("hello x")
+    assert len(printed) == 2_000
+
+
+def _children(folder: Path) -> list[int]:
+    return [int(p.name.removeprefix("child-")) for p in folder.glob("child-*")]
+
+
+def _alive(pid: int) -> bool:
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip() not in ("", "Z", "Zs")
+
+
+def test_what_a_function_forked_dies_with_it(folder: Path) -> None:
+    """Children that have moved to sessions of their own are killed at the time-out, too."""
+    assert _outcome(folder, "forks", timeout_s=2.0).fault == "timeout"
+    assert len(_children(folder)) == 3
+    assert not any(_alive(pid) for pid in _children(folder))
+
+
+def test_a_killed_process_is_replaced(folder: Path) -> None:
+    """One call that hangs costs its own time alone; the calls after it get results."""
+    with _pool(folder, "shouts", size=2) as pool:
+        pool.wait_until_loaded()
+        texts = [["bad"], ["a"], ["b"], ["bad"], ["c"], ["bad"], ["d"]]
+        found = [pool.submit({"completions": text}) for text in texts]
+        faults = [f.result(timeout=120).fault for f in found]
+    assert faults == ["timeout" if text == ["bad"] else None for text in texts]
+
+
+def test_a_storm_of_kills_ends(folder: Path) -> None:
+    """Workers that someone else kills fail their call at most; no call waits for ever."""
+    with _pool(folder, "lengths", timeout_s=60, size=2) as pool:
+        pool.wait_until_loaded()
+        found = []
+        for _ in range(5):
+            found += [pool.submit(CALL) for _ in range(20)]
+            for process in list(pool._processes):
+                process.popen.kill()
+            time.sleep(0.05)
+        faults = {f.result(timeout=120).fault for f in found}
+    assert faults <= {None, "died"}
+    assert None in faults
+
+
+def test_calls_run_while_the_caller_computes(folder: Path) -> None:
+    """Results arrive without the caller waiting for them: rewards overlap with generation."""
+    with _pool(folder, "lengths", timeout_s=60) as pool:
+        futures = [pool.submit(CALL) for _ in range(3)]
+        until = time.monotonic() + 60
+        while not all(f.done() for f in futures) and time.monotonic() < until:
+            sum(range(10_000))
+        assert all(f.done() for f in futures)
+
+
+def test_a_large_request_to_a_worker_that_does_not_read_is_no_hang(folder: Path) -> None:
+    """More than a pipe holds is sent without blocking, so the time-out still comes."""
+    with _pool(folder, "stops", timeout_s=1.0) as pool:
+        pool.wait_until_loaded()
+        for process in pool._processes:
+            os.kill(process.popen.pid, 19)
+        assert pool.submit({"completions": ["x" * 1_000_000]}).result(timeout=120).fault == "timeout"
+
+
+def test_closing_fails_what_waits(folder: Path) -> None:
+    """A pool that is closed answers all of its calls, and takes no more."""
+    pool = _pool(folder, "sleeps", timeout_s=60)
+    futures = [pool.submit(CALL) for _ in range(3)]
+    pool.close()
+    assert {f.result(timeout=60).fault for f in futures} == {"died"}
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(CALL)
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("nowhere.f", "No module named 'nowhere'"), ("mine.missing", "has no attribute 'missing'"), ("mine.os", "module")],
+)
+def test_a_function_that_cannot_be_loaded_is_an_error_at_once(folder: Path, path: str, message: str) -> None:
+    """What only importing shows is raised before training, with the traceback."""
+    worker = Worker(path=path, folder=str(folder), timeout_s=1, memory_gib=1)
+    with Pool(worker, 1) as pool, pytest.raises(ParibusError, match=message):
+        pool.wait_until_loaded()
+
+
+def test_calls_of_a_function_that_cannot_be_loaded_fail(folder: Path) -> None:
+    """Each of them gets an outcome, however often the function is loaded in vain."""
+    with Pool(Worker(path="nowhere.f", folder=str(folder), timeout_s=1, memory_gib=1), 2) as pool:
+        assert {pool.submit(CALL).result(timeout=120).fault for _ in range(3)} == {"exception"}
+
+
+@pytest.fixture
+def _secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "PGPASSWORD", "PARIBUS_DATABASE_URL", "MLFLOW_TRACKING_URI", "AWS_PROFILE",
+                 "HTTPS_PROXY"):  # fmt: skip
+        monkeypatch.setenv(name, "secret")
+    yield
+
+
+@pytest.mark.usefixtures("_secrets")
+def test_a_worker_sees_no_secrets(folder: Path) -> None:
+    """Only variables of a list reach it: a new kind of secret is left out, too."""
+    ((names),) = _outcome(folder, "variables", timeout_s=60).value
+    own = {"PYTHONHASHSEED", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "PARIBUS_REWARD_WORKER"}
+    assert {n for n in names.split(",") if not n.startswith("LC_")} <= PASSED_ON | own
+    assert "secret" not in environment("x").values()
+
+
+def test_the_number_of_workers_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a positive number; anything else is refused."""
+    monkeypatch.setenv("PARIBUS_REWARD_WORKERS", "3")
+    assert workers() == 3
+    for wrong in ("0", "many", "-1", ""):
+        monkeypatch.setenv("PARIBUS_REWARD_WORKERS", wrong)
+        with pytest.raises(ParibusError, match="PARIBUS_REWARD_WORKERS"):
+            workers()
+    monkeypatch.delenv("PARIBUS_REWARD_WORKERS")
+    assert 2 <= workers() <= 8
