@@ -38,9 +38,9 @@ metrics. This runner is complete; a real one trains where this one draws numbers
     runner = Toy()
 
 All other members of :class:`Runner` have a default in :class:`RunnerBase`. Override ``support`` to declare what your
-program trains approximately or not at all, ``requirements`` to declare GPUs and package versions, and ``hashes`` if the
-numbers depend on more files than the one that defines the class. Test the runner with
-``paribus.testing.runner_suite.RunnerTestCase``.
+program trains approximately or not at all, ``requirements`` to declare GPUs and package versions, ``hashes`` if the
+numbers depend on more files than the one that defines the class, and ``examine`` to show a plan what the data hold.
+Test the runner with ``paribus.testing.runner_suite.RunnerTestCase``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.coefficients import Response, ResponseCoefficients
-from paribus.recipe.recipe import JsonlTask, Recipe, fingerprint_of
+from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
 from paribus.yaml_file.messages import explain, fields_at, plain_location, split_errors
 
 GROUP = "paribus.runners"
@@ -295,6 +295,22 @@ class OptionProblem:
     at_key: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What a runner has seen of the data and the model of a recipe.
+
+    Attributes:
+        facts: lines that a plan prints, e.g. how many problems there are.
+        warnings: codes and messages; a code is one of :data:`paribus.study.spec.WARNING_CODES`, so that a study can
+            allow it.
+        faults: what would end every run, each with its place and the remedy. Such a plan is shown, but not run.
+    """
+
+    facts: tuple[str, ...] = ()
+    warnings: tuple[tuple[str, str], ...] = ()
+    faults: tuple[str, ...] = ()
+
+
 class Runner(Protocol):
     """A training program as Paribus sees it: what an entry point of the group ``paribus.runners`` names.
 
@@ -322,6 +338,13 @@ class Runner(Protocol):
 
         Raises:
             ParibusError: a file cannot be read.
+        """
+
+    def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
+        """Return what can be seen of data and model before a run: counts, overlaps, rows and files that are damaged.
+
+        May take seconds. Only the parts ``model`` and ``task`` of the recipe may count: a plan asks once for each
+        distinct pair of them.
         """
 
     def warm(self) -> None:
@@ -381,19 +404,24 @@ class RunnerBase:
     def hashes(self, recipe: Recipe, options: Options) -> Hashes:
         """Hash the file that defines the class with the declared versions, the files of the task, and the model.
 
-        A model is hashed by its files if it is a local folder, else by its name and revision.
+        A model or dataset is hashed by its files if it is a local folder, else by its name and revision.
         """
         versions = self.requirements(recipe, options).versions
         task, model = recipe.task, Path(recipe.model.name).expanduser()
-        problems = [task.train, task.heldout] if isinstance(task, JsonlTask) else []
+        problems = [Path(p).expanduser() for p in _paths_of(task)]
+        files = [q for p in problems for q in (sorted(x for x in p.rglob("*") if x.is_file()) if p.is_dir() else [p])]
         weights = sorted(p for p in model.rglob("*") if p.is_file()) if model.is_dir() else []
         return Hashes(
             code=fingerprint_of([_hash_of(Path(inspect.getfile(type(self)))), dict(versions)]),
-            data=fingerprint_of([task.model_dump(mode="json"), [_hash_of(Path(p).expanduser()) for p in problems]]),
+            data=fingerprint_of([task.model_dump(mode="json"), [_hash_of(p) for p in files]]),
             model=fingerprint_of(
                 [recipe.model.name, recipe.model.revision, [[str(p.relative_to(model)), _hash_of(p)] for p in weights]]
             ),
         )
+
+    def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
+        """Look at nothing."""
+        return Examination()
 
     def warm(self) -> None:
         """Import nothing."""
@@ -440,6 +468,15 @@ def option_problems(
                 )
             )
         return found
+    return ()
+
+
+def _paths_of(task: Task) -> Sequence[str]:
+    """Return the files and folders that a task names."""
+    if isinstance(task, JsonlTask):
+        return (task.train, task.heldout)
+    if isinstance(task, DatasetTask):
+        return tuple(source.path for source in (task.train, task.heldout) if source.path is not None)
     return ()
 
 

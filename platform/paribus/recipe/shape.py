@@ -60,7 +60,7 @@ class Choice:
 
 Shape = Leaf | Record | Choice
 
-_SHORTHANDS = {"Model": "name"}
+_SHORTHANDS = {"Model": "name", "Source": "path"}
 
 
 @cache

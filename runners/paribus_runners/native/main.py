@@ -88,7 +88,7 @@ def run(path: Path) -> None:
         weights = learner.policy.weights_hash()
         write_json(folder.environment, environment.describe() | {INITIAL_WEIGHTS: weights})
         _compare_weights(folder, weights)
-        trainer = Trainer(job, folder, learner, task_of(job.recipe.task), asked.is_set)
+        trainer = Trainer(job, folder, learner, task_of(job.recipe.task, learner.policy.render), asked.is_set)
         found = resume.find(folder, job)
         if found is not None:
             attempt, place, progress = found

@@ -10,11 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
-from paribus.contract import Hashes, Options, Requirements, RunnerBase, Support
+from paribus.contract import Evaluate, Examination, Hashes, Options, Requirements, RunnerBase, Support
 from paribus.errors import MissingExtra
 from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import JsonlTask, Recipe
 from paribus_runners.native import fingerprint
+from paribus_runners.native.examine import examine
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.tasks.jsonl import first_fault
 
@@ -28,9 +29,9 @@ class NativeRunner(RunnerBase):
         """Return what this runner can't train: it knows all levels of all factors, but not every model fits a task."""
         found = []
         name, tiny = recipe.model.name, MODELS.get(recipe.model.name)
-        if tiny is not None and recipe.task.kind == "jsonl":
+        if tiny is not None and (kind := recipe.task.kind) in ("jsonl", "dataset"):
             reason = (
-                f"`model.name: {name}` reads only the symbols of the generated tasks: name another model for `jsonl`."
+                f"`model.name: {name}` reads only the symbols of the generated tasks: name another model for `{kind}`."
             )
             found.append(Support(feature="task.kind", level="unsupported", reason=reason))
         if isinstance(recipe.task, JsonlTask) and (fault := first_fault(recipe.task)):
@@ -52,6 +53,10 @@ class NativeRunner(RunnerBase):
             ParibusError: a file cannot be read.
         """
         return Hashes(code=fingerprint.code(recipe), data=fingerprint.data(recipe), model=fingerprint.model(recipe))
+
+    def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
+        """Return counts, the first prompt and the overlap of the task's data, and what is wrong with data or model."""
+        return examine(recipe, evaluate.problems)
 
     def warm(self) -> None:
         """Import torch and transformers, so that forked processes start at once; nothing is computed."""
