@@ -24,7 +24,7 @@ $(USER): pyproject.toml constraints.txt
 	@touch $@
 
 $(DEV): $(USER)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[math,search]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[data,math,search]" --group dev
 	@touch $@
 
 setup: $(DEV) # make .venv with everything that the targets below need

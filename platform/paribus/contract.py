@@ -39,10 +39,10 @@ metrics. This runner is complete; a real one trains where this one draws numbers
     runner = Toy()
 
 All other members of :class:`Runner` have a default in :class:`RunnerBase`. Override ``support`` to declare what your
-program trains approximately or not at all, ``requirements`` to declare GPUs and package versions, and ``hashes`` if the
-numbers depend on more files than the one that defines the class. A runner that sets ``evaluates_sets`` also evaluates
-the sets of ``evaluate.sets``, each with its own problems, responses, temperature, top-p and length limit; without it, a
-study with sets is refused. Test the runner with
+program trains approximately or not at all, ``requirements`` to declare GPUs and package versions, ``hashes`` if the
+numbers depend on more files than the one that defines the class, and ``examine`` to show a plan what the data hold. A
+runner that sets ``evaluates_sets`` also evaluates the sets of ``evaluate.sets``, each with its own problems, responses,
+temperature, top-p and length limit; without it, a study with sets is refused. Test the runner with
 ``paribus.testing.runner_suite.RunnerTestCase``.
 """
 
@@ -74,7 +74,7 @@ from paribus.evaluate import HELDOUT
 from paribus.evaluate import Evaluate as Evaluate  # runners find the whole contract here
 from paribus.evaluate import EvaluationSet as EvaluationSet
 from paribus.recipe.coefficients import Response, ResponseCoefficients
-from paribus.recipe.recipe import JsonlTask, Recipe, Task, fingerprint_of
+from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
 from paribus.yaml_file.messages import explain, fields_at, plain_location, split_errors
 
 GROUP = "paribus.runners"
@@ -299,6 +299,22 @@ class OptionProblem:
     at_key: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What a runner has seen of the data and the model of a recipe.
+
+    Attributes:
+        facts: lines that a plan prints, e.g. how many problems there are.
+        warnings: codes and messages; a code is one of :data:`paribus.study.spec.WARNING_CODES`, so that a study can
+            allow it.
+        faults: what would end every run, each with its place and the remedy. Such a plan is shown, but not run.
+    """
+
+    facts: tuple[str, ...] = ()
+    warnings: tuple[tuple[str, str], ...] = ()
+    faults: tuple[str, ...] = ()
+
+
 class Runner(Protocol):
     """A training program as Paribus sees it: what an entry point of the group ``paribus.runners`` names.
 
@@ -333,6 +349,13 @@ class Runner(Protocol):
 
         Raises:
             ParibusError: a file cannot be read, or a run of this recipe cannot evaluate the set.
+        """
+
+    def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
+        """Return what can be seen of data and model before a run: counts, overlaps, rows and files that are damaged.
+
+        May take seconds. Only the parts ``model`` and ``task`` of the recipe may count: a plan asks once for each
+        distinct pair of them.
         """
 
     def warm(self) -> None:
@@ -394,7 +417,7 @@ class RunnerBase:
     def hashes(self, recipe: Recipe, options: Options) -> Hashes:
         """Hash the file that defines the class with the declared versions, the files of the task, and the model.
 
-        A model is hashed by its files if it is a local folder, else by its name and revision.
+        A model or dataset is hashed by its files if it is a local folder, else by its name and revision.
         """
         versions = self.requirements(recipe, options).versions
         model = Path(recipe.model.name).expanduser()
@@ -416,6 +439,10 @@ class RunnerBase:
         if not self.evaluates_sets:
             raise ParibusError(f"the runner `{self.name}` evaluates `{HELDOUT}` alone: remove this set")
         return _hash_of_task(chosen.task or recipe.task)
+
+    def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
+        """Look at nothing."""
+        return Examination()
 
     def warm(self) -> None:
         """Import nothing."""
@@ -466,8 +493,18 @@ def option_problems(
 
 
 def _hash_of_task(task: Task) -> str:
-    problems = [task.train, task.heldout] if isinstance(task, JsonlTask) else []
-    return fingerprint_of([task.model_dump(mode="json"), [_hash_of(Path(p).expanduser()) for p in problems]])
+    paths = [Path(p).expanduser() for p in _paths_of(task)]
+    files = [q for p in paths for q in (sorted(x for x in p.rglob("*") if x.is_file()) if p.is_dir() else [p])]
+    return fingerprint_of([task.model_dump(mode="json"), [_hash_of(p) for p in files]])
+
+
+def _paths_of(task: Task) -> Sequence[str]:
+    """Return the files and folders that a task names."""
+    if isinstance(task, JsonlTask):
+        return (task.train, task.heldout)
+    if isinstance(task, DatasetTask):
+        return tuple(source.path for source in (task.train, task.heldout) if source.path is not None)
+    return ()
 
 
 def _hash_of(path: Path) -> str:

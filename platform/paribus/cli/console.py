@@ -59,7 +59,8 @@ def shown(value: object) -> str:
 
 def describe(part: BaseModel) -> str:
     """Return a part of a recipe as one line: its level, then its parameters."""
-    values = flatten(part.model_dump(mode="json"))
+    dumped = flatten(part.model_dump(mode="json"))
+    values = {path: value for path, value in dumped.items() if value is not None or "." not in path}
     kind = values.pop("kind", "")
     rest = ", ".join(f"{path.removesuffix('.kind')}={shown(value)}" for path, value in values.items())
     return f"{kind} ({rest})" if kind and rest else kind or rest

@@ -54,9 +54,9 @@ def command(study: Path, as_json: bool, engine: str, options: Path | None, probe
         found = _train_pilots(plan, recorded, run_costs(plan, None, past), engine, options, home())
         costs |= _pilot_costs(plan, found)
     if as_json:
-        click.echo(json.dumps(as_plain(spec, plan, recorded, costs, found), indent=1))
+        click.echo(json.dumps({**as_plain(spec, plan, recorded, costs, found), "data": draft.facts}, indent=1))
     else:
-        print_plan(spec, plan, recorded, costs, found)
+        print_plan(spec, plan, recorded, costs, found, draft.facts)
     _refuse(draft, left, engine, options)
 
 
@@ -103,14 +103,21 @@ def as_plain(
 
 
 def print_plan(
-    study: Study, plan: Plan, recorded: frozenset[str], costs: Mapping[str, Cost], found: Sequence[Pilot] | None = None
+    study: Study,
+    plan: Plan,
+    recorded: frozenset[str],
+    costs: Mapping[str, Cost],
+    found: Sequence[Pilot] | None = None,
+    facts: Sequence[str] = (),
 ) -> None:
-    """Print the plan as tables."""
+    """Print the plan as tables; ``facts`` are lines about data and model."""
     out = console()
     out.print(f"study {plan.study}  (runner {plan.runner})", style="bold")
     if plan.question:
         out.print(plan.question)
     _print_base(plan, out)
+    for fact in facts:
+        out.print(fact)
     _print_designs(plan, out)
     print_design_summaries(study, plan, recorded, costs, out)
     _print_counts(plan, recorded, out)

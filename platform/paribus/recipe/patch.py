@@ -25,11 +25,13 @@ class Setting:
         path: where in the recipe; ends with ``kind`` where a level is chosen.
         value: the new value.
         source: the keys inside the patch, as written, that lead to the value.
+        short: the last key of ``path`` was left out: a bare text stands for a mapping.
     """
 
     path: tuple[str, ...]
     value: Any
     source: tuple[str, ...]
+    short: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,7 @@ def _walk(
         else:
             yield Setting(path=(*path, "kind"), value=value, source=source)
     elif shape.shorthand is not None and isinstance(value, str):
-        yield Setting(path=(*path, shape.shorthand), value=value, source=source)
+        yield Setting(path=(*path, shape.shorthand), value=value, source=source, short=True)
     elif shape.optional and value is None:
         yield Setting(path=path, value=None, source=source)
     else:
@@ -201,7 +203,7 @@ def _follow(shape: Shape, path: tuple[str, ...], names: Sequence[str]) -> tuple[
             if name == "kind" and place == len(names) - 1:
                 return shape, path
             kinds = shape.having(name)
-            known = {n: level.fields[n] for level in shape.levels.values() for n in level.fields}
+            known = _parameters(shape)
             if not kinds:
                 return f"no level of `{here}` has a parameter `{name}`.{_known(name, [*known, 'kind'])}"
             shape = known[name]
@@ -215,6 +217,14 @@ def _follow(shape: Shape, path: tuple[str, ...], names: Sequence[str]) -> tuple[
             return f"`{here}` has no part `{name}`.{_known(name, shape.fields)}"
         path = (*path, name)
     return shape, path
+
+
+def _parameters(choice: Choice) -> dict[str, Shape]:
+    """Return the parameters of all levels; where they differ, the mapping, of which a text is the short form."""
+    found: dict[str, Shape] = {}
+    for level in choice.levels.values():
+        found |= {n: shape for n, shape in level.fields.items() if not isinstance(found.get(n), Record)}
+    return found
 
 
 def _place(values: dict[str, Any], setting: Setting) -> str:
@@ -233,6 +243,12 @@ def _place(values: dict[str, Any], setting: Setting) -> str:
         assert isinstance(shape, Record | Named)
         shape = shape.item if isinstance(shape, Named) else shape.fields[name]
         if depth < len(setting.path) - 1:
+            if isinstance(shape, Leaf):  # a mapping at another level of the same choice
+                if not setting.short:
+                    here = ".".join(setting.path[: depth + 1])
+                    return f"`{here}` is a single value here and has no part `{setting.path[depth + 1]}`"
+                node[name] = setting.value
+                return ""
             if node.get(name) is None:
                 node[name] = {}
             node = node[name]

@@ -44,6 +44,13 @@ class Model(f.Level):
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
+Text = Annotated[str, Field(min_length=1)]
+Verifier = Literal["exact", "last_number", "boxed", "math_verify"]
+"""How an answer is extracted from a response."""
+Format = Literal["gsm8k", "math", "dapo_math", "aime"]
+"""Published formats of datasets of problems with answers."""
+
+
 class SearchTask(f.Level):
     """Generated: find two of n letters whose values add up to the target; several visible tries."""
 
@@ -65,14 +72,76 @@ class JsonlTask(f.Level):
     kind: Literal["jsonl"] = "jsonl"
     train: Annotated[str, Field(min_length=1)] = Field(description="path of the training problems")
     heldout: Annotated[str, Field(min_length=1)] = Field(description="path of the evaluation problems")
-    verifier: Literal["exact", "last_number", "boxed", "math_verify"] = Field(
+    verifier: Verifier = Field(
         default="last_number",
         description="how the answer is extracted from a response and compared; math_verify: as mathematics, by the "
         "library math-verify (`paribus[math]`)",
     )
 
 
-Task = Annotated[SearchTask | ChainTask | JsonlTask, Field(discriminator="kind")]
+class Source(f.Level):
+    """Rows of a file or of a dataset on the Hugging Face hub, and the columns that hold prompt and answer."""
+
+    path: Text | None = Field(
+        default=None, description="a JSON-lines or Parquet file, or a folder with a copy of a dataset of the hub"
+    )
+    name: Text | None = Field(default=None, description="a dataset on the Hugging Face hub, e.g. `openai/gsm8k`")
+    config: Text | None = Field(default=None, description="configuration of the dataset, where it has several")
+    split: Text | None = Field(default=None, description="split of a dataset, e.g. `train`; a file has none")
+    revision: Text | None = Field(default=None, description="commit on the hub; the plan warns if it is not one")
+    format: Format | None = Field(default=None, description="in place of the task's `format` for these rows")
+    prompt: Text | None = Field(default=None, description="in place of the task's `prompt` for these rows")
+    answer: Text | None = Field(default=None, description="in place of the task's `answer` for these rows")
+
+    def problems(self, field: str) -> list[str]:
+        """Return what is wrong; ``field`` is the path of this part in a recipe."""
+        if (self.path is None) == (self.name is None):
+            return [f"`{field}` needs either `path`, for a file or folder, or `name`, for a dataset of the hub"]
+        found = []
+        if self.name is not None and self.split is None:
+            found.append(f"`{field}` needs `split`, e.g. `split: train`, because a dataset of the hub has several")
+        if self.path is not None and self.revision is not None:
+            found.append(f"`{field}.revision` belongs to `name`: a file or folder at `path` has none")
+        return found
+
+
+class DatasetTask(f.Level):
+    """Prompts and reference answers from files or the Hugging Face hub, in their own columns, as a chat or plain."""
+
+    kind: Literal["dataset"] = "dataset"
+    train: Source = Field(description="training problems: a path, or `{name, config, split, revision}`")
+    heldout: Source = Field(description="evaluation problems, likewise")
+    format: Format | None = Field(
+        default=None,
+        description="published format: columns, how the answer stands in its column, and the default of `verifier`",
+    )
+    prompt: Text | None = Field(
+        default=None,
+        description="column of the prompt, a text or a list of messages; absent: that of the format, else `prompt`",
+    )
+    answer: Text | None = Field(
+        default=None, description="column of the answer, `a.b` inside a mapping; absent: of the format, else `answer`"
+    )
+    system: Text | None = Field(default=None, description="system prompt, put before every prompt")
+    template: Literal["chat", "none"] = Field(
+        default="chat", description="`chat`: the chat template of the model's tokenizer; `none`: the text as it is"
+    )
+    verifier: Verifier | None = Field(
+        default=None,
+        description="how the answer is extracted from a response and compared; absent: of the format, else last_number",
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> DatasetTask:
+        found = [*self.train.problems("task.train"), *self.heldout.problems("task.heldout")]
+        if self.template == "none" and self.system is not None:
+            found.append("`task.system` needs `task.template: chat`: plain text has no place for a system prompt")
+        if found:
+            raise ValueError("; ".join(found))
+        return self
+
+
+Task = Annotated[SearchTask | ChainTask | JsonlTask | DatasetTask, Field(discriminator="kind")]
 
 
 class Optimizer(f.Level):

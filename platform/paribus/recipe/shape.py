@@ -67,7 +67,7 @@ class Named:
 
 Shape = Leaf | Record | Choice | Named
 
-_SHORTHANDS = {"Model": "name", "RewardFunction": "path"}
+_SHORTHANDS = {"Model": "name", "Source": "path", "RewardFunction": "path"}
 
 
 @cache

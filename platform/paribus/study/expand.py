@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paribus.contract import Evaluate, Hashes, Options, Runner, Support, load_runner
+from paribus.contract import Evaluate, Examination, Hashes, Options, Runner, Support, load_runner
 from paribus.errors import ParibusError, UnreadableInput, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.adaptive import interim_rule
@@ -34,13 +34,15 @@ class PlanDraft:
         study: the study.
         plan: its plan; fingerprints of runs have a meaning only if ``unread`` is empty.
         unsupported: why the runner cannot train the study, all reasons in one message; empty if it can.
-        unread: messages about data and models that cannot be read.
+        unread: messages about data and models that cannot be read, or that no run could use.
+        facts: what the runner has seen of data and model, in lines.
     """
 
     study: LoadedStudy
     plan: Plan
     unsupported: str
     unread: tuple[str, ...]
+    facts: tuple[str, ...] = ()
 
     def checked(self) -> Plan:
         """Return the plan if it can be run.
@@ -91,6 +93,8 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         raise loaded.error(faults)
     support = {arm.key: tuple(runner.support(arm.recipe, options)) for arm in distinct}
     arms = tuple(_examined(arm, runner, loaded, support[arm.key], unread) for arm in distinct)
+    seen = _seen(distinct, runner, study.evaluate, options)
+    unread |= dict.fromkeys(seen.faults)
     at = study.seeds.at
     seeds = tuple(range(study.seeds.start, study.seeds.start + at[-1]))
     runs = tuple(_runs(study, options, arms, seeds))
@@ -121,6 +125,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
             changes=(*(row for row in rows if row.kind != "fractional"), *_rows(loaded, loaded.alone)),
             recipes={arm_key(recipe): recipe for _, recipe in (*loaded.rows, *loaded.alone)},
             samples_itself=lambda recipe: runner.requirements(recipe, options).samples_with_training_code,
+            seen=seen.warnings,
         ),
         preset=study.base.preset,
         margin=study.margin,
@@ -133,7 +138,24 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         options=options,
     )
     unsupported = _unsupported(plan, runner, support)
-    return PlanDraft(study=loaded, plan=with_fingerprint(plan), unsupported=unsupported, unread=tuple(unread))
+    return PlanDraft(
+        study=loaded,
+        plan=with_fingerprint(plan),
+        unsupported=unsupported,
+        unread=tuple(unread),
+        facts=seen.facts,
+    )
+
+
+def _seen(arms: Sequence[Arm], runner: Runner, evaluate: Evaluate, options: Options) -> Examination:
+    """Return what the runner sees of the data and models of all arms, each message once."""
+    distinct = {(arm.recipe.model, arm.recipe.task): arm.recipe for arm in arms}
+    found = [runner.examine(recipe, evaluate, options) for recipe in distinct.values()]
+    return Examination(
+        facts=tuple(dict.fromkeys(x for each in found for x in each.facts)),
+        warnings=tuple(dict.fromkeys(x for each in found for x in each.warnings)),
+        faults=tuple(dict.fromkeys(x for each in found for x in each.faults)),
+    )
 
 
 def _refuse_wrong_options(loaded: LoadedStudy, runner: Runner) -> None:

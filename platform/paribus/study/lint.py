@@ -30,6 +30,7 @@ def lint(
     changes: Sequence[Row],
     recipes: Mapping[str, Recipe],
     samples_itself: Callable[[Recipe], bool],
+    seen: Sequence[tuple[str, str]] = (),
 ) -> tuple[PlanWarning, ...]:
     """Return the warnings about a plan, without those that the study allows.
 
@@ -42,6 +43,7 @@ def lint(
         changes: rows whose change against their parent is checked: for a fraction, the tricks alone.
         recipes: recipe of each arm that ``changes`` name.
         samples_itself: whether the code that trains a recipe also samples its rollouts.
+        seen: codes and messages of what the runner has seen of data and model.
     """
     found = (
         *_row_warnings(changes, recipes, samples_itself),
@@ -50,6 +52,7 @@ def lint(
         *_unequal_budgets(rows, arms),
         *_arm_warnings(arms, study.budget.pass_rates),
         *_evaluation_warnings(study, arms),
+        *(PlanWarning(code=code, message=message) for code, message in seen),
         seed_warning(study.seeds),
     )
     return tuple(warning for warning in dict.fromkeys(found) if warning.code not in study.allow)

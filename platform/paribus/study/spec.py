@@ -16,8 +16,8 @@ from paribus.stats.multiple_testing import LEAST_SHARE, Correction, Spending, sh
 
 WARNING_CODES = (
     "approximate", "confounded", "cost", "evaluation_cost", "few_problems", "identical_rows", "inert",
-    "length_weighted", "limit", "magnitude", "never_clips", "no_change", "rescaled", "same_responses", "seeds",
-    "undone", "unequal_budget",
+    "length_weighted", "limit", "magnitude", "never_clips", "no_change", "overlap", "rescaled", "same_responses",
+    "seeds", "undone", "unequal_budget", "unpinned",
 )  # fmt: skip
 """Codes of the warnings that ``allow`` may silence."""
 

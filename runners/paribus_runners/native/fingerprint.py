@@ -19,16 +19,26 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import ParibusError
-from paribus.recipe.recipe import JsonlTask, Recipe, Task, fingerprint_of
+from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.rewards.functions import source_files
+from paribus_runners.tasks.rows import content_hash
 
 PACKAGES = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("same_numbers.json")
 SHARED = ("tasks", "rewards", "evaluation")
-NO_NUMBERS = frozenset({"native/coefficients.py", "native/fingerprint.py", "native/runner.py", "native/versions.py"})
+NO_NUMBERS = frozenset(
+    {
+        "native/coefficients.py",
+        "native/examine.py",
+        "native/fingerprint.py",
+        "native/runner.py",
+        "native/versions.py",
+        "tasks/overlap.py",
+    }
+)
 """Files that no number of a run depends on."""
-KINDS = ("chain", "search", "jsonl")
+KINDS = ("chain", "search", "jsonl", "dataset")
 
 
 def code(recipe: Recipe) -> str:
@@ -77,6 +87,9 @@ def problems(task: Task) -> str:
         heldout = _hash_file(Path(task.heldout).expanduser(), "task.heldout")
         files = [_hash_file(Path(task.train).expanduser(), "task.train"), heldout]
         return fingerprint_of([source, task.verifier, files])
+    if isinstance(task, DatasetTask):
+        contents = [content_hash(task.train, "task.train"), content_hash(task.heldout, "task.heldout")]
+        return fingerprint_of([source, task.verifier, contents])
     return fingerprint_of([source, task.kind, task.problems])
 
 
@@ -156,7 +169,8 @@ def _files(part: str) -> list[Path]:
     task = PACKAGES / "tasks" / f"{kind}.py"
     match what:
         case "data":
-            return [PACKAGES / "tasks" / "base.py", task, PACKAGES / "rewards" / "verifiers.py"]
+            readers = [PACKAGES / "tasks" / f"{name}.py" for name in ("formats", "rows")] if kind == "dataset" else []
+            return [PACKAGES / "tasks" / "base.py", task, *readers, PACKAGES / "rewards" / "verifiers.py"]
         case "model":
             return [*sorted((PACKAGES / "native" / "tiny").glob("*.py")), task]
         case _:

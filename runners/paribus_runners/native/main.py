@@ -26,7 +26,7 @@ from paribus_runners.native.policy import Policy
 from paribus_runners.native.tiny import make as tiny
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.native.trainer import Trainer
-from paribus_runners.tasks import Grader, task_of
+from paribus_runners.tasks import Grader, Render, task_of
 
 THREADS = "PARIBUS_THREADS"
 """Environment variable: number of threads that torch uses on a CPU."""
@@ -83,14 +83,12 @@ def run(path: Path) -> None:
     except (OSError, ValidationError) as error:
         raise RunFolderError(f"cannot read {folder.job}: {error}") from error
     with settled(), _termination() as asked, ExitStack() as stack:
-        grader = stack.enter_context(_grader(job, folder))
-        sets = {name: each.task for name, each in job.evaluate.sets.items() if each.task is not None}
-        others = {name: stack.enter_context(Grader(task_of(task))) for name, task in sets.items()}
         write_json(folder.environment, environment.describe())
         learner = Learner.of(job.recipe, _load(job))
         weights = learner.policy.weights_hash()
         write_json(folder.environment, environment.describe() | {INITIAL_WEIGHTS: weights})
         _compare_weights(folder, weights)
+        grader, others = _graders(job, folder, learner.policy.render, stack)
         trainer = Trainer(job, folder, learner, asked.is_set, grader, others)
         found = resume.find(folder, job)
         if found is not None:
@@ -100,8 +98,11 @@ def run(path: Path) -> None:
         trainer.run(found[2] if found else None)
 
 
-def _grader(job: Job, folder: RunFolder) -> Grader:
-    """Return the grader of a job; the files of its reward functions are written beside it, as they were planned."""
+def _graders(job: Job, folder: RunFolder, render: Render, stack: ExitStack) -> tuple[Grader, dict[str, Grader]]:
+    """Return the grader of a job, and those of the evaluation sets that have problems of their own.
+
+    The files of the reward functions are written into the folder, as they were planned.
+    """
     functions, sources = job.recipe.reward.functions, job.options.sources
     place = folder.path / "rewards"
     if functions and sources:
@@ -109,7 +110,10 @@ def _grader(job: Job, folder: RunFolder) -> Grader:
             file = place / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(text.encode())
-    return Grader(task_of(job.recipe.task), functions, place if functions and sources else None)
+    task = task_of(job.recipe.task, render)
+    grader = stack.enter_context(Grader(task, functions, place if functions and sources else None))
+    sets = {name: each.task for name, each in job.evaluate.sets.items() if each.task is not None}
+    return grader, {name: stack.enter_context(Grader(task_of(task, render))) for name, task in sets.items()}
 
 
 def _compare_weights(folder: RunFolder, weights: str) -> None:

@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from paribus.errors import RunnerError
-from paribus_runners.native import attention
+from paribus_runners.native import attention, chat
+from paribus_runners.tasks import Message, Rendered
 
 logging.disable_progress_bar()
 
@@ -68,11 +69,9 @@ class Policy:
         except (OSError, ValueError, ImportError) as error:
             raise RunnerError(f"`model.name: {name}` cannot be loaded: {error}") from error
         model = model.to(best_device()).eval()
-        ends = model.generation_config.eos_token_id
-        ends = tokenizer.eos_token_id if ends is None else ends
-        if ends is None:
-            raise RunnerError(f"`model.name: {name}` names no end-of-sequence token: responses could not end")
-        ends = tuple(ends) if isinstance(ends, list) else (ends,)
+        ends = chat.ends_of(model.generation_config.eos_token_id, tokenizer)
+        if not ends:
+            raise RunnerError(chat.no_end(name))
         width = getattr(model.config, PROMPT_WIDTH, 0)
         return cls(model, tokenizer, getattr(torch, dtype), ends, width, best_device())
 
@@ -84,10 +83,21 @@ class Policy:
             digest.update(weights.detach().cpu().reshape(-1).numpy().data)
         return digest.hexdigest()
 
+    def render(self, messages: Sequence[Message]) -> str:
+        """Return messages as text by the chat template of the tokenizer; see :func:`chat.render`."""
+        return chat.render(self.tokenizer, messages)
+
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each prompt."""
+        """Return the tokens of each prompt; one that a chat template wrote gets no further special tokens."""
         blank = self.tokenizer.pad_token_id
-        return [[blank] * (self.width - len(ids)) + ids for ids in self.tokenizer(list(prompts)).input_ids]
+        tokens: list[list[int]] = [[]] * len(prompts)
+        for done in (False, True):
+            places = [i for i, prompt in enumerate(prompts) if isinstance(prompt, Rendered) == done]
+            if places:
+                texts = [str(prompts[i]) for i in places]
+                for i, ids in zip(places, self.tokenizer(texts, add_special_tokens=not done).input_ids, strict=True):
+                    tokens[i] = ids
+        return [[blank] * (self.width - len(ids)) + ids for ids in tokens]
 
     def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each response, without its end mark."""

@@ -10,13 +10,24 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
-from paribus.contract import EvaluationSet, Hashes, Options, Requirements, RunnerBase, Support
+from paribus.contract import (
+    Evaluate,
+    EvaluationSet,
+    Examination,
+    Hashes,
+    Options,
+    Requirements,
+    RunnerBase,
+    Support,
+)
 from paribus.errors import MissingExtra, ParibusError, install_command
 from paribus.recipe.coefficients import Response, ResponseCoefficients
-from paribus.recipe.recipe import JsonlTask, Recipe
+from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task
 from paribus_runners.native import fingerprint
+from paribus_runners.native.examine import examine
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.functions import fault
+from paribus_runners.tasks.formats import verifier_of
 from paribus_runners.tasks.jsonl import columns, first_fault
 
 
@@ -30,9 +41,9 @@ class NativeRunner(RunnerBase):
         """Return what this runner can't train: it knows all levels of all factors, but not every model fits a task."""
         found = []
         name, tiny = recipe.model.name, MODELS.get(recipe.model.name)
-        if tiny is not None and recipe.task.kind == "jsonl":
+        if tiny is not None and (kind := recipe.task.kind) in ("jsonl", "dataset"):
             reason = (
-                f"`model.name: {name}` reads only the symbols of the generated tasks: name another model for `jsonl`."
+                f"`model.name: {name}` reads only the symbols of the generated tasks: name another model for `{kind}`."
             )
             found.append(Support(feature="task.kind", level="unsupported", reason=reason))
         if isinstance(recipe.task, JsonlTask) and (fault := first_fault(recipe.task)):
@@ -47,8 +58,8 @@ class NativeRunner(RunnerBase):
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
         """Return that a run uses at most one GPU and samples with the code that trains."""
-        verifies = isinstance(recipe.task, JsonlTask) and recipe.task.verifier == "math_verify"
-        versions = _versions("torch", "transformers", *(("math-verify", "sympy") if verifies else ()))
+        mathematics = ("math-verify", "sympy") if _verifier(recipe.task) == "math_verify" else ()
+        versions = _versions("torch", "transformers", *mathematics)
         return Requirements(most_gpus=1.0, versions=versions, samples_with_training_code=True)
 
     def hashes(self, recipe: Recipe, options: Options) -> Hashes:
@@ -75,7 +86,13 @@ class NativeRunner(RunnerBase):
         found = fingerprint.problems(task)
         if isinstance(task, JsonlTask) and (fault := first_fault(task)):
             raise ParibusError(fault)
+        if missing := _missing_verifier(task):
+            raise ParibusError(missing)
         return found
+
+    def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
+        """Return counts, the first prompt and the overlap of the task's data, and what is wrong with data or model."""
+        return examine(recipe, evaluate.problems)
 
     def warm(self) -> None:
         """Import torch and transformers, so that forked processes start at once; nothing is computed."""
@@ -99,13 +116,26 @@ class NativeRunner(RunnerBase):
 def _reward_faults(recipe: Recipe, options: Options) -> Iterator[str]:
     """Yield what keeps the verifier or a reward function from running, as far as it shows without running it."""
     task = recipe.task
-    if isinstance(task, JsonlTask) and task.verifier == "math_verify" and not _versions("math-verify"):
-        remedy = install_command("math")
-        yield f"`task.verifier: math_verify` needs a part that is not installed. Install it: {remedy}"
+    if missing := _missing_verifier(task):
+        yield missing
     known = columns(task) if isinstance(task, JsonlTask) else ["answer"]
     for name, function in recipe.reward.functions.items():
         if problem := fault(name, function, options.sources, known):
             yield problem
+
+
+def _verifier(task: Task) -> str:
+    """Return the verifier of problems from files; empty for generated ones."""
+    if isinstance(task, DatasetTask):
+        return verifier_of(task)
+    return task.verifier if isinstance(task, JsonlTask) else ""
+
+
+def _missing_verifier(task: Task) -> str:
+    """Return what to install for a verifier that is a library of its own; empty if nothing is missing."""
+    if _verifier(task) != "math_verify" or _versions("math-verify"):
+        return ""
+    return f"`task.verifier: math_verify` needs a part that is not installed. Install it: {install_command('math')}"
 
 
 @cache

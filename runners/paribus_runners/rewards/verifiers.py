@@ -7,6 +7,8 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import NamedTuple
 
+from paribus_runners.rewards.pool import Worker
+
 _CHAIN_ANSWER = re.compile(r"#(\d)$")
 _SEARCH_TRIES = re.compile(r"(?:[a-h]\d[a-h]\d\d\d)+")
 _SEARCH_TRY = 6
@@ -85,7 +87,10 @@ def boxed(text: str) -> str:
 
 
 EXTRACT: dict[str, Callable[[str], str]] = {"exact": exact, "last_number": last_number, "boxed": boxed}
-"""How the verifiers of ``task: jsonl`` find the answer in a response."""
+"""How the verifiers of files find the answer in a response."""
+
+APART = {"math_verify": Worker(path="paribus_runners.rewards.mathematics.verdicts", timeout_s=10.0, memory_gib=4.0)}
+"""Verifiers that run in worker processes; each response is a call of its own, so that one that hangs fails alone."""
 
 
 def normal(answer: str) -> str:

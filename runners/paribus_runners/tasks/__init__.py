@@ -5,23 +5,32 @@ No torch and no trainer code lives here; verifiers are in :mod:`paribus_runners.
 
 from __future__ import annotations
 
-from paribus.recipe.recipe import ChainTask, JsonlTask
+from paribus.recipe.recipe import ChainTask, DatasetTask, JsonlTask
 from paribus.recipe.recipe import Task as TaskLevel
-from paribus_runners.tasks.base import Problem, Task
+from paribus_runners.tasks.base import Problem, Rendered, Task
 from paribus_runners.tasks.chain import Chain
+from paribus_runners.tasks.dataset import Dataset, Message, Render
 from paribus_runners.tasks.grader import Grader
 from paribus_runners.tasks.jsonl import Jsonl
 from paribus_runners.tasks.search import Search
 
-__all__ = ["Chain", "Grader", "Jsonl", "Problem", "Search", "Task", "task_of"]
+__all__ = [
+    "Chain", "Dataset", "Grader", "Jsonl", "Message", "Problem", "Render", "Rendered", "Search", "Task", "task_of",
+]  # fmt: skip
 
 
-def task_of(level: TaskLevel) -> Task:
+def task_of(level: TaskLevel, render: Render | None = None) -> Task:
     """Return the task of a recipe.
+
+    Args:
+        level: the task of the recipe.
+        render: writes messages out by the model's chat template; needed by ``dataset`` alone.
 
     Raises:
         ParibusError: a problem file is missing or malformed.
     """
+    if isinstance(level, DatasetTask):
+        return Dataset(level, render)
     if isinstance(level, JsonlTask):
         return Jsonl(level)
     return Chain(level.problems) if isinstance(level, ChainTask) else Search(level.problems)

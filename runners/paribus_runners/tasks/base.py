@@ -8,9 +8,20 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from paribus_runners.rewards.verifiers import Verdict
+
+T = TypeVar("T")
+
+
+class Rendered(str):
+    """A prompt that a chat template wrote: it has all its special tokens, and the tokenizer adds none.
+
+    As with ``markupsafe.Markup``, the type says what has been done to the text.
+    """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +30,7 @@ class Problem:
 
     Attributes:
         identity: the same for the same problem in every run.
-        prompt: the text that the model continues.
+        prompt: the text that the model continues; :class:`Rendered` if a chat template wrote it.
         answer: the reference answer, in the form that the task's verifier reads.
         columns: what else the data say about it, JSON values by name; reward functions get them.
     """
@@ -86,7 +97,7 @@ def _distinct(drawn: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
             yield prompt, answer
 
 
-def visit(problems: Sequence[Problem], kind: str, seed: int, step: int, round_: int, count: int) -> list[Problem]:
+def visit(problems: Sequence[T], kind: str, seed: int, step: int, round_: int, count: int) -> list[T]:
     """Return the problems that a sampling round takes from a list, a function of the arguments alone.
 
     The first rounds of the steps go through the list in passes, each shuffled differently, so with one round a step a

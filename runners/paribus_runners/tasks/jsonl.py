@@ -8,12 +8,8 @@ from pathlib import Path
 
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import JsonlTask
-from paribus_runners.rewards.pool import Worker
-from paribus_runners.rewards.verifiers import EXTRACT, Verdict, exact, verify_answer
+from paribus_runners.rewards.verifiers import APART, EXTRACT, Verdict, exact, verify_answer
 from paribus_runners.tasks.base import Problem, visit
-
-MATH_VERIFY = Worker(path="paribus_runners.rewards.mathematics.verdicts", timeout_s=10.0, memory_gib=4.0)
-"""Each response is a call of its own, so that one that hangs fails alone."""
 
 
 class Jsonl:
@@ -27,7 +23,7 @@ class Jsonl:
         self._train = _read(level.train, "task.train")
         self._heldout = _read(level.heldout, "task.heldout")
         self._extract = EXTRACT.get(level.verifier, exact)
-        self.verifier_worker = MATH_VERIFY if level.verifier == "math_verify" else None
+        self.verifier_worker = APART.get(level.verifier)
 
     def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
         """Return the problems of one sampling round, in the order of :func:`visit`."""
