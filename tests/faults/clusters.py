@@ -71,7 +71,7 @@ def injected(
 def impatient() -> None:
     """Wait for Slurm's commands, which try for minutes to reach a controller, as long as a short lease allows."""
     slurm_commands._TIMEOUT_S = 2 * LEASE_S  # type: ignore[misc]
-    slurm_engine._RETRY_S = LEASE_S / 6  # type: ignore[misc]
+    slurm_engine.RETRY_S = LEASE_S / 6  # type: ignore[misc]
 
 
 def supervisors(home: Path) -> list[int]:

@@ -74,7 +74,7 @@ class SlurmEngine:
         self._jobs: JobTable[_Job] = JobTable()
         self._listed: Mapping[str, Listed] | None = None
         self._next_look = self._next_notes = 0.0
-        self._controller = Controller()
+        self._controller = Controller(retry_s=RETRY_S)
         self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
 
     # ---- the protocol ----------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class SlurmEngine:
 
     def close(self) -> None:
         """Cancel all jobs by force, as long as Slurm answers."""
-        self._controller = Controller()  # asks once more
+        self._controller = Controller(retry_s=RETRY_S)  # asks once more
         with suppress(Away):
             for name, job in self._jobs.live.items():
                 job.number = "KILL"
