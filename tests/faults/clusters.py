@@ -56,7 +56,10 @@ def injected(
                     session.join(world.random.uniform(0.2, 1.0))
                     if order and session.is_alive() and kinds[order[0]]():
                         times.append(time.time())
-                        done[order.pop(0)] += 1
+                        kind = order.pop(0)
+                        done[kind] += 1
+                        if kind == "head":  # the next session reads the address of the new one
+                            session.kill()
                 whole = session.exitcode == 0
                 if not whole and not done["head"]:
                     ended(session)

@@ -246,7 +246,7 @@ class ActiveAttempts:
         now = since_boot()
         if self._away_since is None:
             self._away_since = now
-            self._say(f"{trouble} Running jobs go on; trying again.")
+            self._say(f"{trouble} Runs that have begun go on with their nodes; trying again.")
         else:
             self._say(f"{self._engine.name.capitalize()} answers again, after {now - self._away_since:.0f} s.")
             self._away_since = None

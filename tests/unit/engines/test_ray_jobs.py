@@ -152,6 +152,25 @@ def test_a_refusal_of_a_job_that_was_put_off_is_the_end_of_that_job_only(head, e
     assert not list(tmp_path.rglob("*.order"))
 
 
+@pytest.mark.parametrize("error", [RuntimeError("No available agent to submit job"), ConnectionError("refused")])
+def test_a_ray_job_is_asked_for_again_until_the_head_takes_it(head, engine, error):
+    """A head that has just started takes no Ray Jobs yet: they wait, and can be taken back."""
+    head.refusal = error
+    engine.submit(SPEC, "mine")
+    status = engine.poll(["mine"])["mine"]
+    assert status.state is JobState.PENDING
+    assert status.reason or engine.trouble
+    head.refusal = None
+    engine.poll(["mine"])
+    assert list(head.jobs.values()) == ["PENDING"]
+    head.refusal = error
+    engine.submit(SPEC, "other")
+    engine.cancel("other", 30.0)
+    engine.poll([])
+    assert engine.poll(["other"])["other"].state is JobState.ENDED
+    assert len(head.jobs) == 1
+
+
 def test_a_head_that_is_away_at_the_first_submission_does_not_refuse(head, engine):
     """The job waits and is sent as soon as the head answers."""
     head.deaf = True
