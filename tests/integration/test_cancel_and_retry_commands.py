@@ -105,7 +105,7 @@ def test_what_has_to_wait_for_a_scheduler_or_a_cluster_is_said(home):
         assert "does not answer" not in said
         note_trouble(home, "Slurm does not answer (squeue: no reply in 5 s).")
         said = say(cancel, home, "small")
-    waits = "The cancellation is recorded: jobs that wait there are cancelled when it does."
+    waits = "The cancellation is recorded; jobs that wait there are cancelled once it answers."
     assert f"Slurm does not answer (squeue: no reply in 5 s). {waits}" in said
 
 

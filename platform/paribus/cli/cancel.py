@@ -70,7 +70,8 @@ def lines(study: str, arm: str | None, done: CancelResult, owner: LockOwner | No
     elif done.running:
         said.append("Running ones stop after their next heartbeat, within about ten seconds, with a checkpoint.")
     if done.running and owner is not None and owner.trouble:
-        said.append(f"{owner.trouble} The cancellation is recorded: jobs that wait there are cancelled when it does.")
+        waits = "The cancellation is recorded; jobs that wait there are cancelled once it answers."
+        said.append(f"{owner.trouble} {waits}")
     if done.queued or done.running or done.shared:
         said.append(f"To undo: paribus retry {study}{f' {arm!r}' if arm else ''}")
     return said

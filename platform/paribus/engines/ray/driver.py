@@ -38,7 +38,7 @@ _CONNECT_S = 5.0
 _IMPORT_S = 120.0
 _JOIN_S = 20.0
 _ANSWER_S = 75.0  # Ray itself gives up after 60
-_CLOSE_S = 10.0
+_CLOSE_S = 3.0
 _FOREVER_S = 3600.0
 
 
@@ -86,7 +86,7 @@ class Driver:
             try:
                 self.join()
             except EngineError as error:
-                raise Away(str(error)) from error
+                raise Away(_in_a_line(error.__cause__ or error)) from error
         try:
             assert self._channel is not None
             self._channel.send({"do": do, **values})
@@ -176,11 +176,15 @@ def _knock(address: str) -> None:
 
 
 def _cannot_join(address: str, error: Exception) -> str:
-    said = " ".join(str(error).split())[:300].rstrip(".")
+    said = _in_a_line(error)
     return (
         f"cannot join the Ray cluster `{address}`: {said}. Is it up (`ray status`), is `address` of `ray` in "
         "engines.yaml its head, and do RAY_AUTH_MODE and the token agree with the head's?"
     )
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
 
 
 # ---- the process -------------------------------------------------------------------------------------
@@ -229,7 +233,7 @@ class Server:
             return {"away": str(error)}
         except Exception as error:  # of the connection, in any of Ray's forms
             traceback.print_exc()
-            return {"away": " ".join(str(error).split())[:200] or type(error).__name__}
+            return {"away": _in_a_line(error)}
 
     def _do(self, do: str, **values: Any) -> Any:
         match do:
