@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
-from support.hub import COMMIT, gsm8k, write_cache, write_lines, write_parquet, write_repository
 
 from paribus.errors import MissingExtra, ParibusError
 from paribus.recipe.recipe import DatasetTask
 from paribus_runners.native import fingerprint
 from paribus_runners.tasks import Message, Rendered, rows, task_of
 from paribus_runners.tasks.dataset import MOST_FAULTS, Dataset, entries_of
+from support.hub import COMMIT, gsm8k, write_cache, write_lines, write_parquet, write_repository
 
 TRAIN, HELDOUT = gsm8k(0, 12), gsm8k(100, 5)
 
