@@ -11,6 +11,7 @@ from paribus.audit.snapshot import snapshot
 from paribus.cli import cancel, retry, status
 from paribus.errors import StoreError
 from paribus.scheduler import serve
+from paribus.scheduler.home_lock import lock_home, note_trouble
 from paribus.scheduler.scheduler import Ending
 from paribus.scheduler.serve import Settings, run_study
 from paribus.store import attempts
@@ -88,6 +89,24 @@ def test_what_is_mistyped_is_told_with_the_nearest_name(home, tmp_path):
         with pytest.raises(StoreError, match="there is no store"):
             say(module, tmp_path / "none", "small")
     assert not (tmp_path / "none").exists()
+
+
+def test_what_has_to_wait_for_a_scheduler_or_a_cluster_is_said(home):
+    """The cancellation is recorded at once; who carries it out, and when, is said."""
+    with Store.open(home) as store:
+        study = store.add_study(small_plan())
+        store.claim_many(study.id, 1, gpus=1, pool=None, engine="slurm", worker="/here")
+    said = say(cancel, home, "small")
+    assert "1 running asked to stop" in said
+    assert "when the next `paribus run` or `paribus scheduler` starts here" in said
+    with lock_home(home, "paribus run", "slurm"):
+        said = say(cancel, home, "small")
+        assert "within about ten seconds" in said
+        assert "does not answer" not in said
+        note_trouble(home, "Slurm does not answer (squeue: no reply in 5 s).")
+        said = say(cancel, home, "small")
+    waits = "The cancellation is recorded; jobs that wait there are cancelled once it answers."
+    assert f"Slurm does not answer (squeue: no reply in 5 s). {waits}" in said
 
 
 def test_a_study_that_is_cancelled_while_it_is_run_comes_to_its_end(home, monkeypatch):

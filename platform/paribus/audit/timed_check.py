@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paribus.contract import Resources
 from paribus.engines.base import EngineSettings, load_engine
 from paribus.engines.process import signal_group
 from paribus.masking import describe
@@ -88,7 +89,8 @@ def engine_slots(name: str, folder: Path) -> str:
     try:
         engine.find("paribus-doctor")
         count = engine.slots()
-        return f"{count} run{'' if count == 1 else 's'} at a time{f', {engine.about}' if engine.about else ''}"
+        about = engine.about(Resources())
+        return f"{count} run{'' if count == 1 else 's'} at a time{f', {about}' if about else ''}"
     finally:
         engine.close()
 

@@ -9,6 +9,7 @@ import click
 from paribus.cli.report import study_name
 from paribus.errors import StoreError, did_you_mean
 from paribus.home import home
+from paribus.scheduler.home_lock import LockOwner, lock_owner
 from paribus.store.models import CancelResult, StudyRecord
 from paribus.store.reader import Reader
 from paribus.store.store import Store
@@ -29,7 +30,7 @@ def command(study: str, arm: str | None, folder: Path | None) -> None:
     with Store.open(place) as store:
         record = store.study(study_name(study))
         done = store.cancel(record.name, None if arm is None else arm_key(record, arm))
-    for line in lines(record.name, arm, done):
+    for line in lines(record.name, arm, done, lock_owner(place.resolve())):
         click.echo(line)
 
 
@@ -47,8 +48,15 @@ def arm_key(study: StudyRecord, named: str) -> str:
     return keys[named]
 
 
-def lines(study: str, arm: str | None, done: CancelResult) -> list[str]:
-    """Return what to print."""
+def lines(study: str, arm: str | None, done: CancelResult, owner: LockOwner | None) -> list[str]:
+    """Return what to print.
+
+    Args:
+        study: name of the study.
+        arm: the arm that was named.
+        done: what the cancellation has changed in the store.
+        owner: the process of this machine that starts runs in the home folder.
+    """
     parts = [
         f"{done.queued} queued cancelled" if done.queued else "",
         f"{done.running} running asked to stop" if done.running else "",
@@ -57,8 +65,13 @@ def lines(study: str, arm: str | None, done: CancelResult) -> list[str]:
     ]
     subject = f"{study}, {arm}" if arm else study
     said = [f"{subject}: {', '.join(p for p in parts if p) or 'it has no runs'}"]
-    if done.running:
+    if done.running and owner is None:
+        said.append("They stop, with a checkpoint, when the next `paribus run` or `paribus scheduler` starts here.")
+    elif done.running:
         said.append("Running ones stop after their next heartbeat, within about ten seconds, with a checkpoint.")
+    if done.running and owner is not None and owner.trouble:
+        waits = "The cancellation is recorded; jobs that wait there are cancelled once it answers."
+        said.append(f"{owner.trouble} {waits}")
     if done.queued or done.running or done.shared:
         said.append(f"To undo: paribus retry {study}{f' {arm!r}' if arm else ''}")
     return said

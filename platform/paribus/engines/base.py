@@ -107,15 +107,23 @@ class Engine(Protocol):
     Attributes:
         name: as on the command line.
         reach: set if jobs run on other machines; ``None``: all run on this one.
-        about: one line for users: where jobs run and with what; may be empty.
         patience_s: seconds that an attempt goes on without the scheduler. More than :data:`PATIENCE_S` needs an engine
             whose jobs outlive this process, and which can say later whether a job still runs; ``inf``: no limit.
     """
 
     name: str
     reach: Reach | None
-    about: str
     patience_s: float
+
+    @property
+    def trouble(self) -> str:
+        """One sentence for users if what starts the jobs doesn't answer now; else empty.
+
+        Meanwhile calls return soon: :meth:`poll` returns what was known last, and what can't be sent is sent later.
+        """
+
+    def about(self, resources: Resources) -> str:
+        """Return one line for users: where jobs run, and what each holds whose study declares this; may be empty."""
 
     def need(self, resources: Resources) -> Need:
         """Return what a run holds if its study declares these resources.

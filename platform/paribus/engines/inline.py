@@ -15,13 +15,17 @@ class InlineEngine:
 
     name = "inline"
     reach = None
-    about = ""
+    trouble = ""
     patience_s = PATIENCE_S
 
     def __init__(self, settings: EngineSettings) -> None:
         self._ended: dict[str, Status] = {}
         # one thread, as with the local engine, so that numbers do not depend on the engine
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+    def about(self, resources: Resources) -> str:
+        """Return nothing: this needs no explanation."""
+        return ""
 
     def need(self, resources: Resources) -> Need:
         """Return an empty need: the only job has everything that this process has."""

@@ -48,7 +48,7 @@ class LocalEngine:
 
     name = "local"
     reach = None
-    about = ""
+    trouble = ""
     patience_s = PATIENCE_S
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -66,6 +66,10 @@ class LocalEngine:
         self._begun = False
 
     # ---- the protocol ----------------------------------------------------------------------------
+
+    def about(self, resources: Resources) -> str:
+        """Return nothing: this needs no explanation."""
+        return ""
 
     def need(self, resources: Resources) -> Need:
         """Return what a run holds.

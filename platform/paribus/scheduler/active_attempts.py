@@ -17,6 +17,7 @@ from paribus.home import since_boot
 from paribus.rpc.handler import answer_or_fail, uncounted
 from paribus.run_folder.attempt_files import read_attempt, read_outcome
 from paribus.run_folder.folder import RunFolder
+from paribus.scheduler.home_lock import note_trouble
 from paribus.store import transitions
 from paribus.store.attempts import ANYWHERE
 from paribus.store.models import AttemptRecord, Unit, unit_of
@@ -100,6 +101,7 @@ class ActiveAttempts:
         self._reported: set[str] = set()
         self._asked: set[str] = set()
         self._holds = Counter[str]()
+        self._away_since: float | None = None
 
     def __len__(self) -> int:
         return len(self._active)
@@ -213,6 +215,7 @@ class ActiveAttempts:
             Whether any attempt has ended.
         """
         statuses = self._engine.poll(tuple(self._active))
+        self._report_trouble()
         self._hold(statuses)
         self._settle_missing(statuses)
         ended = [n for n, s in statuses.items() if s.state in (JobState.ENDED, JobState.UNKNOWN)]
@@ -234,6 +237,20 @@ class ActiveAttempts:
                 self._settle(live[name], fault=not (asked or outside), reason=reason, wait_s=wait_s, counted=not asked)
             del self._active[name]
         return True
+
+    def _report_trouble(self) -> None:
+        """Print one line when the engine no longer reaches its cluster, and one when it does again."""
+        trouble = self._engine.trouble
+        if bool(trouble) == (self._away_since is not None):
+            return
+        now = since_boot()
+        if self._away_since is None:
+            self._away_since = now
+            self._say(f"{trouble} Runs that have begun go on with their nodes; trying again.")
+        else:
+            self._say(f"{self._engine.name.capitalize()} answers again, after {now - self._away_since:.0f} s.")
+            self._away_since = None
+        note_trouble(self._store.home, trouble)
 
     def _settle_missing(self, statuses: Mapping[str, Status]) -> None:
         """Settle the adopted attempts whose jobs the engine hasn't known, and which were silent, for a lease."""
@@ -287,6 +304,8 @@ class ActiveAttempts:
         with suppress(LostLease):
             if self._store.renew(attempt.run_id, attempt.token).cancel:
                 self._engine.cancel(attempt.submit_name, 0.0)
+                # should its cluster start the job before the engine can cancel it, the job ends at once
+                _revoke(RunFolder.of(self._store.home, attempt.fingerprint, attempt.token))
                 self._store.cancelled(attempt.run_id, attempt.token)
 
     def _hold_silent(self, attempt: AttemptRecord) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +28,13 @@ class LockOwner:
     Attributes:
         command: what the user typed, such as ``paribus run``.
         engine: name of the engine on which it starts runs; empty if it starts none.
+        trouble: why the engine can't reach its cluster now, in a sentence; empty if it can.
     """
 
     identity: Identity
     command: str
     engine: str
+    trouble: str = ""
 
     @property
     def is_scheduler(self) -> bool:
@@ -75,9 +77,22 @@ def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
         lock.release()
 
 
+def note_trouble(home: Path, trouble: str) -> None:
+    """Let other commands know why the engine can't reach its cluster now, if this process has locked the folder."""
+    with suppress(RunFolderError, KeyError, TypeError, OSError):
+        here = read_json(home / _FILE)
+        if Identity.read(here["process"]) == Identity.of(os.getpid()):
+            write_json(home / _FILE, {**here, "trouble": trouble})
+
+
 def _read(home: Path) -> LockOwner | None:
     try:
         here = read_json(home / _FILE)
-        return LockOwner(identity=Identity.read(here["process"]), command=here["command"], engine=here["engine"])
+        return LockOwner(
+            identity=Identity.read(here["process"]),
+            command=here["command"],
+            engine=here["engine"],
+            trouble=str(here.get("trouble", "")),
+        )
     except (RunFolderError, KeyError, TypeError):
         return None

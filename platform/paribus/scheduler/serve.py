@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from paribus.contract import Resources
 from paribus.engines.base import EngineSettings, load_engine, refuse_too_large
 from paribus.engines.options import engine_settings
 from paribus.errors import EngineError, ParibusError, StoreError, install_command
@@ -128,9 +129,7 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         elif trained or unsynced(home, attempted):
             sync = start_sync(home, stack, display)
             if trained:
-                with working_scheduler(store, settings.engine, made, display) as scheduler:
-                    if plan.resources.declared:
-                        display.say(f"the study asks for {plan.resources.about()} a run")
+                with working_scheduler(store, settings.engine, made, display, resources=plan.resources) as scheduler:
                     ending, study = ServingLoop(store, scheduler, display, settings.adaptive, sync).run_one(study)
             mirror = drain(sync, display)
         return Summary(
@@ -334,10 +333,17 @@ def patiently(ask: Callable[[], T], display: Display, interrupted: Callable[[], 
 
 @contextmanager
 def working_scheduler(
-    store: Store, engine_name: str, made: EngineSettings, display: Display, *, pause: bool = False
+    store: Store,
+    engine_name: str,
+    made: EngineSettings,
+    display: Display,
+    *,
+    resources: Resources | None = None,
+    pause: bool = False,
 ) -> Iterator[Scheduler]:
     """Yield a scheduler with its engine and RPC server, after it has cleaned up after the previous one.
 
+    With ``resources``, what the engine says of itself holds for studies that declare these.
     Ctrl-C and SIGTERM let the runs write a checkpoint; a second signal kills them, a third leaves them. With ``pause``,
     studies that can't be set up or started are paused; otherwise their errors are raised.
 
@@ -349,8 +355,8 @@ def working_scheduler(
         server = RpcServer(store, engine.reach)
         stack.callback(server.close)
         stack.callback(engine.close)
-        if engine.about:
-            display.say(engine.about)
+        if about := engine.about(resources or Resources()):
+            display.say(about)
         scheduler = Scheduler(
             store, engine, server.address, say=display.say, pause=pause, others=lambda name: load_engine(name)(made)
         )

@@ -32,12 +32,12 @@ class FakeEngine:
         setup_status: status of the set-up jobs that are not in ``statuses``; by default they succeed at once.
         gpus_per_run: GPUs of a run whose study declares none.
         reach: set it to look like an engine of other machines.
+        trouble: set it to look like an engine that can't ask its cluster now.
         patience_s: set it to more than the lease to look like an engine whose jobs outlive the scheduler.
         now: the virtual clock in seconds, unless the engine has another clock.
     """
 
     name = "fake"
-    about = ""
     patience_s = PATIENCE_S
 
     def __init__(
@@ -64,6 +64,7 @@ class FakeEngine:
         self.statuses: dict[str, Status] = {}
         self.cancelled: list[tuple[str, float]] = []
         self.deaf = False
+        self.trouble = ""
         self.refusal: EngineError | None = None
         self.setups: dict[str, Spec] = {}
         self.setup_status = Status(state=JobState.ENDED, exit_code=0)
@@ -97,6 +98,10 @@ class FakeEngine:
         return Status(state=JobState.PENDING if waits else JobState.RUNNING)
 
     # ---- the protocol ------------------------------------------------------------------------------
+
+    def about(self, resources: Resources) -> str:
+        """Return nothing: this needs no explanation."""
+        return ""
 
     def need(self, resources: Resources) -> Need:
         """Return the GPUs that the study declares, or :attr:`gpus_per_run`."""

@@ -8,6 +8,8 @@ import pytest
 
 from paribus.contract import Need
 from paribus.engines.base import EngineSettings, JobState, Spec
+from paribus.engines.controller import Controller
+from paribus.engines.ray import driver
 from paribus.engines.ray import engine as engine_module
 from paribus.engines.ray import jobs as ray_jobs
 from paribus.engines.ray.engine import RayEngine
@@ -49,6 +51,23 @@ class Head:
         self.closed = True
 
 
+class DriverHere(driver.Driver):
+    """The driver in this process."""
+
+    def join(self):
+        """Join the cluster."""
+        self._server = driver.Server(sys.modules["ray"], driver._launcher(sys.modules["ray"], "", "job", self._folder))
+
+    def ask(self, do, **values):
+        """Answer as the process does, values of JSON included."""
+        request = json.loads(json.dumps({"do": do, **values}))
+        return driver.value_of(json.loads(json.dumps(self._server.answer(request))))
+
+    def close(self):
+        """Leave the cluster."""
+        sys.modules["ray"].shutdown()
+
+
 @pytest.fixture
 def head(monkeypatch):
     """A head instead of Ray; it is asked again at once."""
@@ -61,7 +80,10 @@ def head(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "ray.job_submission", SimpleNamespace(JobSubmissionClient=lambda _: head))
+    monkeypatch.setattr(engine_module.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setattr(engine_module, "Driver", DriverHere)
     monkeypatch.setattr(engine_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(engine_module, "_LOOK_S", 0.0)
     monkeypatch.setattr(ray_jobs, "_LOOK_S", 0.0)
     return head
 
@@ -71,7 +93,9 @@ def engine(head, tmp_path):
     """An engine whose runs are Ray Jobs."""
     options = tmp_path / "engines.yaml"
     options.write_text(json.dumps({"ray": {"launch": "job"}}))
-    return RayEngine(EngineSettings(runner="fake", folder=tmp_path, options=options))
+    engine = RayEngine(EngineSettings(runner="fake", folder=tmp_path, options=options))
+    engine._controller = Controller(retry_s=0.0)
+    return engine
 
 
 def test_a_question_without_an_answer_is_no_end(head, engine):
@@ -122,17 +146,38 @@ def test_a_refusal_of_a_job_that_was_put_off_is_the_end_of_that_job_only(head, e
     status = engine.poll(["mine"])["mine"]
     assert status.state is (JobState.PENDING if deaf else JobState.ENDED)
     assert deaf or "502" in status.reason
-    assert engine.capacity(Need(cpus=1.0)) == (3 if deaf else 4)
+    assert engine.capacity(Need(cpus=1.0)) == (0 if deaf else 4)
     engine.close()
     assert head.closed
     assert not list(tmp_path.rglob("*.order"))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("No available agent to submit job"), ConnectionError("refused")])
+def test_a_ray_job_is_asked_for_again_until_the_head_takes_it(head, engine, error):
+    """A head that has just started takes no Ray Jobs yet: they wait, and can be taken back."""
+    head.refusal = error
+    engine.submit(SPEC, "mine")
+    status = engine.poll(["mine"])["mine"]
+    assert status.state is JobState.PENDING
+    assert status.reason or engine.trouble
+    head.refusal = None
+    engine.poll(["mine"])
+    assert list(head.jobs.values()) == ["PENDING"]
+    head.refusal = error
+    engine.submit(SPEC, "other")
+    engine.cancel("other", 30.0)
+    engine.poll([])
+    assert engine.poll(["other"])["other"].state is JobState.ENDED
+    assert len(head.jobs) == 1
 
 
 def test_a_head_that_is_away_at_the_first_submission_does_not_refuse(head, engine):
     """The job waits and is sent as soon as the head answers."""
     head.deaf = True
     engine.submit(SPEC, "mine")
-    assert "cannot be asked" in engine.poll(["mine"])["mine"].reason
+    assert engine.poll(["mine"])["mine"].state is JobState.PENDING
+    assert engine.trouble == "Ray does not answer (Ray Jobs: busy). If its head has ended, start the cluster again."
     head.deaf = False
     engine.poll(["mine"])
+    assert engine.trouble == ""
     assert list(head.jobs.values()) == ["PENDING"]

@@ -1,5 +1,6 @@
 """Options of the Ray engine; Ray is not needed."""
 
+import json
 import re
 import sys
 
@@ -9,8 +10,9 @@ from paribus.contract import Resources
 from paribus.engines.base import EngineSettings
 from paribus.engines.options import read_options
 from paribus.engines.ray import engine
-from paribus.engines.ray.engine import RayEngine, RayOptions
-from paribus.errors import MissingExtra, StudyFileError, install_command
+from paribus.engines.ray.engine import RayEngine
+from paribus.engines.ray.options import RayOptions
+from paribus.errors import MissingExtra, StudyFileError, TooLarge, install_command
 
 
 def test_without_ray_the_user_is_told_what_to_install(tmp_path, monkeypatch):
@@ -39,28 +41,73 @@ def test_a_wrong_option_is_told_with_its_place(tmp_path, text, said):
 
 
 class Cluster:
-    """Stands for the module ``ray``: nodes that come and go."""
+    """Stands for Ray's driver: nodes that come and go."""
 
-    def __init__(self):
-        self.known = [{"Alive": True, "Resources": {"CPU": 2.0, "GPU": 2.0}}]
+    def __init__(self, *nodes):
+        self.known = list(nodes)
 
-    def nodes(self):
-        """Return the nodes."""
+    def join(self):
+        """Do nothing."""
+
+    def ask(self, do):
+        """Return what the nodes have."""
+        assert do == "nodes"
         return self.known
 
 
-def test_nodes_that_join_later_are_used(tmp_path, monkeypatch):
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Make engines on a cluster."""
+
+    def make(cluster, **options):
+        file = tmp_path / "engines.yaml"
+        file.write_text(json.dumps({"ray": options}))
+        monkeypatch.setattr(engine.importlib.util, "find_spec", lambda _: True)
+        monkeypatch.setattr(engine, "Driver", lambda *_: cluster)
+        monkeypatch.setattr(engine, "_NODES_S", 0.0)
+        return RayEngine(EngineSettings(runner="fake", folder=tmp_path, options=file))
+
+    return make
+
+
+def test_nodes_that_join_later_are_used(made):
     """Without a restart, and those that are gone no longer count."""
-    cluster = Cluster()
-    monkeypatch.setattr(engine, "_connect", lambda address: (cluster, ""))
-    monkeypatch.setattr(engine, "_NODES_S", 0.0)
-    made = RayEngine(EngineSettings(runner="fake", folder=tmp_path))
-    need = made.need(Resources(gpus=1))
-    assert (made.slots(), made.capacity(need)) == (2, 2)
-    cluster.known.append({"Alive": True, "Resources": {"CPU": 4.0, "GPU": 4.0}})
-    assert (made.slots(), made.capacity(need)) == (6, 6)
-    cluster.known[0]["Alive"] = False
-    assert made.capacity(need) == 4
+    cluster = Cluster({"CPU": 2.0, "GPU": 2.0})
+    engine = made(cluster)
+    need = engine.need(Resources(gpus=1))
+    assert (engine.capacity(need), engine.slots()) == (2, 2)
+    cluster.known.append({"CPU": 4.0, "GPU": 4.0})
+    assert (engine.capacity(need), engine.slots()) == (6, 6)
+    del cluster.known[0]
+    assert engine.capacity(need) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "resources", "said"),
+    [
+        ({"gpus": 1, "jobs": 5}, {}, "Ray: 1 CPU, 1 GPU per run, up to 4 at a time"),
+        ({"jobs": 3}, {"gpus": 1}, "Ray: 1 CPU, 1 GPU per run, up to 3 at a time"),
+        ({}, {"gpus": 2, "cpus": 2}, "Ray: 2 CPU, 2 GPU per run, up to 2 at a time"),
+        (
+            {"jobs": 9},
+            {"gpus": 4},
+            "Ray: 1 CPU, 4 GPU per run, but no node has that now: runs wait for nodes that join later",
+        ),
+    ],
+)
+def test_no_more_run_at_a_time_than_there_is_room_for(made, options, resources, said):
+    """What the study declares is what is said, and counted."""
+    nodes = [{"CPU": 2.0, "GPU": 2.0}, {"CPU": 2.0, "GPU": 2.0}]
+    assert made(Cluster(*nodes), **options).about(Resources(**resources)) == said
+
+
+def test_a_cluster_without_gpus_is_called_so(made):
+    """With what to do; no count of what there is none of."""
+    engine = made(Cluster({"CPU": 2.0}))
+    with pytest.raises(TooLarge, match=r"asks for 1 CPU, 1 GPU; no node of the Ray cluster has a GPU. .*--num-gpus"):
+        engine.need(Resources(gpus=1))
+    waits = "but no node has a GPU now: runs wait for nodes that join later"
+    assert made(Cluster({"CPU": 2.0}), jobs=4).about(Resources(gpus=1)) == f"Ray: 1 CPU, 1 GPU per run, {waits}"
 
 
 def test_what_a_run_holds_is_what_ray_is_asked_for(tmp_path):

@@ -1,14 +1,17 @@
 """The Slurm engine where Slurm does not answer, or does not take a job; no Slurm is needed."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from paribus.contract import Need
 from paribus.engines.base import EngineSettings, JobState, Spec
+from paribus.engines.controller import Away, Controller
 from paribus.engines.slurm import commands as slurm_commands
 from paribus.engines.slurm import engine as slurm
-from paribus.engines.slurm.commands import Away, Refused
+from paribus.engines.slurm.commands import Refused
 from paribus.engines.slurm.engine import SlurmEngine
 from paribus.errors import EngineError
 
@@ -24,10 +27,13 @@ class Cluster:
         self.jobs = []
         self.calls = []
         self.trouble = {}
+        self.hangs = {}
 
     def call(self, command, *arguments):
         """Answer, or fail."""
         self.calls.append(command)
+        if command in self.hangs:
+            self.hangs[command].wait()
         if command in self.trouble:
             raise self.trouble[command]
         if command == "squeue":
@@ -45,7 +51,7 @@ def cluster(monkeypatch):
     cluster = Cluster()
     monkeypatch.setattr(slurm_commands.shutil, "which", lambda name: name)
     monkeypatch.setattr(slurm_commands, "_call", cluster.call)
-    monkeypatch.setattr(slurm, "_RETRY_S", 0.0)
+    monkeypatch.setattr(slurm, "RETRY_S", 0.0)
     return cluster
 
 
@@ -56,6 +62,7 @@ def engine(cluster, tmp_path):
     file.write_text("slurm: {poll: 0.1}")
     engine = SlurmEngine(EngineSettings(runner="fake", folder=tmp_path, options=file))
     engine._options = engine._options.model_copy(update={"poll": 0.0})
+    engine._controller = Controller(wait_s=1.0, retry_s=0.0)
     return engine
 
 
@@ -120,9 +127,9 @@ def test_a_time_limit_that_the_partition_does_not_allow_is_refused(cluster, engi
 def test_after_a_question_without_an_answer_none_is_asked_for_a_while(cluster, engine, monkeypatch):
     """Each command may take half a minute; the scheduler must have turns, to hold leases and to hear Ctrl-C."""
     engine.submit(SMALL, "first")
-    monkeypatch.setattr(slurm, "_RETRY_S", 3600.0)
+    engine._controller = Controller(retry_s=3600.0)
     for command in ("sbatch", "squeue", "scancel"):
-        cluster.trouble[command] = Away("did not end within 30 s")
+        cluster.trouble[command] = Away(f"{command}: no reply in 30 s")
     cluster.calls.clear()
     names = [f"job{i}" for i in range(8)]
     for name in names:
@@ -132,7 +139,7 @@ def test_after_a_question_without_an_answer_none_is_asked_for_a_while(cluster, e
     assert engine.capacity() == 0
     assert cluster.calls == ["sbatch"]
     assert {s.state for s in states.values()} == {JobState.PENDING}
-    assert all("did not end within 30 s" in s.reason for s in states.values())
+    assert engine.trouble == "Slurm does not answer (sbatch: no reply in 30 s)."
     engine.close()
     assert cluster.calls == ["sbatch", "scancel"]
 
@@ -155,15 +162,46 @@ def test_what_could_not_be_asked_is_asked_when_slurm_is_back_and_once(cluster, e
     assert cluster.calls == ["squeue"]
 
 
-def test_a_controller_that_is_away_at_the_first_submission_does_not_refuse(cluster, engine, monkeypatch):
+def test_a_controller_that_is_away_at_the_first_submission_does_not_refuse(cluster, engine):
     """The job is sent after the first look that has an answer."""
     cluster.trouble["squeue"] = Away("connection refused")
-    with monkeypatch.context() as patch:
-        patch.setattr(slurm, "_RETRY_S", 3600.0)
-        engine.submit(SMALL, "first")
-    assert "connection refused" in engine.poll(["first"])["first"].reason
+    engine.submit(SMALL, "first")
+    assert engine.poll(["first"])["first"].state is JobState.PENDING
+    assert "connection refused" in engine.trouble
     assert "sbatch" not in cluster.calls
     cluster.trouble.clear()
-    engine._away_until = 0.0
     engine.poll(["first"])
     assert engine.poll(["first"])["first"].state is JobState.RUNNING
+    assert engine.trouble == ""
+
+
+def test_a_command_that_hangs_does_not_hold_the_scheduler(cluster, engine):
+    """The user sees it soon, exit statuses count meanwhile, and the answer is used when it comes, however late."""
+    for name in ("first", "second"):
+        engine.submit(SMALL, name)
+    engine.poll([])
+    go_on = threading.Event()
+    answer, cluster.hangs = cluster.jobs[:1], {"squeue": go_on}
+    engine._controller._wait_s = 0.2
+    began = time.monotonic()
+    assert engine.poll(["first"])["first"].state is JobState.RUNNING
+    assert engine.trouble == "Slurm does not answer (squeue: no reply in 0 s)."
+    cluster.calls.clear()
+    for _ in range(20):
+        engine.poll(["first"])
+    engine.submit(SMALL, "third")
+    engine.cancel("first", 30.0)
+    assert cluster.calls == []
+    assert time.monotonic() - began < 30.0, "that of the time limits"
+    (engine._place.folder / f"{engine._job('second')}.exit").write_text("3\n")
+    engine._next_notes = 0.0
+    assert engine.poll(["second"])["second"].exit_code == 3
+    cluster.jobs = answer
+    go_on.set()
+    deadline = time.monotonic() + 30.0
+    while engine.trouble and time.monotonic() < deadline:
+        engine.poll([])
+    assert engine.trouble == ""
+    engine.poll([])
+    assert engine.poll(["third"])["third"].state is JobState.RUNNING
+    assert cluster.calls.count("sbatch") == 1

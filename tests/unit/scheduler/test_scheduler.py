@@ -17,6 +17,7 @@ from paribus.run_folder.folder import RunFolder, write_json
 from paribus.scheduler import active_attempts, scheduler
 from paribus.scheduler import setup_jobs as preparation
 from paribus.scheduler.adaptive import Adaptive
+from paribus.scheduler.home_lock import lock_home, lock_owner
 from paribus.scheduler.scheduler import Ending, Scheduler
 from paribus.scheduler.serve import ServingLoop
 from paribus.store.database import Unreachable
@@ -308,6 +309,40 @@ def test_a_waiting_attempt_is_cancelled_without_a_supervisor(case, monkeypatch):
     one.scheduler.turn()
     assert one.states() == ["CANCELLED"]
     assert one.engine.cancelled == [(next(iter(one.engine.specs)), 0.0)]
+
+
+def test_a_job_that_is_cancelled_while_the_engine_cannot_reach_it_finds_that_it_is_over(case, monkeypatch):
+    """Should its cluster start it first, its supervisor sees so in its folder, without a scheduler."""
+    one = case(arms=1, seeds=1)
+    one.scheduler.turn()
+    tell(one, JobState.PENDING)
+    one.store.cancel("small")
+    later(one, monkeypatch, active_attempts.HOLD_S + 1)
+    one.scheduler.turn()
+    (name,) = one.engine.specs
+    assert RunFolder(one.path(name)).revoked.exists()
+
+
+def test_an_outage_of_a_cluster_is_one_line_and_so_is_its_end(case):
+    """Turns go on meanwhile; other commands can read why."""
+    one = case(arms=1, seeds=1)
+    with lock_home(one.store.home, "paribus run", "fake"):
+        one.turn()
+        (name,) = one.engine.specs
+        one.start(name)
+        one.said.clear()
+        one.engine.trouble = "Fake does not answer (look: no reply in 5 s)."
+        for _ in range(3):
+            one.turn()
+        assert one.said == [
+            "Fake does not answer (look: no reply in 5 s). Runs that have begun go on with their nodes; trying again."
+        ]
+        assert lock_owner(one.store.home).trouble == one.engine.trouble
+        one.finish(name)
+        one.engine.trouble = ""
+        assert one.turn() is Ending.COMPLETE
+        assert one.said[1:] == ["Fake answers again, after 0 s."]
+        assert lock_owner(one.store.home).trouble == ""
 
 
 def test_a_job_that_the_engine_does_not_know_holds_its_run_until_the_lease_is_over(case, monkeypatch):

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from paribus.engines.base import JobState
 from paribus.engines.launch import Order, run_order
 from paribus.engines.process import signal_group
 
@@ -84,10 +85,12 @@ class Actors:
         self._followed: dict[str, _Followed] = {}
 
     def start(self, job: str, order: Order, bundle: Mapping[str, float]) -> str:
-        """Create the actor; it waits until its placement group has its resources."""
+        """Create the actor, unless it exists; it waits until its placement group has its resources."""
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        if self.find(job):  # a request that was thought lost
+            return ""
         group = placement_group([dict(bundle)], strategy="STRICT_PACK", name=job, lifetime="detached")
         options = {
             "name": job,
@@ -114,16 +117,19 @@ class Actors:
             return False
         return True
 
-    def began(self, job: str) -> bool:
-        """Return whether the job has its resources and runs."""
-        return self._ready(self._followed[job].began)
+    def check(self) -> None:
+        """Nothing but the cluster itself is needed."""
 
-    def ended(self, job: str) -> bool:
-        """Return whether the job has ended."""
-        return self._ready(self._followed[job].ended)
+    def state(self, job: str) -> tuple[JobState, str]:
+        """Return the state of a job, and for one that has failed Ray's explanation."""
+        if job not in self._followed and not self.find(job):
+            return JobState.UNKNOWN, ""
+        followed = self._followed[job]
+        if self._ready(followed.ended):
+            return JobState.ENDED, self._reason(job)
+        return (JobState.RUNNING if self._ready(followed.began) else JobState.PENDING), ""
 
-    def reason(self, job: str) -> str:
-        """Return Ray's explanation for a job that ended without an exit status."""
+    def _reason(self, job: str) -> str:
         try:
             self._ray.get(self._followed[job].ended)
         except self._ray.exceptions.RayError as error:
@@ -133,7 +139,8 @@ class Actors:
 
     def signal(self, job: str, number: int) -> None:
         """Send a signal to the job's process group."""
-        self._followed[job].actor.signal.remote(number)
+        if job in self._followed or self.find(job):
+            self._followed[job].actor.signal.remote(number)
 
     def drop(self, job: str) -> None:
         """End the actor if it still exists, and release its resources."""

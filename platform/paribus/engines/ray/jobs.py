@@ -20,6 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paribus.engines.base import JobState
+from paribus.engines.controller import Away
 from paribus.engines.launch import Order, run_order, write_number
 from paribus.engines.process import signal_group
 from paribus.errors import EngineError
@@ -27,11 +29,8 @@ from paribus.errors import EngineError
 _LOOK_S = 0.3
 _TICK_S = 0.1
 _DRIVER_CPUS = 1.0
+_ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _NO_AGENT = "No available agent"
-
-
-class Away(EngineError):
-    """The head does not answer now; it may later."""
 
 
 class Jobs:
@@ -67,14 +66,12 @@ class Jobs:
         """Submit a Ray Job unless its submission id exists; return why the head doesn't take it yet, or ``""``.
 
         Raises:
+            Away: the head does not answer.
             EngineError: Ray refuses the job.
         """
-        try:
-            if not self.find(job):  # an unanswered submission may have arrived, and its order may be used up
-                _write_order(self._order(job), order)
-                return self._submit(job, min(_DRIVER_CPUS, bundle["CPU"]))
-        except Away as error:
-            return str(error)
+        if not self.find(job):  # an unanswered submission may have arrived, and its order may be used up
+            _write_order(self._order(job), order)
+            return self._submit(job, min(_DRIVER_CPUS, bundle["CPU"]))
         return ""
 
     def _submit(self, job: str, cpus: float) -> str:
@@ -84,7 +81,7 @@ class Jobs:
         try:
             self._client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=cpus)
         except OSError as error:
-            raise Away(f"the head of the Ray cluster does not answer: {_in_a_line(error)}") from error
+            raise Away(f"Ray Jobs: {_in_a_line(error)}") from error
         except RuntimeError as error:
             if _NO_AGENT in str(error):
                 return "the Ray cluster has no node yet that starts jobs"
@@ -101,40 +98,50 @@ class Jobs:
         try:
             self._look()
         except (RuntimeError, OSError) as error:
-            raise Away(f"Ray cannot be asked for its jobs: {_in_a_line(error)}") from error
+            raise Away(f"Ray Jobs: {_in_a_line(error)}") from error
         return job in self._known
 
-    def began(self, job: str) -> bool:
-        """Return whether the driver runs."""
-        return self._status(job) == "RUNNING"
+    def state(self, job: str) -> tuple[JobState, str]:
+        """Return the state of a job, and for one that has ended, or that the head has lost, Ray's explanation.
 
-    def ended(self, job: str) -> bool:
-        """Return whether the Ray Job has ended, or the head has lost it."""
-        status = self._status(job)
-        looked = self._looked > float("-inf")  # since the last submission, which an older list doesn't contain
-        return status in ("SUCCEEDED", "FAILED", "STOPPED") or (status == "" and looked)
-
-    def reason(self, job: str) -> str:
-        """Return Ray's explanation for a job that ended without an exit status."""
-        said = getattr(self._known.get(job), "message", None) or "Ray no longer knows this job"
-        return " ".join(said.split())[:200]
+        Raises:
+            Away: the head does not answer.
+        """
+        if not self.find(job):
+            return JobState.ENDED, "Ray no longer knows this job"
+        status = str(self._known[job].status.value)
+        if status in _ENDED:
+            return JobState.ENDED, " ".join((self._known[job].message or "").split())[:200]
+        return (JobState.RUNNING if status == "RUNNING" else JobState.PENDING), ""
 
     def signal(self, job: str, number: int) -> None:
         """Send a signal to the program's process group."""
         _write_signal(self._order(job), number)
 
     def drop(self, job: str) -> None:
-        """End the Ray Job by force; its workers end with its driver."""
-        if not self.ended(job):
-            _write_signal(self._order(job), signal.SIGKILL)
-            with suppress(RuntimeError, OSError):
-                self._client.stop_job(job)
-        self._order(job).unlink(missing_ok=True)  # it contains the environment
+        """End the Ray Job by force; its workers end with its driver.
 
-    def _status(self, job: str) -> str:
-        with suppress(RuntimeError, OSError):  # without an answer, the last known status counts
-            self._look()
-        return str(self._known[job].status.value) if job in self._known else ""
+        Raises:
+            Away: the head does not answer; a program that has not begun will end at once.
+        """
+        try:
+            if self.state(job)[0] is not JobState.ENDED:
+                _write_signal(self._order(job), signal.SIGKILL)
+                with suppress(RuntimeError, OSError):
+                    self._client.stop_job(job)
+        except Away:
+            _write_signal(self._order(job), signal.SIGKILL)
+            raise
+        finally:
+            self._order(job).unlink(missing_ok=True)  # it contains the environment
+
+    def check(self) -> None:
+        """Check that the head takes requests.
+
+        Raises:
+            Away: it does not.
+        """
+        self.find("")
 
     def _look(self) -> None:
         """Ask for all jobs, unless that happened just now."""

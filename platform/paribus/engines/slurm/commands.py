@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.engines.base import JobState, Status
+from paribus.engines.controller import Away
 from paribus.errors import EngineError
 
 _COMMANDS = ("sbatch", "squeue", "scancel")
@@ -43,10 +44,6 @@ _PASSING = (
     "slurmctld",
     "munge",
 )
-
-
-class Away(Exception):
-    """Slurm does not answer now; it may later."""
 
 
 class Refused(Exception):
@@ -119,11 +116,15 @@ class Slurm:
         return found
 
     def nodes(self, partition: str | None, gpu_type: str | None) -> tuple[Node, ...]:
-        """Return the nodes of a partition (``None``: all) with their GPUs of a type (``None``: any), if known."""
+        """Return the nodes of a partition (``None``: all) with their GPUs of a type (``None``: any), if known.
+
+        Raises:
+            Away: Slurm does not answer.
+        """
         chosen = () if partition is None else (f"--partition={partition}",)
         try:
             lines = _call("sinfo", "--noheader", "--Node", "--format=%c|%G", *chosen)
-        except (Away, Refused):  # a courtesy only: Slurm itself refuses what no node has
+        except Refused:
             return ()
         found = (line.partition("|") for line in lines.splitlines())
         return tuple(Node(cpus=int(cpus), gpus=_gpus(gres, gpu_type)) for cpus, _, gres in found if cpus.isdecimal())
@@ -164,7 +165,7 @@ def _call(*command: str) -> str:
             start_new_session=True,  # Ctrl-C in the terminal must not cut a submission in half
         )
     except subprocess.TimeoutExpired as error:
-        raise Away(f"{command[0]} did not end within {_TIMEOUT_S:.0f} s") from error
+        raise Away(f"{command[0]}: no reply in {_TIMEOUT_S:.0f} s") from error
     except OSError as error:  # a file system that is unavailable for a moment, or a full machine
         raise Away(f"{command[0]} could not be started: {error}") from error
     if result.returncode == 0:
@@ -173,7 +174,7 @@ def _call(*command: str) -> str:
     said = "; ".join(line.removeprefix(prefix).strip() for line in result.stderr.splitlines() if line.strip())
     said = "".join(c for c in said if c.isprintable()) or f"{command[0]} ended with exit status {result.returncode}"
     passing = result.returncode < 0 or any(text in said.lower() for text in _PASSING)
-    raise Away(said) if passing else Refused(said)
+    raise Away(f"{command[0]}: {said}") if passing else Refused(said)
 
 
 def _listed(line: str) -> tuple[str, Listed] | None:

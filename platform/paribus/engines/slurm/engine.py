@@ -10,20 +10,23 @@ import hashlib
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from paribus.contract import Device, Need, Resources
 from paribus.engines.base import EngineSettings, JobState, JobTable, Reach, Spec, Status
+from paribus.engines.controller import RETRY_S, Away, Controller
 from paribus.engines.launch import read_number
 from paribus.engines.options import read_options
-from paribus.engines.slurm.commands import Away, Listed, Refused, Slurm
+from paribus.engines.slurm.commands import Listed, Node, Refused, Slurm
 from paribus.engines.slurm.script import Place, SlurmOptions, batch_script
 from paribus.errors import EngineError, TooLarge
 
-_RETRY_S = 10.0
+_NOTES_S = 1.0
 _MARGIN_S = 5.0
 
 
@@ -70,12 +73,21 @@ class SlurmEngine:
         self.patience_s = self._options.patience_s
         self._jobs: JobTable[_Job] = JobTable()
         self._listed: Mapping[str, Listed] | None = None
-        self._next_look = self._away_until = 0.0
-        self._away = ""
+        self._next_look = self._next_notes = 0.0
+        self._controller = Controller(retry_s=RETRY_S)
         self.reach: Reach | None = Reach(host=self._options.host or socket.gethostname(), port=self._options.port)
-        self.about = f"Slurm: {self._options.about()}"
 
     # ---- the protocol ----------------------------------------------------------------------------
+
+    @property
+    def trouble(self) -> str:
+        """Why Slurm doesn't answer now, in a sentence; empty if it does."""
+        why = self._controller.trouble
+        return f"Slurm does not answer ({why})." if why else ""
+
+    def about(self, resources: Resources) -> str:
+        """Return the partition, and what each job requests."""
+        return f"Slurm: {self._options.about(self._options.need(resources))}"
 
     def need(self, resources: Resources) -> Need:
         """Return what a job requests from Slurm; GPUs are whole.
@@ -84,12 +96,9 @@ class SlurmEngine:
             TooLarge: no node that Slurm lists has that much.
         """
         need, o = self._options.need(resources), self._options
-        nodes = self._slurm.nodes(o.partition, o.gpu_type) if resources.declared else ()
+        nodes = self._nodes() if resources.declared else ()
         if nodes and not any(n.cpus >= need.cpus and n.gpus >= need.gpus for n in nodes):
-            most = sorted({f"{n.gpus} GPUs and {n.cpus} CPU cores" for n in nodes})
-            where = f"of the partition {o.partition}" if o.partition else "of the cluster"
-            there = f"no node {where} has that: there are nodes with {'; '.join(most[:5])}"
-            raise TooLarge(resources.about(), there, "Change `resources`, or `partition` in the engine's options.")
+            raise TooLarge(resources.about(), *_lacking(nodes, need, o))
         return need
 
     def devices(self) -> tuple[Device, ...]:
@@ -103,14 +112,17 @@ class SlurmEngine:
             EngineError: Slurm refuses the job; the message is Slurm's own.
         """
         if self._listed is None:
-            self._patiently(self._look)  # if Slurm does not answer, it is asked again before the job is sent
+            with suppress(Away):  # Slurm is asked again before the job is sent
+                self._look()
         if not self._knows(name):
             self._place.folder.mkdir(parents=True, exist_ok=True)
             script = self._place.folder / f"{self._job(name)}.sh"
             script.write_text(batch_script(spec, self._job(name), self._options, self._place))
-            waits = Status(state=JobState.PENDING, reason=self._away)
-            self._jobs.live[name] = _Job(status=waits, need=spec.need, script=script)
-            self._patiently(lambda: self._send(name))
+            self._jobs.live[name] = _Job(status=Status(state=JobState.PENDING), need=spec.need, script=script)
+            with suppress(Away):
+                self._send(name)
+            if (status := self._jobs.status(name)).state is JobState.ENDED:
+                raise EngineError(status.reason)
         return self._job(name)
 
     def find(self, name: str) -> str | None:
@@ -139,7 +151,8 @@ class SlurmEngine:
         job.script = None  # not sent again
         grace = max(grace, self._options.grace + _MARGIN_S) if grace > 0 else 0.0
         job.kill_at, job.number = time.monotonic() + grace, "TERM" if grace else "KILL"
-        self._patiently(lambda: self._signal(name))
+        with suppress(Away):
+            self._signal(name)
 
     def slots(self) -> int:
         """Return how many jobs may be in the queue."""
@@ -148,13 +161,13 @@ class SlurmEngine:
     def capacity(self, need: Need | None = None) -> int:
         """Return how many more jobs the queue may take; 0 while Slurm does not answer, or refuses such jobs."""
         self._pump()
-        away = time.monotonic() < self._away_until
         waiting = [job for job in self._jobs.live.values() if job.script is not None]
         shut = any(need is None or job.need == need or not job.crowded for job in waiting)
-        return 0 if away or shut else max(0, self._slots - len(self._jobs.live))
+        return 0 if self.trouble or shut else max(0, self._slots - len(self._jobs.live))
 
     def close(self) -> None:
         """Cancel all jobs by force, as long as Slurm answers."""
+        self._controller = Controller(retry_s=RETRY_S)  # asks once more
         with suppress(Away):
             for name, job in self._jobs.live.items():
                 job.number = "KILL"
@@ -177,49 +190,44 @@ class SlurmEngine:
         if status.state is JobState.ENDED:
             self._jobs.end(name, status)
 
-    def _patiently(self, ask: Callable[[], None]) -> None:
-        """Ask Slurm, unless it has just failed to answer: each unanswered command costs its whole time limit."""
-        if time.monotonic() < self._away_until:
-            return
-        try:
-            ask()
-        except Away as error:
-            self._away_until = time.monotonic() + _RETRY_S
-            self._away = f"Slurm does not answer: {error}"
-            for job in self._jobs.live.values():
-                if job.script is not None:
-                    self._put_off(job, self._away)
+    def _nodes(self) -> tuple[Node, ...]:
+        """Return the nodes on which jobs may run; empty if Slurm doesn't list them now: it refuses what no node has."""
+        nodes: list[Node] = []
+        with suppress(Away):
+            ask = partial(self._slurm.nodes, self._options.partition, self._options.gpu_type)
+            self._controller.ask("sinfo", ask, lambda answer: nodes.extend(answer.result()), probe=True)
+        return tuple(nodes)
 
     def _send(self, name: str) -> None:
-        """Submit a job's script.
+        """Submit a job's script; a refusal ends the job.
 
         Raises:
             Away: whether Slurm took it is unknown.
-            EngineError: Slurm refused it.
         """
         job = self._jobs.live[name]
         assert job.script is not None
+        job.retry_at = time.monotonic() + RETRY_S  # an unanswered submission may arrive late
+        self._controller.ask("sbatch", partial(self._slurm.submit, job.script), lambda answer: self._sent(name, answer))
+
+    def _sent(self, name: str, answer: Future[None]) -> None:
+        job = self._jobs.live.get(name)
+        if job is None or job.script is None:  # found in the list, or cancelled meanwhile
+            return
         try:
-            self._slurm.submit(job.script)
+            answer.result()
         except Refused as error:
             if error.crowded and any(j.script is None for j in self._jobs.live.values()):
                 self._put_off(job, str(error), crowded=True)
                 return
-            del self._jobs.live[name]
             where = f"`slurm` in {self._file}" if self._file else "the options of the engine (docs/howto/slurm.md)"
-            raise EngineError(f"Slurm refuses a job of this study: {error}. Change {where}.") from error
+            refused = f"Slurm refuses a job of this study: {error}. Change {where}."
+            self._jobs.end(name, Status(state=JobState.ENDED, reason=refused))
+            return
         job.script, job.since = None, time.monotonic()
         job.status = Status(state=JobState.PENDING)
 
-    def _send_again(self, name: str) -> None:
-        """Submit the script of a job that Slurm does not list."""
-        try:
-            self._send(name)
-        except EngineError as error:  # ends this job only; the next attempt is refused when it is submitted
-            self._jobs.end(name, Status(state=JobState.ENDED, reason=str(error)))
-
     def _put_off(self, job: _Job, reason: str, *, crowded: bool = False) -> None:
-        job.retry_at, job.crowded = time.monotonic() + _RETRY_S, crowded
+        job.retry_at, job.crowded = time.monotonic() + RETRY_S, crowded
         job.status = Status(state=JobState.PENDING, reason=reason)
 
     def _signal(self, name: str) -> None:
@@ -228,32 +236,37 @@ class SlurmEngine:
         Raises:
             Away: Slurm does not answer.
         """
-        job = self._jobs.live[name]
+        job, known = self._jobs.live[name], self._job(name)
         # the queue first: if the job starts in between, the signal still reaches it
-        self._slurm.cancel_waiting(self._job(name))
+        self._controller.ask("scancel", partial(self._slurm.cancel_waiting, known))
         # only once: a second SIGTERM leaves no time for a checkpoint
         number, job.number = job.number, ""
-        self._slurm.signal(self._job(name), number)
+        self._controller.ask("scancel", partial(self._slurm.signal, known, number))
         if number == "KILL":
-            self._slurm.cancel(self._job(name))
+            self._controller.ask("scancel", partial(self._slurm.cancel, known))
         self._next_look = 0.0
 
     def _pump(self) -> None:
         """Process what has happened since the last call, send what is still unsent, kill jobs whose grace is over."""
-        if self._jobs.live:
-            self._patiently(self._turn)
+        self._controller.turn()
+        if self._jobs.live or self.trouble:
+            with suppress(Away):
+                self._turn()
+        if self.trouble and time.monotonic() >= self._next_notes:
+            self._next_notes = time.monotonic() + _NOTES_S
+            self._read_notes()
 
     def _turn(self) -> None:
         now = time.monotonic()
         due = {name for name, job in self._jobs.live.items() if job.script is not None and now >= job.retry_at}
-        if due or now >= self._next_look:
+        if due or now >= self._next_look or self.trouble:
             self._next_look = now + self._options.poll
             self._look()
         for name, job in [*self._jobs.live.items()]:
             if job.script is not None and name in due:
-                self._send_again(name)
+                self._send(name)
             elif job.kill_at is not None and now >= job.kill_at:
-                job.kill_at, job.number = now + _RETRY_S, "KILL"
+                job.kill_at, job.number = now + RETRY_S, "KILL"
             if job.number:
                 self._signal(name)
 
@@ -261,11 +274,20 @@ class SlurmEngine:
         try:
             self._look()
         except Away as error:
-            raise EngineError(f"Slurm does not answer: {error}. Type the same command again later.") from error
+            raise EngineError(f"Slurm does not answer ({error}). Type the same command again later.") from error
 
     def _look(self) -> None:
+        """Ask Slurm for its jobs.
+
+        Raises:
+            Away: Slurm does not answer.
+        """
         began = time.monotonic()
-        self._listed = self._slurm.jobs()
+        self._controller.ask("squeue", self._slurm.jobs, lambda answer: self._note(answer.result(), began), probe=True)
+
+    def _note(self, listed: Mapping[str, Listed], began: float) -> None:
+        """Note which jobs Slurm has listed, and how it went with them."""
+        self._listed = listed
         for name, job in [*self._jobs.live.items()]:
             if began <= job.since:
                 continue
@@ -278,9 +300,35 @@ class SlurmEngine:
             elif job.script is None:
                 self._take(name, status)
 
+    def _read_notes(self) -> None:
+        """Note which jobs have ended, without Slurm: by the exit statuses that they leave."""
+        for name in [*self._jobs.live]:
+            code = self._exit_code(name)
+            if code is not None:
+                self._take(name, Status(state=JobState.ENDED, exit_code=code))
+
     def _status(self, name: str) -> Status:
         job = self._job(name)
         if self._listed is not None and job in self._listed:
             return self._listed[job].status
-        code = read_number(self._place.folder / f"{job}.exit")
+        code = self._exit_code(name)
         return Status(state=JobState.UNKNOWN) if code is None else Status(state=JobState.ENDED, exit_code=code)
+
+    def _exit_code(self, name: str) -> int | None:
+        return read_number(self._place.folder / f"{self._job(name)}.exit")
+
+
+def _lacking(nodes: Iterable[Node], need: Need, options: SlurmOptions) -> tuple[str, str]:
+    """Return what the nodes lack that a run needs, and what the user can do."""
+    where = f"of the partition {options.partition}" if options.partition else "of the cluster"
+    if need.gpus and not any(n.gpus for n in nodes):
+        kind = f" of the type {options.gpu_type}" if options.gpu_type else ""
+        chosen = "`partition`, or `gpu_type`, " if options.gpu_type else "`partition` "
+        remedy = (
+            f"Set {chosen}of `slurm` in engines.yaml to one that `sinfo -o '%P %G'` lists with GPUs, or `gpus: 0` in "
+            "the study's `resources`."
+        )
+        return f"no node {where} has a GPU{kind}", remedy
+    most = sorted({f"{n.gpus or 'no'} GPU{'' if n.gpus == 1 else 's'} and {n.cpus} CPU cores" for n in nodes})
+    there = f"no node {where} has that: there are nodes with {'; '.join(most[:5])}"
+    return there, "Change `resources`, or `partition` in the engine's options."

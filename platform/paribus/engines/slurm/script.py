@@ -128,11 +128,12 @@ class SlurmOptions(ClusterOptions):
         threads = resources.cpus or (None if gpus else 1)
         return Need(gpus=gpus, cpus=float(resources.cpus or self.cpus), threads=threads)
 
-    def about(self) -> str:
+    def about(self, need: Need) -> str:
         """Return what each job requests, in a few words."""
-        gpus = f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}{f' ({self.gpu_type})' if self.gpu_type else ''}"
+        kind = f" ({self.gpu_type})" if self.gpu_type and need.gpus else ""
+        gpus = f"{need.gpus:.0f} GPU{'' if need.gpus == 1 else 's'}{kind}" if need.gpus else "no GPU"
         memory, time = self.memory or "default memory", self.time or "default time"
-        return f"partition {self.partition or 'default'}, {gpus}, {self.cpus} CPU, {memory}, {time} per run"
+        return f"partition {self.partition or 'default'}, {gpus}, {need.cpus:.0f} CPU, {memory}, {time} per run"
 
 
 @dataclass(frozen=True, kw_only=True)
