@@ -39,6 +39,27 @@ class TestRayJobs(EngineTestCase):
         return make(slots=2, launch="job")
 
 
+@pytest.fixture(scope="module")
+def free(ray_cluster):
+    """Return how many GPUs nobody holds, by a driver of its own."""
+    code = textwrap.dedent(f"""
+        import sys, ray
+        ray.init(address={ray_cluster.address!r}, log_to_driver=False, logging_level="ERROR")
+        for _ in sys.stdin:
+            print(ray.available_resources().get("GPU", 0), flush=True)
+    """)
+    environment = {**os.environ, **ray_cluster.environment}
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, **pipe) as process:
+
+        def ask():
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return float(process.stdout.readline())
+
+        yield ask
+
+
 @pytest.fixture
 def make(ray, tmp_path):
     """Make engines whose jobs get a second's grace; all are closed at the end."""
@@ -53,11 +74,6 @@ def make(ray, tmp_path):
     yield build
     for one in reversed(made):
         one.close()
-
-
-def free(engine, resource="GPU"):
-    """Return how much of a resource nobody holds."""
-    return engine._ray.available_resources().get(resource, 0)
 
 
 def test_a_job_that_the_last_process_submitted_is_found_by_name(make, ray, tmp_path):
@@ -104,7 +120,7 @@ def test_two_home_folders_do_not_take_each_others_jobs(make):
     assert ended(there, "same").exit_code == 4
 
 
-def test_jobs_on_gpus_are_pinned_and_what_does_not_fit_waits(make, tmp_path):
+def test_jobs_on_gpus_are_pinned_and_what_does_not_fit_waits(make, tmp_path, free):
     """Four jobs fill four GPUs, each sees one; the fifth waits, can be taken back, and all is given back at the end."""
     engine = make(cpus=0.5, jobs=5)
     need = engine.need(Resources(gpus=1))
@@ -119,7 +135,7 @@ def test_jobs_on_gpus_are_pinned_and_what_does_not_fit_waits(make, tmp_path):
     for i in range(4):
         engine.cancel(f"sleep{i}", 30.0)
     assert {ended(engine, f"sleep{i}").exit_code for i in range(4)} == {7}
-    until(lambda: free(engine) == 4)
+    until(lambda: free() == 4)
     assert not (tmp_path / "pid4").exists()
 
 
@@ -145,10 +161,10 @@ def test_half_a_gpu_each(make, tmp_path):
     engine = make(gpus=0.5, cpus=0.1)
     assert engine.slots() == engine.capacity() == 8
     assert engine.capacity(engine.need(Resources(gpus=0.25))) == 16
-    assert engine.about == "Ray: 0.1 CPU, 0.5 GPU per run, up to 8 at a time"
+    assert engine.about(Resources()) == "Ray: 0.1 CPU, 0.5 GPU per run, up to 8 at a time"
 
 
-def test_kill_9_of_the_actor_leaves_no_process_and_is_told(make, tmp_path):
+def test_kill_9_of_the_actor_leaves_no_process_and_is_told(make, tmp_path, free):
     """The job dies with its keeper, its GPU is free again, and the end has a reason."""
     engine = make(gpus=1)
     engine.submit(job("deaf", tmp_path / "pid"), "deaf")
@@ -159,7 +175,7 @@ def test_kill_9_of_the_actor_leaves_no_process_and_is_told(make, tmp_path):
     assert status.exit_code is None
     assert status.reason
     until(lambda: gone(pid))
-    until(lambda: free(engine) == 4)
+    until(lambda: free() == 4)
 
 
 def test_a_grandchild_that_leaves_its_session_does_not_outlive_the_actor(make, tmp_path):
@@ -187,7 +203,7 @@ def test_a_grace_is_never_shorter_than_the_options_say(make, tmp_path):
     assert ended(engine, "deaf").exit_code == -9
 
 
-def test_a_ray_program_gets_its_workers_and_they_end_with_it(make, tmp_path):
+def test_a_ray_program_gets_its_workers_and_they_end_with_it(make, tmp_path, free):
     """It joins the cluster with the token of its Ray Job; what it took is given back, ended gently or by force."""
     engine = make(launch="job", cpus=0.5)
     need = engine.need(Resources(gpus=2))
@@ -197,11 +213,11 @@ def test_a_ray_program_gets_its_workers_and_they_end_with_it(make, tmp_path):
         engine.submit(replace(job("ray", pid, gpus), need=need), name.replace(" ", "-"))
         process = started(engine, name.replace(" ", "-"), pid)
         assert set(gpus.read_text().split()) <= {"0", "1"}
-        assert free(engine) == 2
+        assert free() == 2
         engine.cancel(name.replace(" ", "-"), grace)
         assert ended(engine, name.replace(" ", "-")).exit_code == code
         until(lambda process=process: gone(process))
-        until(lambda: free(engine) == 4)
+        until(lambda: free() == 4)
 
 
 def test_a_ray_program_may_be_larger_than_a_node(make):
@@ -254,7 +270,7 @@ def test_a_wrong_token_is_told(ray, tmp_path, fake_runner):
         from paribus.engines.ray.engine import RayEngine
         from paribus.errors import EngineError
         try:
-            RayEngine(EngineSettings(runner="fake", folder=Path("."), options=Path({str(options)!r})))
+            RayEngine(EngineSettings(runner="fake", folder=Path({str(tmp_path)!r}), options=Path({str(options)!r})))
         except EngineError as error:
             print(error)
     """)
@@ -264,31 +280,6 @@ def test_a_wrong_token_is_told(ray, tmp_path, fake_runner):
     assert "the token" in said.stdout
 
 
-@pytest.mark.parametrize("error", [RuntimeError("No available agent to submit job"), ConnectionError("refused")])
-def test_a_ray_job_is_asked_for_again_until_the_head_takes_it(make, tmp_path, error):
-    """A head that has just started, or does not answer, takes no Ray Jobs yet: they wait, and can be taken back."""
-    engine = make(launch="job")
-    client = engine._launcher._client
-    submit, refusals = client.submit_job, [error, error]
-
-    def at_first_refused(**order):
-        if refusals:
-            raise refusals.pop()
-        return submit(**order)
-
-    client.submit_job = at_first_refused
-    engine.submit(job("exit", 3), "mine")
-    status = engine.poll(["mine"])["mine"]
-    assert (status.state, bool(status.reason)) == (JobState.PENDING, True)
-    assert ended(engine, "mine").exit_code == 3
-    assert not refusals
-    refusals += [error]
-    engine.submit(job("touch", tmp_path / "file"), "other")
-    engine.cancel("other", 30.0)
-    assert ended(engine, "other").exit_code is None
-    assert not (tmp_path / "file").exists()
-
-
 def test_what_has_ended_is_not_kept(make):
     """Of an ended job only its status is known: a study may have a hundred thousand."""
     engine = make(slots=2)
@@ -296,5 +287,4 @@ def test_what_has_ended_is_not_kept(make):
         engine.submit(job("exit", i), f"job{i}")
         assert ended(engine, f"job{i}").exit_code == i
     assert not engine._jobs.live
-    assert not engine._launcher._followed
     assert [s.exit_code for s in engine.poll(["job0", "job1", "job2"]).values()] == [0, 1, 2]

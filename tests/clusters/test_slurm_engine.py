@@ -122,7 +122,7 @@ def test_a_submission_without_an_answer_is_looked_for_and_not_repeated(make, tmp
 
 def test_while_slurm_is_away_jobs_wait_and_the_state_known_last_counts(make, tmp_path, monkeypatch):
     """Without a controller nothing is lost: what ran is still said to run, what could not be sent is sent later."""
-    monkeypatch.setattr("paribus.engines.slurm.engine._RETRY_S", 0.5)
+    monkeypatch.setattr("paribus.engines.slurm.engine.RETRY_S", 0.5)
     engine = make()
     engine.submit(job("sleep", tmp_path / "pid"), "first")
     started(engine, "first", tmp_path / "pid")
@@ -136,7 +136,7 @@ def test_while_slurm_is_away_jobs_wait_and_the_state_known_last_counts(make, tmp
     engine.submit(job("exit", 4), "second")
     states = engine.poll(["first", "second"])
     assert (states["first"].state, states["second"].state) == (JobState.RUNNING, JobState.PENDING)
-    assert "Slurm does not answer" in states["second"].reason
+    assert engine.trouble.startswith("Slurm does not answer (sbatch: ")
     assert engine.capacity() == 0
     monkeypatch.setenv("SLURM_CONF", conf)
     assert ended(engine, "second").exit_code == 4

@@ -56,7 +56,10 @@ def injected(
                     session.join(world.random.uniform(0.2, 1.0))
                     if order and session.is_alive() and kinds[order[0]]():
                         times.append(time.time())
-                        done[order.pop(0)] += 1
+                        kind = order.pop(0)
+                        done[kind] += 1
+                        if kind == "head":  # the next session reads the address of the new one
+                            session.kill()
                 whole = session.exitcode == 0
                 if not whole and not done["head"]:
                     ended(session)
@@ -71,7 +74,7 @@ def injected(
 def impatient() -> None:
     """Wait for Slurm's commands, which try for minutes to reach a controller, as long as a short lease allows."""
     slurm_commands._TIMEOUT_S = 2 * LEASE_S  # type: ignore[misc]
-    slurm_engine._RETRY_S = LEASE_S / 6  # type: ignore[misc]
+    slurm_engine.RETRY_S = LEASE_S / 6  # type: ignore[misc]
 
 
 def supervisors(home: Path) -> list[int]:
