@@ -2,10 +2,12 @@
 
 ``python ray_cluster.py FILE`` writes the cluster's address into FILE when it is up, and ends all of it when its
 standard input is closed. A line ``raylet`` kills a node by force, and another one joins; a line ``head`` kills the
-head's store of everything. Each is answered by a line. Without Ray it says so in one line, with exit status 3.
+head's store of everything; ``hang`` stops that store until a line ``go on``. Each is answered by a line. Without Ray
+it says so in one line, with exit status 3.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -34,8 +36,12 @@ if __name__ == "__main__":
             victim.kill_raylet()
             cluster.remove_node(victim, allow_graceful=False)
             nodes.append(cluster.add_node(num_cpus=2, num_gpus=2, **free))
-        else:
+        elif line.strip() == "head":
             cluster.head_node.kill_gcs_server()
+        else:
+            number = signal.SIGSTOP if line.strip() == "hang" else signal.SIGCONT
+            (gcs,) = cluster.head_node.all_processes["gcs_server"]
+            os.kill(gcs.process.pid, number)
         print("done", flush=True)
     ray.shutdown()
     cluster.shutdown()

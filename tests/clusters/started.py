@@ -83,7 +83,7 @@ class RayCluster:
             shutil.rmtree(folder)
 
     def does(self, order: str) -> bool:
-        """Let the cluster do something to itself: ``raylet`` or ``head``."""
+        """Let the cluster do something to itself: ``raylet``, ``head``, ``hang`` or ``go on``."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{order}\n")

@@ -7,6 +7,8 @@ import time
 import pytest
 
 from paribus.run_folder.folder import RunFolder, read_json
+from paribus.scheduler.home_lock import lock_owner
+from support.site import Site
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray has some of its own
 SAID = {
@@ -96,3 +98,38 @@ def test_a_supervisor_that_is_killed_costs_one_attempt(site):
     mine = {a.token: a for a in site.attempts() if a.fingerprint.startswith(folder.path.parent.name)}
     assert {t: a.outcome for t, a in mine.items()} == {1: "retry", 2: "succeed"}
     assert mine[1].reason.startswith("the supervisor ended without a report")
+
+
+@pytest.fixture
+def hang(site, request):
+    """Let the controller of the site's cluster hang, or go on."""
+    if site.engine == "ray":
+        yield request.getfixturevalue("ray_cluster").does
+        return
+    controller = int((request.getfixturevalue("slurm_cluster").parent / "slurmctld.pid").read_text())
+    orders = {"hang": signal.SIGSTOP, "go on": signal.SIGCONT}
+    yield lambda order: os.kill(controller, orders[order])
+    os.kill(controller, signal.SIGCONT)
+
+
+def test_a_controller_that_hangs_is_one_line_and_what_it_could_not_be_asked_is_done_later(site, hang):
+    """Runs that train end all the same; those that wait are cancelled in the cluster when it answers."""
+    site.options(gpus=2)
+    process = site.start(step_s=1.0)
+    site.until(lambda: len(site.training()) == 2 and len(site.attempts()) == 4)
+    hang("hang")
+    try:
+        trouble = site.until(lambda: (owner := lock_owner(site.home)) and owner.trouble)
+        status, said = site.ended(Site.start(site, "cancel", "faked"))
+        assert status == 0, said
+        assert f"{trouble} The cancellation is recorded" in said
+        site.until(lambda: all(run.terminal for run in site.runs()))
+        assert sum(run.state == "CANCELLED" for run in site.runs()) >= 2
+    finally:
+        hang("go on")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert output.count(f"{site.engine.capitalize()} does not answer (") == 1
+    assert output.count(f"{site.engine.capitalize()} answers again, after ") == 1
+    assert "Traceback" not in output
+    assert site.until(lambda: site.jobs() == [])

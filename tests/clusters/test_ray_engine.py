@@ -270,7 +270,7 @@ def test_a_wrong_token_is_told(ray, tmp_path, fake_runner):
         from paribus.engines.ray.engine import RayEngine
         from paribus.errors import EngineError
         try:
-            RayEngine(EngineSettings(runner="fake", folder=Path("."), options=Path({str(options)!r})))
+            RayEngine(EngineSettings(runner="fake", folder=Path({str(tmp_path)!r}), options=Path({str(options)!r})))
         except EngineError as error:
             print(error)
     """)

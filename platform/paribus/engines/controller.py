@@ -12,9 +12,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _PROBE_S = 0.2
+_LONGEST_S = 20.0
 
 WAIT_S = 5.0
-"""Seconds that a question is waited for; afterwards the user sees that the controller doesn't answer."""
+"""Seconds that a question is waited for; afterwards the user sees that the controller doesn't answer.
+
+After a late answer, it is waited for twice as long as that took, up to 20 s: a slow controller isn't away.
+"""
 
 RETRY_S = 10.0
 """Seconds between two questions to a controller that doesn't answer."""
@@ -48,6 +52,11 @@ class Controller:
         self._retry_s = retry_s
         self._retry_at = float("-inf")
         self._open: _Question | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a question is open."""
+        return self._open is not None
 
     def ask(
         self,
@@ -94,6 +103,9 @@ class Controller:
             self.trouble = str(error)
             self._retry_at = time.monotonic() + self._retry_s
             return
+        took = time.monotonic() - question.since
+        if took > self._wait_s:
+            self._wait_s = min(_LONGEST_S, 2 * took)
         self.trouble = ""
         question.then(question.answer)
 

@@ -1,6 +1,7 @@
 """Questions to a controller that answers late, never, or with an error."""
 
 import threading
+import time
 
 import pytest
 
@@ -62,3 +63,14 @@ def test_while_it_is_away_only_a_probe_is_asked_and_not_at_once():
     with pytest.raises(Away, match="refused"):
         controller.ask("look", lambda: asked.append("too soon"), probe=True)
     assert asked == ["look", "order"]
+
+
+def test_a_slow_controller_is_waited_for():
+    """Else each of its answers would be an outage and its end, two lines for the user."""
+    controller, heard = Controller(wait_s=0.05), []
+    with pytest.raises(Away):
+        controller.ask("look", lambda: time.sleep(0.3), lambda answer: heard.append("late"))
+    while not heard:
+        controller.turn()
+    controller.ask("look", lambda: time.sleep(0.06), lambda answer: heard.append("in time"))
+    assert heard == ["late", "in time"]

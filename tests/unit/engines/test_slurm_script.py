@@ -195,9 +195,13 @@ NODES = "64|gpu:a100:4(S:0-1),shard:16\n32|(null)\n128|gpu:2\n"
         (
             {},
             {"gpus": 4, "cpus": 65},
-            "asks for 4 GPUs, 65 CPU cores; no node of the cluster has that: .*0 GPUs and 32",
+            "asks for 4 GPUs, 65 CPU cores; no node of the cluster has that: .*no GPUs and 32",
         ),
-        ({"gpu_type": "h100"}, {"gpus": 1}, "there are nodes with 0 GPUs and 128 CPU cores"),
+        (
+            {"gpu_type": "h100"},
+            {"gpus": 1},
+            "no node of the cluster has a GPU of the type h100",
+        ),
         ({"partition": "gpu"}, {"gpus": 8}, "no node of the partition gpu has that"),
         ({"gpus": 99}, {}, None),
     ],
@@ -237,3 +241,14 @@ def test_a_controller_that_dies_does_not_refuse(tmp_path, monkeypatch, said):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(slurm_commands.Away, match=re.escape(said)):
         object.__new__(slurm_commands.Slurm).submit(tmp_path / "script")
+
+
+@pytest.mark.parametrize(
+    ("resources", "asked"),
+    [({}, "no GPU, 1 CPU"), ({"gpus": 1}, "1 GPU (a100), 1 CPU"), ({"gpus": 2, "cpus": 8}, "2 GPUs (a100), 8 CPU")],
+)
+def test_what_is_said_of_jobs_is_what_the_study_asks_for(resources, asked):
+    """No "0 GPUs" of the options beside a study that declares one."""
+    options = SlurmOptions(gpu_type="a100")
+    said = options.about(options.need(Resources(**resources)))
+    assert said == f"partition default, {asked}, default memory, default time per run"

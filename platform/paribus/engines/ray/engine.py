@@ -213,7 +213,8 @@ class RayEngine:
         while (self._jobs.live or self._ended) and not self.trouble and time.monotonic() < until:
             time.sleep(0.05)
             self._pump()
-        self._controller = Controller()  # asks once more
+        if not self._controller.busy:
+            self._controller = Controller()  # asks once more
         with suppress(Away):
             for name in [*self._jobs.live, *self._ended]:
                 self._ask("drop", job=self._job(name))
@@ -254,7 +255,9 @@ class RayEngine:
         self._ask("start", lambda answer: self._sent(name, answer), **values)
 
     def _sent(self, name: str, answer: Future[str]) -> None:
-        job = self._jobs.live[name]
+        job = self._jobs.live.get(name)
+        if job is None:  # it has ended meanwhile
+            return
         try:
             why = answer.result()
         except EngineError as error:  # ends this job only; the next attempt is refused when it is submitted
