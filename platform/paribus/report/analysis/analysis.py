@@ -127,7 +127,7 @@ class Analysis:
         self.plan = data.plan
         self.evaluate = data.plan.evaluate
         self.score = score_measure(self.evaluate)
-        self.primary_set = self.evaluate.all_sets[self.evaluate.primary_set]
+        self.primary_settings = self.evaluate.all_sets[self.evaluate.primary_set]
         self._values: dict[tuple[str, str], Values] = {}
         self._answers: dict[tuple[str, str], Mapping[int, Array]] = {}
         self._effects: dict[tuple[str, str, str], Effect | None] = {}
