@@ -57,7 +57,7 @@ def pass_table(analysis: Analysis) -> Table | None:
         columns=columns,
         rows=tuple(rows),
         notes=(
-            f"Unbiased pass@k from {analysis.primary_settings.samples} responses per problem, evaluations as for the score.",
+            f"Unbiased pass@k from {ks[-1]} responses per problem, evaluations as for the score.",
             *interval_notes(rows),
         ),
     )
