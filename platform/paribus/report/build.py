@@ -139,7 +139,7 @@ def provenance(analysis: Analysis) -> dict[str, str]:
     floor = "; for scores never narrower than evaluation noise implies" if analysis.held else ""
     outcomes = [r.outcome for r in analysis.data.runs]
     counts = ", ".join(f"{outcomes.count(o)} {o.replace('_', ' ')}" for o in dict.fromkeys(outcomes))
-    chosen, name = analysis.primary_set, evaluate.primary_set
+    chosen, name = analysis.primary_settings, evaluate.primary_set
     limits = sorted({chosen.max_new_tokens or a.recipe.schedule.max_new_tokens for a in plan.arms})
     counted = {len(e.problems) for r in analysis.data.runs for e in r.evaluations if e.set == name}
     problems = sorted(counted) or [chosen.problems]

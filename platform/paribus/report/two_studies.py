@@ -122,8 +122,8 @@ def _merged(a: Analysis, b: Analysis) -> Analysis:
 def _not_comparable(a: Analysis, b: Analysis) -> str:
     """Return why no arm of one study can be tested against one of the other; empty if they can."""
     one, other = a.evaluate, b.evaluate
-    terms = {k: (v, getattr(b.primary_set, k)) for k, v in a.primary_set.model_dump().items() if k != "task"}
-    terms["task of the set"] = (a.primary_set.problems_text, b.primary_set.problems_text)
+    terms = {k: (v, getattr(b.primary_settings, k)) for k, v in a.primary_settings.model_dump().items() if k != "task"}
+    terms["task of the set"] = (a.primary_settings.problems_text, b.primary_settings.problems_text)
     terms["checkpoint"] = (one.checkpoint, other.checkpoint)
     terms["primary"] = (one.primary_metric, other.primary_metric)
     differ = [f"{k} {v} and {w}" for k, (v, w) in terms.items() if v != w]

@@ -14,7 +14,7 @@ from paribus.contract import Evaluate
 from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effects import contributions, singles
-from paribus.report.analysis.measures import evaluation_error, score_steps, symptom_measures, value_of
+from paribus.report.analysis.measures import evaluation_error, score_measure, score_steps, symptom_measures, value_of
 from paribus.report.build import build_report
 from paribus.report.inputs import RunData, StudyData
 from paribus.report.model import Cell, ReportModel, Table
@@ -561,7 +561,7 @@ def test_single_run_noise_adds_counts_by_problem() -> None:
     )
     run = replace(run_of(scores(s0=0.1, s1=0.5, s2=0.5, s3=0.5)), evaluations=evaluations)
     assert [s for s, _ in score_steps(run, EVALUATE)] == [1, 2, 3]
-    assert evaluation_error(run, EVALUATE) == pytest.approx(math.sqrt(4 * 0.25 / 12))
+    assert evaluation_error(run, score_measure(EVALUATE), EVALUATE) == pytest.approx(math.sqrt(4 * 0.25 / 12))
 
 
 def test_curves_are_the_raw_points(lossy: StudyData, model: ReportModel) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
+from paribus.evaluate import HELDOUT
 from paribus.report.analysis.measures import (
     GENERATED,
     Measure,
@@ -127,7 +128,8 @@ class Analysis:
         self.plan = data.plan
         self.evaluate = data.plan.evaluate
         self.score = score_measure(self.evaluate)
-        self.primary_set = self.evaluate.all_sets[self.evaluate.primary_set]
+        sets = self.evaluate.all_sets
+        self.primary_settings = sets.get(self.evaluate.primary_set, sets[HELDOUT])
         self._values: dict[tuple[str, str], Values] = {}
         self._answers: dict[tuple[str, str], Mapping[int, Array]] = {}
         self._effects: dict[tuple[str, str, str], Effect | None] = {}

@@ -57,7 +57,7 @@ def pass_table(analysis: Analysis) -> Table | None:
         columns=columns,
         rows=tuple(rows),
         notes=(
-            f"Unbiased pass@k from {analysis.primary_set.samples} responses per problem, evaluations as for the score.",
+            f"Unbiased pass@k from {ks[-1]} responses per problem, evaluations as for the score.",
             *interval_notes(rows),
         ),
     )
@@ -65,7 +65,7 @@ def pass_table(analysis: Analysis) -> Table | None:
 
 def pass_ks(analysis: Analysis) -> list[int]:
     """Return the k of pass@k: powers of 2 up to the responses per problem, and that number itself."""
-    return [*reachable(analysis.primary_set.samples)]
+    return [*reachable(analysis.primary_settings.samples)]
 
 
 def pass_means(analysis: Analysis, ks: list[int]) -> dict[str, list[tuple[dict[int, float], Estimate]]]:
