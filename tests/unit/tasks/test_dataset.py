@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
-from support.hub import COMMIT, gsm8k, write_cache, write_lines, write_parquet, write_repository
 
 from paribus.errors import MissingExtra, ParibusError
 from paribus.recipe.recipe import DatasetTask
 from paribus_runners.native import fingerprint
 from paribus_runners.tasks import Message, Rendered, rows, task_of
 from paribus_runners.tasks.dataset import MOST_FAULTS, Dataset, entries_of
+from support.hub import COMMIT, gsm8k, write_cache, write_lines, write_parquet, write_repository
 
 TRAIN, HELDOUT = gsm8k(0, 12), gsm8k(100, 5)
 
@@ -164,7 +164,7 @@ DAMAGED: list[tuple[str, dict[str, Any], str]] = [
     ('{"prompt": [{"role": "user"}], "answer": "1"}\n', {}, "needs `role`"),
     ('{"prompt": [{"role": "bot", "content": "a"}], "answer": "1"}\n', {}, "needs `role`"),
     ('{"prompt": [{"role": "assistant", "content": "a"}], "answer": "1"}\n', {}, "must be the user's"),
-    ('{"prompt": [{"role": "user", "content": "q"}], "answer": "1"}\n', {"template": "none"}, "needs `task.template: c"),
+    ('{"prompt": [{"role": "user", "content": "q"}], "answer": "1"}\n', {"template": "none"}, "needs `task.template: "),
     ('{"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}], "answer": "1"}\n',
      {"system": "Think."}, "brings a system message of its own"),
 ]  # fmt: skip
