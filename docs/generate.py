@@ -74,6 +74,15 @@ def levels_of(field: FieldInfo) -> tuple[type[Level], ...]:
     return found or (field.annotation,)  # type: ignore[return-value]
 
 
+def required_parts(level: type[Level]) -> dict[type[Level], list[str]]:
+    """Return the records that a level needs, each with the parameters that hold one."""
+    found: dict[type[Level], list[str]] = {}
+    for name, info in level.model_fields.items():
+        if info.is_required() and isinstance(info.annotation, type) and issubclass(info.annotation, Level):
+            found.setdefault(info.annotation, []).append(name)
+    return found
+
+
 def parameters(level: type[Level]) -> str:
     """Return the parameters of a level with their defaults."""
     shown = []
@@ -110,6 +119,9 @@ def recipes_page() -> str:
         for level in levels_of(Recipe.model_fields[name]):
             kind = level.model_fields["kind"].default if "kind" in level.model_fields else "-"
             lines.append(f"| `{kind}` | {cell(first_paragraph(level))} | {cell(parameters(level))} |")
+            for part, owners in required_parts(level).items():
+                title = f"{', '.join(f'`{owner}`' for owner in owners)} of `{kind}`"
+                lines.append(f"| {title} | {cell(first_paragraph(part))} | {cell(parameters(part))} |")
         lines.append("")
     lines += ["## Presets\n", "| preset | title | treats | trained by `native` |", "|---|---|---|---|"]
     runner = load_runner("native")

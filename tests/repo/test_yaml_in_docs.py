@@ -101,7 +101,8 @@ def test_each_study_in_the_documentation_can_be_run(block, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     for name in ("train", "heldout"):
-        (tmp_path / "data" / f"{name}.jsonl").write_text('{"prompt": "1 + 1", "answer": "2"}\n' * 1000)
+        lines = [json.dumps({"prompt": f"{name} {i} + 1", "answer": i + 1}) for i in range(1000)]
+        (tmp_path / "data" / f"{name}.jsonl").write_text("\n".join(lines))
     draft = planned(block, tmp_path)
     assert not draft.unsupported
     assert all("path/or/hub-name" in message for message in draft.unread), draft.unread

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -45,9 +45,9 @@ def chat_tokenizer(template: str | None = CHAT, *, begins: bool = False, end: bo
 
 
 def save_chat_model(folder: Path, template: str | None = CHAT, *, begins: bool = False, end: bool = True) -> Path:
-    """Write a random Qwen2 with :func:`chat_tokenizer` into a folder, and return the folder."""
+    """Write a random Llama with :func:`chat_tokenizer` into a folder, and return the folder."""
     words = chat_tokenizer(template, begins=begins, end=end)
-    config = Qwen2Config(
+    config = LlamaConfig(  # for a Qwen2, AutoTokenizer makes a tokenizer of its own kind
         vocab_size=len(words),
         hidden_size=16,
         intermediate_size=32,
@@ -59,6 +59,6 @@ def save_chat_model(folder: Path, template: str | None = CHAT, *, begins: bool =
         bos_token_id=None,
     )
     torch.manual_seed(0)
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    LlamaForCausalLM(config).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder

@@ -114,3 +114,27 @@ def test_any_patch_is_applied_or_returns_faults_and_leaves_its_input_alone(patch
     patched = apply(RAW, patch)
     assert before == RAW
     assert len(patched.settings) + len(patched.faults) >= (1 if any(v != {} for v in patch.values()) else 0)
+
+
+@pytest.mark.parametrize(
+    ("patch", "train"),
+    [
+        ({"task": {"kind": "dataset", "train": "a", "heldout": "b"}}, {"path": "a"}),
+        ({"task": {"kind": "dataset", "train": {"path": "a"}, "heldout": "b"}}, {"path": "a"}),
+        ({"task": {"kind": "dataset", "heldout": "b"}, "task.train.path": "a"}, {"path": "a"}),
+        ({"task": {"kind": "jsonl", "train": "a", "heldout": "b"}}, "a"),
+        ({"task.kind": "jsonl", "task.train": "a", "task.heldout": "b"}, "a"),
+    ],
+)
+def test_a_text_is_a_path_where_levels_differ_in_what_a_parameter_is(patch: dict[str, Any], train: object) -> None:
+    """`train` is a text in one task and a mapping, whose short form is a text, in another."""
+    patched = apply(Recipe().model_dump(), patch)
+    assert patched.faults == ()
+    task = Recipe.model_validate(patched.values).task.model_dump(exclude_none=True)
+    assert task["train"] == train
+
+
+def test_a_mapping_is_refused_where_the_level_has_a_text() -> None:
+    """The message names the parameter."""
+    (fault,) = apply(Recipe().model_dump(), {"task": {"kind": "jsonl", "train": {"path": "a"}}}).faults
+    assert fault.message == "`task.train` is a single value here and has no part `path`"

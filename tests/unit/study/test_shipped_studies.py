@@ -22,6 +22,7 @@ NOTES = {
     "quickstart_full": {"seeds", "confounded", "cost"},
     "exploration_cpu": {"seeds", "confounded", "cost"},
     "dapo_table1": {"seeds", "confounded", "cost", "same_responses"},
+    "dapo_qwen2.5_1.5b_gsm8k": {"seeds", "confounded", "cost"},
 }
 COUNTS = {
     "algorithms_cpu": (25, 50),
@@ -31,6 +32,7 @@ COUNTS = {
     "quickstart_full": (16, 48),
     "exploration_cpu": (13, 39),
     "dapo_table1": (6, 6),
+    "dapo_qwen2.5_1.5b_gsm8k": (5, 15),
 }
 
 

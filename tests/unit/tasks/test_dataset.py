@@ -164,7 +164,7 @@ DAMAGED: list[tuple[str, dict[str, Any], str]] = [
     ('{"prompt": [{"role": "user"}], "answer": "1"}\n', {}, "needs `role`"),
     ('{"prompt": [{"role": "bot", "content": "a"}], "answer": "1"}\n', {}, "needs `role`"),
     ('{"prompt": [{"role": "assistant", "content": "a"}], "answer": "1"}\n', {}, "must be the user's"),
-    ('{"prompt": [{"role": "user", "content": "q"}], "answer": "1"}\n', {"template": "none"}, "needs `task.template: c"),
+    ('{"prompt": [{"role": "user", "content": "q"}], "answer": "1"}\n', {"template": "none"}, "needs `task.template: "),
     ('{"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}], "answer": "1"}\n',
      {"system": "Think."}, "brings a system message of its own"),
 ]  # fmt: skip

@@ -1,0 +1,97 @@
+"""A study as a new user writes it: own JSON lines, own model folder with a chat template; planned, run, reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paribus.home import data_root
+from support.chat_model import save_chat_model
+from support.hub import gsm8k, write_lines
+
+STUDY = """
+study: mine
+base:
+  preset: grpo
+  set:
+    model: model
+    task: {kind: dataset, train: train.jsonl, heldout: test.jsonl, format: gsm8k, system: Think.}
+    kl: off
+    optimizer.learning_rate: 1.0e-5
+    schedule: {steps: 3, prompts_per_step: 4, group_size: 4, minibatches: 2, max_new_tokens: 6}
+tricks:
+  token_level: {aggregation: token_batch}
+designs: {solo: {kind: add_one}}
+seeds: {n: 2}
+evaluate: {every: 3, problems: 6, samples: 2}
+"""
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def paribus(tmp_path: Path) -> Run:
+    """Run a command beside the study, with an empty cache of the hub and no way to it."""
+    environment = os.environ | {
+        "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "PARIBUS_HOME": str(tmp_path / "home"),
+    }  # fmt: skip
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "paribus", *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+
+    save_chat_model(tmp_path / "model")
+    write_lines(tmp_path / "train.jsonl", gsm8k(0, 20))
+    write_lines(tmp_path / "test.jsonl", gsm8k(500, 6))
+    (tmp_path / "study.yaml").write_text(STUDY)
+    return run
+
+
+def test_own_lines_and_an_own_model_are_planned_run_and_reported(paribus: Run, tmp_path: Path) -> None:
+    """Two arms, two seeds; the table has a row each, and the samples hold the prompts that the model got."""
+    plan = paribus("plan", "study.yaml")
+    assert plan.returncode == 0, plan.stderr
+    assert "data: 20 training problems in train.jsonl; 6 held out in test.jsonl" in plan.stdout
+    assert "first prompt: <|im_start|>system\\nThink.<|im_end|>" in " ".join(plan.stdout.split())
+    assert json.loads(paribus("plan", "--json", "study.yaml").stdout)["data"][0].startswith("data: 20 training")
+    done = paribus("run", "study.yaml")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "reports" / "mine" / "report.json").read_text())
+    assert "token_level" in json.dumps(report)
+    folders = sorted((tmp_path / "home").rglob("samples.jsonl"))
+    assert len(folders) == 4
+    prompts = [json.loads(line)["prompt"] for line in folders[0].read_text().splitlines()]
+    assert len(prompts) >= 12
+    assert all(p.startswith("<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\nAnn has ") for p in prompts)
+    assert all(p.endswith("<|im_end|>\n<|im_start|>assistant\n") for p in prompts)
+
+
+def test_everything_that_is_wrong_is_shown_at_once(paribus: Run, tmp_path: Path) -> None:
+    """A missing column, an empty file, a model that cannot end: one message each, no traceback, and nothing is run."""
+    save_chat_model(tmp_path / "model", end=False)
+    write_lines(tmp_path / "train.jsonl", [{"q": "a", "answer": "#### 1"}])
+    (tmp_path / "test.jsonl").write_text("")
+    for command in ("plan", "run"):
+        done = paribus(command, "study.yaml")
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        for text in (
+            "error P111:", "`task.train`: train.jsonl:1: there is no column `question`", "by `prompt: <column>`",
+            "`task.heldout`: test.jsonl holds no problems", "`model.name: model` names no end-of-sequence token",
+        ):  # fmt: skip
+            assert text in done.stderr
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_the_shipped_study_of_the_hub_is_planned_and_says_how_to_get_its_data(paribus: Run) -> None:
+    """Without network and cache the plan is shown, then the command that downloads the dataset."""
+    done = paribus("plan", str(data_root("ablations") / "studies" / "dapo_qwen2.5_1.5b_gsm8k.yaml"))
+    assert done.returncode == 2
+    assert "+ dynamic_sampling" in done.stdout
+    assert "hf download --repo-type dataset openai/gsm8k" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,199 @@
+"""Chat templates, and what a plan sees of data and model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from paribus.contract import Evaluate, Examination, Options
+from paribus.errors import RunnerError
+from paribus.recipe.recipe import Recipe
+from paribus_runners.native import chat, runner
+from paribus_runners.native.policy import Policy
+from paribus_runners.tasks import Rendered, rows
+from support.chat_model import CHAT, chat_tokenizer, save_chat_model
+from support.hub import COMMIT, gsm8k, write_cache, write_lines
+
+ASKED = [{"role": "user", "content": "2+2?"}]
+TOLD = [{"role": "system", "content": "Think. "}, *ASKED]
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+)
+
+
+def test_messages_are_written_out_up_to_the_answer() -> None:
+    """System prompt, question, and the beginning of the assistant's turn."""
+    assert chat.render(chat_tokenizer(), TOLD) == (
+        "<|im_start|>system\nThink. <|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "message"),
+    [
+        (None, ASKED, "has no chat template: write `task.template: none`"),
+        (NO_SYSTEM, TOLD, r"takes no system message \(System role not supported\): leave out `task.system`"),
+        ("{{ raise_exception('no') }}", TOLD, "raises an error: no. Mend the template"),
+        ("{{ messages[0].content + 1 }}", ASKED, "raises an error: "),
+        ("{{ messages[7].content.x }}", ASKED, "raises an error: list object has no element 7"),
+        ("{% for m in messages %}", ASKED, "raises an error: "),
+        ("{{ messages.__class__.__mro__ }}", ASKED, "raises an error: "),
+        ("{{ messages[-1].content }}", TOLD, "leaves the system message out: leave out `task.system`"),
+    ],
+)
+def test_templates_that_fail_are_said_to_with_the_remedy(template: str | None, messages: Any, message: str) -> None:
+    """None is there, it refuses the system role, it raises, it is no template, it leaves the sandbox, it drops text."""
+    with pytest.raises(RunnerError, match=message):
+        chat.render(chat_tokenizer(template), messages)
+
+
+@pytest.fixture(scope="module")
+def begins(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    """A model whose tokenizer puts a mark before every text, and whose template writes the same mark."""
+    folder = tmp_path_factory.mktemp("models") / "begins"
+    return Policy.load(str(save_chat_model(folder, "{{ bos_token }}" + CHAT, begins=True)), None, "float32")
+
+
+def test_the_mark_of_the_beginning_comes_once(begins: Policy) -> None:
+    """Plain text gets it from the tokenizer, a chat from its template; the template's marks are single tokens."""
+    written = begins.render(ASKED)
+    plain, told = begins.encode(["2+2?", Rendered(written)])
+    first, start, end = begins.tokenizer.convert_tokens_to_ids(["<s>", "<|im_start|>", "<|im_end|>"])
+    assert (plain.count(first), told.count(first)) == (1, 1)
+    assert (told.count(start), told.count(end)) == (2, 1)
+    assert begins.tokenizer.decode(told) == written
+    assert begins.encode([written])[0].count(first) == 2  # what the type of the text prevents
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recipe]:
+    """Make a recipe on a model folder and two files of problems."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    rows._downloaded.cache_clear()
+    write_lines(tmp_path / "train.jsonl", gsm8k(0, 20))
+    write_lines(tmp_path / "test.jsonl", gsm8k(500, 5))
+
+    def make(name: str | None = None, **task: Any) -> Recipe:
+        sources = {
+            key: {"path": str(tmp_path / f"{file}.jsonl")} for key, file in (("train", "train"), ("heldout", "test"))
+        }
+        values = {"kind": "dataset", **sources, "format": "gsm8k", **task}
+        return Recipe.model_validate(
+            {"model": {"name": name or str(save_chat_model(tmp_path / "model"))}, "task": values}
+        )
+
+    return make
+
+
+def seen(recipe: Recipe, problems: int = 5) -> Examination:
+    """Return what a plan sees."""
+    return runner.examine(recipe, Evaluate(problems=problems), Options())
+
+
+def test_a_plan_shows_counts_lengths_and_the_first_prompt(made: Callable[..., Recipe], tmp_path: Path) -> None:
+    """All from the files and the tokenizer; nothing is wrong."""
+    found = seen(made(system="Think."))
+    assert (found.warnings, found.faults) == ((), ())
+    counts, lengths, first = found.facts
+    assert counts == f"data: 20 training problems in {tmp_path}/train.jsonl; 5 held out in {tmp_path}/test.jsonl"
+    shortest = len("system\nThink.\nuser\nAnn has 0 pens and buys 0. How many?\nassistant\n") + 5 + 0
+    assert lengths.startswith(f"prompts: {shortest} to {shortest + 2} tokens, ")
+    assert first == (
+        "first prompt: <|im_start|>system\\nThink.<|im_end|>\\n<|im_start|>user\\nAnn has 0 pens and buys 0. How many?"
+        "<|im_end|>\\n<|im_start|>assistant\\n -> answer 0"
+    )
+
+
+def test_a_plan_warns_of_overlap_of_few_problems_and_of_datasets_that_can_change(
+    made: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    """Each with its code, an example and the remedy."""
+    story = "Ann picked {} apples on Monday and gave a third of them to her two brothers before she went home again"
+    write_lines(tmp_path / "train.jsonl", [*gsm8k(0, 5), {"question": story.format(3), "answer": "#### 2"}])
+    write_cache(
+        tmp_path / "hub", "me/mine",
+        {"default": {"test": [*gsm8k(3, 2), {"question": story.format(9), "answer": "#### 6"}, *gsm8k(500, 1)]}},
+    )  # fmt: skip
+    found = seen(made(heldout={"name": "me/mine", "split": "test"}), problems=100)
+    warnings = dict(found.warnings)
+    assert warnings.keys() == {"overlap", "few_problems", "unpinned"}
+    assert warnings["overlap"].startswith(
+        "3 of 4 held-out problems stand in the training data too: 2 whole (e.g. me/min"
+    )
+    assert "me/mine test row 3 and " in warnings["overlap"]
+    assert f"write `revision: {COMMIT}`" in warnings["unpinned"]
+    assert "`task.heldout` has 4" in warnings["few_problems"]
+    assert found.faults == ()
+    pinned = seen(made(heldout={"name": "me/mine", "split": "test", "revision": COMMIT}), problems=4)
+    assert [code for code, _ in pinned.warnings] == ["overlap"]
+
+
+def test_a_plan_sees_a_template_that_raises(made: Callable[..., Recipe], tmp_path: Path) -> None:
+    """Also one that raises at a single problem, whose place the message names."""
+    folder = save_chat_model(tmp_path / "model", NO_SYSTEM)
+    (fault,) = {x.partition(": the model's")[2] for x in seen(made(str(folder), system="Think.")).faults}
+    assert "takes no system message" in fault
+    picky = "{% if '17' in messages[0].content %}{{ raise_exception('not 17') }}{% endif %}{{ messages[0].content }}"
+    (fault,) = seen(made(str(save_chat_model(tmp_path / "model", picky)))).faults
+    assert fault.startswith(
+        f"`task.train`: {tmp_path}/train.jsonl:18: the model's chat template raises an error: not 17"
+    )
+    (fault, _) = seen(made(str(save_chat_model(tmp_path / "other", None)))).faults
+    assert "has no chat template: write `task.template: none`" in fault
+    assert seen(made(str(tmp_path / "other"), template="none")).faults == ()
+
+
+@pytest.mark.parametrize("kind", ["dataset", "jsonl"])
+def test_a_plan_sees_a_model_without_a_token_that_ends_a_response(
+    made: Callable[..., Recipe], tmp_path: Path, kind: str
+) -> None:
+    """As the run would; a generation configuration with one is enough."""
+    folder = save_chat_model(tmp_path / "model", end=False)
+    recipe = made(str(folder))
+    if kind == "jsonl":
+        lines = str(write_lines(tmp_path / "j.jsonl", [{"prompt": "a", "answer": "b"}]))
+        task = {"kind": "jsonl", "train": lines, "heldout": lines}
+        recipe = Recipe.model_validate({"model": recipe.model, "task": task})
+    (fault,) = seen(recipe).faults
+    assert fault == chat.no_end(str(folder))
+    with pytest.raises(
+        RunnerError, match=r"names no end-of-sequence token: responses could not end. Set `eos_token_id`"
+    ):
+        Policy.load(str(folder), None, "float32")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 3}))
+    assert seen(recipe).faults == ()
+    assert Policy.load(str(folder), None, "float32").ends == (3,)
+
+
+def test_a_model_that_is_not_here_is_not_downloaded_for_a_plan(made: Callable[..., Recipe], tmp_path: Path) -> None:
+    """The plan says what it does not show; of a damaged tokenizer, what is wrong."""
+    found = seen(made("some/model"))
+    assert found.facts[-1] == "first prompt: not shown, because the model some/model is not in the hub's cache here"
+    assert found.faults == ()
+    recipe = made()
+    (tmp_path / "model" / "tokenizer.json").write_text("{")
+    assert "its tokenizer cannot be loaded" in seen(recipe).faults[0]
+
+
+def test_the_hash_of_a_model_covers_its_template(made: Callable[..., Recipe], tmp_path: Path) -> None:
+    """Another chat template makes other prompts, and so other runs."""
+    recipe = made()
+    before = runner.hashes(recipe, Options())
+    save_chat_model(tmp_path / "model", CHAT.replace("user", "person") + " ")
+    after = runner.hashes(recipe, Options())
+    assert (before.model != after.model, before.data == after.data) == (True, True)
+
+
+def test_the_tiny_models_read_no_datasets(made: Callable[..., Recipe]) -> None:
+    """The runner says so, and looks no further."""
+    recipe = made("tiny")
+    (found,) = runner.support(recipe, Options())
+    assert "name another model for `dataset`" in found.reason
+    assert seen(recipe) == Examination()
