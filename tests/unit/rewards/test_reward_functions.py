@@ -96,7 +96,8 @@ def test_files_that_a_module_imports_belong_to_it(tmp_path: Path) -> None:
     files = {
         "mine.py": "import json\nfrom parts import one\ndef f():\n    import late",
         "late.py": "", "unused.py": "",
-        "parts/__init__.py": "", "parts/one.py": "from .deep import two\nfrom . import three", "parts/three.py": "x = (",
+        "parts/__init__.py": "", "parts/one.py": "from .deep import two\nfrom . import three",
+        "parts/three.py": "x = (",
         "parts/deep/__init__.py": "from ..four import f", "parts/deep/two.py": "", "parts/four.py": "",
     }  # fmt: skip
     for name, text in files.items():
