@@ -203,6 +203,13 @@ def test_one_function_can_be_the_whole_reward(tmp_path: Path) -> None:
         assert load_study(file).base.reward.counts == want
 
 
+@pytest.mark.parametrize("path", ["../mine.py", "/mine.py", "a//b.py", "a/../../b.py", ""])
+def test_a_source_stays_inside_the_run_folder(path: str) -> None:
+    """A job cannot write files anywhere else."""
+    with pytest.raises(ValueError, match="not the path of a file beside the study"):
+        Options(sources={path: ""})
+
+
 def test_a_source_that_is_too_large_or_no_text_is_refused(tmp_path: Path) -> None:
     """A plan holds sources, not data."""
     study = _study(tmp_path, "x" * (MOST_BYTES + 1))
