@@ -30,7 +30,7 @@ from paribus.recipe.factors import Level
 from paribus.recipe.formula import formula, render
 from paribus.recipe.presets import RESERVED, Preset, load_preset, nearest, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe, difference
-from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS
+from paribus.run_folder.metrics import EVAL_METRICS, REWARD_METRICS, STEP_METRICS
 from paribus.store.states import TRANSITIONS
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -65,6 +65,14 @@ def metrics_page() -> str:
     lines += ["\nEvaluations are logged as `eval/<set>/<name>`, with the number of responses in place of `k`:\n"]
     lines += ["| name | unit | better | definition |", "|---|---|---|---|"]
     lines += [f"| `eval/heldout/{m.name}` | {m.unit} | {m.better} | {cell(m.definition)} |" for m in EVAL_METRICS]
+    lines += [
+        "\nA study's own [reward functions](../howto/rewards.md) are logged as `reward/<function>/<name>`, failures of a verifier in a",
+        "worker process as `reward/verifier/<name>`:\n",
+    ]
+    lines += ["| name | unit | better | definition |", "|---|---|---|---|"]
+    lines += [
+        f"| `reward/<function>/{m.name}` | {m.unit} | {m.better} | {cell(m.definition)} |" for m in REWARD_METRICS
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -110,6 +110,14 @@ class Options(BaseModel):
     def _as_json(cls, given: Any) -> Any:
         return json.loads(json.dumps(given, allow_nan=False))  # so that a stored plan equals the one that was made
 
+    @field_validator("sources")
+    @classmethod
+    def _inside(cls, sources: dict[str, str]) -> dict[str, str]:
+        """Refuse a path that leads out of the folder into which a run writes the files."""
+        if wrong := [p for p in sources if not p or p.startswith("/") or {"..", ""} & set(p.split("/"))]:
+            raise ValueError(f"{wrong[0]!r} is not the path of a file beside the study")
+        return sources
+
     @model_serializer(mode="wrap")
     def _without_no_sources(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out ``sources`` without any: version 0.1 reads plans and jobs too."""
@@ -424,7 +432,7 @@ class RunnerBase:
         weights = sorted(p for p in model.rglob("*") if p.is_file()) if model.is_dir() else []
         return Hashes(
             code=fingerprint_of([_hash_of(Path(inspect.getfile(type(self)))), dict(versions)]),
-            data=_hash_of_task(recipe.task),
+            data=_hash_of_task(recipe.task, *([options.sources] if recipe.reward.functions else [])),
             model=fingerprint_of(
                 [recipe.model.name, recipe.model.revision, [[str(p.relative_to(model)), _hash_of(p)] for p in weights]]
             ),
@@ -492,10 +500,10 @@ def option_problems(
     return ()
 
 
-def _hash_of_task(task: Task) -> str:
+def _hash_of_task(task: Task, *more: Any) -> str:
     paths = [Path(p).expanduser() for p in _paths_of(task)]
     files = [q for p in paths for q in (sorted(x for x in p.rglob("*") if x.is_file()) if p.is_dir() else [p])]
-    return fingerprint_of([task.model_dump(mode="json"), [_hash_of(p) for p in files]])
+    return fingerprint_of([task.model_dump(mode="json"), [_hash_of(p) for p in files], *more])
 
 
 def _paths_of(task: Task) -> Sequence[str]:

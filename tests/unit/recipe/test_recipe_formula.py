@@ -15,7 +15,7 @@ from paribus.recipe.patch import apply
 from paribus.recipe.pieces import LETTERS, PIECES
 from paribus.recipe.presets import load_preset, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe, flatten
-from paribus.recipe.shape import Choice, Leaf, Shape, recipe_shape
+from paribus.recipe.shape import Choice, Leaf, Named, Shape, recipe_shape
 
 WHITEN = {"kind": "batch_whiten", "unit": "token"}
 SAMPLES: tuple[dict[str, Any], ...] = (
@@ -132,6 +132,8 @@ def levels(shape: Shape, path: str) -> Iterator[tuple[str, str]]:
         if get_origin(annotation) is Literal and isinstance(get_args(annotation)[0], str):
             yield from ((path, value) for value in get_args(annotation))
         return
+    if isinstance(shape, Named):  # functions of the study have no levels
+        return
     if isinstance(shape, Choice):
         yield from ((path, kind) for kind in shape.levels)
     records = shape.levels.values() if isinstance(shape, Choice) else [shape]
@@ -170,6 +172,15 @@ def test_the_recipes_of_these_tests_choose_every_level() -> None:
     """So that each piece is filled in at least once."""
     chosen = {(k.removesuffix(".kind"), v) for r in RECIPES.values() for k, v in flatten(r.model_dump()).items()}
     assert [found for found in ALL if found not in chosen] == []
+
+
+def test_the_studys_own_functions_are_terms_of_the_reward() -> None:
+    """With their weights; one of weight 0 is not."""
+    functions = {"a": {"path": "m.a", "weight": -0.5}, "b": "m.b", "none": {"path": "m.c", "weight": 0.0}}
+    text = told(made({"reward": {"kind": "function", "functions": functions}}))
+    assert "R = −0.5 f_a + f_b\n" in text
+    assert "f_…" in text
+    assert "f_none" not in text
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))

@@ -96,7 +96,8 @@ def test_files_that_a_module_imports_belong_to_it(tmp_path: Path) -> None:
     files = {
         "mine.py": "import json\nfrom parts import one\ndef f():\n    import late",
         "late.py": "", "unused.py": "",
-        "parts/__init__.py": "", "parts/one.py": "from .deep import two\nfrom . import three", "parts/three.py": "x = (",
+        "parts/__init__.py": "", "parts/one.py": "from .deep import two\nfrom . import three",
+        "parts/three.py": "x = (",
         "parts/deep/__init__.py": "from ..four import f", "parts/deep/two.py": "", "parts/four.py": "",
     }  # fmt: skip
     for name, text in files.items():
@@ -200,6 +201,13 @@ def test_one_function_can_be_the_whole_reward(tmp_path: Path) -> None:
         text = STUDY.format(functions="").replace("reward.functions: {}", f"reward: {patch}")
         file.write_text(text.replace("reward.functions.brevity.weight", "reward.factor"))
         assert load_study(file).base.reward.counts == want
+
+
+@pytest.mark.parametrize("path", ["../mine.py", "/mine.py", "a//b.py", "a/../../b.py", ""])
+def test_a_source_stays_inside_the_run_folder(path: str) -> None:
+    """A job cannot write files anywhere else."""
+    with pytest.raises(ValueError, match="not the path of a file beside the study"):
+        Options(sources={path: ""})
 
 
 def test_a_source_that_is_too_large_or_no_text_is_refused(tmp_path: Path) -> None:

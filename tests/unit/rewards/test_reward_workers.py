@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -243,11 +242,10 @@ def test_calls_of_a_function_that_cannot_be_loaded_fail(folder: Path) -> None:
 
 
 @pytest.fixture
-def _secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("HF_TOKEN", "WANDB_API_KEY", "PGPASSWORD", "PARIBUS_DATABASE_URL", "MLFLOW_TRACKING_URI", "AWS_PROFILE",
-                 "HTTPS_PROXY"):  # fmt: skip
+def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = ("HF_TOKEN", "WANDB_API_KEY", "PGPASSWORD")
+    for name in (*tokens, "PARIBUS_DATABASE_URL", "MLFLOW_TRACKING_URI", "AWS_PROFILE", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "secret")
-    yield
 
 
 @pytest.mark.usefixtures("_secrets")

@@ -71,6 +71,8 @@ def study(**parts: Any) -> dict[str, Any]:
         {"clip": {"high": 0.3}}, {"filter": {"kind": "refill", "metric": "correct"}},
         {"model": "tiny"}, {"task": "search"}, {"length.rule.soft_start": 3}, {"auxiliary": {"value": None}},
         {"baseline": {"kind": "critic_gae", "policy_lambda.value": 0.9}}, {"clip.low": 1.5},
+        {"reward.functions.a": "m.f"}, {"reward.functions.a.weight": 0.5}, {"reward.functions": {"a": {"path": "m.f"}}},
+        {"reward": {"functions.a.weight": 1.0}}, {"reward": {"kind": "function", "path": "m.f", "weight": 2.0}},
     ],
 )  # fmt: skip
 def test_short_forms_fit(patch: dict[str, Any]) -> None:
@@ -84,6 +86,7 @@ def test_short_forms_fit(patch: dict[str, Any]) -> None:
         study(questoin="x"), study(tricks={"a": {"clip.hihg": 1.0}}), study(tricks={"a": {"clip": "ppomin"}}),
         study(tricks={"a": {"clip": {"kind": "none", "high": 1.0}}}), study(base={"preset": "grpp"}),
         study(designs={"d": {"kind": "grid", "over": {"clop": (1,)}}}), study(tricks={"a": {"schedule.steps": "x"}}),
+        study(tricks={"a": {"reward.functions.a.weigth": 1.0}}), study(tricks={"a": {"reward": {"kind": "verdict"}}}),
     ],
 )  # fmt: skip
 def test_mistakes_do_not_fit(wrong: dict[str, Any]) -> None:
