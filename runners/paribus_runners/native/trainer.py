@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from paribus.contract import PREEMPTED, Job
+from paribus.contract import Job
 from paribus.run_folder.folder import HELDOUT, MetricLine, RunFolder, write_json
 from paribus_runners.evaluation.evaluator import Sampled, evaluate
 from paribus_runners.native import checkpoint, metrics, samples
@@ -22,6 +22,7 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.queue import RolloutQueue
 from paribus_runners.native.rollout.sampler import sample, uniforms
+from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
 from paribus_runners.tasks import Task
 
@@ -34,7 +35,7 @@ class Trainer:
         folder: where to write.
         learner: the initial policy with its optimizer, reference and critic; the weights change.
         task: problems and verifier.
-        asked_to_stop: returns True when the run must stop at the next step boundary.
+        asked_to_stop: returns True once the run must stop.
     """
 
     def __init__(
@@ -43,14 +44,14 @@ class Trainer:
         self._job, self._recipe, self._folder = job, job.recipe, folder
         self._learner, self._task = learner, task
         self._source = Source(learner.policy, learner.reference, task, job.seed)
-        self._asked_to_stop = asked_to_stop
+        self._stop = StopCheck(asked_to_stop, learner.networks)
 
     def run(self, progress: Progress | None) -> None:
         """Train to the end, from ``progress`` if a checkpoint was loaded.
 
         Raises:
-            SystemExit: with status 75 when the run was asked to stop; it has saved a checkpoint, except during value
-                pretraining.
+            SystemExit: with status 75 when the run was asked to stop. It has saved the newest complete step, unless
+                the weights have changed since (:mod:`paribus_runners.native.stopping`); before step 0, nothing.
         """
         last = self._recipe.schedule.steps
         if progress is None:
@@ -58,7 +59,12 @@ class Trainer:
             self._write(0, self._evaluated(0, values))
             self._boundary(progress)
         while progress.step < last:
-            progress, values = self._step(progress)
+            try:
+                progress, values = self._step(progress)
+            except Stopped:
+                if not self._stop.changed:
+                    self._boundary(progress)
+                raise
             step = progress.step
             if step == last or step % self._job.evaluate.every == 0:
                 values = self._evaluated(step, values)
@@ -68,7 +74,7 @@ class Trainer:
                     progress, "stopped_early", f"nan: a loss, gradient or probability is not finite at step {step}"
                 )
                 return
-            self._boundary(progress, evaluated=step % self._job.evaluate.every == 0)
+            self._boundary(progress)
         self._end(progress, "succeeded", "")
 
     def _pretrain(self) -> tuple[Progress, dict[str, float]]:
@@ -84,8 +90,6 @@ class Trainer:
             update={"baseline": self._recipe.baseline.model_copy(update={"critic_lambda": 1.0})}
         )
         for step in range(1, level.pretrain_steps + 1):
-            if self._asked_to_stop():
-                raise SystemExit(PREEMPTED)
             rollouts = collect(recipe, self._source, -step).rollouts
             experience = weigh(recipe, rollouts, self._learner.before(recipe, rollouts))
             losses = [
@@ -105,6 +109,7 @@ class Trainer:
         rate = self._set_rate(step)
         sampled = time.perf_counter()
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
+        self._stop.changed = True
         done = updates(recipe, learner, experience, self._job.seed, step)
         learner.sync(recipe, step)
         updated = time.perf_counter()
@@ -167,17 +172,20 @@ class Trainer:
     def _write(self, step: int, values: dict[str, float]) -> None:
         self._folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
 
-    def _boundary(self, progress: Progress, evaluated: bool = False) -> None:
-        """Save a checkpoint after an evaluation, or when asked to stop; in the latter case, exit."""
-        stop = self._asked_to_stop()
-        if stop or evaluated:
-            checkpoint.save(self._folder.checkpoint, self._job.run, progress, self._learner)
+    def _boundary(self, progress: Progress) -> None:
+        """Save a checkpoint where one is due, or when asked to stop; in the latter case, exit."""
+        self._stop.changed = False
+        stop, every = self._stop.asked(), self._job.checkpoint.every or self._job.evaluate.every
+        if stop or (progress.step > 0 and progress.step % every == 0):
+            checkpoint.save(self._folder, self._job, progress, self._learner)
         if stop:
-            raise SystemExit(PREEMPTED)
+            raise Stopped
 
     def _end(self, progress: Progress, status: str, reason: str) -> None:
-        checkpoint.save(self._folder.checkpoint, self._job.run, progress, self._learner)
-        record = {"status": status, "reason": reason, "step": progress.step, **metrics.of_spent(progress.spent)}
+        place = checkpoint.save(self._folder, self._job, progress, self._learner)
+        model = (place / checkpoint.MODEL).relative_to(self._folder.path).as_posix()
+        record = {"status": status, "reason": reason, "step": progress.step, "model": model}
+        record |= metrics.of_spent(progress.spent)
         write_json(self._folder.result, record)
 
 
