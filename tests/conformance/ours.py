@@ -58,7 +58,7 @@ def outcome(recipe: Recipe, batch: Batch, *, advantage: Tensor | None = None, ex
     place = batch.mask[rows].nonzero()
     place[:, 0] = rows[place[:, 0]]
     at = place[:, 0], place[:, 1]
-    shown = experience.advantage
+    shown = _wide(batch, experience.advantage)
     if advantage is not None:
         tokens, shown = replace(tokens, advantage=advantage[at]), advantage
     new = batch.new.clone().requires_grad_()
@@ -75,23 +75,29 @@ def critic(recipe: Recipe, batch: Batch) -> Outcome:
     assert level is not None
     experience = weigh(recipe, rollouts_of(recipe, batch), Before(value=batch.value[mask]))
     new = batch.value_now.clone().requires_grad_()
-    found = value_loss.loss(level, new[mask], experience.value[mask], experience.returns[mask]).mean()
+    found = value_loss.loss(level, new[mask], experience.value, experience.returns).mean()
     (gradient,) = torch.autograd.grad(found, new)
-    return Outcome(experience.returns, float(found.detach()), gradient)
+    return Outcome(_wide(batch, experience.returns), float(found.detach()), gradient)
+
+
+def _wide(batch: Batch, flat: Tensor) -> Tensor:
+    """Return [N, W] of the values [T] of all tokens."""
+    return flat.new_zeros(batch.mask.shape).masked_scatter(batch.mask, flat)
 
 
 def rollouts_of(recipe: Recipe, batch: Batch) -> Rollouts:
     """Return the batch as the rollouts of a step; sampled by the old policy unless the recipe corrects for another."""
     logp = batch.old if recipe.correction.kind == "off" else batch.sampler
-    ids = torch.ones(batch.new.shape, dtype=torch.long)
-    responses = Responses(ids, logp, batch.entropy, batch.length, batch.truncated)
-    reference = None if recipe.kl.kind == "off" else batch.reference
+    mask = batch.mask
+    ids = torch.ones(int(mask.sum()), dtype=torch.long)
+    responses = Responses(ids, logp[mask], batch.entropy[mask], batch.length, batch.truncated)
+    reference = None if recipe.kl.kind == "off" else batch.reference[mask]
     scored = Scored(
         group=batch.group, groups=batch.groups, score=batch.score, correct=batch.correct, formatted=batch.second > 0,
         length=batch.length, truncated=batch.truncated, kl=torch.zeros_like(batch.score),
     )  # fmt: skip
     if reference is not None:
-        scored = replace(scored, kl=charges(recipe.kl, responses, reference).sum(1))
+        scored = replace(scored, kl=_wide(batch, charges(recipe.kl, responses, reference)).sum(1))
     kept = length.present(recipe.length, batch.truncated) & good_groups(recipe, scored)[batch.group]
     return Rollouts(
         prompts=[[1]] * batch.groups, problems=[str(i) for i in range(batch.groups)],

@@ -245,7 +245,7 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ('x, "amax", include_self=False', 'x, "amax"', "0 takes part in the maximum"),
     ),
     "experience.py": (
-        ("old[mask], responses.logp[mask], row", "responses.logp[mask], old[mask], row", "sampler and learner swapped"),
+        ("old, responses.logp, row", "responses.logp, old, row", "sampler and learner swapped"),
         ("scored)[rollouts.kept], scored.group[rollouts.kept]", "scored), scored.group", "filtered groups count as visits"),
         ("for p, v in zip(rollouts.problems, visits", "for p, v in zip(rollouts.problems, visits[::-1]", "prompts mixed up"),
         ("old = responses.logp if before.logp is None else", "old = responses.logp if True else", "old is the sampler"),
@@ -254,7 +254,7 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("right.float() / right.sum()", "right.float() / len(right)", "NLL divided by all tokens"),
         ("torch.full_like(old, 1 / len(row))", "torch.full_like(old, 1 / len(rows))", "entropy divided by responses"),
         ("if all_ else len(rows))", "if True else len(rows))", "masked responses always count"),
-        ("mask].float() * weight,", "mask].float(),", "token weights forgotten"),
+        ("[at].float() * weight,", "[at].float(),", "token weights forgotten"),
         ("return torch.full_like(length_, 2 / batch.counted", "return torch.full_like(length_, 1 / batch.counted",
          "responses counted for pairs"),
         ("_, places = torch.unique(group, return_inverse=True)", "places = group", "groups that were dropped count"),

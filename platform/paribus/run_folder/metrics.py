@@ -121,6 +121,10 @@ STEP_METRICS: tuple[Metric, ...] = (
             "weights unless the rollouts are stale"),
     _metric("mismatch/logp_abs_diff_max", "max sampler mismatch", "nats", "lower",
             "the largest of these"),
+    _metric("mismatch/k3", "sampler mismatch, KL", "nats", "lower",
+            "r - 1 - log r with r = p learner / p sampler on the same tokens, mean: estimates KL(sampler || learner)"),
+    _metric("mismatch/effective_frac", "effective sample of r", "fraction", "higher",
+            "(sum r)^2 / (n sum r^2) of the same r, before any correction"),
     _metric("correction/weight_mean", "correction weight", "ratio", "neither",
             "importance weight between sampler and learner as it enters the loss, mean over the tokens of a step's "
             "batches; absent without a correction"),

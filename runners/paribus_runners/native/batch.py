@@ -55,29 +55,30 @@ def in_loss(recipe: Recipe, experience: Experience) -> Tensor:
     """Return [N] which responses enter the loss."""
     rollouts = experience.rollouts
     if recipe.loss.kind == "pair_dpo":
-        return (experience.advantage != 0).any(1)
+        return experience.advantage[rollouts.responses.first] != 0
     return rollouts.kept & length.in_loss(recipe.length, rollouts.scored.truncated)
 
 
 def tokens_of(recipe: Recipe, experience: Experience, batch: Batch) -> Tokens:
     """Return all tokens of an optimizer batch, with the weights that its global denominators give them."""
     rollouts, rows = experience.rollouts, batch.rows
-    responses = rollouts.responses.select(rows)
-    mask = responses.mask
-    row = torch.arange(len(rows)).repeat_interleave(responses.length)
-    old = experience.old[rows][mask]
+    at = rollouts.responses.places(rows)
+    row = torch.arange(len(rows)).repeat_interleave(rollouts.responses.length[rows])
+    old = experience.old[at]
     right = rollouts.scored.correct[rows][row]
-    weight = token_weight.weight(recipe.token_weight, responses.entropy[mask], old)
+    weight = token_weight.weight(
+        recipe.token_weight, None if experience.entropy is None else experience.entropy[at], old
+    )
     return Tokens(
         row=row,
         rows=len(rows),
         old=old,
-        advantage=experience.advantage[rows][mask].float() * weight,
+        advantage=experience.advantage[at].float() * weight,
         weight=_weights(recipe, rollouts, batch)[row].float(),
-        correction=experience.correction[rows][mask].float(),
+        correction=experience.correction[at].float(),
         entropy_weight=torch.full_like(old, 1 / len(row)),
         nll_weight=right.float() / right.sum().clamp_min(1),
-        reference=None if rollouts.reference is None else rollouts.reference[rows][mask],
+        reference=None if rollouts.reference is None else rollouts.reference[at],
         routing=experience.routed(rows),
     )
 

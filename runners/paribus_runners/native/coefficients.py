@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from paribus.recipe import factors as f
 from paribus.recipe.coefficients import Response, ResponseCoefficients, State
@@ -30,22 +29,23 @@ ROUNDING = 1e-9
 def view(recipe: Recipe, responses: Sequence[Response]) -> list[ResponseCoefficients]:
     """Return the coefficients of the responses of a step, in any order; all kept groups are one optimizer batch."""
     rollouts = _rollouts(recipe, responses)
-    mask = rollouts.responses.mask
-    value = _padded(x.value for x in responses)[mask] if recipe.baseline.kind == "critic_gae" else None
-    experience = weigh(recipe, rollouts, Before(logp=_padded(x.logp_old for x in responses)[mask], value=value))
-    found = coefficients(recipe, experience, _padded(x.logp_new for x in responses))
-    weight, reward = found.pop("weight")[:, 0].tolist(), shaped_reward(recipe, rollouts.scored).tolist()
-    values = {name: x.tolist() for name, x in found.items()}
+    value = _flat(x.value for x in responses) if recipe.baseline.kind == "critic_gae" else None
+    experience = weigh(recipe, rollouts, Before(logp=_flat(x.logp_old for x in responses), value=value))
+    found = coefficients(recipe, experience, _flat(x.logp_new for x in responses))
+    weight = found.pop("weight")[rollouts.responses.first].tolist()
+    reward, lengths = shaped_reward(recipe, rollouts.scored).tolist(), [x.length for x in responses]
+    first = rollouts.responses.first.tolist()
+    values = {k: [x[a : a + n].tolist() for a, n in zip(first, lengths, strict=True)] for k, x in found.items()}
     records = []
     for i, state in enumerate(_states(recipe, experience)):
-        rows: dict[str, Any] = {name: tuple(x[i][: responses[i].length]) for name, x in values.items()}
+        rows: dict[str, Any] = {name: tuple(x[i]) for name, x in values.items()}
         rows |= {name: tuple(None if x != x else x for x in rows[name]) for name in ("ratio", "factor")}  # nan: none
         records.append(ResponseCoefficients(state=state, reward=reward[i], weight=weight[i], **rows))
     return records
 
 
 def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> dict[str, Tensor]:
-    """Return the fields of :class:`ResponseCoefficients`, each [N, M], 0 past the ends of responses.
+    """Return the fields of :class:`ResponseCoefficients`, each [T].
 
     The parts of c are gradients of the same loss with its other terms switched off; the leaf is ``new``. If the update
     has two passes (Lopti), both are taken at ``new``. The routing counts as unchanged, and entropies have no gradient,
@@ -55,7 +55,7 @@ def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> dict[st
     Args:
         recipe: the objective.
         experience: the responses of a step, weighed by the same recipe.
-        new: [N, M] log-probability under the policy that is updated, nats, float64.
+        new: [T] log-probability under the policy that is updated, nats, float64.
     """
     schedule = recipe.schedule.model_copy(update={"minibatches": 1, "epochs": 1})
     recipe = recipe.model_copy(update={"schedule": schedule})
@@ -64,7 +64,8 @@ def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> dict[st
     ratio = torch.full_like(new, torch.nan)
     for batch in minibatches(recipe, experience, Random(0)):
         tokens = tokens_of(recipe, experience, batch)
-        at = batch.rows[tokens.row], responses.mask[batch.rows].nonzero()[:, 1]
+        at = responses.places(batch.rows)
+        assert responses.entropy is not None
         entropy = responses.entropy[at]
         for one in passes(recipe, tokens):
             for name, (level, some) in _parts(recipe, one).items():
@@ -102,13 +103,13 @@ def _rollouts(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
     names = list(dict.fromkeys(x.group for x in responses))
     columns = ("correct", "formatted", "length", "truncated")
     given = {name: torch.tensor([getattr(x, name) for x in responses]) for name in columns}
-    logp = _padded(x.logp_old if recipe.correction.kind == "off" else x.logp_sampler for x in responses)
-    ids, entropy = torch.zeros(logp.shape, dtype=torch.long), _padded(x.entropy for x in responses)
+    logp = _flat(x.logp_old if recipe.correction.kind == "off" else x.logp_sampler for x in responses)
+    ids, entropy = torch.zeros(len(logp), dtype=torch.long), _flat(x.entropy for x in responses)
     sample = Responses(ids, logp, entropy, given["length"], given["truncated"])
     reference, kl = None, torch.zeros(len(responses), dtype=torch.float64)
     if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
-        reference = _padded(x.logp_reference for x in responses)
-        kl = charges(recipe.kl, sample, reference).sum(1)
+        reference = _flat(x.logp_reference for x in responses)
+        kl = sample.padded(charges(recipe.kl, sample, reference)).sum(1)
     group = torch.tensor([names.index(x.group) for x in responses])
     score = torch.tensor([x.score for x in responses], dtype=torch.float64)
     rewards = torch.zeros(len(responses), len(recipe.reward.functions), dtype=torch.float64)
@@ -133,12 +134,12 @@ def _states(recipe: Recipe, experience: Experience) -> Iterator[State]:
     rollouts, scored = experience.rollouts, experience.rollouts.scored
     kept, present = rollouts.kept, length.present(recipe.length, scored.truncated)
     spread = segment.spread(shaped_reward(recipe, scored)[kept], scored.group[kept], scored.groups)[scored.group]
-    moved = (spread > 0) | (experience.advantage.abs() > ROUNDING).any(1)
+    moved = (spread > 0) | (rollouts.responses.padded(experience.advantage.abs()).amax(1) > ROUNDING)
     out: State = "no_pair" if recipe.loss.kind == "pair_dpo" else "masked"
     for p, k, i, m in torch.stack([present, kept, in_loss(recipe, experience), moved], 1).tolist():
         yield "dropped" if not p else "filtered" if not k else out if not i else "in_loss" if m else "zero_spread"
 
 
-def _padded(rows: Iterable[Sequence[float]]) -> Tensor:
-    """Return [N, M] of rows of any length, float64, padded with zeros on the right."""
-    return pad_sequence([torch.tensor(row, dtype=torch.float64) for row in rows], batch_first=True)
+def _flat(rows: Iterable[Sequence[float]]) -> Tensor:
+    """Return [T] float64 of rows of any length."""
+    return torch.tensor([x for row in rows for x in row], dtype=torch.float64)

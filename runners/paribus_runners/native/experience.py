@@ -25,11 +25,13 @@ class Before:
         logp: [T] log-probability under the policy; ``None``: as when they were sampled.
         routing: how the policy routed the tokens; ``None`` without router shift.
         value: [T] the critic's values; ``None`` without a critic.
+        entropy: [T] entropy of the policy that sampled, nats; ``None``: as the sampler gave it, if it did.
     """
 
     logp: Tensor | None = None
     routing: Routing | None = None
     value: Tensor | None = None
+    entropy: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,13 @@ class Experience:
 
     Attributes:
         rollouts: the rollouts.
-        old: [N, M] log-probability under the policy before the updates, nats.
-        advantage: [N, M] A of each token.
-        correction: [N, M] importance weight between sampler and learner.
-        value: [N, M] the critic's values; ``None`` without a critic.
-        returns: [N, M] the critic's targets; ``None`` without a critic.
+        old: [T] log-probability under the policy before the updates, nats.
+        advantage: [T] A of each token.
+        correction: [T] importance weight between sampler and learner.
+        entropy: [T] entropy over the full vocabulary when the token was sampled, nats; ``None`` if only the first
+            update finds it out.
+        value: [T] the critic's values; ``None`` without a critic.
+        returns: [T] the critic's targets; ``None`` without a critic.
         routing: how the tokens were routed, response after response; ``None`` without router shift.
         history: statistics of all prompts after this step; empty without ``baseline: history``.
     """
@@ -51,6 +55,7 @@ class Experience:
     old: Tensor
     advantage: Tensor
     correction: Tensor
+    entropy: Tensor | None
     value: Tensor | None
     returns: Tensor | None
     routing: Routing | None
@@ -58,11 +63,7 @@ class Experience:
 
     def routed(self, rows: Tensor) -> Routing | None:
         """Return the routing of the tokens of the responses ``rows``, in their order."""
-        if self.routing is None:
-            return None
-        mask = self.rollouts.responses.mask
-        place = (mask.flatten().cumsum(0) - 1).view(mask.shape)
-        return self.routing.select(place[rows][mask[rows]])
+        return None if self.routing is None else self.routing.select(self.rollouts.responses.places(rows))
 
 
 def weigh(
@@ -77,31 +78,36 @@ def weigh(
         visited: statistics of the prompts before this step, for ``baseline: history``.
     """
     before, visited = before or Before(), visited or {}
-    responses, scored, mask = rollouts.responses, rollouts.scored, rollouts.responses.mask
-    value = None if before.value is None else responses.padded(before.value)
+    responses, scored, row = rollouts.responses, rollouts.scored, rollouts.responses.row
     returns = None
     if per_token(recipe):
-        charge = torch.zeros(mask.shape, dtype=torch.float64)
-        if rollouts.reference is not None:
-            charge = charges(recipe.kl, responses, rollouts.reference)
-        A, returns = token_advantages(recipe, scored, rollouts.kept, mask, charge, value)
+        A, returns = _by_token(recipe, rollouts, before.value)
     else:
         visits: list[Visits] = []
         if isinstance(recipe.scale, f.HistorySmooth):
             R, group = shaped_reward(recipe, scored)[rollouts.kept], scored.group[rollouts.kept]
             visits = history.visit(visited, recipe.scale, rollouts.problems, R, group)
             visited = {**visited, **{p: v for p, v in zip(rollouts.problems, visits, strict=True) if v.count}}
-        A = advantages(recipe, scored, rollouts.kept, visits)[:, None] * mask
-    old = responses.logp if before.logp is None else responses.padded(before.logp)
-    row = torch.arange(len(mask)).repeat_interleave(scored.length)
-    weight = correction.weight(recipe.correction, old[mask], responses.logp[mask], row, len(mask))
+        A = advantages(recipe, scored, rollouts.kept, visits)[row]
+    old = responses.logp if before.logp is None else before.logp
     return Experience(
         rollouts=rollouts,
         old=old,
         advantage=A,
-        correction=responses.padded(weight),
-        value=value,
+        correction=correction.weight(recipe.correction, old, responses.logp, row, len(responses)),
+        entropy=responses.entropy if before.entropy is None else before.entropy,
+        value=before.value,
         returns=returns,
         routing=before.routing,
         history=visited,
     )
+
+
+def _by_token(recipe: Recipe, rollouts: Rollouts, value: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return A [T] and the critic's targets [T]; responses stand one below the other only in here."""
+    responses, charge = rollouts.responses, torch.zeros(len(rollouts.responses.ids), dtype=torch.float64)
+    if rollouts.reference is not None:
+        charge = charges(recipe.kl, responses, rollouts.reference)
+    mask, V = responses.mask, None if value is None else responses.padded(value)
+    A, returns = token_advantages(recipe, rollouts.scored, rollouts.kept, mask, responses.padded(charge), V)
+    return A[mask], None if returns is None else returns[mask]

@@ -38,6 +38,8 @@ NO_NUMBERS = frozenset(
     }
 )
 """Files that no number of a run depends on."""
+AT_ONCE = 512
+"""Responses that the sampler ``torch`` samples at once on a CPU; a round of no more is sampled whole."""
 KINDS = ("chain", "search", "jsonl", "dataset")
 
 
@@ -46,9 +48,15 @@ def code(recipe: Recipe) -> str:
 
     Recipes whose numbers a change moved, while all others kept theirs, have a hash of their own.
     """
+    moved = []
     if recipe.token_weight.kind == "top_entropy":
-        return fingerprint_of([recorded("code"), "top_entropy: exactly its fraction, the earlier of equal tokens"])
-    return recorded("code")
+        moved.append("top_entropy: exactly its fraction, the earlier of equal tokens")
+    if recipe.model.name not in MODELS:
+        moved.append("logits of large vocabularies in chunks: other rounding")
+    schedule = recipe.schedule
+    if recipe.filter.kind in ("refill", "refill_async") and schedule.prompts_per_step * schedule.group_size > AT_ONCE:
+        moved.append("refill: a round ends where it has enough groups")
+    return fingerprint_of([recorded("code"), *moved]) if moved else recorded("code")
 
 
 def data(recipe: Recipe, sources: Mapping[str, str] | None = None) -> str:

@@ -13,6 +13,7 @@ from paribus.recipe.recipe import Recipe
 from paribus_runners.native.critic import Critic
 from paribus_runners.native.experience import Before
 from paribus_runners.native.log_probabilities import score_all
+from paribus_runners.native.objective import length
 from paribus_runners.native.objective.router import Routing
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.rollouts import Rollouts
@@ -64,20 +65,25 @@ class Learner:
 
         Without a correction, the log-probabilities from sampling count as the old ones, even for stale rollouts: the
         ratio then corrects for the staleness. With a correction, they are computed again, and the correction does.
+
+        Entropies that the sampler does not give are computed here unless the first update sees all tokens anyway.
         """
-        shift = recipe.token_weight.kind == "router_shift"
-        logp, routing, value = None, None, None
-        if recipe.correction.kind != "off" or shift:
+        shift, responses = recipe.token_weight.kind == "router_shift", rollouts.responses
+        logp, entropy, routing, value = None, responses.entropy, None, None
+        blind = entropy is None and not _seen_by_first_update(recipe, rollouts)
+        if recipe.correction.kind != "off" or shift or blind:
+            temperature, need = recipe.schedule.temperature, entropy is None
             scores = score_all(
-                self.policy, rollouts.prompts, rollouts.responses, recipe.schedule.temperature, with_router=shift
+                self.policy, rollouts.prompts, responses, temperature, with_entropy=need, with_router=shift
             )
             logp = scores.logp if recipe.correction.kind != "off" else None
+            entropy = scores.entropy if need else entropy
             if scores.router is not None:
                 assert self.policy.experts_per_token is not None
                 routing = Routing.of(scores.router, self.policy.experts_per_token)
         if self.critic is not None:
             value = self.critic.values_of_all(rollouts.prompts, rollouts.responses)
-        return Before(logp, routing, value)
+        return Before(logp, routing, value, entropy)
 
     @torch.no_grad()
     def sync(self, recipe: Recipe, step: int) -> None:
@@ -88,6 +94,14 @@ class Learner:
         pairs = zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True)
         for old, new in pairs:
             old.lerp_(new, level.mix)
+
+
+def _seen_by_first_update(recipe: Recipe, rollouts: Rollouts) -> bool:
+    """Return whether all sampled tokens are in the first update, and none needs its entropy before."""
+    schedule = recipe.schedule
+    whole = schedule.minibatches == 1 and schedule.update.kind == "joint" and recipe.loss.kind == "policy_gradient"
+    inside = rollouts.kept & length.in_loss(recipe.length, rollouts.scored.truncated)
+    return whole and bool(inside.all()) and recipe.token_weight.kind != "top_entropy"
 
 
 def _adam(recipe: Recipe, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:

@@ -88,12 +88,11 @@ def score(
     """
     row = line_up(prompts, groups, policy.device)
     if with_router:
-        logits, router = policy.logits_and_router(row.ids, row.layout.positions, row.layout, row.at)
+        hidden, router = policy.hidden_and_router(row.ids, row.layout.positions, row.layout, row.at)
     else:
-        logits, router = policy.logits(row.ids, row.layout.positions, row.layout, row.at), None
-    logp = (logits / temperature).log_softmax(-1)
-    chosen = logp.gather(1, row.targets[:, None]).squeeze(1)
-    return Scores(chosen, -(logp.exp() * logp).sum(-1) if with_entropy else None, router)
+        hidden, router = policy.hidden(row.ids, row.layout.positions, row.layout, row.at), None
+    logp, entropy = policy.head.score(hidden, row.targets, temperature, with_entropy=with_entropy)
+    return Scores(logp, entropy, router)
 
 
 BUDGET = {"cpu": 4096, "cuda": 32768}
@@ -107,6 +106,7 @@ def score_all(
     responses: Responses,
     temperature: float,
     *,
+    with_entropy: bool = False,
     with_router: bool = False,
 ) -> Scores:
     """Return what :func:`score` does for all sampled responses, without gradient, on the CPU.
@@ -116,12 +116,14 @@ def score_all(
         prompts: tokens of each prompt.
         responses: N responses, those to one prompt next to each other.
         temperature: logits are divided by it.
+        with_entropy: also return the entropies.
         with_router: also return the log-probabilities of the routers.
     """
     passes = by_prompt(prompts, responses, policy.device)
-    parts = [score(policy, *part, temperature, with_router=with_router) for part in passes]
+    parts = [score(policy, *part, temperature, with_entropy=with_entropy, with_router=with_router) for part in passes]
+    entropy = torch.cat([p.entropy.cpu() for p in parts if p.entropy is not None]) if with_entropy else None
     router = torch.cat([p.router.cpu() for p in parts if p.router is not None]) if with_router else None
-    return Scores(torch.cat([p.logp.cpu() for p in parts]), None, router)
+    return Scores(torch.cat([p.logp.cpu() for p in parts]), entropy, router)
 
 
 def by_prompt(

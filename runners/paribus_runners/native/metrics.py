@@ -16,7 +16,7 @@ from paribus_runners.native.objective import correction, kl, segment
 from paribus_runners.native.objective.advantage import raw_reward, shaped_reward
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.rollout.rollouts import Rollouts
-from paribus_runners.native.update import Updates
+from paribus_runners.native.update import Part, Updates
 from paribus_runners.rewards.pool import FAULTS
 
 
@@ -64,6 +64,9 @@ def of_experience(
     rollouts = experience.rollouts
     inside = in_loss(recipe, experience)
     values = _of_rollouts(recipe, rollouts, trained=int(rollouts.responses.length[inside].sum()))
+    if experience.entropy is not None:
+        fresh = rollouts.responses.places(rollouts.fresh)
+        values["policy/entropy"] = float(experience.entropy[fresh].double().mean())
     values |= _of_groups(recipe, rollouts)
     groups = torch.unique(rollouts.scored.group[inside])
     if len(groups):
@@ -80,9 +83,8 @@ def _of_rollouts(recipe: Recipe, rollouts: Rollouts, trained: int) -> dict[str, 
     """Return the metrics of all responses generated for the step, before any filter."""
     fresh, scored = rollouts.fresh, rollouts.scored
     responses = rollouts.responses.select(fresh)
-    correct, mask, L = scored.correct[fresh], responses.mask, responses.length.double()
+    correct, L = scored.correct[fresh], responses.length.double()
     values = {
-        "policy/entropy": float(responses.entropy[mask].double().mean()),
         "response/length_mean": float(L.mean()),
         "response/length_p50": float(L.quantile(0.5)),
         "response/length_p95": float(L.quantile(0.95)),
@@ -97,7 +99,7 @@ def _of_rollouts(recipe: Recipe, rollouts: Rollouts, trained: int) -> dict[str, 
         if rows.any():
             values[f"response/length_mean_{name}"] = float(L[rows].mean())
     if rollouts.reference is not None:
-        u = (responses.logp - rollouts.reference[fresh])[mask].double()
+        u = (responses.logp - rollouts.reference[rollouts.responses.places(fresh)]).double()
         values["kl/ref_k3"] = float(kl.estimate("k3", u).mean())
     return values
 
@@ -122,20 +124,20 @@ def _of_rewards(recipe: Recipe, rewards: Tensor, faults: Tensor) -> dict[str, fl
 
 
 def _of_correction(recipe: Recipe, experience: Experience, inside: Tensor) -> dict[str, float]:
-    responses = experience.rollouts.responses.select(inside)
-    mask, row = responses.mask, torch.arange(len(responses)).repeat_interleave(responses.length)
-    weight = experience.correction[inside][mask].double()
-    raw = correction.raw_weight(
-        recipe.correction, experience.old[inside][mask], responses.logp[mask], row, len(responses)
-    )
+    at, responses = experience.rollouts.responses.places(inside), experience.rollouts.responses.select(inside)
+    weight, old = experience.correction[at].double(), experience.old[at]
+    raw = correction.raw_weight(recipe.correction, old, responses.logp, responses.row, len(responses))
     total = float(weight.sum())
-    difference = (experience.old[inside] - responses.logp)[mask].abs().double()
+    difference = (old - responses.logp).double()
+    ratio = difference.exp()
     return {
         "correction/weight_mean": total / len(weight),
         "correction/effective_frac": total**2 / (len(weight) * float((weight**2).sum())) if total else 0.0,
         "correction/changed_frac": _share(correction.changed(recipe.correction, raw)),
-        "mismatch/logp_abs_diff_mean": float(difference.mean()),
-        "mismatch/logp_abs_diff_max": float(difference.max()),
+        "mismatch/logp_abs_diff_mean": float(difference.abs().mean()),
+        "mismatch/logp_abs_diff_max": float(difference.abs().max()),
+        "mismatch/k3": float((ratio - 1 - difference).mean()),
+        "mismatch/effective_frac": float(ratio.sum() ** 2 / (len(ratio) * ratio.square().sum())),
     }
 
 
@@ -144,8 +146,8 @@ def of_critic(recipe: Recipe, experience: Experience, losses: Sequence[float]) -
     inside = in_loss(recipe, experience)
     if experience.value is None or experience.returns is None or not inside.any():
         return {}
-    mask = experience.rollouts.responses.mask[inside]
-    value, target = experience.value[inside][mask].double(), experience.returns[inside][mask].double()
+    at = experience.rollouts.responses.places(inside)
+    value, target = experience.value[at].double(), experience.returns[at].double()
     values = {"critic/value_mean": float(value.mean()), "critic/return_mean": float(target.mean())}
     if losses:
         values["critic/value_loss"] = sum(losses) / len(losses)
@@ -199,13 +201,25 @@ def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict
     if recipe.clip.kind == "is_cap_sg":
         values["clip/capped_frac"] = sum(p.capped for p in parts) / tokens
     if recipe.correction.kind == "off":  # otherwise they come from the log-probabilities before the updates
-        first = [p for p in done[0].parts if p.tokens]
-        values["mismatch/logp_abs_diff_mean"] = sum(p.diff_sum for p in first) / sum(p.tokens for p in first)
-        values["mismatch/logp_abs_diff_max"] = _extreme([p.diff_max for p in first], max)
+        values |= _of_mismatch([p for p in done[0].parts if p.tokens])
+    if experience.entropy is None:
+        values["policy/entropy"] = sum(p.entropy_sum for p in done[0].parts) / sum(p.tokens for p in done[0].parts)
     if recipe.token_weight.kind == "router_shift":
         values["router/shift_mean"] = sum(p.shift_sum for p in parts) / tokens
         values["router/shift_min"] = min(p.shift_min for p in parts)
     return values | of_critic(recipe, experience, updates.value_loss)
+
+
+def _of_mismatch(first: Sequence[Part]) -> dict[str, float]:
+    """Return how far the learner is from the sampler in the passes of the first update."""
+    count, total = sum(p.tokens for p in first), sum(p.ratio_sum for p in first)
+    squares = sum(p.ratio_square_sum for p in first)
+    return {
+        "mismatch/logp_abs_diff_mean": sum(p.diff_sum for p in first) / count,
+        "mismatch/logp_abs_diff_max": _extreme([p.diff_max for p in first], max),
+        "mismatch/k3": sum(p.kl_sum for p in first) / count,
+        "mismatch/effective_frac": total**2 / (count * squares) if squares else 0.0,
+    }
 
 
 def of_spent(spent: Spent) -> dict[str, float]:

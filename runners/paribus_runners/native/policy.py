@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformers.utils import logging
 
 from paribus.errors import RunnerError
 from paribus_runners.native import attention, chat
+from paribus_runners.native.head import Head
 from paribus_runners.tasks import Message, Rendered
 
 logging.disable_progress_bar()
@@ -57,7 +59,7 @@ class Policy:
         """Load a model; code that comes with a model is never run.
 
         Raises:
-            RunnerError: the model cannot be loaded, or has no attention that can be replaced.
+            RunnerError: the model cannot be loaded, or has no attention or output layer that can be replaced.
         """
         path = Path(name).expanduser()
         source = str(path) if path.is_dir() else name
@@ -73,7 +75,9 @@ class Policy:
         if not ends:
             raise RunnerError(chat.no_end(name))
         width = getattr(model.config, PROMPT_WIDTH, 0)
-        return cls(model, tokenizer, getattr(torch, dtype), ends, width, best_device())
+        policy = cls(model, tokenizer, getattr(torch, dtype), ends, width, best_device())
+        policy.check_head()
+        return policy
 
     def weights_hash(self) -> str:
         """Return the SHA-256 of all weights with their names, 64 hexadecimal digits."""
@@ -117,14 +121,19 @@ class Policy:
         """Experts that a token goes to in each layer; None for a dense model."""
         return getattr(self.model.config, "num_experts_per_tok", None)
 
-    def logits(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None = None) -> Tensor:
-        """Return the logits [n, V] in float32 at the places ``at`` of a row of tokens [T], by default at all."""
-        return self._logits(self._forward(ids, positions, layout, at), len(ids) if at is None else len(at))
+    @property
+    def head(self) -> Head:
+        """The output layer, which turns hidden states into logits."""
+        return Head.of(self.model, self.dtype)
 
-    def logits_and_router(
+    def hidden(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None = None) -> Tensor:
+        """Return the final hidden states [n, H] at the places ``at`` of a row of tokens [T], by default at all."""
+        return self._states(self._forward(ids, positions, layout), at)
+
+    def hidden_and_router(
         self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the logits, and the log-probabilities of the routers at the same places [n, layers, experts].
+        """Return hidden states, and the log-probabilities of the routers at the same places [n, layers, experts].
 
         The latter are float32, in nats, and carry no gradient.
 
@@ -137,24 +146,37 @@ class Policy:
                 f"a model of type {kind} has no router whose probabilities can be read: set `model.name: tiny_moe`, or "
                 f"name a mixture-of-experts model of type {', '.join(sorted(ROUTERS))}"
             )
-        out = self._forward(ids, positions, layout, at, output_router_logits=True)
+        out = self._forward(ids, positions, layout, output_router_logits=True)
         router = torch.stack([x.detach()[at] for x in out.router_logits], 1)
-        return self._logits(out, len(at)), router.float().log_softmax(-1)
+        return self._states(out, at), router.float().log_softmax(-1)
 
-    def _forward(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None, **more: Any) -> Any:
-        amp = torch.autocast(self.device.type, self.dtype) if self.dtype != torch.float32 else contextlib.nullcontext()
-        with amp:
-            return self.model(
-                input_ids=ids[None],
-                position_ids=positions[None],
-                use_cache=False,
-                layout=layout,
-                logits_to_keep=0 if at is None else at,
-                **more,
+    def _forward(self, ids: Tensor, positions: Tensor, layout: attention.Layout, **more: Any) -> Any:
+        with self._precision():
+            return self.model.base_model(
+                input_ids=ids[None], position_ids=positions[None], use_cache=False, layout=layout, **more
             )
 
-    def _logits(self, out: Any, wanted: int) -> Tensor:
-        logits: Tensor = out.logits[0]
-        if len(logits) != wanted:
-            raise RunnerError(f"{type(self.model).__name__} does not select logits by place: it cannot be trained here")
-        return logits.float()
+    def _precision(self) -> AbstractContextManager[Any]:
+        full = self.dtype == torch.float32
+        return contextlib.nullcontext() if full else torch.autocast(self.device.type, self.dtype)
+
+    @staticmethod
+    def _states(out: Any, at: Tensor | None) -> Tensor:
+        states: Tensor = out.last_hidden_state
+        return (states if at is None else states[:, at, :])[0]
+
+    @torch.no_grad()
+    def check_head(self) -> None:
+        """Compare the logits that :attr:`head` makes of hidden states with the model's own.
+
+        Raises:
+            RunnerError: they differ: the model does something else between its hidden states and its logits.
+        """
+        ids = torch.arange(1, 5, device=self.device) % len(self.head.weight)
+        layout = attention.pack([len(ids)], [()], self.device)
+        with self._precision():
+            out = self.model(input_ids=ids[None], position_ids=layout.positions[None], use_cache=False, layout=layout)
+        own, ours = out.logits[0].float(), self.head.logits(self.hidden(ids, layout.positions, layout))
+        if not torch.allclose(own, ours, rtol=1e-4, atol=1e-4 * float(own.abs().max())):
+            name = type(self.model).__name__
+            raise RunnerError(f"{name} changes its logits after the output layer: it cannot be trained here")

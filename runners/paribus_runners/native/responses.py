@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,19 +12,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Responses:
-    """N responses on the CPU, padded on the right with zeros.
+    """N responses on the CPU, their T tokens end to end.
 
     Attributes:
-        ids: [N, M] tokens, the end mark included.
-        logp: [N, M] log-probability of each token at the sampling temperature, nats.
-        entropy: [N, M] entropy over the full vocabulary at the sampling temperature, nats.
+        ids: [T] tokens, the end marks included.
+        logp: [T] log-probability of each token at the sampling temperature, as the sampler computed it, nats.
+        entropy: [T] entropy over the full vocabulary at the sampling temperature, nats; ``None`` if the sampler gives
+            none.
         length: [N] tokens.
         truncated: [N] whether the length limit ended the response.
     """
 
     ids: Tensor
     logp: Tensor
-    entropy: Tensor
+    entropy: Tensor | None
     length: Tensor
     truncated: Tensor
 
@@ -31,25 +33,48 @@ class Responses:
         return len(self.length)
 
     @property
-    def mask(self) -> Tensor:
-        """[N, M] True on generated tokens."""
-        return torch.arange(self.ids.shape[1]) < self.length[:, None]
+    def first(self) -> Tensor:
+        """[N] place of the first token of each response."""
+        return self.length.cumsum(0) - self.length
 
-    def padded(self, flat: Tensor) -> Tensor:
-        """Return [N, M] of the values ``flat`` [T] of all tokens, response after response; 0 past their ends."""
-        return flat.new_zeros(self.ids.shape).masked_scatter(self.mask, flat)
+    @property
+    def row(self) -> Tensor:
+        """[T] index of the response of each token."""
+        return torch.arange(len(self)).repeat_interleave(self.length)
+
+    @property
+    def mask(self) -> Tensor:
+        """[N, longest] True on tokens, where responses stand one below the other."""
+        return self._mask(int(self.length.max()))
+
+    def _mask(self, width: int) -> Tensor:
+        return torch.arange(width) < self.length[:, None]
+
+    def padded(self, flat: Tensor, width: int | None = None) -> Tensor:
+        """Return [N, width] of the values ``flat`` [T], by default as wide as the longest; 0 past the ends."""
+        mask = self.mask if width is None else self._mask(width)
+        return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
+
+    def places(self, rows: Tensor) -> Tensor:
+        """Return the places of the tokens of the responses ``rows``, a mask or indices, in their order."""
+        length, first = self.length[rows], self.first[rows]
+        return torch.arange(int(length.sum())) + (first - length.cumsum(0) + length).repeat_interleave(length)
 
     def tokens(self) -> list[list[int]]:
         """Return the tokens of each response."""
-        lengths: list[int] = self.length.tolist()
-        return [row[:n] for row, n in zip(self.ids.tolist(), lengths, strict=True)]
+        ids, ends = self.ids.tolist(), self.length.cumsum(0).tolist()
+        return [ids[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
     def select(self, rows: Tensor) -> Responses:
-        """Return the responses ``rows``."""
-        return Responses(self.ids[rows], self.logp[rows], self.entropy[rows], self.length[rows], self.truncated[rows])
+        """Return the responses ``rows``, a mask or indices."""
+        at = self.places(rows)
+        entropy = None if self.entropy is None else self.entropy[at]
+        return Responses(self.ids[at], self.logp[at], entropy, self.length[rows], self.truncated[rows])
 
     @staticmethod
     def concat(parts: Sequence[Responses]) -> Responses:
-        """Return the responses of all parts in order."""
-        fields = ("ids", "logp", "entropy", "length", "truncated")
-        return Responses(*(torch.cat([getattr(p, f) for p in parts]) for f in fields))
+        """Return the responses of all parts in order; entropies only if all parts have them."""
+        names = ("ids", "logp", "length", "truncated")
+        values: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in names}
+        entropies = [p.entropy for p in parts if p.entropy is not None]
+        return Responses(**values, entropy=torch.cat(entropies) if len(entropies) == len(parts) else None)

@@ -37,7 +37,9 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
     prompts = policy.decode_prompts([rollouts.prompts[i] for i in shown])
     texts, size = policy.decode(responses.tokens()), len(rows) // max(1, len(shown))
     rewards, parts = shaped_reward(recipe, rollouts.scored), _parts(recipe, rollouts.scored)
-    apart = ((experience.old - rollouts.responses.logp).abs() * rollouts.responses.mask).sum(1) / rollouts.scored.length
+    difference = (experience.old - rollouts.responses.logp).abs()[rollouts.responses.places(rows)]
+    apart = responses.padded(difference, recipe.schedule.max_new_tokens).sum(1) / responses.length
+    first = rollouts.responses.first
     found = []
     for place, (row, text) in enumerate(zip(rows.tolist(), texts, strict=True)):
         record: dict[str, Any] = {
@@ -54,9 +56,9 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
         if len(parts) > 1:
             record["reward_parts"] = {name: _number(values[row]) for name, values in parts.items()}
         if bool(rollouts.kept[row]) and not per_token(recipe):
-            record["advantage"] = _number(experience.advantage[row, 0])
+            record["advantage"] = _number(experience.advantage[first[row]])
         if recipe.correction.kind != "off":
-            record["logp_abs_diff_mean"] = _number(apart[row])
+            record["logp_abs_diff_mean"] = _number(apart[place])
         found.append(record)
     return found
 

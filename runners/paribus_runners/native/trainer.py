@@ -11,8 +11,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import torch
-
 from paribus.contract import EvaluationSet, Job
 from paribus.evaluate import HELDOUT
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
@@ -24,7 +22,8 @@ from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.queue import RolloutQueue
-from paribus_runners.native.rollout.sampler import sample, uniforms
+from paribus_runners.native.rollout.sampler import Requests, complete
+from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
 from paribus_runners.tasks import Grader
@@ -53,7 +52,8 @@ class Trainer:
     ) -> None:
         self._job, self._recipe, self._folder = job, job.recipe, folder
         self._learner, self._grader, self._others = learner, grader, others or {}
-        self._source = Source(learner.policy, learner.reference, grader.task, job.seed, grader)
+        self._sampler = TorchSampler(learner.policy)
+        self._source = Source(learner.policy, learner.reference, grader.task, job.seed, self._sampler, grader)
         self._stop = StopCheck(asked_to_stop, learner.networks)
 
     def run(self, progress: Progress | None) -> None:
@@ -64,6 +64,7 @@ class Trainer:
                 the weights have changed since (:mod:`paribus_runners.native.stopping`); before step 0, nothing.
         """
         last = self._recipe.schedule.steps
+        self._load()
         if progress is None:
             progress, values = self._pretrain()
             self._write(0, self._evaluated(0, values))
@@ -117,10 +118,12 @@ class Trainer:
         rollouts, queued = queued.steps[0], replace(queued, steps=queued.steps[1:])
         rate = self._set_rate(step)
         sampled = time.perf_counter()
+        self._sampler.rest()
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
         self._stop.changed = True
         done = updates(recipe, learner, experience, self._job.seed, step)
         learner.sync(recipe, step)
+        self._load()
         updated = time.perf_counter()
         self._keep(samples.of_step(recipe, learner.policy, experience, step))
         end = time.perf_counter()
@@ -149,6 +152,10 @@ class Trainer:
             steps.append(rollouts)
         return RolloutQueue(tuple(steps), surplus)
 
+    def _load(self) -> None:
+        """Let the sampler take over the policy's weights."""
+        self._sampler.load(self._learner.policy.model.named_parameters())
+
     def _set_rate(self, step: int) -> float:
         settings = self._recipe.optimizer
         rise = min(1.0, step / settings.warmup_steps) if settings.warmup_steps else 1.0
@@ -174,12 +181,9 @@ class Trainer:
 
     def _sample_set(self, name: str, chosen: EvaluationSet, step: int, prompts: Sequence[str], k: int) -> list[Sampled]:
         policy, room = self._learner.policy, chosen.max_new_tokens or self._recipe.schedule.max_new_tokens
-        place = (self._job.seed, "evaluate", name, step)
-        if name == HELDOUT:
-            numbers = uniforms(len(prompts) * k, room, *place)
-        else:  # arms with different limits share the numbers of each response
-            numbers = torch.cat([uniforms(1, room, *place, i, j) for i in range(len(prompts)) for j in range(k)])
-        responses = sample(policy, policy.encode(prompts), k, numbers, chosen.temperature, chosen.top_p)
+        place, apart = (self._job.seed, "evaluate", name, step), name != HELDOUT
+        requests = Requests(policy.encode(prompts), k, room, chosen.temperature, place, chosen.top_p, apart)
+        responses = complete(self._sampler, requests)
         texts = policy.decode(responses.tokens())
         ended = (~responses.truncated).tolist()
         return [Sampled(*values) for values in zip(texts, responses.length.tolist(), ended, strict=True)]

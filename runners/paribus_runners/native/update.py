@@ -36,6 +36,7 @@ class Part:
         high_prob_sum: sum of the old probabilities of the latter.
         high_prob_max: the largest of them; 0 without such tokens.
         ratio_sum: sum of new over old token probability.
+        ratio_square_sum: sum of its square.
         ratio_min: smallest.
         ratio_max: largest.
         kl_sum: sum of r - 1 - log r of the token ratio.
@@ -43,6 +44,7 @@ class Part:
         diff_max: largest.
         shift_sum: sum of the weights of router shift; meaningless without it.
         shift_min: smallest.
+        entropy_sum: sum of the entropy, nats; 0 where it was not asked for.
         loss: share in the loss of the update.
     """
 
@@ -54,6 +56,7 @@ class Part:
     high_prob_sum: float
     high_prob_max: float
     ratio_sum: float
+    ratio_square_sum: float
     ratio_min: float
     ratio_max: float
     kl_sum: float
@@ -61,6 +64,7 @@ class Part:
     diff_max: float
     shift_sum: float
     shift_min: float
+    entropy_sum: float
     loss: float
 
 
@@ -90,11 +94,13 @@ def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int,
     done: list[Update] = []
     losses: list[float] = []
     parameters = list(learner.policy.model.parameters())
+    measure = experience.entropy is None
     for epoch in range(recipe.schedule.epochs):
         for batch in minibatches(recipe, experience, Random(f"update/{seed}/{step}/{epoch}")):
             for tokens in passes(recipe, tokens_of(recipe, experience, batch)):
                 learner.optimizer.zero_grad(set_to_none=True)
-                parts = tuple(backward(recipe, learner, experience.rollouts, batch, tokens))
+                parts = tuple(backward(recipe, learner, experience.rollouts, batch, tokens, measure))
+                measure = False
                 norm = clip_gradients(parameters, recipe.optimizer.max_grad_norm)
                 learner.optimizer.step()
                 done.append(Update(parts, norm))
@@ -103,8 +109,10 @@ def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int,
     return Updates(tuple(done), tuple(losses))
 
 
-def backward(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch, tokens: Tokens) -> Iterator[Part]:
-    """Add the gradient of one update of the policy, one forward pass after the other."""
+def backward(
+    recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch, tokens: Tokens, measure: bool = False
+) -> Iterator[Part]:
+    """Add the gradient of one update of the policy, one forward pass after the other; ``measure`` the entropy."""
     policy, shift = learner.policy, recipe.token_weight if recipe.token_weight.kind == "router_shift" else None
     for first, end, prompts, texts in _forward_passes(recipe, rollouts, batch, policy.device.type):
         mine = part(tokens, first, end, policy.device)
@@ -113,7 +121,7 @@ def backward(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch,
             prompts,
             texts,
             recipe.schedule.temperature,
-            with_entropy=recipe.auxiliary.entropy != 0,
+            with_entropy=measure or recipe.auxiliary.entropy != 0,
             with_router=shift is not None,
         )
         gamma = None
@@ -123,7 +131,8 @@ def backward(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch,
             gamma = router.shift(shift, mine.routing, now.router)
         found = loss(recipe, now.logp, mine, now.entropy, gamma)
         found.value.backward()  # type: ignore[no-untyped-call]
-        yield observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach())
+        entropy = now.entropy.detach() if measure and now.entropy is not None else None
+        yield observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach(), entropy)
 
 
 def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batch: Batch) -> float:
@@ -135,14 +144,15 @@ def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batc
     assert experience.value is not None
     assert experience.returns is not None
     rollouts, rows = experience.rollouts, batch.rows
-    mask = rollouts.responses.mask[rows]
-    old, returns = experience.value[rows], experience.returns[rows]
-    count = int(mask.sum())
+    at, length = rollouts.responses.places(rows), rollouts.responses.length[rows]
+    row = torch.arange(len(rows)).repeat_interleave(length)
+    old, returns = experience.value[at], experience.returns[at]
+    count = len(at)
     optimizer.zero_grad(set_to_none=True)
     total = 0.0
     for first, end, prompts, texts in _forward_passes(recipe, rollouts, batch, critic.device.type):
-        here = mask[first:end]
-        targets = [x[first:end][here].float().to(critic.device) for x in (old, returns)]
+        here = (row >= first) & (row < end)
+        targets = [x[here].float().to(critic.device) for x in (old, returns)]
         share = value_loss.loss(level, critic.values(prompts, texts), *targets).sum() / count
         share.backward()  # type: ignore[no-untyped-call]
         total += float(share.detach())
@@ -172,14 +182,22 @@ def _by_group(
     return [prompts[g] for g, _ in runs], [texts for _, texts in runs]
 
 
-def observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tensor | None, share: Tensor) -> Part:
+def observe(
+    recipe: Recipe,
+    new: Tensor,
+    tokens: Tokens,
+    r: Tensor,
+    shift: Tensor | None,
+    share: Tensor,
+    entropy: Tensor | None = None,
+) -> Part:
     """Return the statistics of the tokens that have a weight in a pass."""
     old, A = tokens.old, tokens.advantage
     if recipe.schedule.update.kind == "lopti":
         there = tokens.weight > 0
         old, A, r, new, shift = old[there], A[there], r[there], new[there], None if shift is None else shift[there]
         if not len(old):
-            return Part(0, 0, 0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, 0, math.inf, float(share))
+            return Part(0, 0, 0, 0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, 0, math.inf, 0, float(share))
     cut = clip.cut(recipe.clip if recipe.loss.kind == "policy_gradient" else f.NoClip(), r, A, old)
     high_prob = old.exp() * cut.high
     difference = new - old
@@ -193,6 +211,7 @@ def observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tenso
         high_prob.sum(),
         high_prob.max(),
         ratio.sum(),
+        ratio.double().square().sum(),
         ratio.min(),
         ratio.max(),
         (ratio - 1 - difference).sum(),
@@ -200,6 +219,7 @@ def observe(recipe: Recipe, new: Tensor, tokens: Tokens, r: Tensor, shift: Tenso
         distance.max(),
         gamma.sum(),
         gamma.min(),
+        new.new_zeros(()) if entropy is None else entropy.double().sum(),
         share,
     )
     return Part(len(new), *torch.stack([v.double() for v in values]).tolist())

@@ -130,9 +130,10 @@ def _made(
     ends = torch.zeros(n, dtype=torch.bool) if truncated is None else torch.tensor(truncated)
     g = torch.Generator().manual_seed(seed)
     shape = n, int(L.max())
-    drawn = [-0.1 - 2 * torch.rand(shape, generator=g, dtype=torch.float64) for _ in range(3)]
+    mask = torch.arange(shape[1]) < L[:, None]
+    drawn = [(-0.1 - 2 * torch.rand(shape, generator=g, dtype=torch.float64))[mask] for _ in range(3)]
     logp = drawn[0] if logp is None else logp
-    responses = Responses(torch.ones(shape, dtype=torch.long), logp, -drawn[2], L, ends)
+    responses = Responses(torch.ones(len(logp), dtype=torch.long), logp, -drawn[2], L, ends)
     if reference is None and (recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"):
         reference = logp + 0.3 * (drawn[1] + 1.1)
     scored = Scored(
@@ -146,7 +147,7 @@ def _made(
         kl=torch.zeros(n, dtype=torch.float64),
     )
     if reference is not None:
-        scored = dataclasses.replace(scored, kl=charges(recipe.kl, responses, reference).sum(1))
+        scored = dataclasses.replace(scored, kl=responses.padded(charges(recipe.kl, responses, reference)).sum(1))
     return Rollouts(
         prompts=[[1]] * groups,
         problems=[f"p{i}" for i in range(groups)] if problems is None else list(problems),
@@ -173,7 +174,7 @@ def made() -> Callable[..., Rollouts]:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The experience, the loss of all optimizer batches of an epoch, and its gradient [N, M]."""
+    """The experience, the loss of all optimizer batches of an epoch, and its gradient [T]."""
 
     experience: Experience
     loss: float
@@ -186,12 +187,12 @@ def _outcome(recipe: Recipe, rollouts: Rollouts, new: Tensor | None = None, **we
     entropy = rollouts.responses.entropy
     value = 0 * leaf.sum()
     for batch in minibatches(recipe, experience, Random(0)):
-        tokens, mask = tokens_of(recipe, experience, batch), rollouts.responses.mask[batch.rows]
+        tokens, at = tokens_of(recipe, experience, batch), rollouts.responses.places(batch.rows)
         shift = None
         if recipe.token_weight.kind == "router_shift":
             shift = torch.ones(len(tokens.row), dtype=torch.float64)
         for one in passes(recipe, tokens):
-            value = value + loss(recipe, leaf[batch.rows][mask], one, entropy[batch.rows][mask], shift).value
+            value = value + loss(recipe, leaf[at], one, entropy[at], shift).value
     (gradient,) = torch.autograd.grad(value, leaf)
     return Outcome(experience, float(value.detach()), gradient)
 

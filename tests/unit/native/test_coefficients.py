@@ -25,6 +25,7 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.collect import Source, collect
+from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.tasks import Chain
 
 PRESETS = [name for name in preset_names() if load_preset(name).alias_of is None]
@@ -261,7 +262,7 @@ def test_the_sum_of_c_grad_log_pi_is_the_gradient_of_training(
     schedule = recipe.schedule.model_copy(update={"minibatches": 1, "epochs": 1})
     recipe = Recipe.model_validate({**dict(recipe), "schedule": schedule, **changes})
     learner = Learner.of(recipe, policy)
-    rollouts = collect(recipe, Source(policy, learner.reference, Chain(), 0), 1).rollouts
+    rollouts = collect(recipe, Source(policy, learner.reference, Chain(), 0, TorchSampler(policy)), 1).rollouts
     rollouts = replace(rollouts, scored=replace(rollouts.scored, correct=torch.arange(48) % 5 == 0))
     with torch.no_grad():
         for p in policy.model.parameters():
@@ -271,10 +272,10 @@ def test_the_sum_of_c_grad_log_pi_is_the_gradient_of_training(
     list(update.backward(recipe, learner, rollouts, one, tokens_of(recipe, experience, one)))
     parameters = list(policy.model.parameters())
     want = [p.grad for p in parameters]
-    ids, mask = rollouts.responses.tokens(), rollouts.responses.mask
+    ids = rollouts.responses.tokens()
     texts = [ids[i : i + 8] for i in range(0, 48, 8)]
     logp = score(policy, rollouts.prompts, texts, recipe.schedule.temperature).logp
-    c = coefficients(recipe, experience, rollouts.responses.padded(logp.detach().double()))["total"][mask]
+    c = coefficients(recipe, experience, logp.detach().double())["total"]
     assert c.abs().max() > 1e-4
     found = torch.autograd.grad(-(c * logp).sum(), parameters, allow_unused=True)
     for a, b in zip(found, want, strict=True):

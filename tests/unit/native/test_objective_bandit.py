@@ -21,6 +21,7 @@ from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import minibatches, tokens_of
 from paribus_runners.native.experience import Before, weigh
+from paribus_runners.native.head import Head
 from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.objective import kl
 from paribus_runners.native.objective.loss import loss
@@ -57,8 +58,8 @@ def _expected(recipe: Recipe, size: int, made: Any, *, sampler: Tensor | None = 
         recipe,
         RIGHT[arms].tolist(),
         lengths=[1] * len(flat),
-        logp=drawn[flat, None],
-        reference=None if recipe.kl.kind == "off" else REFERENCE[flat, None],
+        logp=drawn[flat],
+        reference=None if recipe.kl.kind == "off" else REFERENCE[flat],
     )
     before = Before(logp=logp.detach()[flat]) if recipe.correction.kind != "off" else Before()
     experience = weigh(recipe, rollouts, before)
@@ -89,9 +90,7 @@ def test_a_batch_mean_is_biased_like_a_group_of_the_whole_batch(made: Any) -> No
         Recipe(baseline=b, scale=f.NoScale(), aggregation=f.SequenceSum()) for b in (f.BatchMean(), f.GroupMean())
     ]
     for arms in product(range(4), repeat=2):
-        A = [
-            weigh(r, made(r, [RIGHT[list(arms)].tolist()], lengths=[1, 1])).advantage.flatten().tolist() for r in levels
-        ]
+        A = [weigh(r, made(r, [RIGHT[list(arms)].tolist()], lengths=[1, 1])).advantage.tolist() for r in levels]
         assert A[0] == A[1]
 
 
@@ -205,7 +204,8 @@ def test_an_uncapped_correction_is_unbiased(level: f.Correction, made: Any) -> N
 def test_the_entropy_of_the_bonus_has_its_gradient(temperature: float) -> None:
     """T-E1: the derivative of the entropy by logit k is -p_k (log p_k + H) / temperature; 0 where all are equal."""
     logits = torch.stack([POLICY, torch.zeros(4).double()]).requires_grad_()
-    policy = SimpleNamespace(device=torch.device("cpu"), logits=lambda *_: logits)
+    head = Head(torch.eye(4).double(), None, 1.0, torch.float64)
+    policy = SimpleNamespace(device=torch.device("cpu"), hidden=lambda *_: logits, head=head)
     entropy = score(policy, [[1]], [[[2, 3]]], temperature, with_entropy=True).entropy
     logp = (POLICY / temperature).log_softmax(0)
     H = -(logp.exp() * logp).sum()

@@ -45,7 +45,8 @@ def test_normalised_then_summed_by_hand(made: Any) -> None:
         scale=f.BatchWhiten(ddof=1, eps=0.0),
     )
     formatted = [True, True, False, True, True, True, True, False, False]
-    A = weigh(recipe, made(recipe, CORRECT, formatted=formatted)).advantage[:, 0]
+    rollouts = made(recipe, CORRECT, formatted=formatted)
+    A = weigh(recipe, rollouts).advantage[rollouts.responses.first]
     one, two = 2 / 3 / _std([1, 0, 0]), 1 / 3 / _std([1, 0, 0])
     total = [one + two / 2, -two + two / 2, -two - one / 2, two, two, -one, one / 2, -two / 2, -two / 2]
     mean = sum(total) / 9
@@ -164,7 +165,7 @@ def test_dropped_responses_count_nowhere(made: Any) -> None:
     assert batch.rows.tolist() == [0, 1, 3, 4, 6, 7]
     assert batch.counted == 6
     assert float(tokens_of(recipe, experience, batch).weight.sum()) == pytest.approx(1)
-    A = experience.advantage[:, 0]
+    A = experience.advantage[rollouts.responses.first]
     assert A[:3].tolist() == pytest.approx([0.5**0.5, -(0.5**0.5), 0], rel=1e-5)
     assert not A[3:].any()
 

@@ -125,12 +125,11 @@ def test_the_learner_before_the_updates_is_the_centre_of_the_clip(made: Any, out
     recipe = Recipe(correction=f.TokenTruncate(cap=1.2))
     rollouts = made(recipe, [[True, False, False]])
     responses = rollouts.responses
-    mask = responses.mask
     learner = responses.logp + 0.4 * (responses.entropy - 1.1)
-    got = weigh(recipe, rollouts, Before(logp=learner[mask]))
-    torch.testing.assert_close(got.old[mask], learner[mask])
-    torch.testing.assert_close(got.correction, (learner - responses.logp).exp().clamp_max(1.2) * mask)
-    at = outcome(recipe, rollouts, before=Before(logp=learner[mask]))
+    got = weigh(recipe, rollouts, Before(logp=learner))
+    torch.testing.assert_close(got.old, learner)
+    torch.testing.assert_close(got.correction, (learner - responses.logp).exp().clamp_max(1.2))
+    at = outcome(recipe, rollouts, before=Before(logp=learner))
     plain = outcome(recipe.model_copy(update={"correction": f.NoCorrection()}), rollouts)
     torch.testing.assert_close(at.gradient, got.correction * plain.gradient, rtol=1e-5, atol=1e-8)
 

@@ -66,8 +66,7 @@ def test_gae_at_the_ends_of_lambda(seed: int) -> None:
 
 def _weighed(recipe: Recipe, made: Any, value: Any) -> Experience:
     rollouts = made(recipe, CORRECT)
-    mask = rollouts.responses.mask
-    return weigh(recipe, rollouts, Before(value=value(rollouts).expand(mask.shape)[mask].float()))
+    return weigh(recipe, rollouts, Before(value=value(rollouts).expand(len(rollouts.responses.ids)).float()))
 
 
 def _critic(preset: str = "vapo", **changes: Any) -> Recipe:
@@ -82,7 +81,7 @@ def test_a_critic_that_knows_the_group_mean_is_grpo_without_std(made: Any) -> No
     recipe = _critic("ppo", **PLAIN)
 
     def mean(rollouts: Any) -> Tensor:
-        return rollouts.scored.score.view(3, 3).mean(1).repeat_interleave(3)[:, None]
+        return rollouts.scored.score.view(3, 3).mean(1).repeat_interleave(3)[rollouts.responses.row]
 
     got = _weighed(recipe, made, mean)
     grpo = weigh(Recipe(scale=f.NoScale()), made(recipe, CORRECT))
@@ -92,9 +91,9 @@ def test_a_critic_that_knows_the_group_mean_is_grpo_without_std(made: Any) -> No
 def test_a_critic_that_knows_nothing_is_reinforce(made: Any) -> None:
     """V = 0 and lambda 1 give R for every token, and R is the critic's target."""
     recipe = _critic("ppo", **PLAIN)
-    got = _weighed(recipe, made, lambda _: torch.zeros(1, 1))
+    got = _weighed(recipe, made, lambda _: torch.zeros(1))
     rollouts = got.rollouts
-    torch.testing.assert_close(got.advantage, rollouts.scored.score[:, None] * rollouts.responses.mask)
+    torch.testing.assert_close(got.advantage, rollouts.scored.score[rollouts.responses.row])
     torch.testing.assert_close(got.returns, got.advantage)
 
 
@@ -103,12 +102,13 @@ def test_policy_and_critic_have_lambdas_of_their_own(policy: float, critic: floa
     """Decoupled GAE: A has the policy's lambda, the target is V plus the estimate with the critic's."""
     baseline = f.CriticGae(policy_lambda=f.FixedLambda(value=policy), critic_lambda=critic, gamma=0.9)
     got = _weighed(_critic("ppo", **PLAIN, baseline=baseline), made, lambda r: r.responses.entropy)
-    mask, V = got.rollouts.responses.mask, got.value.double()
+    responses = got.rollouts.responses
+    mask, V = responses.mask, responses.padded(got.value.double())
     last = (got.rollouts.scored.length - 1)[:, None]
     reward = torch.zeros_like(V).scatter(1, last, got.rollouts.scored.score[:, None])
     slow = [_slow(reward, V, mask, 0.9, torch.full((9,), lam)) for lam in (policy, critic)]
-    torch.testing.assert_close(got.advantage, slow[0])
-    torch.testing.assert_close(got.returns, (slow[1] + V) * mask)
+    torch.testing.assert_close(got.advantage, slow[0][mask])
+    torch.testing.assert_close(got.returns, (slow[1] + V)[mask])
 
 
 @pytest.mark.parametrize(("tokens", "lam"), [(20, 0.0), (100, 0.8), (1000, 0.98), (10000, 0.998), (5, 0.0)])
@@ -138,7 +138,7 @@ def test_vapo_without_its_additions_is_ppo(made: Any, outcome: Any) -> None:
     )
     ppo = _critic("ppo", **PLAIN, clip=vapo.clip)
     rollouts = made(vapo, CORRECT)
-    before = Before(value=rollouts.responses.entropy[rollouts.responses.mask])
+    before = Before(value=rollouts.responses.entropy)
     near = rollouts.responses.logp + 0.5 * (rollouts.responses.entropy - 1.1)
     one, two = (outcome(r, rollouts, near, before=before).gradient for r in (vapo, ppo))
     torch.testing.assert_close(one, two)
@@ -149,11 +149,10 @@ def test_no_correct_response_has_no_nll(made: Any, outcome: Any) -> None:
     recipe = _critic(reward=f.Reward(factor=1e-12))
     for correct in ([[False] * 3], [[False, True, False]]):
         rollouts = made(recipe, correct, lengths=[4, 5, 2])
-        tokens = rollouts.responses.mask
-        got = outcome(recipe, rollouts, before=Before(value=torch.zeros(int(tokens.sum()))))
+        got = outcome(recipe, rollouts, before=Before(value=torch.zeros(len(rollouts.responses.ids))))
         want = torch.zeros_like(got.gradient)
         if any(correct[0]):
-            want[1, :5] = -0.1 / 5
+            want[4:9] = -0.1 / 5
         torch.testing.assert_close(got.gradient, want)
 
 
@@ -163,12 +162,11 @@ def test_kl_by_token_is_paid_from_the_token_on(made: Any) -> None:
     recipe = Recipe(baseline=f.NoBaseline(), scale=f.NoScale(), kl=kl)
     got = weigh(recipe, made(recipe, CORRECT))
     responses = got.rollouts.responses
-    k1 = (responses.logp - got.rollouts.reference) * responses.mask
+    k1, A = responses.padded(responses.logp - got.rollouts.reference), responses.padded(got.advantage)
     for i, n in enumerate(responses.length.tolist()):
         for t in range(n):
             want = float(got.rollouts.scored.score[i]) - 0.5 * float(k1[i, t:].sum())
-            assert float(got.advantage[i, t]) == pytest.approx(want)
-        assert not got.advantage[i, n:].any()
+            assert float(A[i, t]) == pytest.approx(want)
 
 
 def test_kl_by_token_at_the_first_token_is_kl_by_response(made: Any) -> None:
@@ -177,20 +175,20 @@ def test_kl_by_token_at_the_first_token_is_kl_by_response(made: Any) -> None:
         Recipe(baseline=f.BatchMean(), scale=f.NoScale(), kl=f.KlInReward(beta=0.5, unit=unit))
         for unit in ("token", "sequence")
     ]
-    token, sequence = (weigh(r, made(r, CORRECT)).advantage for r in levels)
-    torch.testing.assert_close(token[:, 0], sequence[:, 0])
-    assert float(token[:, 0].sum()) == pytest.approx(0, abs=1e-9)
+    first = made(levels[0], CORRECT).responses.first
+    token, sequence = (weigh(r, made(r, CORRECT)).advantage[first] for r in levels)
+    torch.testing.assert_close(token, sequence)
+    assert float(token.sum()) == pytest.approx(0, abs=1e-9)
 
 
 def test_kl_by_token_enters_the_deltas_of_a_critic(made: Any) -> None:
     """With a critic each token's reward is -beta k1, so that lambda 0 shows it alone."""
     baseline = f.CriticGae(policy_lambda=f.FixedLambda(value=0.0))
     recipe = _critic("ppo", scale=f.NoScale(), kl=f.KlInReward(beta=0.5, unit="token"), baseline=baseline)
-    got = _weighed(recipe, made, lambda _: torch.zeros(1, 1))
+    got = _weighed(recipe, made, lambda _: torch.zeros(1))
     responses = got.rollouts.responses
-    want = -0.5 * (responses.logp - got.rollouts.reference) * responses.mask
-    last = responses.length - 1
-    want = want.scatter_add(1, last[:, None], got.rollouts.scored.score[:, None])
+    want = -0.5 * (responses.logp - got.rollouts.reference)
+    want = want.index_add(0, responses.length.cumsum(0) - 1, got.rollouts.scored.score)
     torch.testing.assert_close(got.advantage, want)
 
 
@@ -199,8 +197,8 @@ def test_advantages_of_tokens_are_whitened_over_the_batch(unit: Any, made: Any) 
     """By token every token counts once, by sequence every response does."""
     recipe = _critic("ppo", scale=f.BatchWhiten(unit=unit, ddof=0, eps=0), kl=f.NoKl())
     got = _weighed(recipe, made, lambda r: r.responses.entropy)
-    mask = got.rollouts.responses.mask
-    weight = mask.double() if unit == "token" else mask / got.rollouts.scored.length[:, None]
+    responses = got.rollouts.responses
+    weight = torch.ones(len(responses.ids)) if unit == "token" else 1 / responses.length[responses.row]
     mean = float((weight * got.advantage).sum() / weight.sum())
     square = float((weight * got.advantage**2).sum() / weight.sum())
     assert (mean, square) == (pytest.approx(0, abs=1e-6), pytest.approx(1))
@@ -210,10 +208,10 @@ def test_dropped_responses_have_no_advantage_but_a_target(made: Any) -> None:
     """With a critic, responses that a filter took out are not trained on, nor in the statistics of whitening."""
     recipe = _critic("ppo", filter=f.Drop(), scale=f.BatchWhiten(ddof=0, eps=0, unit="token"))
     got = _weighed(recipe, made, lambda r: r.responses.entropy)
-    mask = got.rollouts.responses.mask
+    inside = got.rollouts.responses.row < 6
     assert got.rollouts.kept.tolist() == [True] * 6 + [False] * 3
-    assert not got.advantage[6:].any()
-    assert float(got.advantage[:6][mask[:6]].mean()) == pytest.approx(0, abs=1e-6)
+    assert not got.advantage[~inside].any()
+    assert float(got.advantage[inside].mean()) == pytest.approx(0, abs=1e-6)
     (batch,) = minibatches(recipe, got, Random(0))
     assert tokens_of(recipe, got, batch).rows == 6
 

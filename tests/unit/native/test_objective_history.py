@@ -106,7 +106,7 @@ def test_visits_are_counted_by_prompt(made: Any) -> None:
     assert {k: v.count for k, v in found.history.items()} == {"a": 3, "z": 5}
     assert found.history["a"].mean == pytest.approx((2 + 0.5 + 0.5) / 3)
     assert before["a"].count == 1
-    first, second = found.advantage[0, 0], found.advantage[4, 0]
+    first, second = found.advantage[rollouts.responses.first[[0, 4]]]
     assert float(first) != float(second)
 
 
@@ -117,6 +117,6 @@ def test_the_current_visit_is_in_the_history(made: Any) -> None:
     second = weigh(DCPO, rollouts[1], visited=first.history)
     R = np.array([2, -1, -1, 2, 2, -1])
     new, total = (R[3:] - R[3:].mean()) / R[3:].std(), (R[3:] - R.mean()) / R.std()
-    assert second.advantage[:, 0].tolist() == pytest.approx(((new + total) / 2).tolist())
+    assert second.advantage[rollouts[1].responses.first].tolist() == pytest.approx(((new + total) / 2).tolist())
     counts = list(accumulate(e.history["p0"].count for e in (first, second)))
     assert counts == [1, 3]

@@ -38,7 +38,7 @@ def test_a_masked_response_is_in_no_pair(made: Any, outcome: Any) -> None:
     ends = [False, True, False, False, False, True]
     rollouts = made(recipe, [[True, False, False], [True, True, False]], truncated=ends)
     gradient = outcome(recipe, rollouts, _at_the_reference(rollouts)).gradient
-    assert gradient.abs().sum(1).bool().tolist() == [True, False, True, False, False, False]
+    assert rollouts.responses.padded(gradient.abs()).sum(1).bool().tolist() == [True, False, True, False, False, False]
 
 
 def test_at_the_reference_the_coefficient_is_half_beta(made: Any, outcome: Any) -> None:
@@ -46,7 +46,7 @@ def test_at_the_reference_the_coefficient_is_half_beta(made: Any, outcome: Any) 
     rollouts = made(PAIR, [[False, True, False], [True] * 3, [True, True, False]])
     got = outcome(PAIR, rollouts, _at_the_reference(rollouts))
     side = torch.tensor([-1, 1, 0, 0, 0, 0, 1, 0, -1]).double()
-    want = -side[:, None] * rollouts.responses.mask * PAIR.loss.beta / 2 / 2
+    want = -side[rollouts.responses.row] * PAIR.loss.beta / 2 / 2
     torch.testing.assert_close(got.gradient, want)
     assert got.loss == pytest.approx(float(torch.tensor(2.0).log()))
 
@@ -64,8 +64,8 @@ def test_two_responses_are_grpo_up_to_a_constant(made: Any, outcome: Any) -> Non
 def test_the_loss_of_a_pair_by_hand(made: Any, outcome: Any) -> None:
     """-log sigmoid(beta margin) (DPO, arXiv 2305.18290, Eq. 7), the margin from sums over the tokens of each."""
     recipe = Recipe.model_validate({**dict(PAIR), "loss": f.PairDpo(beta=0.7)})
-    rollouts = made(recipe, [[False, True]], lengths=[2, 3], reference=torch.full((2, 3), -1.0).double())
-    new = torch.tensor([[-1.5, -0.7, 0.0], [-0.4, -0.9, -1.0]]).double()
+    rollouts = made(recipe, [[False, True]], lengths=[2, 3], reference=torch.full((5,), -1.0).double())
+    new = torch.tensor([-1.5, -0.7, -0.4, -0.9, -1.0]).double()
     margin = 0.7 * (0.6 + 0.1 + 0.0 - (-0.5 + 0.3))
     want = torch.nn.functional.softplus(torch.tensor(-margin)).item()
     assert outcome(recipe, rollouts, new).loss == pytest.approx(want)

@@ -16,7 +16,7 @@ from paribus.recipe.presets import load_preset, preset_names
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native import update
 from paribus_runners.native.batch import minibatches, passes, tokens_of
-from paribus_runners.native.experience import Before, weigh
+from paribus_runners.native.experience import Before, Experience, weigh
 from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.rollout.rollouts import Rollouts
 
@@ -181,21 +181,23 @@ def _recipe(preset: str) -> Recipe:
 
 def _case(recipe: Recipe, rollouts: Rollouts) -> tuple[Case, Before]:
     responses, scored = rollouts.responses, rollouts.scored
-    value = torch.rand(responses.logp.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    u = torch.zeros_like(value) if rollouts.reference is None else responses.logp - rollouts.reference
+    mask = responses.mask
+    value = torch.rand(mask.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    u = torch.zeros_like(value)
+    if rollouts.reference is not None:
+        u = responses.padded(responses.logp - rollouts.reference)
     case = Case(
         y=scored.correct.double().view(4, 4),
         form=scored.formatted.double().view(4, 4),
         L=scored.length.double().view(4, 4),
         kept=rollouts.kept.view(4, 4),
-        mask=responses.mask,
+        mask=mask,
         u=u,
         value=value,
     )
     critic = recipe.baseline.kind == "critic_gae"
     corrected = recipe.correction.kind != "off"
-    flat = responses.mask
-    return case, Before(responses.logp[flat] if corrected else None, None, value[flat] if critic else None)
+    return case, Before(responses.logp if corrected else None, None, value[mask] if critic else None)
 
 
 def test_every_preset_has_its_formula_here() -> None:
@@ -214,7 +216,7 @@ def test_on_policy_gradient_of_every_preset(preset: str, made: Any, outcome: Any
     want = -A * w
     if further is not None:
         want = want + further(case) * (1 if preset == "vapo" else w)
-    want = want * case.mask * case.kept.flatten()[:, None]
+    want = (want * case.kept.flatten()[:, None]).expand(case.mask.shape)[case.mask]
     got = outcome(recipe, rollouts, before=before)
     torch.testing.assert_close(got.gradient, want, rtol=1e-5, atol=1e-7)
     assert got.gradient.abs().max() > 1e-3
@@ -227,7 +229,7 @@ def test_grpo_has_the_coefficient_of_its_paper(beta: float, made: Any, outcome: 
     rollouts = made(recipe, CORRECT)
     got = outcome(recipe, rollouts)
     ratio = (rollouts.reference - rollouts.responses.logp).exp()
-    want = (got.experience.advantage + beta * (ratio - 1)) * rollouts.responses.mask
+    want = got.experience.advantage + beta * (ratio - 1)
     torch.testing.assert_close(-16 * got.gradient, want, rtol=1e-5, atol=1e-7)
 
 
@@ -253,7 +255,7 @@ def test_olmo3_is_dr_grpo_with_the_aggregation_of_dapo(made: Any, outcome: Any) 
     )
     rollouts = made(olmo, CORRECT[1::2])
     near = rollouts.responses.logp + 0.5 * (rollouts.responses.entropy - 1.1)
-    one = outcome(olmo, rollouts, near, before=Before(rollouts.responses.logp[rollouts.responses.mask]))
+    one = outcome(olmo, rollouts, near, before=Before(rollouts.responses.logp))
     torch.testing.assert_close(one.gradient, outcome(dr, rollouts, near).gradient)
 
 
@@ -274,11 +276,16 @@ def test_two_responses_have_advantages_of_one_size_whatever_their_rewards(made: 
     """With G = 2 GRPO's A is 1 / sqrt(2) and -1 / sqrt(2); sum 0, mean square (G - 1) / G."""
     for factor in (0.1, 10.0):
         recipe = Recipe(reward=f.Reward(factor=factor), scale=f.GroupStd(eps=0))
-        A = outcome(recipe, made(recipe, [[True, False]])).experience.advantage[:, 0]
+        A = _advantages(outcome(recipe, made(recipe, [[True, False]])).experience)
         torch.testing.assert_close(A, torch.tensor([0.5, -0.5]).double().sign() * 0.5**0.5)
     recipe = Recipe(scale=f.GroupStd(eps=0))
-    A = outcome(recipe, made(recipe, CORRECT[1:2])).experience.advantage[:, 0]
+    A = _advantages(outcome(recipe, made(recipe, CORRECT[1:2])).experience)
     assert float((A**2).mean()) == pytest.approx(3 / 4)
+
+
+def _advantages(experience: Experience) -> Tensor:
+    """Return [N] the advantages of the first tokens."""
+    return experience.advantage[experience.rollouts.responses.first]
 
 
 CUTS: list[f.Clip] = [
@@ -308,7 +315,7 @@ def test_clip_fractions_of_every_preset_by_autograd(preset: str, made: Any) -> N
         moved = experience.old + 1.2 * (rollouts.responses.entropy - 1.1)
         for batch in minibatches(recipe, experience, Random(0)):
             for tokens in passes(recipe, tokens_of(recipe, experience, batch)):
-                new = moved[batch.rows][rollouts.responses.mask[batch.rows]].requires_grad_()
+                new = moved[rollouts.responses.places(batch.rows)].requires_grad_()
                 shift = torch.ones(len(new)).double() if recipe.token_weight.kind == "router_shift" else None
                 found = loss(recipe, new, tokens, shift=shift)
                 gradient = torch.autograd.grad(found.value, new)[0]

@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM
 from paribus_runners.native.log_probabilities import score, score_all
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
-from paribus_runners.native.rollout import sampler
-from paribus_runners.native.rollout.sampler import uniforms
+from paribus_runners.native.rollout import torch as sampler
+from paribus_runners.native.rollout.sampler import Requests, complete, in_order
+from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.tasks import Chain
 
 ROOM = 10
@@ -40,7 +41,7 @@ def prompts(policy: Policy) -> list[list[int]]:
 
 
 def _sample(policy: Policy, prompts: list[list[int]], copies: int = 3) -> Responses:
-    return sampler.sample(policy, prompts, copies, uniforms(len(prompts) * copies, ROOM, "test"), 0.7)
+    return complete(TorchSampler(policy), Requests(prompts, copies, ROOM, 0.7, ("test",)))
 
 
 def test_log_probabilities_and_entropies_are_those_of_a_plain_forward(
@@ -49,16 +50,16 @@ def test_log_probabilities_and_entropies_are_those_of_a_plain_forward(
     """Token by token, the cached sampler gives what the unchanged model gives for the whole sequence alone."""
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     responses = _sample(policy, prompts)
-    for i, ids in enumerate(responses.tokens()):
+    found = zip(*(responses.padded(x) for x in (responses.logp, responses.entropy)), strict=True)
+    for i, (ids, (got, entropy)) in enumerate(zip(responses.tokens(), found, strict=True)):
         prompt = prompts[i // 3]
         with torch.no_grad():
             logits = plain(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
         logp = (logits / 0.7).log_softmax(-1)
         n = len(ids)
         chosen = logp.gather(1, torch.tensor(ids)[:, None]).squeeze(1)
-        torch.testing.assert_close(responses.logp[i, :n], chosen, rtol=0, atol=1e-5)
-        torch.testing.assert_close(responses.entropy[i, :n], -(logp.exp() * logp).sum(-1), rtol=0, atol=1e-5)
-        assert responses.logp[i, n:].abs().sum() == 0
+        torch.testing.assert_close(got[:n], chosen, rtol=0, atol=1e-5)
+        torch.testing.assert_close(entropy[:n], -(logp.exp() * logp).sum(-1), rtol=0, atol=1e-5)
 
 
 def test_learner_agrees_with_sampler(policy: Policy, prompts: list[list[int]]) -> None:
@@ -68,9 +69,9 @@ def test_learner_agrees_with_sampler(policy: Policy, prompts: list[list[int]]) -
     groups = [tokens[i : i + 3] for i in range(0, len(tokens), 3)]
     scores = score(policy, prompts, groups, 0.7, with_entropy=True)
     assert scores.entropy is not None
-    torch.testing.assert_close(scores.logp.detach(), responses.logp[responses.mask], rtol=0, atol=1e-5)
-    torch.testing.assert_close(scores.entropy.detach(), responses.entropy[responses.mask], rtol=0, atol=1e-5)
-    scored = responses.padded(score_all(policy, prompts, responses, 0.7).logp)
+    torch.testing.assert_close(scores.logp.detach(), responses.logp, rtol=0, atol=1e-5)
+    torch.testing.assert_close(scores.entropy.detach(), responses.entropy, rtol=0, atol=1e-5)
+    scored = score_all(policy, prompts, responses, 0.7).logp
     torch.testing.assert_close(scored, responses.logp, rtol=0, atol=1e-5)
 
 
@@ -123,12 +124,38 @@ def test_probabilities_that_are_not_finite_do_not_stop_sampling() -> None:
     assert bool(entropy.isnan().all())
 
 
-def test_uniform_numbers_belong_to_their_place() -> None:
-    """Equal places give equal numbers, other places others."""
-    one = uniforms(3, 4, 0, "rollout", 1, 0)
-    assert torch.equal(one, uniforms(3, 4, 0, "rollout", 1, 0))
-    assert not torch.equal(one, uniforms(3, 4, 0, "rollout", 1, 1))
-    assert not torch.equal(one, uniforms(3, 4, 0, "rollout", 11, 0))
+@pytest.mark.parametrize("apart", [False, True])
+def test_random_numbers_belong_to_their_place(policy: Policy, prompts: list[list[int]], apart: bool) -> None:
+    """Equal places give equal responses, other places others; apart, a longer limit only lengthens them."""
+
+    def ids(room: int, *place: int | str) -> list[list[int]]:
+        requests = Requests(prompts, 3, room, 0.7, place, apart=apart)
+        return complete(TorchSampler(policy), requests).tokens()
+
+    one = ids(ROOM, 0, "rollout", 1, 0)
+    assert one == ids(ROOM, 0, "rollout", 1, 0)
+    assert one != ids(ROOM, 0, "rollout", 1, 1)
+    assert one != ids(ROOM, 0, "rollout", 11, 0)
+    assert apart == (one == [row[:ROOM] for row in ids(ROOM + 2, 0, "rollout", 1, 0)])
+
+
+def test_seeds_of_requests_belong_to_run_step_round_and_prompt() -> None:
+    """Samplers with generators of their own get a seed for each prompt, other ones in another step or run."""
+    places = [(seed, "rollout", step, round_) for seed in (0, 1) for step in (1, 11) for round_ in (0, 1)]
+    seeds = [Requests([[1]] * 3, 2, 4, 1.0, place).seed(i) for place in places for i in range(3)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert seeds == [Requests([[1]] * 3, 8, 4, 1.0, place).seed(i) for place in places for i in range(3)]
+
+
+def test_groups_that_end_in_another_order_are_put_in_order(policy: Policy, prompts: list[list[int]]) -> None:
+    """Responses follow their prompts, whichever ended first."""
+    whole = _sample(policy, prompts)
+    order = [3, 0, 4, 2, 1]
+    rows = torch.tensor([3 * i + j for i in order for j in range(3)])
+    back = in_order(order, whole.select(rows))
+    for name in ("ids", "logp", "entropy", "length", "truncated"):
+        assert torch.equal(getattr(back, name), getattr(whole, name))
 
 
 def test_a_nucleus_holds_the_fewest_tokens_that_reach_top_p() -> None:

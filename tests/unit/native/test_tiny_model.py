@@ -19,7 +19,8 @@ from paribus_runners.native import runner
 from paribus_runners.native.main import settled
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
-from paribus_runners.native.rollout.sampler import sample, uniforms
+from paribus_runners.native.rollout.sampler import Requests, complete
+from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import MODELS, TINY, Stage, WarmUp
 from paribus_runners.tasks import chain, search, task_of
@@ -149,7 +150,8 @@ def _responses(name: str, task: SearchTask | ChainTask, room: int) -> tuple[list
     with settled():
         make.train(policy, WarmUp.of(task))
         problems = source.heldout(1000)
-        responses = sample(policy, policy.encode([p.prompt for p in problems]), 1, uniforms(1000, room, "worth"), 1.0)
+        requests = Requests(policy.encode([p.prompt for p in problems]), 1, room, 1.0, ("worth",))
+        responses = complete(TorchSampler(policy), requests)
     texts, finished = policy.decode(responses.tokens()), (~responses.truncated).tolist()
     right = [source.verify(p, t, e).correct for p, t, e in zip(problems, texts, finished, strict=True)]
     return texts, right, responses

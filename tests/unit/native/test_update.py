@@ -20,6 +20,7 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.native.tiny import make
 from paribus_runners.native.tiny.spec import TINY_MOE
 from paribus_runners.rewards.verifiers import Verdict
@@ -104,7 +105,7 @@ def test_gradient_does_not_depend_on_the_micro_batch_split(
         make.build(TINY_MOE, "chain") if experts else Policy.load(str(chain_model), None, "float32") for _ in range(3)
     ]
     reference = Learner.of(recipe, policies[0]).reference
-    rollouts = collect(recipe, Source(policies[0], reference, _Coin(), 0), 1).rollouts
+    rollouts = collect(recipe, Source(policies[0], reference, _Coin(), 0, TorchSampler(policies[0])), 1).rollouts
     gradients = []
     for policy, budget in zip(policies, (10**6, 1, 60), strict=True):
         monkeypatch.setitem(score.BUDGET, "cpu", budget)
@@ -119,9 +120,9 @@ def test_dropping_groups_without_spread_only_rescales(recipe: Recipe, chain_mode
     """T-F1: under group baselines, drop multiplies the gradient of seq_sum by old over kept responses."""
     recipe = _changed(recipe, aggregation=f.SequenceSum())
     policies = [Policy.load(str(chain_model), None, "float32") for _ in range(2)]
-    rollouts = collect(recipe, Source(policies[0], None, _Coin(), 0), 1).rollouts
+    rollouts = collect(recipe, Source(policies[0], None, _Coin(), 0, TorchSampler(policies[0])), 1).rollouts
     dropping = _changed(recipe, filter=f.Drop())
-    dropped = collect(dropping, Source(policies[1], None, _Coin(), 0), 1).rollouts
+    dropped = collect(dropping, Source(policies[1], None, _Coin(), 0, TorchSampler(policies[1])), 1).rollouts
     kept = int(dropped.kept.sum())
     assert 0 < kept < len(rollouts.kept)
     full, part = _gradient(recipe, policies[0], rollouts), _gradient(dropping, policies[1], dropped)
@@ -144,7 +145,7 @@ class _Fixed(Chain):
 def test_refill_samples_until_enough_groups_have_spread(recipe: Recipe, policy: Policy) -> None:
     """Dynamic sampling keeps exactly P groups with both outcomes and throws the surplus away."""
     recipe = _changed(recipe, filter=f.Refill(max_generation_batches=50))
-    rollouts = collect(recipe, Source(policy, None, _Coin(), 0), 1).rollouts
+    rollouts = collect(recipe, Source(policy, None, _Coin(), 0, TorchSampler(policy)), 1).rollouts
     assert rollouts.rounds > 1
     assert rollouts.scored.groups == 6 * rollouts.rounds == len(rollouts.prompts)
     kept = rollouts.scored.group[rollouts.kept]
@@ -157,7 +158,9 @@ def test_refill_samples_until_enough_groups_have_spread(recipe: Recipe, policy: 
 def test_refill_gives_up_after_its_rounds(recipe: Recipe, policy: Policy) -> None:
     """When no group ever has spread, sampling ends after max_generation_batches with nothing to train on."""
     rollouts = collect(
-        _changed(recipe, filter=f.Refill(max_generation_batches=3)), Source(policy, None, _Fixed(True), 0), 1
+        _changed(recipe, filter=f.Refill(max_generation_batches=3)),
+        Source(policy, None, _Fixed(True), 0, TorchSampler(policy)),
+        1,
     ).rollouts
     assert rollouts.rounds == 3
     assert not rollouts.kept.any()
@@ -165,7 +168,7 @@ def test_refill_gives_up_after_its_rounds(recipe: Recipe, policy: Policy) -> Non
 
 def test_minibatches_are_whole_groups_that_cover_the_batch_once(recipe: Recipe, policy: Policy) -> None:
     """Every response is in one minibatch of the epoch, with its whole group; the order follows the random source."""
-    rollouts = collect(recipe, Source(policy, None, Chain(), 0), 1).rollouts
+    rollouts = collect(recipe, Source(policy, None, Chain(), 0, TorchSampler(policy)), 1).rollouts
     batches = list(minibatches(recipe, weigh(recipe, rollouts), Random(0)))
     assert len(batches) == 2
     assert torch.cat([b.rows for b in batches]).sort().values.tolist() == list(range(48))
@@ -179,7 +182,7 @@ def test_masked_responses_are_not_trained_on(recipe: Recipe, policy: Policy) -> 
     """With mask_loss, truncated responses are in no minibatch, but stay in the denominator where asked."""
     for counted in (False, True):
         masked = _changed(recipe, length=f.Length(truncated="mask_loss", count_masked_rows=counted))
-        rollouts = collect(masked, Source(policy, None, Chain(), 0), 1).rollouts
+        rollouts = collect(masked, Source(policy, None, Chain(), 0, TorchSampler(policy)), 1).rollouts
         rollouts = dataclasses.replace(
             rollouts, scored=dataclasses.replace(rollouts.scored, truncated=torch.arange(48) % 3 == 0)
         )

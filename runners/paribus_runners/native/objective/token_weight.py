@@ -8,7 +8,7 @@ from torch import Tensor
 from paribus.recipe import factors as f
 
 
-def weight(level: f.TokenWeight, entropy: Tensor, old: Tensor) -> Tensor:
+def weight(level: f.TokenWeight, entropy: Tensor | None, old: Tensor) -> Tensor:
     """Return [T] what multiplies the advantage of each token in the loss of one optimizer batch.
 
     ``uniform``: 1. ``top_entropy``: 1 on exactly the given fraction of the tokens, those with the highest sampling
@@ -18,13 +18,14 @@ def weight(level: f.TokenWeight, entropy: Tensor, old: Tensor) -> Tensor:
 
     Args:
         level: the weighting.
-        entropy: [T] entropy at each token when it was sampled, nats.
+        entropy: [T] entropy at each token when it was sampled, nats; only ``top_entropy`` reads it.
         old: [T] log-probability under the policy that sampled.
     """
     if isinstance(level, f.TopEntropy):
+        assert entropy is not None
         count = max(1, round(level.fraction * len(entropy)))
         kept = entropy.argsort(descending=True, stable=True)[:count]
         return torch.zeros_like(entropy).index_fill(0, kept, 1.0)
     if isinstance(level, f.AdvantageReweight):
         return level.alpha * old.exp() + 1 - level.alpha
-    return torch.ones_like(entropy)
+    return torch.ones_like(old)

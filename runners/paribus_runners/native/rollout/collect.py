@@ -19,7 +19,7 @@ from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
-from paribus_runners.native.rollout.sampler import sample, uniforms
+from paribus_runners.native.rollout.sampler import Requests, Sampler
 from paribus_runners.tasks import Grader, Problem, Task
 
 
@@ -32,6 +32,7 @@ class Source:
         reference: the reference policy of KL or of a loss of pairs; ``None`` if the recipe has neither.
         task: problems.
         seed: seed of the run.
+        sampler: samples from the policy.
         grader: verifies responses, and calls the reward functions; by default one without functions.
     """
 
@@ -39,6 +40,7 @@ class Source:
     reference: Policy | None
     task: Task
     seed: int
+    sampler: Sampler
     grader: Grader | None = None
 
 
@@ -66,48 +68,110 @@ def collect(recipe: Recipe, source: Source, step: int, updates: int = 0, waiting
     """
     wanted = recipe.schedule.prompts_per_step
     limit = recipe.filter.max_generation_batches if isinstance(recipe.filter, f.Refill | f.RefillAsync) else 1
+    spare = recipe.filter.max_surplus if isinstance(recipe.filter, f.RefillAsync) else 0
     parts = [] if waiting is None else [replace(waiting, carried=torch.ones_like(waiting.carried))]
+    have = sum(int(good_groups(recipe, p.scored).sum()) for p in parts)
     for round_ in range(limit):
-        parts.append(_round(recipe, source, step, round_, updates))
+        parts.append(_round(recipe, source, step, round_, updates, wanted + spare - have))
         joined = Rollouts.join(parts)
         good = good_groups(recipe, joined.scored)
-        if good.sum() >= wanted:
+        have = int(good.sum())
+        if have >= wanted:
             break
     first = good & (good.cumsum(0) <= wanted)
     surplus = None
     if isinstance(recipe.filter, f.RefillAsync):
-        chosen = (good & ~first).nonzero().squeeze(1).tolist()[: recipe.filter.max_surplus]
+        chosen = (good & ~first).nonzero().squeeze(1).tolist()[:spare]
         surplus = joined.groups(chosen) if chosen else None
     return Collected(replace(joined, kept=joined.kept & first[joined.scored.group]), surplus)
 
 
-def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int) -> Rollouts:
-    size, schedule, policy = recipe.schedule.group_size, recipe.schedule, source.policy
-    start = time.perf_counter()
+def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int, enough: int) -> Rollouts:
+    """Sample and verify one round, group by group as they end, at most until ``enough`` groups pass the filter."""
+    schedule, policy, place = recipe.schedule, source.policy, (source.seed, "rollout", step, round_)
     problems = source.task.training(source.seed, step, round_, schedule.prompts_per_step)
     prompts = policy.encode([p.prompt for p in problems])
-    numbers = uniforms(len(problems) * size, schedule.max_new_tokens, source.seed, "rollout", step, round_)
-    responses = sample(policy, prompts, size, numbers, schedule.temperature)
-    sampled = time.perf_counter()
-    scored = _verified(source.grader or Grader(source.task), problems, policy, responses, size)
-    verified = time.perf_counter()
-    logp = None
-    if source.reference is not None:
-        logp = responses.padded(score_all(source.reference, prompts, responses, schedule.temperature).logp)
-        scored = replace(scored, kl=charges(recipe.kl, responses, logp).sum(1))
+    requests = Requests(prompts, schedule.group_size, schedule.max_new_tokens, schedule.temperature, place)
+    parts: list[Rollouts] = []
+    done: list[int] = []
+    grader = source.grader or Grader(source.task)
+    start, verifying = time.perf_counter(), 0.0
+    stream = source.sampler.sample(requests)
+    for ended, responses in stream:
+        sampled = time.perf_counter()
+        scored = _verified(grader, [problems[i] for i in ended], policy, responses, schedule.group_size)
+        verifying += time.perf_counter() - sampled
+        parts.append(_unfiltered(recipe, [(prompts[i], problems[i]) for i in ended], responses, scored, updates))
+        done += ended
+        if len(done) < len(problems) and _passed(recipe, parts, done) >= enough:
+            break  # what a generator had left is not sampled
+    sampling = time.perf_counter() - start - verifying
+    joined = Rollouts.join(parts)
+    order = sorted(range(len(done)), key=done.__getitem__)
+    rollouts = joined if order == list(range(len(done))) else joined.groups(order)
+    rollouts = replace(rollouts, rounds=1, seconds_sampling=sampling, seconds_reward=verifying)
+    if rollouts.responses.entropy is None and _later_policy(recipe):
+        rollouts = _with_entropy(recipe, policy, rollouts)
+    return rollouts if source.reference is None else _charged(recipe, source.reference, rollouts)
+
+
+def _unfiltered(
+    recipe: Recipe,
+    groups: Sequence[tuple[list[int], Problem]],
+    responses: Responses,
+    scored: Scored,
+    updates: int,
+) -> Rollouts:
     return Rollouts(
-        prompts=prompts,
-        problems=[hashlib.sha256(p.prompt.encode()).hexdigest()[:16] for p in problems],
-        born=torch.full((len(problems),), updates),
-        carried=torch.zeros(len(problems), dtype=torch.bool),
+        prompts=[ids for ids, _ in groups],
+        problems=[hashlib.sha256(p.prompt.encode()).hexdigest()[:16] for _, p in groups],
+        born=torch.full((len(groups),), updates),
+        carried=torch.zeros(len(groups), dtype=torch.bool),
         responses=responses,
         scored=scored,
-        reference=logp,
+        reference=None,
         kept=length.present(recipe.length, responses.truncated),
-        rounds=1,
-        seconds_sampling=sampled - start,
-        seconds_reward=verified - sampled,
+        rounds=0,
+        seconds_sampling=0.0,
+        seconds_reward=0.0,
     )
+
+
+def _passed(recipe: Recipe, parts: Sequence[Rollouts], done: Sequence[int]) -> int:
+    """Return how many groups pass the filter before the first one that has not ended; 0 if more must be known.
+
+    Groups count in the order of their prompts: those that end first are the shortest, and a step of them alone would
+    be biased.
+    """
+    level = recipe.filter
+    if not isinstance(level, f.Refill | f.RefillAsync):
+        return 0
+    if level.metric == "reward_std" and recipe.kl.kind == "reward":
+        return 0  # the reward lacks what the reference says, which is computed for a whole round
+    ended = set(done)
+    gap = next(i for i in range(len(done) + 1) if i not in ended)
+    good = torch.cat([good_groups(recipe, p.scored) for p in parts])
+    return int((good & (torch.tensor(done) < gap)).sum())
+
+
+def _later_policy(recipe: Recipe) -> bool:
+    """Return whether some groups are trained on by a policy that is no more the one that sampled them."""
+    return recipe.schedule.staleness > 0 or isinstance(recipe.filter, f.RefillAsync)
+
+
+def _with_entropy(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> Rollouts:
+    """Return the rollouts with the entropies that their sampler did not give, under the policy that sampled."""
+    responses = rollouts.responses
+    scores = score_all(policy, rollouts.prompts, responses, recipe.schedule.temperature, with_entropy=True)
+    return replace(rollouts, responses=replace(responses, entropy=scores.entropy))
+
+
+def _charged(recipe: Recipe, reference: Policy, rollouts: Rollouts) -> Rollouts:
+    """Return the rollouts with their log-probabilities under the reference, and what the reward pays for them."""
+    responses, schedule = rollouts.responses, recipe.schedule
+    logp = score_all(reference, rollouts.prompts, responses, schedule.temperature).logp
+    kl = responses.padded(charges(recipe.kl, responses, logp), schedule.max_new_tokens).sum(1)
+    return replace(rollouts, reference=logp, scored=replace(rollouts.scored, kl=kl))
 
 
 def _verified(grader: Grader, problems: Sequence[Problem], policy: Policy, responses: Responses, size: int) -> Scored:

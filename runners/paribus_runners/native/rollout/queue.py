@@ -45,6 +45,7 @@ class RolloutQueue:
 
         Raises:
             SafetensorError: the file is damaged.
+            ValueError: an earlier version wrote it.
             KeyError: an entry is missing.
         """
         with safe_open(path, framework="pt") as file:
@@ -59,13 +60,15 @@ class RolloutQueue:
 
 _PLAIN = ("prompts", "problems", "rounds", "seconds_sampling", "seconds_reward")
 _OWN = ("born", "carried", "kept")
-_RESPONSES = tuple(f.name for f in fields(Responses))
+_RESPONSES = tuple(f.name for f in fields(Responses) if f.name != "entropy")
 
 
 def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
     yield from ((name, getattr(rollouts, name)) for name in _OWN)
     yield from ((f"responses/{name}", getattr(rollouts.responses, name)) for name in _RESPONSES)
     yield from ((f"scored/{name}", getattr(rollouts.scored, name)) for name in ("group", *PER_RESPONSE))
+    if rollouts.responses.entropy is not None:
+        yield "responses/entropy", rollouts.responses.entropy
     if rollouts.reference is not None:
         yield "reference", rollouts.reference
 
@@ -78,9 +81,12 @@ def _rollouts(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> Rollou
     values: dict[str, Any] = {name: plain[name] for name in _PLAIN} | {name: tensors[name] for name in _OWN}
     names = ("group", *PER_RESPONSE)  # a queue from before there were reward functions lacks what they gave
     scored = {name: tensors[f"scored/{name}"] for name in names if f"scored/{name}" in tensors}
+    parts = {name: tensors[f"responses/{name}"] for name in _RESPONSES}
+    if parts["ids"].dim() != 1:
+        raise ValueError("its queue of rollouts was written by an earlier version")
     return Rollouts(
         **values,
-        responses=Responses(*(tensors[f"responses/{name}"] for name in _RESPONSES)),
+        responses=Responses(**parts, entropy=tensors.get("responses/entropy")),
         scored=Scored(groups=plain["groups"], **scored),
         reference=tensors.get("reference"),
     )

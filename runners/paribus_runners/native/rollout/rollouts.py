@@ -25,7 +25,7 @@ class Rollouts:
         carried: [P] whether the group is surplus that was sampled for an earlier step.
         responses: N responses, groups one after the other.
         scored: verdicts, and everything else that rewards depend on.
-        reference: [N, M] log-probabilities under the reference; ``None`` without one.
+        reference: [T] log-probabilities under the reference; ``None`` without one.
         kept: [N] which responses take part in the baseline: filter and length rule kept them.
         rounds: sampling rounds.
         seconds_sampling: seconds spent in sampling.
@@ -65,7 +65,7 @@ class Rollouts:
                 groups=len(chosen),
                 **{name: getattr(self.scored, name)[rows] for name in PER_RESPONSE},
             ),
-            reference=None if self.reference is None else self.reference[rows],
+            reference=None if self.reference is None else self.reference[self.responses.places(rows)],
             kept=self.kept[rows],
             rounds=0,
             seconds_sampling=0.0,
@@ -101,11 +101,11 @@ PER_RESPONSE = tuple(x.name for x in fields(Scored) if x.name not in ("group", "
 
 
 def charges(level: f.Kl, responses: Responses, reference: Tensor) -> Tensor:
-    """Return [N, M] the KL penalty of each token in the reward, float64.
+    """Return [T] the KL penalty of each token in the reward, float64.
 
     Args:
         level: the KL term.
         responses: the responses, with their log-probabilities from sampling.
-        reference: [N, M] log-probabilities under the reference.
+        reference: [T] log-probabilities under the reference.
     """
-    return kl.charge(level, responses.logp.double(), reference.double()) * responses.mask
+    return kl.charge(level, responses.logp.double(), reference.double())

@@ -1,0 +1,187 @@
+"""The output head: log-probabilities and entropies from hidden states, in pieces of the vocabulary's logits.
+
+Logits of all tokens at once would need many times the memory of the model: 2.5 GB for 4,096 tokens of a vocabulary of
+151,936, and as much again for each step from logits to loss. Here at most a chunk of rows has logits at any moment. The
+backward pass computes the logits of each chunk again, which costs a fourth matrix product beside three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from paribus.errors import RunnerError
+
+CHUNK = 2**25
+"""Logits that exist at once: 128 MiB in float32. A pass holds two or three such pieces."""
+SMALL = 4096
+"""Largest vocabulary whose logits autograd may keep, if they fit into a chunk: nothing is computed twice."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last layer of a language model: logits = (weight hidden + bias) / scaling.
+
+    Attributes:
+        weight: [V, H], float32; tied to the embedding or not.
+        bias: [V]; ``None`` without one.
+        scaling: what the model divides its logits by.
+        dtype: type of the matrix products; sums over the vocabulary are in float32 at least.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    scaling: float
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: Any, dtype: torch.dtype) -> Head:
+        """Return the head of a Transformers model; its tensors are those of the model.
+
+        Raises:
+            RunnerError: the model has no linear head, or bounds its logits.
+        """
+        layer, config, name = model.get_output_embeddings(), model.config, type(model).__name__
+        if not isinstance(layer, nn.Linear):
+            raise RunnerError(f"{name} has no linear output layer: it cannot be trained here")
+        cap = getattr(config, "final_logit_softcapping", None)
+        if cap is not None:
+            raise RunnerError(f"{name} bounds its logits (final_logit_softcapping={cap}): it cannot be trained here")
+        scaling = getattr(config, "logits_scaling", None) or 1 / (getattr(config, "logit_scale", None) or 1.0)
+        return cls(layer.weight, layer.bias, float(scaling), dtype)
+
+    def rows(self) -> int:
+        """Return how many rows of hidden states have logits at once."""
+        return max(1, CHUNK // len(self.weight))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [n, V], float32 or better, of hidden states [n, H]; the caller bounds n by :meth:`rows`."""
+        bias = None if self.bias is None else self.bias.to(self.dtype)
+        raw = F.linear(hidden.to(self.dtype), self.weight.to(self.dtype), bias)
+        wide = raw.to(torch.promote_types(self.dtype, torch.float32))
+        return wide if self.scaling == 1 else wide / self.scaling
+
+    def score(
+        self, hidden: Tensor, targets: Tensor, temperature: float, *, with_entropy: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the log-probability of each target [n], nats, and if requested the entropy [n]; both with gradient.
+
+        Args:
+            hidden: [n, H] final hidden states.
+            targets: [n] tokens.
+            temperature: logits are divided by it.
+            with_entropy: also return the entropy over the full vocabulary.
+        """
+        if len(self.weight) <= SMALL and len(hidden) <= self.rows():
+            logp = (self.logits(hidden) / temperature).log_softmax(-1)
+            chosen = logp.gather(1, targets[:, None]).squeeze(1)
+            return chosen, -(logp.exp() * logp).sum(-1) if with_entropy else None
+        settings = _Settings(self.dtype, self.scaling * temperature, self.rows())
+        found = _Chunked.apply(hidden, self.weight, self.bias, targets, settings)  # type: ignore[no-untyped-call]
+        chosen, entropy = found
+        return chosen, entropy if with_entropy else None
+
+
+class _Settings(NamedTuple):
+    """Type of the matrix products, what logits are divided by, and the rows of a chunk."""
+
+    dtype: torch.dtype
+    divisor: float
+    rows: int
+
+
+class _Chunked(torch.autograd.Function):
+    """Log-probability of the targets and entropy, chunk by chunk.
+
+    With z the divided logits, p = softmax(z), H the entropy: d logp_target / dz = onehot - p and
+    dH / dz = -p (log p + H).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, settings: _Settings
+    ) -> tuple[Tensor, Tensor]:
+        x, w, b = _cast(settings.dtype, hidden, weight, bias)
+        chosen, entropy, total = (x.new_empty(len(x), dtype=_wide(x)) for _ in range(3))
+        room, other = _room(x, w, settings.rows), _room(x, w, settings.rows)
+        for i in range(0, len(x), settings.rows):
+            here = slice(i, i + settings.rows)
+            z = _logits(x[here], w, b, room).div_(settings.divisor)
+            top = z.amax(1, keepdim=True)
+            z.sub_(top)
+            e = torch.exp(z, out=other[: len(z)])
+            mass = e.sum(1)
+            chosen[here] = z.gather(1, targets[here, None]).squeeze(1) - mass.log()
+            entropy[here] = mass.log() - e.mul_(z).sum(1) / mass
+            total[here] = top.squeeze(1) + mass.log()
+        ctx.save_for_backward(hidden, weight, bias, targets, total, entropy)
+        ctx.settings = settings
+        ctx.set_materialize_grads(False)
+        return chosen, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor | None, ge: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, total, entropy = ctx.saved_tensors
+        dtype, divisor, rows = ctx.settings
+        x, w, b = _cast(dtype, hidden, weight, bias)
+        g = torch.zeros_like(total) if g is None else g
+        shapes = (hidden, weight, bias)
+        dx, dw, db = (torch.empty_like(s) if n else None for s, n in zip(shapes, ctx.needs_input_grad[:3], strict=True))
+        room, other = _room(x, w, rows), None if ge is None else _room(x, w, rows)
+        for i in range(0, len(x), rows):
+            here = slice(i, i + rows)
+            z = _logits(x[here], w, b, room).div_(divisor).sub_(total[here, None])
+            if ge is None or other is None:
+                z.exp_().mul_(-g[here, None])
+            else:
+                p = torch.exp(z, out=other[: len(z)])
+                z.add_(entropy[here, None]).mul_(ge[here, None]).add_(g[here, None]).mul_(p).neg_()
+            z.scatter_add_(1, targets[here, None], g[here, None])
+            d = z.div_(divisor).to(dtype)
+            if dx is not None:
+                dx[here] = d @ w
+            if dw is not None:
+                _add_product(dw, d.t(), x[here], first=i == 0)
+            if db is not None:
+                db.copy_(z.sum(0)) if i == 0 else db.add_(z.sum(0))
+        return dx, dw, db, None, None
+
+
+def _cast(
+    dtype: torch.dtype, hidden: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    return hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _room(x: Tensor, weight: Tensor, rows: int) -> Tensor:
+    """Return memory for the logits of a chunk, used for one chunk after the other: fresh memory is slow."""
+    return x.new_empty(min(rows, len(x)), len(weight), dtype=_wide(x))
+
+
+def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, room: Tensor) -> Tensor:
+    """Return [n, V] in ``room``."""
+    z = room[: len(x)]
+    if x.dtype == z.dtype:
+        torch.mm(x, weight.t(), out=z)
+        return z if bias is None else z.add_(bias)
+    return z.copy_(F.linear(x, weight, bias))
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
+    """Add a b to ``total``, or set it."""
+    if a.dtype == total.dtype:
+        torch.addmm(total, a, b, beta=0 if first else 1, out=total)
+    elif first:
+        total.copy_(a @ b)
+    else:
+        total += a @ b

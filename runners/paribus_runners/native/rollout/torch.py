@@ -1,0 +1,149 @@
+"""The sampler ``torch``: batched sampling by the code that trains, with a key-value cache.
+
+Finished responses leave the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paribus_runners.native.attention import KeyCache, pack
+from paribus_runners.native.head import Head
+from paribus_runners.native.policy import Policy
+from paribus_runners.native.responses import Responses
+from paribus_runners.native.rollout.sampler import Finished, Requests, number
+
+EVICT = 0.25
+"""Finished responses are dropped when they make up this share of the batch."""
+ROWS = {"cpu": 512, "cuda": 1024}
+"""Responses that are sampled at once, by device: bounds the memory of the cache."""
+
+
+@dataclass(frozen=True)
+class TorchSampler:
+    """Samples from the modules that are trained, so there is nothing to load; implements :class:`.sampler.Sampler`."""
+
+    policy: Policy
+
+    def sample(self, requests: Requests) -> Iterator[Finished]:
+        """Yield as many groups at a time as are sampled at once, in the order of their prompts.
+
+        Each token is the inverse of the cumulative distribution at one uniform number, so what a response becomes
+        depends on its own numbers only, not on the batch around it.
+        """
+        size = max(1, ROWS[self.policy.device.type] // requests.copies)
+        numbers = _numbers(requests)
+        for i in range(0, len(requests.prompts), size):
+            prompts = requests.prompts[i : i + size]
+            table = torch.stack([next(numbers) for _ in range(len(prompts) * requests.copies)]).to(self.policy.device)
+            responses = _sample(self.policy, prompts, requests.copies, table, requests.temperature, requests.top_p)
+            yield Finished(range(i, i + len(prompts)), responses)
+
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Do nothing: the weights are those of the policy."""
+
+    def rest(self) -> None:
+        """Do nothing: the cache is freed after each batch."""
+
+
+def _numbers(requests: Requests) -> Iterator[Tensor]:
+    """Yield for each response [room] float64 numbers in [0, 1), one for each token that may be sampled."""
+    generator = torch.Generator().manual_seed(number(*requests.place))
+    for i in range(len(requests.prompts)):
+        for j in range(requests.copies):
+            if requests.apart:
+                generator.manual_seed(number(*requests.place, i, j))
+            yield torch.rand(requests.room, dtype=torch.float64, generator=generator)
+
+
+@torch.no_grad()
+def _sample(
+    policy: Policy, prompts: Sequence[Sequence[int]], copies: int, uniforms: Tensor, temperature: float, top_p: float
+) -> Responses:
+    device, (total, room) = policy.device, uniforms.shape
+    hidden, cache, positions = _prefill(policy, prompts, copies, room)
+    drawn = _draw(policy.head, hidden, uniforms[:, 0], temperature, top_p, copies)
+    ends = torch.tensor(policy.ends, device=device)
+    ids = torch.zeros(total, room, dtype=torch.long, device=device)
+    logp = torch.zeros(total, room, device=device)
+    entropy = torch.zeros(total, room, device=device)
+    length = torch.full((total,), room, device=device)
+    truncated = torch.ones(total, dtype=torch.bool, device=device)
+    rows = torch.arange(total, device=device)
+    alive = torch.ones(total, dtype=torch.bool, device=device)
+    for t in range(room):
+        token, token_logp, token_entropy = drawn
+        ids[rows, t], logp[rows, t], entropy[rows, t] = token, token_logp, token_entropy
+        ended = alive & torch.isin(token, ends)
+        length[rows[ended]], truncated[rows[ended]] = t + 1, False
+        alive = alive & ~ended
+        left = int(alive.sum())
+        if left == 0 or t + 1 == room:
+            break
+        if left <= (1 - EVICT) * len(rows):
+            keep = alive.nonzero().squeeze(1)
+            rows, alive, token = rows[keep], alive[keep], token[keep]
+            cache.keep(keep)
+        cache.advance()
+        hidden = policy.hidden(token, positions[rows] + t, cache)
+        drawn = _draw(policy.head, hidden, uniforms[rows, t + 1], temperature, top_p)
+    generated = torch.arange(room, device=device) < length[:, None]
+    values = (ids[generated], logp[generated], entropy[generated], length, truncated)
+    return Responses(*(x.cpu() for x in values))
+
+
+def _prefill(
+    policy: Policy, prompts: Sequence[Sequence[int]], copies: int, room: int
+) -> tuple[Tensor, KeyCache, Tensor]:
+    """Return the last hidden states [P, H], cache, and prompt lengths [P * copies]."""
+    device = policy.device
+    lengths = [len(p) for p in prompts]
+    layout = pack(lengths, [()] * len(prompts), device, keep_keys=True)
+    ids = torch.tensor([x for p in prompts for x in p], device=device)
+    last = torch.tensor(lengths, device=device).cumsum(0) - 1
+    hidden = policy.hidden(ids, layout.positions, layout, at=last)
+    cache = KeyCache(layout, lengths, copies, room)
+    positions = torch.tensor(lengths, device=device).repeat_interleave(copies)
+    return hidden, cache, positions
+
+
+def _draw(
+    head: Head, hidden: Tensor, uniform: Tensor, temperature: float, top_p: float, copies: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what :func:`draw` does for ``copies`` of each hidden state [n, H], few logits at a time."""
+    size = max(1, head.rows() // copies)
+    parts = []
+    for i in range(0, len(hidden), size):
+        logits = head.logits(hidden[i : i + size]).repeat_interleave(copies, 0)
+        parts.append(draw(logits, uniform[i * copies :][: len(logits)], temperature, top_p))
+    token, logp, entropy = (torch.cat(x) for x in zip(*parts, strict=True))
+    return token, logp, entropy
+
+
+def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return token, its log-probability and the entropy of the distribution, each [n], from logits [n, V].
+
+    With ``top_p`` below 1 the token comes from the :func:`nucleus`; the two others are of the whole distribution.
+    """
+    logp = (logits / temperature).log_softmax(-1)
+    p = logp.exp()
+    entropy = -(p * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
+    drawn = p if top_p == 1 else nucleus(p, top_p)
+    cumulative = drawn.cumsum(-1, dtype=torch.float64)
+    threshold = uniform[:, None] * cumulative[:, -1:]
+    token = torch.searchsorted(cumulative, threshold, right=True).squeeze(1).clamp_max(logits.shape[1] - 1)
+    return token, logp.gather(1, token[:, None]).squeeze(1), entropy
+
+
+def nucleus(p: Tensor, top_p: float) -> Tensor:
+    """Return probabilities [n, V] with 0 for all but the fewest tokens that add up to ``top_p``; not renormalised.
+
+    Of equally likely tokens the first ones stay. Source: Holtzman et al. 2020, arXiv 1904.09751, section 3.1.
+    """
+    ordered, places = p.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1, dtype=torch.float64) - ordered
+    return torch.zeros_like(p).scatter(-1, places, ordered * (before < top_p))
