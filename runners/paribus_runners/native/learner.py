@@ -56,9 +56,9 @@ class Learner:
     @property
     def networks(self) -> tuple[torch.nn.Module, ...]:
         """The networks that make forward passes."""
-        reference = () if self.reference is None else (self.reference.model,)
+        reference = () if self.reference is None else (self.reference.model.base_model,)
         critic = () if self.critic is None else (self.critic.model.body,)
-        return (self.policy.model, *reference, *critic)
+        return (self.policy.model.base_model, *reference, *critic)
 
     def before(self, recipe: Recipe, rollouts: Rollouts) -> Before:
         """Compute what the objective needs from the rollouts before the first update, and nothing else.
