@@ -43,12 +43,12 @@ def test_a_study_gives_the_same_numbers_on_a_cluster_as_on_this_machine(site):
 def test_kill_9_of_the_scheduler_and_the_next_one_finds_what_runs_and_what_waits(site):
     """Jobs run and wait while nobody watches; the same command goes on with all of them."""
     site.options(gpus=2)
-    process = site.start(step_s=0.3)
+    process = site.start(step_s=1.0)
     site.until(lambda: len(site.training()) == 2 and len(site.attempts()) == 4)
     before = {a.submit_name for a in site.attempts()}
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    status, output = site.run(step_s=0.3)
+    status, output = site.run()
     assert status == 0, output
     assert output.count("still running, taken over") == 4
     site.check()
