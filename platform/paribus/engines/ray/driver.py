@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +58,7 @@ class Driver:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._answers = deque[dict[str, Any]]()
 
     def join(self) -> None:
         """Join the cluster.
@@ -112,6 +114,7 @@ class Driver:
         command = [sys.executable, "-m", __name__, str(theirs.fileno()), self._address, self._launch, str(self._folder)]
         with theirs, (self._folder / LOG).open("ab") as log:
             self._channel = Channel(ours)
+            self._answers.clear()
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -129,11 +132,11 @@ class Driver:
     def _answer(self, limit_s: float) -> Any:
         assert self._channel is not None
         until = time.monotonic() + limit_s
-        while not (messages := self._channel.receive(max(0.0, until - time.monotonic()))):
-            if time.monotonic() >= until:
+        while not self._answers:
+            self._answers.extend(self._channel.receive(max(0.0, until - time.monotonic())))
+            if not self._answers and time.monotonic() >= until:
                 raise _NoReply(f"no reply in {limit_s:.0f} s")
-        (answer,) = messages
-        return value_of(answer)
+        return value_of(self._answers.popleft())
 
     def _end(self) -> None:
         if self._channel is not None:
