@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from scipy import stats
 
 from paribus.errors import UnsupportedRecipe
@@ -197,8 +198,10 @@ def test_gpus_that_the_runner_cannot_use_are_refused(read: Read) -> None:
         make_plan(study, native)
 
 
-def test_presets_and_shipped_studies_have_no_new_warnings() -> None:
-    """None of the 25 presets is called unusual at its own values, nor is a shipped study."""
+def test_presets_and_shipped_studies_have_no_new_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the 25 presets is called unusual at its own values, nor is a shipped study; nothing is downloaded."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     for name in preset_names():
         recipe = load_preset(name).recipe
         assert [*magnitudes(recipe), untrainable(recipe)] == [""], name
