@@ -80,10 +80,27 @@ from paribus.yaml_file.messages import explain, fields_at, plain_location, split
 GROUP = "paribus.runners"
 
 PREEMPTED = 75
-"""Exit status of a runner that was asked to stop, wrote a checkpoint and can be resumed."""
+"""Exit status of a runner that was asked to stop and can be resumed from a checkpoint."""
 
 LEAST = 0.01
 """The smallest part of a GPU that a run can hold."""
+
+
+class Checkpoints(BaseModel):
+    """When a run writes checkpoints. They change no number, so this is part of no fingerprint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    every: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="steps between checkpoints; absent: one after each evaluation. The last step always"
+    )
+    keep: Annotated[int, Field(ge=1)] = Field(default=1, description="newest checkpoints of an attempt that are kept")
+
+    def about(self) -> str:
+        """Return it in words, e.g. ``every 20 steps; the newest 2 are kept``."""
+        steps = {None: "after each evaluation", 1: "after each step"}
+        kept = "the newest is kept" if self.keep == 1 else f"the newest {self.keep} are kept"
+        return f"{steps.get(self.every, f'every {self.every} steps')}; {kept}"
 
 
 class Options(BaseModel):
@@ -135,6 +152,7 @@ class Job(BaseModel):
         cache: folder for things made once (tiny models, data), shared by runs.
         stop_on: detectors that stop the run when they are critical.
         profile: thresholds of the detectors.
+        checkpoint: when to write checkpoints, and how many to keep.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -152,6 +170,7 @@ class Job(BaseModel):
     cache: str
     stop_on: tuple[str, ...] = ()
     profile: str = "default"
+    checkpoint: Checkpoints = Checkpoints()
 
 
 class Resources(BaseModel):
@@ -370,8 +389,9 @@ class Runner(Protocol):
     def run(self, folder: Path) -> None:
         """Train the job in ``folder/job.json`` and write ``result.json`` last.
 
-        On SIGTERM: write a checkpoint at the next step boundary and raise ``SystemExit(PREEMPTED)``. On failure: raise
-        any other exception. A run may resume from ``../a<smaller token>/checkpoint``.
+        On SIGTERM: write a checkpoint of the newest complete step and raise ``SystemExit(PREEMPTED)``; a step that
+        takes minutes is left without one. On failure: raise any other exception. A run may resume from the checkpoints
+        of an attempt with a smaller token; :mod:`paribus.run_folder.checkpoints` writes and finds them.
         """
 
     def coefficients(self, recipe: Recipe, responses: Sequence[Response]) -> Sequence[ResponseCoefficients]:

@@ -79,7 +79,7 @@ def test_ctrl_c_writes_checkpoints_and_takes_waiting_jobs_back(site):
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output
     assert site.jobs() == []
-    assert all((f.checkpoint / "state.json").exists() for f in folders)
+    assert all((f.checkpoints / "index.json").exists() for f in folders)
     status, output = site.run()
     assert status == 0, output
     site.check()

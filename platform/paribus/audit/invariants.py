@@ -347,8 +347,8 @@ def _i11(s: Snapshot) -> Iterator[Violation]:
     for folder in s.folders or ():
         if folder.damaged:
             rows = f"folder runs/{folder.run}/a{folder.token}"
-            message = f"the checkpoint is damaged: {', '.join(folder.damaged)}"
-            remedy = "No run resumes from it. Check the disk; delete the folder `checkpoint` to clear this finding."
+            message = f"a checkpoint is damaged: {', '.join(folder.damaged)}"
+            remedy = "No run resumes from it. Check the disk; delete its folder in `checkpoints` to clear this finding."
             yield Violation(invariant="I11", rows=rows, message=message, remedy=remedy)
 
 

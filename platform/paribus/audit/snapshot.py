@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ import sqlalchemy as sa
 
 from paribus.errors import RunFolderError
 from paribus.recipe.recipe import canonical_json
-from paribus.run_folder.attempt_files import MANIFEST, read_manifest
+from paribus.run_folder.checkpoints import INDEX, damaged_files, published
 from paribus.run_folder.folder import SHORT, RunFolder, read_json
 from paribus.store import tables as t
 from paribus.store.budget import budget_record
@@ -74,7 +73,7 @@ class FolderFacts:
         run: first digits of the run's fingerprint.
         result_hash: hash of ``result.json``; empty if it is missing or unreadable.
         metrics: size of the metric lines in bytes.
-        damaged: files of the checkpoint that differ from its manifest.
+        damaged: files of its checkpoints that differ from their manifests.
     """
 
     run: str
@@ -162,7 +161,7 @@ def _folders(home: Path, ended: frozenset[str]) -> Iterator[FolderFacts]:
             token=int(token),
             result_hash=_result_hash(folder),
             metrics=folder.metrics.stat().st_size if folder.metrics.exists() else 0,
-            damaged=() if path.parent.name in ended else damaged_files(folder.checkpoint),
+            damaged=() if path.parent.name in ended else _damaged(folder),
         )
 
 
@@ -173,20 +172,8 @@ def _result_hash(folder: RunFolder) -> str:
         return ""
 
 
-def damaged_files(checkpoint: Path) -> tuple[str, ...]:
-    """Return the files that differ from the checkpoint's manifest; empty if there is no manifest."""
-    if not (checkpoint / MANIFEST).exists():
-        return ()
+def _damaged(folder: RunFolder) -> tuple[str, ...]:
     try:
-        named = read_manifest(checkpoint).files
+        return tuple(f"{place.name}/{name}" for place in published(folder) for name in damaged_files(place))
     except RunFolderError:
-        return (MANIFEST,)
-    return tuple(name for name, digest in named.items() if _hash(checkpoint / name) != digest)
-
-
-def _hash(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return ""
+        return (INDEX,)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,6 @@ from paribus.contract import Job
 from paribus.errors import RunFolderError
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.json_text import field_of, fields, number, shown, text, whole
-
-MANIFEST = "paribus.json"
-"""The file in a checkpoint that names its run, its step and the hash of each other file."""
 
 _STATUSES = ("succeeded", "stopped_early")
 _KINDS = ("program", "infrastructure", "storage")
@@ -33,23 +29,6 @@ _REPORTS: Mapping[str, tuple[str, ...]] = {
 _LONGEST_WAIT_S = 3600.0
 _LONGEST_S = 1e9
 _LONGEST = 1 << 22  # bytes of a result.json; a report to the scheduler has four times as many at most
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What a checkpoint says of itself.
-
-    Attributes:
-        run: the fingerprint; empty if it is not recorded, as ``spent``.
-        step: steps done; ``None`` if it is not recorded.
-        spent: what they cost, in the runner's own terms.
-        files: SHA-256 of each file, by name.
-    """
-
-    run: str
-    step: int | None
-    spent: Mapping[str, Any]
-    files: Mapping[str, str]
 
 
 def read_job(path: Path) -> Job:
@@ -157,29 +136,3 @@ def read_environment(folder: RunFolder) -> dict[str, Any]:
         return fields(read_json(folder.environment))
     except ValueError as error:
         raise RunFolderError(f"{folder.environment}: {error}") from error
-
-
-def read_manifest(checkpoint: Path) -> Manifest:
-    """Return the manifest of a checkpoint.
-
-    Raises:
-        RunFolderError: there is none, or it is damaged.
-    """
-    path = checkpoint / MANIFEST
-    raw = read_json(path)
-    try:
-        named = fields(field_of(fields(raw), "files"))
-        return Manifest(
-            run=text(raw.get("run", ""), "run"),
-            step=whole(raw["step"], "step", 0) if "step" in raw else None,
-            spent=fields(raw.get("spent", {})),
-            files={_name(name): text(digest, name) for name, digest in named.items()},
-        )
-    except ValueError as error:
-        raise RunFolderError(f"{path} is not the manifest of a checkpoint: {error}") from error
-
-
-def _name(name: str) -> str:
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise ValueError(f"{shown(name)} is not the name of a file")
-    return name

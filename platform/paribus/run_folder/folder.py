@@ -11,7 +11,7 @@ file                    written by         content
 ``series.bin``          sync, readers      the metrics as series (:mod:`~paribus.run_folder.series_file`); derived
 ``evals/<set>-<step>``  runner             one evaluation: :class:`Evaluation`
 ``samples.jsonl``       runner             some responses as text: :class:`~paribus.run_folder.samples.Sample`
-``checkpoint/``         runner             the newest checkpoint, safetensors and JSON
+``checkpoints/``        runner             the newest checkpoints (:mod:`~paribus.run_folder.checkpoints`)
 ``environment.json``    runner             versions of everything the numbers depend on
 ``result.json``         runner             written last: ``{"status": "succeeded" | "stopped_early", ...}``
 ``health.json``         supervisor         findings so far: :mod:`~paribus.health.finding`
@@ -147,7 +147,7 @@ class RunFolder:
         self.series = path / "series.bin"
         self.evals = path / "evals"
         self.samples = path / "samples.jsonl"
-        self.checkpoint = path / "checkpoint"
+        self.checkpoints = path / "checkpoints"
         self.environment = path / "environment.json"
         self.result = path / "result.json"
         self.health = path / "health.json"

@@ -392,6 +392,7 @@ class Scheduler:
             cache=str(self._store.home / "cache"),
             stop_on=plan.stop_on,
             profile=plan.profile,
+            checkpoint=plan.checkpoint,
         )
         try:
             folder.path.mkdir(parents=True)

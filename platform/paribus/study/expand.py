@@ -132,6 +132,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         symptom_correction=study.report.symptom_correction,
         published=study.report.published,
         resources=study.resources,
+        checkpoint=study.checkpoint,
         interim=interim_rule(study.seeds),
         later=runs[first:],
         ranking=_ranking(loaded),

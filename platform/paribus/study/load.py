@@ -200,6 +200,7 @@ _MAPPINGS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "evaluate": ((int,), "{{every: {0}}}"),
     "budget": ((int, float), "{{gpu_hours: {0}}}"),
     "resources": ((int, float), "{{gpus: {0}}}"),
+    "checkpoint": ((int,), "{{every: {0}}}"),
 }
 """Sections that are often written as one value: its type, and what it is in full."""
 
@@ -240,7 +241,7 @@ def _syntax_fault(error: ErrorDetails, path: tuple[str | int, ...]) -> Fault:
         meant = DESIGN_SYNONYMS.get(given.lower().replace("-", "_").replace(" ", "_"))
         message = f"{shown(given)} is not allowed. Did you mean `{meant}`? Allowed: {', '.join(DESIGN_KINDS)}."
         return Fault(place=(*path, "kind"), message=message if meant else explain(error))
-    return Fault(place=path, message=explain(error) + _in_full(error, path))
+    return Fault(place=path, message=explain(error) + (_in_full(error, path) or _mixed_up(error, path)))
 
 
 def _in_full(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
@@ -250,6 +251,16 @@ def _in_full(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
         return ""
     types, full = _MAPPINGS[str(path[0])]
     return f": write {full.format(given)}" if isinstance(given, types) else ""
+
+
+def _mixed_up(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
+    """Return which of the two keys of the name ``checkpoint`` was meant; empty if that is not clear."""
+    given = error["input"]
+    if path == ("checkpoint",) and given in ("final", "mean_of_last_3"):
+        return f": write `evaluate: {{checkpoint: {given}}}` for the evaluations that make the score"
+    if path == ("evaluate", "checkpoint") and not isinstance(given, str):
+        return " When runs write checkpoints stands beside `evaluate`: `checkpoint: {every: ..., keep: ...}`."
+    return ""
 
 
 def _resolved(study: Study, defined: Sequence[str], *, installed: bool) -> tuple[list[Fault], Recipes[Draft]]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict
 from pydantic import Field as Stored
 
-from paribus.contract import Evaluate, Hashes, Options, Resources, Support
+from paribus.contract import Checkpoints, Evaluate, Hashes, Options, Resources, Support
 from paribus.recipe.recipe import Recipe
 from paribus.stats.multiple_testing import Correction, Spending
 from paribus.study.spec import Search
@@ -175,6 +175,7 @@ class Plan:
         symptom_correction: of the table of what each arm moves.
         published: published tables that the report shows for orientation; no part of the fingerprint.
         resources: what each run holds; no part of the fingerprint.
+        checkpoint: when runs write checkpoints; no part of the fingerprint.
         interim: rule by which seeds are added; ``None``: all runs are known.
         later: runs that the rule may add, in queue order.
         ranking: a search before the last of its runs are known; ``None`` without one.
@@ -213,6 +214,7 @@ class Plan:
     ranking: Annotated[SearchRanking | None, Stored(alias="screen")] = None
     origin: str = ""
     options: Options = field(default_factory=Options)
+    checkpoint: Checkpoints = field(default_factory=Checkpoints)
 
     @property
     def adaptive(self) -> bool:
@@ -238,8 +240,8 @@ class Plan:
         return self.interim.at.index(len(self.seeds)) + 1 if self.interim else 0
 
     def under(self, first: Plan) -> Plan:
-        """Return the plan with everything outside of its fingerprint as in ``first``: budget, resources, alerts."""
-        money = ("gpu_hours", "cpu_hours", "run_hours", "resources")
+        """Return the plan with everything outside of its fingerprint as in ``first``: budget, checkpoints, alerts."""
+        money = ("gpu_hours", "cpu_hours", "run_hours", "resources", "checkpoint")
         terms = ("question", "warnings", "webhook", "command", "published", *money)
         return replace(self, **{name: getattr(first, name) for name in terms})
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, field_v
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from paribus.contract import Evaluate, Resources
+from paribus.contract import Checkpoints, Evaluate, Resources
 from paribus.recipe.factors import Fraction
 from paribus.stats.multiple_testing import LEAST_SHARE, Correction, Spending, shares
 
@@ -395,6 +395,7 @@ class Study(Part):
     designs: Annotated[dict[Name, Design], Field(min_length=1)] = Field(description="rules that make arms from tricks")
     seeds: Seeds = Seeds()
     evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoints = Checkpoints()
     margin: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="difference in the primary metric below which arms count as equivalent; declared before the run",

@@ -33,7 +33,8 @@ from typing import Any
 from paribus.contract import PREEMPTED, EvaluationSet, Hashes, Job, Options, Requirements, RunnerBase, Support
 from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import Recipe, fingerprint_of
-from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder, read_json, write_json
+from paribus.run_folder.checkpoints import publish, published, read_manifest
+from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder, write_json
 
 VARIABLE = "PARIBUS_FAKE"
 
@@ -128,8 +129,8 @@ def train(path: Path) -> None:
     for step in range(first, job.recipe.schedule.steps + 1):
         time.sleep(orders.get("step_s", 0.0))
         if stopping:
-            folder.checkpoint.mkdir(exist_ok=True)
-            write_json(folder.checkpoint / "state.json", {"step": step - 1})
+            if step > 0:
+                publish(folder, job, step - 1, lambda place: write_json(place / "state.json", {"fake": True}))
             sys.exit(PREEMPTED)
         values = _values(job, step)
         for rule in orders.get("rules", ()):
@@ -145,8 +146,8 @@ def _resume(folder: RunFolder) -> int:
     """Return the first step: after the newest checkpoint of an earlier attempt, whose records are carried over."""
     token = int(folder.path.name[1:])
     for earlier in (RunFolder(folder.path.with_name(f"a{t}")) for t in range(token - 1, 0, -1)):
-        if (earlier.checkpoint / "state.json").exists():
-            done = int(read_json(earlier.checkpoint / "state.json")["step"])
+        if places := published(earlier):
+            done = read_manifest(places[0]).step
             for line in earlier.read_metrics():
                 if line.step <= done:
                     folder.append_metrics(line)

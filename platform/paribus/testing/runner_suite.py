@@ -257,7 +257,7 @@ class RunnerTestCase:
                 time.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             assert process.wait(self.patience_s) == PREEMPTED, first.log.read_text() or "too short: give it more steps"
-        assert first.checkpoint.exists()
+        assert first.checkpoints.exists()
         assert not first.result.exists()
         second = self.job_in(tmp_path / "a2", recipe, cache)
         before = list(first.read_metrics())

@@ -1,17 +1,10 @@
-"""Checkpoints: safetensors and JSON, written whole or not at all, with a hash of every file.
-
-A checkpoint is written to a folder of its own, ``checkpoint.<pid>.partial``, with the manifest last. Two renames put it
-in the place of the one before. A process that is killed between them leaves ``checkpoint.<pid>.old`` and the complete
-``.partial``, but no ``checkpoint``: :func:`places` names all three.
-"""
+"""What a checkpoint of the native runner holds: safetensors and JSON, and the policy as a model of Transformers."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +12,20 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
+from paribus.contract import Job
 from paribus.errors import RunFolderError
-from paribus.run_folder.attempt_files import MANIFEST, read_manifest
-from paribus.run_folder.folder import read_json, write_json
+from paribus.run_folder.checkpoints import damaged_files, publish, read_manifest
+from paribus.run_folder.folder import RunFolder, read_json, write_json
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.metrics import Spent
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.rollout.queue import RolloutQueue
 
-WEIGHTS, MOMENTS = "model.safetensors", "optimizer.safetensors"
+MODEL = "model"
+"""The folder in a checkpoint that ``from_pretrained`` loads; it holds nothing else, as vLLM reads every safetensors."""
+MOMENTS = "optimizer.safetensors"
 CRITIC, CRITIC_MOMENTS = "critic.safetensors", "critic_optimizer.safetensors"
 REFERENCE = "reference.safetensors"
 QUEUE, HISTORY = "backlog.safetensors", "history.json"
@@ -51,73 +48,60 @@ class Progress:
     queued: RolloutQueue = field(default_factory=RolloutQueue)
 
 
-def save(folder: Path, run: str, progress: Progress, learner: Learner) -> None:
-    """Replace the checkpoint in ``folder``; Transformers can also load it as a model."""
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    policy = learner.policy
-    policy.model.config.save_pretrained(partial)
-    policy.model.generation_config.save_pretrained(partial)
-    policy.tokenizer.save_pretrained(partial)
-    save_file(_weights(policy.model), partial / WEIGHTS, metadata={"format": "pt"})
-    save_file(_moments(policy.model, learner.optimizer), partial / MOMENTS)
-    if learner.critic is not None:
-        assert learner.critic_optimizer is not None
-        save_file(_weights(learner.critic.model), partial / CRITIC)
-        save_file(_moments(learner.critic.model, learner.critic_optimizer), partial / CRITIC_MOMENTS)
-    if learner.reference is not None and learner.reference_moves:
-        save_file(_weights(learner.reference.model), partial / REFERENCE)
+def save(folder: RunFolder, job: Job, progress: Progress, learner: Learner) -> Path:
+    """Write the state after ``progress.step`` as the newest checkpoint; return its folder.
+
+    Raises:
+        RunFolderError: as :func:`paribus.run_folder.checkpoints.publish`.
+    """
+    return publish(folder, job, progress.step, partial(_write, progress, learner), asdict(progress.spent))
+
+
+def _write(progress: Progress, learner: Learner, place: Path) -> None:
+    try:
+        learner.policy.model.save_pretrained(place / MODEL)
+        learner.policy.tokenizer.save_pretrained(place / MODEL)
+        save_file(_moments(learner.policy.model, learner.optimizer), place / MOMENTS)
+        if learner.critic is not None:
+            assert learner.critic_optimizer is not None
+            save_file(_weights(learner.critic.model), place / CRITIC)
+            save_file(_moments(learner.critic.model, learner.critic_optimizer), place / CRITIC_MOMENTS)
+        if learner.reference is not None and learner.reference_moves:
+            save_file(_weights(learner.reference.model), place / REFERENCE)
+        if progress.queued:
+            progress.queued.save(place / QUEUE)
+    except SafetensorError as error:  # the library's own for a disk that is full
+        raise OSError(str(error)) from error
     if progress.history:
-        write_json(partial / HISTORY, {prompt: asdict(visits) for prompt, visits in progress.history.items()})
-    if progress.queued:
-        progress.queued.save(partial / QUEUE)
-    hashes = {p.name: _hash(p) for p in sorted(partial.iterdir()) if p.is_file()}
-    record = {"run": run, "step": progress.step, "spent": asdict(progress.spent), "files": hashes}
-    write_json(partial / MANIFEST, record)
-    old = folder.with_name(f"{folder.name}.{os.getpid()}.old")
-    if folder.exists():
-        folder.replace(old)
-    partial.replace(folder)
-    shutil.rmtree(old, ignore_errors=True)
+        write_json(place / HISTORY, {prompt: asdict(visits) for prompt, visits in progress.history.items()})
 
 
-def places(folder: Path) -> list[Path]:
-    """Return where a checkpoint that belongs into ``folder`` may lie: there, and beside it after a kill."""
-    beside = (p for p in sorted(folder.parent.glob(f"{folder.name}.*")) if (p / MANIFEST).exists())
-    return [*([folder] if folder.is_dir() else []), *beside]
-
-
-def read(folder: Path, run: str) -> Progress:
+def read(place: Path, run: str) -> Progress:
     """Return the progress of a checkpoint after verifying all of its files.
 
     Raises:
         RunFolderError: there is no checkpoint, it is damaged, or it belongs to another run.
     """
-    manifest = read_manifest(folder)
-    files, owner = manifest.files, manifest.run
-    if manifest.step is None or not all(type(cost) is int for cost in manifest.spent.values()):
-        raise RunFolderError(f"the checkpoint {folder} is damaged: {MANIFEST} lacks the step or the costs")
+    manifest = read_manifest(place)
+    if manifest.run != run:
+        raise RunFolderError(f"the checkpoint {place} belongs to another run: {manifest.run}")
+    if damaged := damaged_files(place):
+        raise RunFolderError(f"the checkpoint {place} is damaged: {', '.join(damaged)}")
+    if MOMENTS not in manifest.files:
+        raise RunFolderError(f"the checkpoint {place} is not of the native runner")
     try:
-        damaged = [name for name, digest in files.items() if _hash(folder / name) != digest]
-        if not damaged:
-            history = read_json(folder / HISTORY) if HISTORY in files else {}
-            progress = Progress(
-                manifest.step,
-                Spent(**manifest.spent),
-                {prompt: Visits(**visits) for prompt, visits in history.items()},
-                RolloutQueue.load(folder / QUEUE) if QUEUE in files else RolloutQueue(),
-            )
+        history = read_json(place / HISTORY) if HISTORY in manifest.files else {}
+        return Progress(
+            manifest.step,
+            Spent(**manifest.spent),
+            {prompt: Visits(**visits) for prompt, visits in history.items()},
+            RolloutQueue.load(place / QUEUE) if QUEUE in manifest.files else RolloutQueue(),
+        )
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
-        raise RunFolderError(f"the checkpoint {folder} is damaged: {error}") from error
-    if owner != run:
-        raise RunFolderError(f"the checkpoint {folder} belongs to another run: {owner}")
-    if damaged or not {WEIGHTS, MOMENTS} <= files.keys():
-        raise RunFolderError(f"the checkpoint {folder} is damaged: {', '.join(damaged) or 'files are missing'}")
-    return progress
+        raise RunFolderError(f"the checkpoint {place} is damaged: {error}") from error
 
 
-def load(folder: Path, learner: Learner) -> None:
+def load(place: Path, learner: Learner) -> None:
     """Load weights and optimizer moments from a checkpoint that was read.
 
     Raises:
@@ -126,17 +110,23 @@ def load(folder: Path, learner: Learner) -> None:
     policy, critic = learner.policy, learner.critic
     device = str(policy.device)
     try:
-        _load_weights(policy.model, load_file(folder / WEIGHTS, device=device))
-        _load_moments(policy.model, learner.optimizer, load_file(folder / MOMENTS, device=device))
+        policy.model.load_state_dict(_model(place / MODEL).state_dict())
+        _load_moments(policy.model, learner.optimizer, load_file(place / MOMENTS, device=device))
         if critic is not None:
             assert learner.critic_optimizer is not None
-            _load_weights(critic.model, load_file(folder / CRITIC, device=device))
-            moments = load_file(folder / CRITIC_MOMENTS, device=device)
+            _load_weights(critic.model, load_file(place / CRITIC, device=device))
+            moments = load_file(place / CRITIC_MOMENTS, device=device)
             _load_moments(critic.model, learner.critic_optimizer, moments)
         if learner.reference is not None and learner.reference_moves:
-            _load_weights(learner.reference.model, load_file(folder / REFERENCE, device=device))
-    except (KeyError, OSError, SafetensorError, RuntimeError) as error:
-        raise RunFolderError(f"the checkpoint {folder} does not fit the model: {error}") from error
+            _load_weights(learner.reference.model, load_file(place / REFERENCE, device=device))
+    except (KeyError, ValueError, OSError, SafetensorError, RuntimeError) as error:
+        raise RunFolderError(f"the checkpoint {place} does not fit the model: {error}") from error
+
+
+def _model(folder: Path) -> nn.Module:
+    """Return the policy as users load it, on the CPU."""
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
@@ -162,8 +152,3 @@ def _load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: M
         own = {key.rsplit("/", 1)[1]: value for key, value in moments.items() if key.rsplit("/", 1)[0] == name}
         if own:
             optimizer.state[parameter] = own
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

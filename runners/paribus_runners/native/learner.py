@@ -52,6 +52,13 @@ class Learner:
         moves = isinstance(getattr(recipe.kl, "reference", None), f.SyncedReference)
         return cls(policy, optimizer, reference, critic, critic_optimizer, moves)
 
+    @property
+    def networks(self) -> tuple[torch.nn.Module, ...]:
+        """The networks that make forward passes."""
+        reference = () if self.reference is None else (self.reference.model,)
+        critic = () if self.critic is None else (self.critic.model.body,)
+        return (self.policy.model, *reference, *critic)
+
     def before(self, recipe: Recipe, rollouts: Rollouts) -> Before:
         """Compute what the objective needs from the rollouts before the first update, and nothing else.
 

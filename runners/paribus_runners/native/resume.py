@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
 
 from paribus.contract import Job
 from paribus.errors import ParibusError
+from paribus.run_folder.checkpoints import published, tokens
 from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.run_folder.samples import parse_sample
 from paribus_runners.native import checkpoint
 from paribus_runners.native.checkpoint import Progress
 
-_ATTEMPT = re.compile(r"a(\d+)")
 log = logging.getLogger(__name__)
 
 
@@ -23,14 +22,25 @@ def find(folder: RunFolder, job: Job) -> tuple[RunFolder, Path, Progress] | None
     """Return the newest earlier attempt with a valid checkpoint and gapless metrics up to it; log why others fail.
 
     Returns:
-        The attempt, the folder of its checkpoint with the most steps, and how far that is; ``None`` without any.
+        The attempt, the folder of its newest valid checkpoint, and how far that is; ``None`` without any.
     """
-    for token in sorted(_earlier(folder.path, job.token), reverse=True):
-        attempt = RunFolder(folder.path.parent / f"a{token}")
-        found = [(place, p) for place in checkpoint.places(attempt.checkpoint) if (p := _usable(attempt, place, job))]
-        if found:
-            return attempt, *max(found, key=lambda each: each[1].step)
+    for token in sorted(tokens(folder.path.parent), reverse=True):
+        if token < job.token:
+            attempt = RunFolder(folder.path.parent / f"a{token}")
+            for place in _places(attempt):
+                if (progress := _usable(attempt, place, job)) is not None:
+                    return attempt, place, progress
     return None
+
+
+def _places(attempt: RunFolder) -> tuple[Path, ...]:
+    if (old := attempt.path / "checkpoint").exists():
+        log.warning("%s is not used: it was written by an earlier version of Paribus", old)
+    try:
+        return published(attempt)
+    except ParibusError as error:
+        log.warning("the checkpoints of %s are not used: %s", attempt.path, error)
+        return ()
 
 
 def _usable(attempt: RunFolder, place: Path, job: Job) -> Progress | None:
@@ -59,11 +69,6 @@ def take_over(folder: RunFolder, attempt: RunFolder, progress: Progress) -> None
             sample = parse_sample(record)  # None for a line that was cut when the attempt was killed
             if sample is not None and sample.step <= progress.step:
                 kept.write(record)
-
-
-def _earlier(path: Path, token: int) -> list[int]:
-    matches = (_ATTEMPT.fullmatch(p.name) for p in path.parent.iterdir())
-    return [int(m[1]) for m in matches if m and int(m[1]) < token]
 
 
 def _lines(attempt: RunFolder, last: int) -> list[MetricLine]:

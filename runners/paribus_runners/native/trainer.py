@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from paribus.contract import PREEMPTED, EvaluationSet, Job
+from paribus.contract import EvaluationSet, Job
 from paribus.evaluate import HELDOUT
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
 from paribus_runners.evaluation.evaluator import Sampled, evaluate
@@ -25,6 +25,7 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.queue import RolloutQueue
 from paribus_runners.native.rollout.sampler import sample, uniforms
+from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
 from paribus_runners.tasks import Grader
 
@@ -36,7 +37,7 @@ class Trainer:
         job: what to train.
         folder: where to write.
         learner: the initial policy with its optimizer, reference and critic; the weights change.
-        asked_to_stop: returns True when the run must stop at the next step boundary.
+        asked_to_stop: returns True once the run must stop.
         grader: problems, and what grades the responses to them.
         others: the same of the evaluation sets that have problems of their own.
     """
@@ -53,14 +54,14 @@ class Trainer:
         self._job, self._recipe, self._folder = job, job.recipe, folder
         self._learner, self._grader, self._others = learner, grader, others or {}
         self._source = Source(learner.policy, learner.reference, grader.task, job.seed, grader)
-        self._asked_to_stop = asked_to_stop
+        self._stop = StopCheck(asked_to_stop, learner.networks)
 
     def run(self, progress: Progress | None) -> None:
         """Train to the end, from ``progress`` if a checkpoint was loaded.
 
         Raises:
-            SystemExit: with status 75 when the run was asked to stop; it has saved a checkpoint, except during value
-                pretraining.
+            SystemExit: with status 75 when the run was asked to stop. It has saved the newest complete step, unless
+                the weights have changed since (:mod:`paribus_runners.native.stopping`); before step 0, nothing.
         """
         last = self._recipe.schedule.steps
         if progress is None:
@@ -68,7 +69,12 @@ class Trainer:
             self._write(0, self._evaluated(0, values))
             self._boundary(progress)
         while progress.step < last:
-            progress, values = self._step(progress)
+            try:
+                progress, values = self._step(progress)
+            except Stopped:
+                if not self._stop.changed:
+                    self._boundary(progress)
+                raise
             step = progress.step
             values = self._evaluated(step, values)
             self._write(step, values)
@@ -77,7 +83,7 @@ class Trainer:
                     progress, "stopped_early", f"nan: a loss, gradient or probability is not finite at step {step}"
                 )
                 return
-            self._boundary(progress, evaluated=step % self._job.evaluate.every == 0)
+            self._boundary(progress)
         self._end(progress, "succeeded", "")
 
     def _pretrain(self) -> tuple[Progress, dict[str, float]]:
@@ -93,8 +99,6 @@ class Trainer:
             update={"baseline": self._recipe.baseline.model_copy(update={"critic_lambda": 1.0})}
         )
         for step in range(1, level.pretrain_steps + 1):
-            if self._asked_to_stop():
-                raise SystemExit(PREEMPTED)
             rollouts = collect(recipe, self._source, -step).rollouts
             experience = weigh(recipe, rollouts, self._learner.before(recipe, rollouts))
             losses = [
@@ -114,6 +118,7 @@ class Trainer:
         rate = self._set_rate(step)
         sampled = time.perf_counter()
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
+        self._stop.changed = True
         done = updates(recipe, learner, experience, self._job.seed, step)
         learner.sync(recipe, step)
         updated = time.perf_counter()
@@ -186,17 +191,20 @@ class Trainer:
     def _write(self, step: int, values: dict[str, float]) -> None:
         self._folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
 
-    def _boundary(self, progress: Progress, evaluated: bool = False) -> None:
-        """Save a checkpoint after an evaluation, or when asked to stop; in the latter case, exit."""
-        stop = self._asked_to_stop()
-        if stop or evaluated:
-            checkpoint.save(self._folder.checkpoint, self._job.run, progress, self._learner)
+    def _boundary(self, progress: Progress) -> None:
+        """Save a checkpoint where one is due, or when asked to stop; in the latter case, exit."""
+        self._stop.changed = False
+        stop, every = self._stop.asked(), self._job.checkpoint.every or self._job.evaluate.every
+        if stop or (progress.step > 0 and progress.step % every == 0):
+            checkpoint.save(self._folder, self._job, progress, self._learner)
         if stop:
-            raise SystemExit(PREEMPTED)
+            raise Stopped
 
     def _end(self, progress: Progress, status: str, reason: str) -> None:
-        checkpoint.save(self._folder.checkpoint, self._job.run, progress, self._learner)
-        record = {"status": status, "reason": reason, "step": progress.step, **metrics.of_spent(progress.spent)}
+        place = checkpoint.save(self._folder, self._job, progress, self._learner)
+        model = (place / checkpoint.MODEL).relative_to(self._folder.path).as_posix()
+        record = {"status": status, "reason": reason, "step": progress.step, "model": model}
+        record |= metrics.of_spent(progress.spent)
         write_json(self._folder.result, record)
 
 

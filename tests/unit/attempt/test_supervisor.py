@@ -449,7 +449,7 @@ def test_cancelling_lets_the_runner_end_and_says_so(folder, server, fake):
     server.answers["renew"] = lambda: {"ok": True, "lease_s": 6.0, "cancel": folder.metrics.exists()}
     supervise(folder, server, pace=PATIENT)
     assert server.last["do"] == "cancelled"
-    assert (folder.checkpoint / "state.json").exists()
+    assert (folder.checkpoints / "index.json").exists()
 
 
 @pytest.mark.parametrize("deaf", [False, True])
@@ -467,7 +467,7 @@ def test_sigterm_gives_the_run_back(folder, server, fake, deaf):
     threading.Thread(target=stop_when_it_trains).start()
     assert supervisor.supervise(ForkedRunner) == 0
     assert (server.last["do"], server.last["reason"]) == ("release", "asked to stop")
-    assert (folder.checkpoint / "state.json").exists() != deaf
+    assert (folder.checkpoints / "index.json").exists() != deaf
 
 
 def test_the_report_is_sent_until_it_is_taken(folder, server, fake):

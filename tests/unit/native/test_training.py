@@ -1,13 +1,8 @@
-"""Whole runs: determinism, resume, edge cases, other models."""
+"""Whole runs: determinism, edge cases, other models."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
-import shutil
-import signal
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,44 +13,20 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from paribus.contract import Evaluate, Job, Options
+from paribus.contract import Evaluate, Options
 from paribus.errors import RunFolderError, RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import JsonlTask, Model, Recipe
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.metrics import STEP_METRICS, find_metric
-from paribus_runners.native import checkpoint, resume, runner, trainer
-from paribus_runners.native.checkpoint import Progress
-from paribus_runners.native.learner import Learner
+from paribus_runners.native import runner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.tiny.make import tokenizer
 from paribus_runners.rewards.verifiers import Verdict
 from paribus_runners.tasks import Chain
+from support.native_runs import changed, lines_of, same, weights_of
 
 JobFolder = Callable[..., Path]
-
-
-def _changed(recipe: Recipe, **changes: Any) -> Recipe:
-    if isinstance(changes.get("schedule"), dict):
-        changes["schedule"] = {**recipe.schedule.model_dump(), **changes["schedule"]}
-    return Recipe.model_validate({**dict(recipe), **changes})
-
-
-def _lines(folder: Path) -> list[dict[str, float]]:
-    """Return step and metrics of each line, without what depends on the machine."""
-    timing = {m.name for m in STEP_METRICS if m.timing}
-    return [
-        {"step": line.step} | {k: v for k, v in line.values.items() if k not in timing}
-        for line in RunFolder(folder).read_metrics()
-    ]
-
-
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "checkpoint" / "model.safetensors")
-
-
-def _same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFolder) -> None:
@@ -103,7 +74,7 @@ def test_evaluations_agree_with_their_metrics(recipe: Recipe, job_folder: JobFol
     path = job_folder(recipe)
     runner.run(path)
     for evaluation in RunFolder(path).read_evaluations():
-        (line,) = (x for x in _lines(path) if x["step"] == evaluation.step)
+        (line,) = (x for x in lines_of(path) if x["step"] == evaluation.step)
         assert line["eval/heldout/avg_at_2"] == sum(evaluation.correct) / 20
         assert line["eval/heldout/truncated_frac"] == sum(evaluation.truncated) / 20
         for correct, answers, right in zip(evaluation.correct, evaluation.answers, evaluation.right, strict=True):
@@ -116,185 +87,22 @@ def test_the_same_seed_gives_the_same_run(recipe: Recipe, job_folder: JobFolder)
     paths = [job_folder(recipe, name=n, seed=s) for n, s in (("one", 0), ("two", 0), ("other", 1))]
     for path in paths:
         runner.run(path)
-    one, two, other = (_lines(p) for p in paths)
+    one, two, other = (lines_of(p) for p in paths)
     assert one == two
     assert sum(line.get("optim/grad_norm", 0) for line in one) > 0
-    assert _same(_weights(paths[0]), _weights(paths[1]))
+    assert same(weights_of(paths[0]), weights_of(paths[1]))
     assert one[1] != other[1]
 
 
 def test_arms_with_one_seed_see_the_same_first_rollouts(recipe: Recipe, job_folder: JobFolder) -> None:
     """Arms that differ in the objective only are paired: their first rollouts are the same."""
-    paths = [job_folder(recipe, name="a"), job_folder(_changed(recipe, aggregation=f.TokenBatch()), name="b")]
+    paths = [job_folder(recipe, name="a"), job_folder(changed(recipe, aggregation=f.TokenBatch()), name="b")]
     for path in paths:
         runner.run(path)
-    a, b = (_lines(p) for p in paths)
+    a, b = (lines_of(p) for p in paths)
     for name in ("policy/entropy", "reward/mean", "response/length_mean"):
         assert a[1][name] == b[1][name]
     assert a[2] != b[2]
-
-
-STATES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "critic": {
-        "baseline": f.CriticGae(),
-        "scale": f.BatchWhiten(unit="token"),
-        "auxiliary": {"value": {"pretrain_steps": 1}},
-    },
-    "reference": {"kl": f.KlInLoss(reference=f.SyncedReference(every=1, mix=0.3))},
-    "history": {"baseline": f.History(), "scale": f.HistorySmooth()},
-    "ahead": {"schedule": {"staleness": 1}, "correction": f.TokenTruncate()},
-    "surplus": {"filter": f.RefillAsync(metric="correct"), "schedule": {"group_size": 12}, "kl": f.KlInLoss()},
-}
-"""What a run carries from step to step beside the policy and its optimizer."""
-FILES = {
-    "critic": "critic.safetensors",
-    "reference": "reference.safetensors",
-    "history": "history.json",
-    "ahead": "backlog.safetensors",
-    "surplus": "backlog.safetensors",
-}
-"""Where a checkpoint keeps it."""
-
-
-@pytest.mark.parametrize("stop_at", [0, 1, 2])
-@pytest.mark.parametrize("state", STATES)
-def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
-    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, state: str, stop_at: int
-) -> None:
-    """SIGTERM: checkpoint, status 75; the next attempt has no gap in its stream and ends with the same weights."""
-    recipe = _changed(recipe, **STATES[state])
-    whole = job_folder(recipe, name="whole")
-    runner.run(whole)
-    first, second = job_folder(recipe, name="cut"), job_folder(recipe, name="cut", token=2)
-    write = trainer.Trainer._write
-
-    def write_and_signal(self: trainer.Trainer, step: int, values: dict[str, float]) -> None:
-        write(self, step, values)
-        if step == stop_at:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_write", write_and_signal)
-        with pytest.raises(SystemExit) as stopped:
-            runner.run(first)
-    assert stopped.value.code == 75
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    assert [x["step"] for x in _lines(first)] == list(range(stop_at + 1))
-    assert not (first / "result.json").exists()
-    if stop_at == 1 and state in FILES:
-        assert (first / "checkpoint" / FILES[state]).is_file()
-    runner.run(second)
-    assert _lines(second) == _lines(whole)
-    before, after = (list(RunFolder(p).read_metrics()) for p in (first, second))
-    assert after[: stop_at + 1] == before  # times of writing included
-    assert _same(_weights(second), _weights(whole))
-    assert RunFolder(second).read_evaluations() == RunFolder(whole).read_evaluations()
-    assert (second / "samples.jsonl").read_text() == (whole / "samples.jsonl").read_text()
-
-
-def test_a_sample_that_was_half_written_costs_nothing(recipe: Recipe, job_folder: JobFolder) -> None:
-    """A run that was killed while it wrote samples goes on, and has all of them in the end."""
-    whole = job_folder(recipe, name="whole")
-    runner.run(whole)
-    first, second = job_folder(recipe, name="cut"), job_folder(recipe, name="cut", token=2)
-    shutil.copytree(whole, first, dirs_exist_ok=True)
-    with (first / "samples.jsonl").open("ab") as samples:
-        samples.write(b'{"step": 3, "response": "a')
-    runner.run(second)
-    assert (second / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
-
-
-FILE_CALLS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir"})
-"""Audit events of what :func:`checkpoint.save` does with files."""
-
-
-def _killed_at(call: int, save: Callable[[], None]) -> bool:
-    """Run ``save`` in a process that kills itself before this call of the file system; return whether it was killed."""
-    if (pid := os.fork()) == 0:
-        calls = itertools.count()
-        sys.addaudithook(
-            lambda event, _: (
-                os.kill(os.getpid(), signal.SIGKILL) if event in FILE_CALLS and next(calls) == call else None
-            )
-        )
-        save()
-        os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-
-
-def test_a_kill_anywhere_in_a_save_leaves_a_checkpoint_to_resume_from(recipe: Recipe, job_folder: JobFolder) -> None:
-    """Before each call of the file system, between the two renames included: the one before, or the new one."""
-    first, second = job_folder(recipe), job_folder(recipe, token=2)
-    runner.run(first)
-    job, folder = Job.model_validate_json((second / "job.json").read_bytes()), RunFolder(first)
-    learner = Learner.of(job.recipe, Policy.load(job.recipe.model.name, None, job.recipe.model.dtype))
-    checkpoint.save(folder.checkpoint, job.run, Progress(step=1), learner)
-    before = first.with_name("before")
-    folder.checkpoint.rename(before)
-    steps, gaps = [], 0
-    for call in itertools.count():
-        for left in first.glob("checkpoint*"):
-            shutil.rmtree(left)
-        shutil.copytree(before, folder.checkpoint)
-        killed = _killed_at(call, lambda: checkpoint.save(folder.checkpoint, job.run, Progress(step=2), learner))
-        gaps += not folder.checkpoint.exists()
-        found = resume.find(RunFolder(second), job)
-        assert found is not None, f"killed before call {call}"
-        attempt, place, progress = found
-        assert attempt.path == first
-        checkpoint.load(place, learner)
-        steps.append(progress.step)
-        if not killed:
-            break
-    assert steps == sorted(steps)
-    assert (steps[0], steps[-1], gaps) == (1, 2, 1)
-
-
-@pytest.mark.parametrize("damage", ["weights", "manifest", "gone", "metrics"])
-def test_a_damaged_checkpoint_is_left_alone(
-    recipe: Recipe, job_folder: JobFolder, caplog: pytest.LogCaptureFixture, damage: str
-) -> None:
-    """A checkpoint that cannot be trusted is noted, and the run begins anew with the same result."""
-    first, second = job_folder(recipe), job_folder(recipe, token=2)
-    runner.run(first)
-    checkpoint = first / "checkpoint"
-    if damage == "weights":
-        with (checkpoint / "model.safetensors").open("r+b") as file:
-            file.seek(-8, os.SEEK_END)
-            file.write(b"\1" * 8)
-    elif damage == "manifest":
-        (checkpoint / "paribus.json").write_text("{")
-    elif damage == "gone":
-        (checkpoint / "optimizer.safetensors").unlink()
-    else:
-        (first / "metrics.jsonl").write_bytes((first / "metrics.jsonl").read_bytes().split(b"\n", 1)[1])
-    runner.run(second)
-    assert "is not used" in caplog.text
-    assert [x["step"] for x in _lines(second)] == [0, 1, 2, 3]
-
-
-def test_attempts_with_other_initial_weights_are_named(
-    recipe: Recipe, job_folder: JobFolder, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An attempt records the hash of the weights that it began with, and says which attempt had others."""
-    first, second = job_folder(recipe), job_folder(recipe, token=2)
-    (first / "environment.json").write_text('{"initial_weights": "abcdef"}')
-    runner.run(second)
-    assert "abcdef" in caplog.text
-    assert "did not begin with the same model" in caplog.text
-
-
-def test_a_checkpoint_of_another_run_is_left_alone(recipe: Recipe, job_folder: JobFolder) -> None:
-    """An attempt folder that holds another run's checkpoint is not resumed from."""
-    first = job_folder(recipe)
-    runner.run(first)
-    manifest = read_json(first / "checkpoint" / "paribus.json")
-    (first / "checkpoint" / "paribus.json").write_text(json.dumps(manifest | {"run": "0" * 64}))
-    shutil.rmtree(first / "evals")
-    second = job_folder(recipe, token=2)
-    runner.run(second)
-    assert len(RunFolder(second).read_evaluations()) == 3
 
 
 def test_a_run_without_any_spread_ends_well(
@@ -304,7 +112,7 @@ def test_a_run_without_any_spread_ends_well(
     monkeypatch.setattr(Chain, "verify", lambda *_: Verdict.of(True, "x"))
     path = job_folder(recipe)
     runner.run(path)
-    last = _lines(path)[-1]
+    last = lines_of(path)[-1]
     assert last["group/all_correct_frac"] == last["group/zero_std_frac"] == 1
     assert last["optim/grad_norm"] == last["optim/loss"] == 0
     assert "response/length_mean_incorrect" not in last
@@ -316,9 +124,9 @@ def test_steps_without_a_kept_group_have_no_update(
 ) -> None:
     """When the filter leaves nothing, the run goes on without updates and the metrics show it."""
     monkeypatch.setattr(Chain, "verify", lambda *_: Verdict.of(False, ""))
-    path = job_folder(_changed(recipe, filter=level))
+    path = job_folder(changed(recipe, filter=level))
     runner.run(path)
-    last = _lines(path)[-1]
+    last = lines_of(path)[-1]
     assert last["budget/optimizer_steps"] == last["budget/trained_tokens"] == 0
     assert last["sampling/waste_frac"] == last["group/all_wrong_frac"] == 1
     assert last["sampling/generation_batches"] == (2 if level.kind == "refill" else 1)
@@ -329,25 +137,25 @@ def test_steps_without_a_kept_group_have_no_update(
 def test_a_batch_of_truncated_responses_ends_well(recipe: Recipe, job_folder: JobFolder, truncated: str) -> None:
     """With room for one token, all responses are truncated; masked or dropped ones give no update."""
     schedule = recipe.schedule.model_copy(update={"max_new_tokens": 1, "steps": 1})
-    path = job_folder(_changed(recipe, schedule=schedule, length=f.Length(truncated=truncated)))
+    path = job_folder(changed(recipe, schedule=schedule, length=f.Length(truncated=truncated)))
     runner.run(path)
-    last = _lines(path)[-1]
+    last = lines_of(path)[-1]
     assert last["response/truncated_frac"] > 0.9
     assert (last["budget/trained_tokens"] == 0) == (truncated != "as_scored") or last["response/truncated_frac"] < 1
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_early(recipe: Recipe, job_folder: JobFolder) -> None:
     """A learning rate that breaks the model: nan is written, and with `nan` in stop_on the run ends with its reason."""
-    broken = _changed(recipe, optimizer=recipe.optimizer.model_copy(update={"learning_rate": 1e30}))
+    broken = changed(recipe, optimizer=recipe.optimizer.model_copy(update={"learning_rate": 1e30}))
     stopped, going_on = job_folder(broken, name="stop", stop_on=("nan",)), job_folder(broken, name="on")
     runner.run(stopped)
     runner.run(going_on)
     result = read_json(stopped / "result.json")
     assert result["status"] == "stopped_early"
     assert "nan" in result["reason"]
-    assert len(_lines(stopped)) == result["step"] + 1 < 4
+    assert len(lines_of(stopped)) == result["step"] + 1 < 4
     assert read_json(going_on / "result.json")["status"] == "succeeded"
-    assert len(_lines(going_on)) == 4
+    assert len(lines_of(going_on)) == 4
 
 
 @pytest.mark.parametrize(
@@ -388,11 +196,11 @@ def test_a_loss_that_is_not_finite_ends_the_run_early(recipe: Recipe, job_folder
 )
 def test_other_levels_train(recipe: Recipe, job_folder: JobFolder, changes: dict[str, Any]) -> None:
     """Recipes from all over the factors train with finite metrics, and a reference shows its distance."""
-    recipe = _changed(recipe, **changes)
+    recipe = changed(recipe, **changes)
     assert runner.support(recipe, Options()) == []
     path = job_folder(recipe)
     runner.run(path)
-    lines = _lines(path)
+    lines = lines_of(path)
     assert all(torch.isfinite(torch.tensor(v)) for v in lines[-1].values())
     assert all(find_metric(name) for name in lines[-1] if name != "step")
     assert lines[1]["optim/grad_norm"] > 0
@@ -408,9 +216,9 @@ def test_other_levels_train(recipe: Recipe, job_folder: JobFolder, changes: dict
 def test_stale_rollouts_come_from_earlier_weights(recipe: Recipe, job_folder: JobFolder) -> None:
     """With staleness S a batch was sampled S steps of four updates before, the first ones less; corrections see it."""
     schedule = {"staleness": 2, "steps": 5}
-    path = job_folder(_changed(recipe, schedule=schedule, correction=f.TokenTruncate(cap=1.01)))
+    path = job_folder(changed(recipe, schedule=schedule, correction=f.TokenTruncate(cap=1.01)))
     runner.run(path)
-    lines = _lines(path)[1:]
+    lines = lines_of(path)[1:]
     assert [x["staleness/steps_mean"] for x in lines] == [0, 4, 8, 8, 8]
     assert lines[0]["correction/weight_mean"] == pytest.approx(1, abs=1e-4)
     assert lines[0]["correction/changed_frac"] == 0
@@ -423,9 +231,9 @@ def test_surplus_groups_are_trained_on_in_the_next_step(recipe: Recipe, job_fold
     """Active sampling keeps groups with spread that a step does not need; each is trained on and counted once."""
     schedule = {"prompts_per_step": 4, "steps": 6, "max_new_tokens": 8}
     active = f.RefillAsync(metric="reward_std", max_generation_batches=8, max_surplus=3)
-    path = job_folder(_changed(recipe, schedule=schedule, filter=active, reward={"weights": {"format": 0.3}}))
+    path = job_folder(changed(recipe, schedule=schedule, filter=active, reward={"weights": {"format": 0.3}}))
     runner.run(path)
-    lines = _lines(path)[1:]
+    lines = lines_of(path)[1:]
     assert max(x["staleness/steps_max"] for x in lines) >= 4
     assert lines[-1]["budget/trained_tokens"] < lines[-1]["budget/gen_tokens"]
     rounds = sum(x["sampling/generation_batches"] for x in lines)
@@ -437,10 +245,10 @@ def test_value_pretraining_moves_the_critic_alone(recipe: Recipe, job_folder: Jo
     critic = {"baseline": f.CriticGae(), "scale": f.NoScale()}
     folders = {}
     for steps in (0, 40):
-        arm = _changed(recipe, **critic, auxiliary={"value": {"pretrain_steps": steps, "learning_rate": 3e-3}})
+        arm = changed(recipe, **critic, auxiliary={"value": {"pretrain_steps": steps, "learning_rate": 3e-3}})
         folders[steps] = job_folder(arm, name=str(steps), evaluate=Evaluate(every=1, problems=10, samples=2))
         runner.run(folders[steps])
-    without, pretrained = _lines(folders[0]), _lines(folders[40])
+    without, pretrained = lines_of(folders[0]), lines_of(folders[40])
     first = "eval/heldout/avg_at_2"
     assert without[0][first] == pretrained[0][first]
     assert "critic/explained_variance" not in without[0]
@@ -483,22 +291,22 @@ def test_another_model_trains_on_problems_from_files(
     """Any causal language model of Transformers takes part: prompts of any length, grouped keys, two precisions."""
     task = JsonlTask(train=str(qwen / "train.jsonl"), heldout=str(qwen / "heldout.jsonl"))
     model = Model.model_validate({"name": str(qwen), "dtype": dtype})
-    path = job_folder(_changed(recipe, model=model, task=task), evaluate=Evaluate(problems=7, samples=2))
+    path = job_folder(changed(recipe, model=model, task=task), evaluate=Evaluate(problems=7, samples=2))
     runner.run(path)
-    lines = _lines(path)
+    lines = lines_of(path)
     assert lines[1]["mismatch/logp_abs_diff_max"] < (1e-4 if dtype == "float32" else 0.2)
     assert lines[1]["optim/grad_norm"] > 0
-    assert not _same(_weights(path), load_file(qwen / "model.safetensors"))
+    assert not same(weights_of(path), load_file(qwen / "model.safetensors"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_experts_train(recipe: Recipe, job_folder: JobFolder, mixture_model: Path, dtype: str) -> None:
     """A mixture of experts trains, its routers too, and sampler and learner agree."""
-    path = job_folder(_changed(recipe, model=Model.model_validate({"name": str(mixture_model), "dtype": dtype})))
+    path = job_folder(changed(recipe, model=Model.model_validate({"name": str(mixture_model), "dtype": dtype})))
     runner.run(path)
-    assert _lines(path)[1]["mismatch/logp_abs_diff_max"] < (1e-4 if dtype == "float32" else 0.2)
+    assert lines_of(path)[1]["mismatch/logp_abs_diff_max"] < (1e-4 if dtype == "float32" else 0.2)
     before = dict(Policy.load(str(mixture_model), None, "float32").model.named_parameters())
-    moved = {name for name, weights in _weights(path).items() if not torch.equal(weights, before[name])}
+    moved = {name for name, weights in weights_of(path).items() if not torch.equal(weights, before[name])}
     assert moved == before.keys()
 
 
@@ -511,29 +319,18 @@ def test_router_shift_follows_the_routers(
     shifts = []
     for count in (1, 2):
         schedule = recipe.schedule.model_copy(update={"minibatches": 1, "epochs": count})
-        path = job_folder(_changed(recipe, model=model, token_weight=weight, schedule=schedule), name=str(count))
+        path = job_folder(changed(recipe, model=model, token_weight=weight, schedule=schedule), name=str(count))
         runner.run(path)
-        shifts.append(_lines(path)[1]["router/shift_mean"])
+        shifts.append(lines_of(path)[1]["router/shift_mean"])
     assert shifts[0] == pytest.approx(1, abs=1e-5)
     assert 0.8 <= shifts[1] < shifts[0] - 1e-4
-
-
-@pytest.mark.parametrize("model", ["chain_model", "mixture_model"])
-def test_the_final_checkpoint_is_a_model(
-    recipe: Recipe, job_folder: JobFolder, model: str, request: pytest.FixtureRequest
-) -> None:
-    """Transformers loads the folder `checkpoint` with the weights of the run."""
-    path = job_folder(_changed(recipe, model=Model(name=str(request.getfixturevalue(model)))))
-    runner.run(path)
-    policy = Policy.load(str(path / "checkpoint"), None, "float32")
-    assert _same({n: p.detach() for n, p in policy.model.named_parameters()}, _weights(path))
 
 
 def test_a_model_that_is_not_there_is_named(recipe: Recipe, job_folder: JobFolder, tmp_path: Path) -> None:
     """A folder without a model gives a message with its name, not a traceback of a library."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunnerError, match="empty"):
-        runner.run(job_folder(_changed(recipe, model=Model(name=str(tmp_path / "empty")))))
+        runner.run(job_folder(changed(recipe, model=Model(name=str(tmp_path / "empty")))))
 
 
 def test_a_folder_without_a_job_is_named(tmp_path: Path) -> None:

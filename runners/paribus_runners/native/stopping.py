@@ -1,0 +1,53 @@
+"""A run that is asked to stop leaves its step between two forward passes, because a step may take minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from torch import nn
+
+from paribus.contract import PREEMPTED
+
+FINISH_S = 5.0
+"""Seconds that a step may still take to its end once weights have changed in it: a short step is not lost."""
+
+
+class Stopped(SystemExit):
+    """The run was asked to stop and has left its step."""
+
+    def __init__(self) -> None:
+        super().__init__(PREEMPTED)
+
+
+class StopCheck:
+    """Raises :class:`Stopped` before a forward pass of any of the networks, once the run was asked to stop.
+
+    Sampling makes a pass for each token, so that generation is left within a token, too.
+
+    Args:
+        asked: returns True once the run must stop.
+        networks: all networks of the run.
+
+    Attributes:
+        asked: as given.
+        changed: whether weights have changed since the newest complete step, so that they cannot be saved as they are.
+    """
+
+    def __init__(self, asked: Callable[[], bool], networks: Iterable[nn.Module]) -> None:
+        self.changed = False
+        self.asked, self._since = asked, float("inf")
+        for network in networks:
+            network.register_forward_pre_hook(lambda *_: self.check())
+
+    def check(self) -> None:
+        """Stop if the run was asked to and has no time left.
+
+        Raises:
+            Stopped: the step must be left.
+        """
+        if self.asked():
+            now = time.monotonic()
+            self._since = min(self._since, now)
+            if now - self._since >= (FINISH_S if self.changed else 0.0):
+                raise Stopped

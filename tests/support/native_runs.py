@@ -1,0 +1,40 @@
+"""What tests read of finished runs of the native runner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from paribus.recipe.recipe import Recipe
+from paribus.run_folder.checkpoints import published
+from paribus.run_folder.folder import RunFolder
+from paribus.run_folder.metrics import STEP_METRICS
+
+
+def changed(recipe: Recipe, **changes: Any) -> Recipe:
+    """Return the recipe with other levels; of a schedule only what is given changes."""
+    if isinstance(changes.get("schedule"), dict):
+        changes["schedule"] = {**recipe.schedule.model_dump(), **changes["schedule"]}
+    return Recipe.model_validate({**dict(recipe), **changes})
+
+
+def lines_of(folder: Path) -> list[dict[str, float]]:
+    """Return step and metrics of each line, without what depends on the machine."""
+    timing = {m.name for m in STEP_METRICS if m.timing}
+    return [
+        {"step": line.step} | {k: v for k, v in line.values.items() if k not in timing}
+        for line in RunFolder(folder).read_metrics()
+    ]
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights in the newest checkpoint."""
+    return load_file(published(RunFolder(folder))[0] / "model" / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Return whether all weights are equal to the bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
