@@ -33,8 +33,8 @@ def paribus(tmp_path: Path) -> Run:
 BAD: dict[str, tuple[str | bytes, str]] = {
     "unknown key": (HEAD + "designs: {d: {kind: list, arms: {a: {}}}}\nquestoin: x\n",
                     "f.yaml:4:1: questoin: unknown key `questoin`. Did you mean `question`? Allowed: `study`, "
-                    "`question`, `runner`, `base`, `tricks`, `designs`, `seeds`, `evaluate`, `margin`, `health`, "
-                    "`budget`, `report`, `resources`, `allow`."),
+                    "`question`, `runner`, `base`, `tricks`, `designs`, `seeds`, `evaluate`, `checkpoint`, `margin`, "
+                    "`health`, `budget`, `report`, `resources`, `allow`."),
     "wrong type": (HEAD + "tricks: {a: {clip.high: wide}}\n" + ADD,
                    "f.yaml:3:25: tricks.a.clip.high: expects a number, and `wide` is not"),
     "undefined trick": (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, bb]}}\n",
@@ -220,5 +220,8 @@ def test_a_run_that_never_fits_is_refused_and_nothing_is_submitted(paribus: Run,
         assert not list((tmp_path / "home").glob("runs/*"))
         assert "there is no study" in paribus("status", "s").stderr
     else:
-        (tmp_path / "f.yaml").write_text(HEAD + "tricks: {a: {clip.high: 0.3}}\n" + ADD + "resources: {cpus: 1}\n")
-        assert "resources: 1 CPU core a run" in paribus("plan", "f.yaml").stdout
+        more = "resources: {cpus: 1}\ncheckpoint: {every: 20, keep: 2}\n"
+        (tmp_path / "f.yaml").write_text(HEAD + "tricks: {a: {clip.high: 0.3}}\n" + ADD + more)
+        shown = paribus("plan", "f.yaml").stdout
+        assert "resources: 1 CPU core a run" in shown
+        assert "checkpoints: every 20 steps; the newest 2 are kept" in shown

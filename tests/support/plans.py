@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paribus.contract import Evaluate, Resources
+from paribus.contract import Checkpoints, Evaluate, Resources
 from paribus.recipe.factors import PpoMin, Schedule
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.plan import Arm, Plan, PlannedRun, Row
@@ -19,6 +19,7 @@ def small_plan(
     cpu_hours: float | None = None,
     run_hours: float | None = None,
     resources: Resources | None = None,
+    checkpoint: Checkpoints | None = None,
 ) -> Plan:
     """Return a plan for the runner ``fake``: arms that differ in ``clip.high``; equal arguments give equal runs."""
     recipes = [Recipe(schedule=Schedule(steps=steps), clip=PpoMin(high=0.2 + 0.01 * i)) for i in range(arms)]
@@ -61,5 +62,6 @@ def small_plan(
         cpu_hours=cpu_hours,
         run_hours=run_hours,
         resources=resources or Resources(),
+        checkpoint=checkpoint or Checkpoints(),
         warnings=(),
     )

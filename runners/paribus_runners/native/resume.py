@@ -39,7 +39,7 @@ def _places(attempt: RunFolder) -> tuple[Path, ...]:
     try:
         return published(attempt)
     except ParibusError as error:
-        log.warning("the checkpoints of %s are not used: %s", attempt.path, error)
+        log.warning("%s is not used: %s", attempt.checkpoints, error)
         return ()
 
 

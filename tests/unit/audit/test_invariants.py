@@ -1,12 +1,12 @@
 """The auditor: silent about whatever the store does, and it sees every single thing that must not be."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from paribus.audit.invariants import INVARIANTS, audit, statement
-from paribus.audit.snapshot import FolderFacts, damaged_files, snapshot
+from paribus.audit.snapshot import FolderFacts, snapshot
+from paribus.run_folder.checkpoints import damaged_files
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
 from paribus.store.models import EventRecord, LeaseRecord
 from paribus.store.states import RunState
@@ -348,7 +348,7 @@ def test_a_checkpoint_is_compared_with_its_manifest(tmp_path):
     (tmp_path / "weights").write_bytes(b"abc")
     assert damaged_files(tmp_path) == ()
     good = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    (tmp_path / "paribus.json").write_text(json.dumps({"run": "r", "files": {"weights": good}}))
+    write_json(tmp_path / "paribus.json", {"run": "r", "step": 1, "spent": {}, "files": {"weights": good}})
     assert damaged_files(tmp_path) == ()
     (tmp_path / "weights").write_bytes(b"abd")
     assert damaged_files(tmp_path) == ("weights",)
@@ -366,7 +366,14 @@ def test_checkpoints_of_ended_runs_are_hashed_only_when_asked(store):
     store.start(claim.run_id, claim.token)
     folder = folder_of(store, claim, {})
     store.finish(claim.run_id, claim.token, {})
-    folder.checkpoint.mkdir()
-    (folder.checkpoint / "paribus.json").write_text(json.dumps({"files": {"weights": "0"}}))
+    place = folder.checkpoints / "step-000004"
+    place.mkdir(parents=True)
+    write_json(place / "paribus.json", {"run": "r", "step": 4, "spent": {}, "files": {"model/weights": "0"}})
+    write_json(folder.checkpoints / "index.json", {"checkpoints": ["step-000004"]})
     assert told(snapshot(store)) == set()
     assert told(snapshot(store, deep=True)) == {"I11"}
+    (damaged,) = [found.damaged for found in snapshot(store, deep=True).folders if found.damaged]
+    assert damaged == ("step-000004/model/weights",)
+    (folder.checkpoints / "index.json").write_text("{")
+    (damaged,) = [found.damaged for found in snapshot(store, deep=True).folders if found.damaged]
+    assert damaged == ("index.json",)

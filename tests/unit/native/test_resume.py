@@ -20,14 +20,16 @@ from paribus.contract import Checkpoints, Evaluate, Job
 from paribus.errors import RunFolderError
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Model, Recipe
-from paribus.run_folder.checkpoints import published
+from paribus.run_folder.checkpoints import published, read_manifest
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus_runners.native import checkpoint, resume, runner, stopping, trainer
+from paribus_runners.native.attention import pack
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.tiny.make import tokenizer
-from support.kills import killed_at
+from paribus_runners.tasks import chain
+from support.kills import killed_at, killed_at_byte, killed_in
 from support.native_runs import changed, lines_of, same, weights_of
 
 JobFolder = Callable[..., Path]
@@ -56,16 +58,49 @@ FILES = {
 """Where a checkpoint keeps it."""
 
 
+EVERYTHING = {
+    **STATES["critic"],
+    **STATES["reference"],
+    "filter": f.RefillAsync(metric="correct"),
+    "schedule": {"group_size": 12, "staleness": 1},
+    "correction": f.TokenTruncate(),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], Path]:
+    """Return a function that trains a job to its end, once for each name, and returns the folder."""
+    folders: dict[str, Path] = {}
+
+    def train(name: str, folder: Path) -> Path:
+        if name not in folders:
+            runner.run(folder)
+            folders[name] = shutil.copytree(folder, tmp_path_factory.mktemp("finished") / "a1")
+        return folders[name]
+
+    return train
+
+
+Finished = Callable[[str, Path], Path]
+
+
+def assert_equal_runs(resumed: Path, whole: Path) -> None:
+    """Check that metrics, weights, evaluations and samples are equal to the bit."""
+    assert lines_of(resumed) == lines_of(whole)
+    assert same(weights_of(resumed), weights_of(whole))
+    assert RunFolder(resumed).read_evaluations() == RunFolder(whole).read_evaluations()
+    assert (resumed / "samples.jsonl").read_text() == (whole / "samples.jsonl").read_text()
+
+
 @pytest.mark.parametrize("stop_at", [0, 1, 2])
 @pytest.mark.parametrize("state", STATES)
 def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
-    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, state: str, stop_at: int
+    recipe: Recipe, job_folder: JobFolder, finished: Finished, monkeypatch: pytest.MonkeyPatch, state: str, stop_at: int
 ) -> None:
     """SIGTERM: checkpoint, status 75; the next attempt has no gap in its stream and ends with the same weights."""
     recipe = changed(recipe, **STATES[state])
-    whole = job_folder(recipe, name="whole")
-    runner.run(whole)
-    first, second = job_folder(recipe, name="cut"), job_folder(recipe, name="cut", token=2)
+    whole = finished(state, job_folder(recipe, name="whole"))
+    first = job_folder(recipe, name="cut")
     write = trainer.Trainer._write
 
     def write_and_signal(self: trainer.Trainer, step: int, values: dict[str, float]) -> None:
@@ -82,14 +117,102 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
     assert [x["step"] for x in lines_of(first)] == list(range(stop_at + 1))
     assert not (first / "result.json").exists()
     if stop_at == 1 and state in FILES:
-        assert (first / "checkpoint" / FILES[state]).is_file()
+        assert (published(RunFolder(first))[0] / FILES[state]).is_file()
+    second = job_folder(recipe, name="cut", token=2)
     runner.run(second)
-    assert lines_of(second) == lines_of(whole)
     before, after = (list(RunFolder(p).read_metrics()) for p in (first, second))
     assert after[: stop_at + 1] == before  # times of writing included
-    assert same(weights_of(second), weights_of(whole))
-    assert RunFolder(second).read_evaluations() == RunFolder(whole).read_evaluations()
-    assert (second / "samples.jsonl").read_text() == (whole / "samples.jsonl").read_text()
+    assert_equal_runs(second, whole)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_run_that_was_killed_goes_on_as_if_it_was_not(
+    recipe: Recipe, job_folder: JobFolder, finished: Finished, state: str
+) -> None:
+    """`kill -9` in the third step: the next attempt goes on after the second, with another interval of checkpoints."""
+    recipe = changed(recipe, **STATES[state])
+    whole = finished(state, job_folder(recipe, name="whole"))
+    first = job_folder(recipe, name="cut", checkpoint=Checkpoints(every=1))
+
+    def train() -> None:
+        learner_before = Learner.before
+
+        def killed(self: Learner, *given: Any) -> Any:
+            if len(lines_of(first)) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return learner_before(self, *given)
+
+        Learner.before = killed  # type: ignore[method-assign]
+        runner.run(first)
+
+    assert killed_in(train)
+    assert [p.name for p in published(RunFolder(first))] == ["step-000002"]
+    second = job_folder(recipe, name="cut", token=2, checkpoint=Checkpoints(every=2, keep=2))
+    runner.run(second)
+    assert [p.name for p in published(RunFolder(second))] == ["step-000003"]
+    assert_equal_runs(second, whole)
+
+
+class Pass(NamedTuple):
+    """A forward pass: metric lines written before it, and whether weights had changed since."""
+
+    lines: int
+    changed: bool
+
+
+@pytest.mark.parametrize(
+    ("at", "nth", "finish_s", "saved"),
+    [
+        (Pass(0, False), 3, 0.0, None),  # the evaluation before training
+        (Pass(2, False), 0, 0.0, 1),  # the first token of the second step
+        (Pass(2, False), -1, 0.0, 1),  # the last pass without a gradient
+        (Pass(2, True), 0, 0.0, None),  # the first update; step 1 was not due
+        (Pass(3, True), 2, 0.0, 2),
+        (Pass(3, True), -1, 0.0, 2),  # the last token of the last evaluation
+        (Pass(2, True), 0, 1e9, 2),  # the step may end
+        (Pass(3, True), -1, 1e9, 3),
+    ],
+)
+def test_sigterm_is_answered_between_two_passes(
+    recipe: Recipe,
+    job_folder: JobFolder,
+    finished: Finished,
+    monkeypatch: pytest.MonkeyPatch,
+    at: Pass,
+    nth: int,
+    finish_s: float,
+    saved: int | None,
+) -> None:
+    """No pass follows the signal; what is saved is a complete step; the next attempt ends with the same bits."""
+    recipe = changed(recipe, correction=f.TokenTruncate())
+    whole = finished("signalled", job_folder(recipe, name="whole"))
+    seen, check = list[Pass](), stopping.StopCheck.check
+    first = job_folder(recipe)
+    signalled_at = -1
+
+    def noted(self: stopping.StopCheck) -> None:
+        if len(seen) == signalled_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        seen.append(Pass(len(lines_of(first)), self.changed))
+        check(self)
+
+    monkeypatch.setattr(stopping.StopCheck, "check", noted)
+    runner.run(first)
+    signalled_at = [i for i, one in enumerate(seen) if one == at][nth]
+    shutil.rmtree(first)
+    seen.clear()
+    first = job_folder(recipe)
+    monkeypatch.setattr(stopping, "FINISH_S", finish_s)
+    with pytest.raises(SystemExit) as stopped:
+        runner.run(first)
+    assert stopped.value.code == 75
+    if finish_s == 0:
+        assert len(seen) == signalled_at + 1
+    assert [p.name for p in published(RunFolder(first))] == ([] if saved is None else [f"step-{saved:06d}"])
+    monkeypatch.undo()
+    second = job_folder(recipe, token=2)
+    runner.run(second)
+    assert_equal_runs(second, whole)
 
 
 def test_a_sample_that_was_half_written_costs_nothing(recipe: Recipe, job_folder: JobFolder) -> None:
@@ -104,66 +227,83 @@ def test_a_sample_that_was_half_written_costs_nothing(recipe: Recipe, job_folder
     assert (second / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
 
 
-FILE_CALLS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir"})
-"""Audit events of what :func:`checkpoint.save` does with files."""
+class Crashed(Exception):
+    """The first attempt has shown what it was to show."""
 
 
-def _killed_at(call: int, save: Callable[[], None]) -> bool:
-    """Run ``save`` in a process that kills itself before this call of the file system; return whether it was killed."""
-    if (pid := os.fork()) == 0:
-        calls = itertools.count()
-        sys.addaudithook(
-            lambda event, _: (
-                os.kill(os.getpid(), signal.SIGKILL) if event in FILE_CALLS and next(calls) == call else None
-            )
-        )
-        save()
-        os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+def test_a_kill_anywhere_in_a_save_costs_no_bit(
+    recipe: Recipe, job_folder: JobFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each call of the file system and in the middle of writes: the checkpoint before, or the new one, whole."""
+    recipe = changed(recipe, **EVERYTHING)
+    whole = job_folder(recipe, name="whole")
+    runner.run(whole)
+    first = RunFolder(job_folder(recipe, checkpoint=Checkpoints(every=1)))
+    save, before = checkpoint.save, tmp_path / "before"
+    later = Job.model_validate_json(first.job.read_bytes()).model_copy(update={"token": 2})
+    found: list[tuple[int, dict[str, str]]] = []
+    left: dict[int, Path] = {}
 
+    def examine() -> None:
+        """Note what the next attempt would go on from; put the folder back as it was before the save."""
+        usable = resume.find(RunFolder(first.path.with_name("a2")), later)
+        assert usable is not None, f"after {len(found)} kills"
+        found.append((usable[2].step, dict(read_manifest(usable[1]).files)))
+        if usable[2].step not in left:
+            left[usable[2].step] = shutil.copytree(first.path, tmp_path / f"left{usable[2].step}" / "a1")
+        shutil.rmtree(first.checkpoints)
+        shutil.copytree(before, first.checkpoints)
 
-def test_a_kill_anywhere_in_a_save_leaves_a_checkpoint_to_resume_from(recipe: Recipe, job_folder: JobFolder) -> None:
-    """Before each call of the file system, between the two renames included: the one before, or the new one."""
-    first, second = job_folder(recipe), job_folder(recipe, token=2)
-    runner.run(first)
-    job, folder = Job.model_validate_json((second / "job.json").read_bytes()), RunFolder(first)
-    learner = Learner.of(job.recipe, Policy.load(job.recipe.model.name, None, job.recipe.model.dtype))
-    checkpoint.save(folder.checkpoint, job.run, Progress(step=1), learner)
-    before = first.with_name("before")
-    folder.checkpoint.rename(before)
-    steps, gaps = [], 0
-    for call in itertools.count():
-        for left in first.glob("checkpoint*"):
-            shutil.rmtree(left)
-        shutil.copytree(before, folder.checkpoint)
-        killed = _killed_at(call, lambda: checkpoint.save(folder.checkpoint, job.run, Progress(step=2), learner))
-        gaps += not folder.checkpoint.exists()
-        found = resume.find(RunFolder(second), job)
-        assert found is not None, f"killed before call {call}"
-        attempt, place, progress = found
-        assert attempt.path == first
-        checkpoint.load(place, learner)
-        steps.append(progress.step)
-        if not killed:
-            break
+    def kill_everywhere(folder: RunFolder, job: Job, progress: Progress, learner: Learner) -> Path:
+        if progress.step < 2:
+            return save(folder, job, progress, learner)
+        shutil.copytree(first.checkpoints, before)
+        again = partial(save, folder, job, progress, learner)
+        for size in (0, 100, 50_000, 600_000):
+            assert killed_at_byte(size, again)
+            examine()
+        for call in itertools.count():
+            killed = killed_at(call, again)
+            examine()
+            if not killed:
+                raise Crashed
+        raise AssertionError
+
+    monkeypatch.setattr(checkpoint, "save", kill_everywhere)
+    with pytest.raises(Crashed):
+        runner.run(first.path)
+    monkeypatch.undo()
+    steps = [step for step, _ in found]
     assert steps == sorted(steps)
-    assert (steps[0], steps[-1], gaps) == (1, 2, 1)
+    assert steps.count(1) > 40
+    assert steps.count(2) > 10  # what is deleted afterwards
+    assert all(files == dict(found)[step] for step, files in found)  # to the bit, whenever it was killed
+    for step, folder in left.items():
+        second = job_folder(recipe, name=f"left{step}", token=2)
+        runner.run(second)
+        assert resume.find(RunFolder(second), later)[0].path == folder
+        assert_equal_runs(second, whole)
 
 
-@pytest.mark.parametrize("damage", ["weights", "manifest", "gone", "metrics"])
+@pytest.mark.parametrize("damage", ["weights", "manifest", "index", "gone", "metrics", "old"])
 def test_a_damaged_checkpoint_is_left_alone(
     recipe: Recipe, job_folder: JobFolder, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     """A checkpoint that cannot be trusted is noted, and the run begins anew with the same result."""
-    first, second = job_folder(recipe), job_folder(recipe, token=2)
+    first = job_folder(recipe)
     runner.run(first)
-    checkpoint = first / "checkpoint"
+    second = job_folder(recipe, token=2)
+    (checkpoint,) = published(RunFolder(first))
     if damage == "weights":
-        with (checkpoint / "model.safetensors").open("r+b") as file:
+        with (checkpoint / "model" / "model.safetensors").open("r+b") as file:
             file.seek(-8, os.SEEK_END)
             file.write(b"\1" * 8)
     elif damage == "manifest":
         (checkpoint / "paribus.json").write_text("{")
+    elif damage == "index":
+        (checkpoint.parent / "index.json").write_text('{"checkpoints": ["../a1"]}')
+    elif damage == "old":
+        checkpoint.parent.rename(first / "checkpoint")
     elif damage == "gone":
         (checkpoint / "optimizer.safetensors").unlink()
     else:
@@ -188,22 +328,81 @@ def test_a_checkpoint_of_another_run_is_left_alone(recipe: Recipe, job_folder: J
     """An attempt folder that holds another run's checkpoint is not resumed from."""
     first = job_folder(recipe)
     runner.run(first)
-    manifest = read_json(first / "checkpoint" / "paribus.json")
-    (first / "checkpoint" / "paribus.json").write_text(json.dumps(manifest | {"run": "0" * 64}))
+    (place,) = published(RunFolder(first))
+    manifest = read_json(place / "paribus.json")
+    (place / "paribus.json").write_text(json.dumps(manifest | {"run": "0" * 64}))
     shutil.rmtree(first / "evals")
     second = job_folder(recipe, token=2)
     runner.run(second)
     assert len(RunFolder(second).read_evaluations()) == 3
 
 
-@pytest.mark.parametrize("model", ["chain_model", "mixture_model"])
-def test_the_final_checkpoint_is_a_model(
-    recipe: Recipe, job_folder: JobFolder, model: str, request: pytest.FixtureRequest
-) -> None:
-    """Transformers loads the folder `checkpoint` with the weights of the run."""
-    path = job_folder(changed(recipe, model=Model(name=str(request.getfixturevalue(model)))))
+@pytest.mark.parametrize("keep", [1, 2])
+def test_as_many_checkpoints_are_kept_as_declared(recipe: Recipe, job_folder: JobFolder, keep: int) -> None:
+    """Every second step and the last: 2 and 3; evaluations have an interval of their own."""
+    path = job_folder(recipe, evaluate=Evaluate(every=3, problems=4), checkpoint=Checkpoints(every=2, keep=keep))
     runner.run(path)
-    policy = Policy.load(str(path / "checkpoint"), None, "float32")
-    assert same({n: p.detach() for n, p in policy.model.named_parameters()}, weights_of(path))
+    assert [p.name for p in published(RunFolder(path))] == ["step-000003", "step-000002"][:keep]
+    assert {p.name for p in (path / "checkpoints").iterdir()} == {"index.json", "step-000003", "step-000002"} - (
+        {"step-000002"} if keep == 1 else set()
+    )
+    assert [e.step for e in RunFolder(path).read_evaluations()] == [0, 3]
 
 
+def test_an_attempt_that_lost_its_run_saves_nothing(recipe: Recipe, job_folder: JobFolder) -> None:
+    """It ends with a message, and leaves the folder of the attempt that has the run now alone."""
+    first, second = job_folder(recipe), job_folder(recipe, token=2)
+    with pytest.raises(RunFolderError, match="the run was given to attempt 2"):
+        runner.run(first)
+    assert published(RunFolder(first)) == ()
+    assert [p.name for p in second.iterdir()] == ["job.json"]
+
+
+def _qwen(folder: Path, *, tied: bool) -> Path:
+    words = tokenizer(chain.SYMBOLS)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ends = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id, "bos_token_id": None}
+    config = Qwen2Config(vocab_size=len(words), num_key_value_heads=2, tie_word_embeddings=tied, **sizes, **ends)
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tied_qwen(tmp_path: Path) -> Path:
+    """A random tiny Qwen2 whose head is the embedding."""
+    return _qwen(tmp_path / "qwen", tied=True)
+
+
+@pytest.fixture
+def untied_qwen(tmp_path: Path) -> Path:
+    """A random tiny Qwen2 with a head of its own."""
+    return _qwen(tmp_path / "qwen", tied=False)
+
+
+@pytest.mark.parametrize("model", ["chain_model", "mixture_model", "tied_qwen", "untied_qwen"])
+def test_the_model_of_a_finished_run_loads_with_transformers(
+    recipe: Recipe, job_folder: JobFolder, model: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`result.json` names its folder, which holds nothing but the model; weights and logits are those of the run."""
+    path = job_folder(changed(recipe, model=Model(name=str(request.getfixturevalue(model))), schedule={"steps": 1}))
+    end, trained = trainer.Trainer._end, list[Policy]()
+
+    def kept(self: trainer.Trainer, *given: Any) -> None:
+        trained.append(self._learner.policy)
+        end(self, *given)
+
+    monkeypatch.setattr(trainer.Trainer, "_end", kept)
+    runner.run(path)
+    folder = path / read_json(path / "result.json")["model"]
+    assert [p.name for p in folder.glob("*.safetensors")] == ["model.safetensors"]
+    loaded, words = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    mine = dict(trained[0].model.named_parameters())
+    assert same({name: p.detach() for name, p in loaded.named_parameters()}, mine)
+    ids = words("a3b5c8=").input_ids
+    assert ids == trained[0].tokenizer("a3b5c8=").input_ids
+    there = loaded(torch.tensor([ids])).logits[0]
+    row = pack([len(ids)], [()], torch.device("cpu"))
+    here = trained[0].logits(torch.tensor(ids), row.positions, row)
+    torch.testing.assert_close(there, here, atol=1e-4, rtol=1e-4)

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from paribus.audit.snapshot import damaged_files
 from paribus.cli import paribus
 from paribus.engines.launch import read_number
 from paribus.engines.process import Identity
@@ -29,7 +28,7 @@ from paribus.health.judge import read_attempts, saved_diagnosis
 from paribus.health.liveness import nan
 from paribus.health.signals import with_signals
 from paribus.report.collect import read_study
-from paribus.run_folder import attempt_files
+from paribus.run_folder import attempt_files, checkpoints
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, read_evaluation, write_json
 from paribus.run_folder.samples import SampleFile
 from paribus.run_folder.series import Columns
@@ -58,10 +57,12 @@ def complete(folder: RunFolder) -> None:
     write_json(folder.attempt, {"token": 1, "supervisor": here, "runner": here})
     write_json(folder.environment, {"python": "3.11", "packages": {"torch": "2.5", "numpy": "2"}, "gpus": ["none"]})
     write_json(folder.outcome, {"do": "fail", "kind": "program", "reason": "it broke", "signature": "it", "run": 7})
-    folder.checkpoint.mkdir()
-    (folder.checkpoint / "weights").write_bytes(b"w")
-    record = {"run": "f", "step": 3, "spent": {"tokens": 7}, "files": {"weights": "0" * 64}}
-    write_json(folder.checkpoint / attempt_files.MANIFEST, record)
+    place = folder.checkpoints / "step-000003"
+    (place / "model").mkdir(parents=True)
+    (place / "model" / "weights").write_bytes(b"w")
+    record = {"run": "f", "step": 3, "spent": {"tokens": 7}, "files": {"model/weights": "0" * 64}}
+    write_json(place / checkpoints.MANIFEST, record)
+    write_json(folder.checkpoints / checkpoints.INDEX, {"checkpoints": [place.name]})
     pack(folder, ended=True)
 
 
@@ -140,9 +141,15 @@ def _use_environment(folder: RunFolder) -> None:
 
 
 def _use_manifest(folder: RunFolder) -> None:
-    damaged_files(folder.checkpoint)
-    for name in attempt_files.read_manifest(folder.checkpoint).files:
-        assert (folder.checkpoint / name).parent == folder.checkpoint
+    place = folder.checkpoints / "step-000003"
+    checkpoints.damaged_files(place)
+    for name in checkpoints.read_manifest(place).files:
+        assert place in Path(os.path.normpath(place / name)).parents
+
+
+def _use_index(folder: RunFolder) -> None:
+    for place in checkpoints.published(folder):
+        assert Path(os.path.normpath(place)).parent == folder.checkpoints
 
 
 def _use_job(folder: RunFolder) -> None:
@@ -181,7 +188,8 @@ KINDS = {
     "outcome": Kind("outcome.json", _use_outcome),
     "attempt": Kind("attempt.json", _use_attempt),
     "environment": Kind("environment.json", _use_environment),
-    "manifest": Kind("checkpoint/paribus.json", _use_manifest),
+    "manifest": Kind("checkpoints/step-000003/paribus.json", _use_manifest),
+    "index of checkpoints": Kind("checkpoints/index.json", _use_index),
     "job": Kind("job.json", _use_job),
     "series": Kind("series.bin", _use_series),
     "exit status": Kind("job.exit", _use_exit_status),

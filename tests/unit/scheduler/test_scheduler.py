@@ -10,7 +10,7 @@ import pytest
 
 from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
-from paribus.contract import Hashes, Job
+from paribus.contract import Checkpoints, Hashes, Job
 from paribus.engines.base import PATIENCE_S, JobState, Reach, Status
 from paribus.errors import EngineError, RunnerError, StoreError, TooLarge
 from paribus.run_folder.folder import RunFolder, write_json
@@ -107,7 +107,7 @@ def test_a_study_is_brought_to_its_end_in_queue_order(case):
 
 def test_the_job_of_an_attempt_says_everything(case):
     """Recipe, seed, evaluation, cache and token are in job.json, in a folder of the attempt's own."""
-    one = case(stop_on=("nan",))
+    one = case(stop_on=("nan",), checkpoint=Checkpoints(every=7, keep=2))
     one.scheduler.turn()
     name = next(iter(one.engine.specs))
     job = Job.model_validate_json((one.path(name) / "job.json").read_bytes())
@@ -115,6 +115,7 @@ def test_the_job_of_an_attempt_says_everything(case):
     assert (job.run, job.arm, job.seed, job.token) == (run.fingerprint, "arm 0", 0, 1)
     assert (job.recipe, job.evaluate) == (one.study.plan.arms[0].recipe, one.study.plan.evaluate)
     assert (job.stop_on, job.cache) == (("nan",), str(one.store.home / "cache"))
+    assert job.checkpoint == one.study.plan.checkpoint == Checkpoints(every=7, keep=2)
     assert [a.external_id for a in one.store.attempts_of(one.study.id)] == [f"fake-{n}" for n in one.engine.specs]
 
 

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from paribus.contract import Checkpoints
 from paribus.errors import StudyFileError, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, flatten
 from paribus.study.expand import draft_plan, make_plan
@@ -100,6 +101,16 @@ def test_what_a_report_is_told_changes_the_study_only_where_it_changes_a_verdict
     assert plain.fingerprint == beside.fingerprint != screening.fingerprint
     assert [r.fingerprint for r in plain.runs] == [r.fingerprint for r in screening.runs]
     assert screening.under(beside).published == ("dapo_table1",)
+
+
+def test_checkpoints_make_no_other_study_and_no_other_run(read: Read, text: str) -> None:
+    """They change no number; a study that has grown goes on with what its file says now."""
+    settings = ("", "checkpoint: {every: 20, keep: 3}")
+    plain, often = (make_plan(read(f"{text}\n{setting}\n"), FakeRunner()) for setting in settings)
+    assert (plain.checkpoint, often.checkpoint) == (Checkpoints(), Checkpoints(every=20, keep=3))
+    assert plain.fingerprint == often.fingerprint
+    assert plain.runs == often.runs
+    assert plain.under(often).checkpoint == often.checkpoint
 
 
 def test_new_code_of_the_runner_makes_new_runs(read: Read, text: str) -> None:
