@@ -206,7 +206,7 @@ def test_any_bytes_give_values_or_one_error_that_names_the_file(home: Path, tmp_
     folder = RunFolder(tmp_path)
     folder.metrics.write_bytes(next(iter((home / "runs").glob("*/a*/metrics.jsonl"))).read_bytes())
     file = tmp_path / path
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     refused = 0
     for number in range(-len(TEXTS), COUNT):
         chance = random.Random(f"{kind}/{number}")
