@@ -19,6 +19,7 @@ from paribus_runners.evaluation.evaluator import Sampled, evaluate, metrics
 from paribus_runners.native import runner, trainer
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
+from paribus_runners.native.rollout import torch as torch_sampler
 from paribus_runners.rewards.verifiers import Verdict
 from paribus_runners.tasks import Chain, Grader, Problem, task_of
 
@@ -148,7 +149,7 @@ def test_random_numbers_depend_on_seed_set_step_and_response_alone(
             seen.append(drawn)
             raise InterruptedError
 
-        monkeypatch.setattr(trainer, "sample", sample)
+        monkeypatch.setattr(torch_sampler, "_sample", sample)
         chosen = EvaluationSet(samples=3, max_new_tokens=limit)
         folder = job_folder(recipe, name=f"{limit}{name}{step}{seed}", seed=seed)
         job = Job.model_validate_json((folder / "job.json").read_bytes())
