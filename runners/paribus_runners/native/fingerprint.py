@@ -88,8 +88,8 @@ def problems(task: Task) -> str:
         files = [_hash_file(Path(task.train).expanduser(), "task.train"), heldout]
         return fingerprint_of([source, task.verifier, files])
     if isinstance(task, DatasetTask):
-        contents = [content_hash(task.train, "task.train"), content_hash(task.heldout, "task.heldout")]
-        return fingerprint_of([source, task.verifier, contents])
+        held = content_hash(task.heldout, "task.heldout")  # first: an evaluation set has no other rows
+        return fingerprint_of([source, task.verifier, [content_hash(task.train, "task.train"), held]])
     return fingerprint_of([source, task.kind, task.problems])
 
 
