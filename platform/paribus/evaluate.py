@@ -58,9 +58,12 @@ class EvaluationSet(BaseModel):
         """Read the name of a task, and a task that has files but none to train on."""
         if isinstance(given, str):
             return {"kind": given}
-        if isinstance(given, Mapping) and "heldout" in given and "train" not in given:
-            return {**given, "train": given["heldout"]}
-        return given
+        if not isinstance(given, Mapping) or "heldout" not in given:
+            return given
+        rows = given["heldout"]
+        if given.get("kind") == "dataset" and isinstance(rows, str):
+            rows = {"path": rows}
+        return {"train": rows, **given, "heldout": rows}
 
     @property
     def rates(self) -> tuple[str, ...]:
@@ -71,7 +74,9 @@ class EvaluationSet(BaseModel):
     @property
     def problems_text(self) -> str:
         """The task in words, e.g. ``jsonl aime24.jsonl``; empty for the task of the run."""
-        return "" if self.task is None else f"{self.task.kind} {getattr(self.task, 'heldout', '')}".strip()
+        rows = getattr(self.task, "heldout", "")  # a path, or a source of rows
+        named = rows if isinstance(rows, str) else f"{rows.path or rows.name} {rows.split or ''}"
+        return "" if self.task is None else f"{self.task.kind} {named}".strip()
 
     def about(self, problems: str) -> str:
         """Return the settings in words, e.g. ``30 problems x 32 responses at temperature 0.6, every 100 steps``."""

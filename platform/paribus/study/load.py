@@ -210,6 +210,9 @@ def _syntax_faults(error: ErrorDetails, raw: Mapping[str, Any]) -> list[Fault]:
     path = plain_location(error, raw)
     if path[:2] == ("evaluate", "sets") and path[3:] == ("task", "train") and error["type"] != "extra_forbidden":
         return []  # a set needs no training problems: what is wrong is said of `heldout`
+    if path[:2] == ("evaluate", "sets") and path[3:] == ("task",) and error["type"] == "value_error":
+        parts = [text for text in explain(error).split("; ") if not text.startswith("`task.train")]
+        return [Fault(place=path, message=text) for text in parts]
     of_recipe = path[0] == "base" or (len(path) == 1 and bool(unknown_runner(str(path[0]))))
     if error["type"] == "extra_forbidden" and of_recipe and (known := translate(str(path[-1]), error["input"])):
         return [Fault(place=(*path, *inside), message=message, at_key=True) for inside, message in known]

@@ -92,12 +92,13 @@ def problems(task: Task) -> str:
     """
     source = recorded(f"data/{task.kind}")
     if isinstance(task, JsonlTask):
-        heldout = _hash_file(Path(task.heldout).expanduser(), "task.heldout")
-        files = [_hash_file(Path(task.train).expanduser(), "task.train"), heldout]
+        first = "task.heldout" if task.train == task.heldout else "task.train"  # an evaluation set has one file
+        paths = ((first, task.train), ("task.heldout", task.heldout))
+        files = [_hash_file(Path(path).expanduser(), field) for field, path in paths]
         return fingerprint_of([source, task.verifier, files])
     if isinstance(task, DatasetTask):
-        contents = [content_hash(task.train, "task.train"), content_hash(task.heldout, "task.heldout")]
-        return fingerprint_of([source, task.verifier, contents])
+        held = content_hash(task.heldout, "task.heldout")  # first: an evaluation set has no other rows
+        return fingerprint_of([source, task.verifier, [content_hash(task.train, "task.train"), held]])
     return fingerprint_of([source, task.kind, task.problems])
 
 

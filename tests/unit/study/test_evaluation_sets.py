@@ -10,10 +10,10 @@ import pytest
 from paribus.contract import Evaluate, EvaluationSet, Hashes, Options
 from paribus.errors import ParibusError, StudyFileError
 from paribus.evaluate import reachable
-from paribus.recipe.recipe import ChainTask, JsonlTask, Recipe, SearchTask
+from paribus.recipe.recipe import ChainTask, DatasetTask, JsonlTask, Recipe, SearchTask, Source
 from paribus.store.control import PLAN
 from paribus.study.evaluation import arm_hashes, evaluation_share, set_sizes
-from paribus.study.expand import make_plan
+from paribus.study.expand import draft_plan, make_plan
 from paribus.study.fingerprint import fingerprints
 from paribus.study.load import LoadedStudy
 from paribus.study.pilot import cost_of, pilot_times
@@ -35,6 +35,23 @@ def test_a_set_takes_from_the_section_what_it_does_not_say(read: Read) -> None:
     assert read(HEAD + f"evaluate: {{every: 5, samples: 4, sets: {{{full}}}}}\n").spec.evaluate == short.spec.evaluate
     filed = read(HEAD + "evaluate: {sets: {aime: {task: {kind: jsonl, heldout: x.jsonl, verifier: boxed}}}}\n")
     assert filed.spec.evaluate.sets["aime"].task == JsonlTask(train="x.jsonl", heldout="x.jsonl", verifier="boxed")
+
+
+def test_a_dataset_can_be_a_set(read: Read, tmp_path: Path) -> None:
+    """A path or a split of the hub, without rows to train on; what is missing is said once, of `heldout`."""
+    line = HEAD + "evaluate: {sets: {a: {task: {kind: dataset, heldout: %s}}}}\n"
+    task = read(line % "x.parquet").spec.evaluate.sets["a"].task
+    assert isinstance(task, DatasetTask)
+    assert task.train == task.heldout == Source(path="x.parquet")
+    math = read(line % "{name: HuggingFaceH4/MATH-500, split: test}").spec.evaluate.sets["a"]
+    assert math.problems_text == "dataset HuggingFaceH4/MATH-500 test"
+    with pytest.raises(StudyFileError) as caught:
+        read(line % "{name: x/y}")
+    assert "evaluate.sets.a.task: `task.heldout` needs `split`" in str(caught.value)
+    assert "train`" not in str(caught.value).replace("split: train`", "")
+    made = HEAD.replace("preset: grpo", f"preset: grpo, set: {{model: {tmp_path}, optimizer.learning_rate: 1.0e-6}}")
+    with pytest.raises(StudyFileError, match=r"evaluate\.sets\.a\.task: `task\.heldout`: there is no"):
+        make_plan(read(line.replace(HEAD, made) % "not/there.parquet"), NativeRunner())
 
 
 def test_sets_that_were_made_in_python_take_the_same(read: Read) -> None:
@@ -165,7 +182,7 @@ def test_a_file_that_is_missing_or_damaged_has_its_place(read: Read, tmp_path: P
     with pytest.raises(StudyFileError, match=r"6:15: evaluate.sets.a.task: .*gone.jsonl:1: `answer` is missing"):
         make_plan(read(text), NativeRunner())
     gone.write_text(there.read_text())
-    assert make_plan(read(text), NativeRunner()).evaluate.sets["a"].problems == 1000
+    assert draft_plan(read(text), NativeRunner()).plan.evaluate.sets["a"].problems == 1000
     other = HEAD + "evaluate: {sets: {a: {task: chain}}}\n"
     with pytest.raises(StudyFileError, match=r"4:29: evaluate.sets.a.task: `model.name: tiny` knows the task"):
         make_plan(read(other), NativeRunner())
