@@ -92,8 +92,8 @@ def fault(name: str, function: RewardFunction, sources: Mapping[str, str], colum
         if {"*", "__getattr__"} & found.keys():
             return ""
         functions = sorted(k for k, v in found.items() if isinstance(v, ast.FunctionDef | ast.AsyncFunctionDef))
-        there = f"it has {', '.join(f'`{f}`' for f in functions[:8])}" if functions else "it has no functions"
-        return f"{place}: {source.path} has no `{wanted}`.{did_you_mean(wanted, functions)} Of functions {there}"
+        there = f"Its functions: {', '.join(f'`{f}`' for f in functions[:8])}" if functions else "It has no functions"
+        return f"{place}: {source.path} has no `{wanted}`.{did_you_mean(wanted, functions)} {there}"
     return "".join(f"{place}: {source.path}:{found[wanted].lineno} {problem}"
                    for problem in _unfit(found[wanted], wanted, columns))  # fmt: skip
 

@@ -174,11 +174,15 @@ def test_the_recipes_of_these_tests_choose_every_level() -> None:
     assert [found for found in ALL if found not in chosen] == []
 
 
+FUNCTIONS = {"reward": {"kind": "function", "functions": {
+    "a": {"path": "m.a", "weight": -0.5}, "b": "m.b", "none": {"path": "m.c", "weight": 0.0},
+}}}  # fmt: skip
+
+
 def test_the_studys_own_functions_are_terms_of_the_reward() -> None:
     """With their weights; one of weight 0 is not."""
-    functions = {"a": {"path": "m.a", "weight": -0.5}, "b": "m.b", "none": {"path": "m.c", "weight": 0.0}}
-    text = told(made({"reward": {"kind": "function", "functions": functions}}))
-    assert "R = −0.5 f_a + f_b\n" in text
+    text = told(made(FUNCTIONS))
+    assert "= −0.5 f_a + f_b\n" in text
     assert "f_…" in text
     assert "f_none" not in text
 
@@ -338,5 +342,5 @@ def test_letters_depend_on_the_recipe() -> None:
 
 def test_every_letter_is_used_by_some_formula() -> None:
     """The table of letters holds none that no recipe writes."""
-    used = {letter for recipe in RECIPES.values() for letter in formula(recipe).letters}
+    used = {letter for recipe in (*RECIPES.values(), made(FUNCTIONS)) for letter in formula(recipe).letters}
     assert {letter for letter, _ in LETTERS.values()} == used

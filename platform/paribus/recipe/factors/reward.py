@@ -88,7 +88,7 @@ class Reward(Level):
         parts |= {name: function.weight for name, function in self.functions.items()}
         return {name: weight for name, weight in parts.items() if weight}
 
-    @model_serializer(mode="wrap", when_used="json")
+    @model_serializer(mode="wrap")
     def _without_no_functions(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out ``functions`` without any: recipes from before there were functions keep their fingerprints."""
         values: dict[str, Any] = dump(self)
