@@ -32,7 +32,7 @@ from paribus_runners.native import metrics, trainer, update
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.objective.loss import loss
-from paribus_runners.tasks import task_of
+from paribus_runners.tasks import Grader, task_of
 
 PRESETS = ("grpo", "dapo", "gmpo", "ppo", "dcpo", "olmo3")
 STEPS = 12
@@ -111,7 +111,7 @@ def share(preset: str, cache: Path) -> float:
                 evaluate=Evaluate(every=STEPS, problems=2), cache=str(cache),
             )  # fmt: skip
             learner = Learner.of(recipe, native_main._load(job))
-            run = trainer.Trainer(job, RunFolder(Path(folder)), learner, task_of(recipe.task), lambda: False)
+            run = trainer.Trainer(job, RunFolder(Path(folder)), learner, lambda: False, Grader(task_of(recipe.task)))
             progress, found = Progress(), []
             for _ in range(STEPS):
                 clock.seconds = clock.outside = 0.0

@@ -449,7 +449,7 @@ class RunnerBase:
         """
         versions = self.requirements(recipe, options).versions
         model = Path(recipe.model.name).expanduser()
-        weights = sorted(p for p in model.rglob("*") if p.is_file()) if model.is_dir() else []
+        weights = files_in(model) if model.is_dir() else []
         return Hashes(
             code=fingerprint_of([_hash_of(Path(inspect.getfile(type(self)))), dict(versions)]),
             data=_hash_of_task(recipe.task, *([options.sources] if recipe.reward.functions else [])),
@@ -522,7 +522,7 @@ def option_problems(
 
 def _hash_of_task(task: Task, *more: Any) -> str:
     paths = [Path(p).expanduser() for p in _paths_of(task)]
-    files = [q for p in paths for q in (sorted(x for x in p.rglob("*") if x.is_file()) if p.is_dir() else [p])]
+    files = [q for p in paths for q in (files_in(p) if p.is_dir() else [p])]
     return fingerprint_of([task.model_dump(mode="json"), [_hash_of(p) for p in files], *more])
 
 
@@ -533,6 +533,18 @@ def _paths_of(task: Task) -> Sequence[str]:
     if isinstance(task, DatasetTask):
         return tuple(source.path for source in (task.train, task.heldout) if source.path is not None)
     return ()
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return all files in a folder and its folders, sorted.
+
+    Raises:
+        ParibusError: a folder cannot be read.
+    """
+    try:
+        return sorted(p for p in folder.rglob("*") if p.is_file())
+    except OSError as error:
+        raise ParibusError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
 
 
 def _hash_of(path: Path) -> str:

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from paribus.contract import files_in
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
@@ -114,8 +115,8 @@ def model(recipe: Recipe) -> str:
         return fingerprint_of([MODELS[name].record(), WarmUp.of(recipe.task).record(), source])
     folder = Path(name).expanduser()
     if folder.is_dir():
-        files = sorted(p for p in folder.rglob("*") if p.is_file())
-        return fingerprint_of([[p.relative_to(folder).as_posix(), _hash_file(p, "model.name")] for p in files])
+        hashes = [[p.relative_to(folder).as_posix(), _hash_file(p, "model.name")] for p in files_in(folder)]
+        return fingerprint_of(hashes)
     return f"{name}@{recipe.model.revision or 'main'}"
 
 

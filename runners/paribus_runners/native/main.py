@@ -110,7 +110,7 @@ def _graders(job: Job, folder: RunFolder, render: Render, stack: ExitStack) -> t
             file = place / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(text.encode())
-    task = task_of(job.recipe.task, render)
+    task = task_of(job.recipe.task, render, columns=bool(functions))
     grader = stack.enter_context(Grader(task, functions, place if functions and sources else None))
     sets = {name: each.task for name, each in job.evaluate.sets.items() if each.task is not None}
     return grader, {name: stack.enter_context(Grader(task_of(task, render))) for name, task in sets.items()}

@@ -27,6 +27,7 @@ from paribus_runners.native import fingerprint
 from paribus_runners.native.examine import examine
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.functions import fault
+from paribus_runners.tasks.dataset import columns_of
 from paribus_runners.tasks.formats import verifier_of
 from paribus_runners.tasks.jsonl import columns, first_fault
 
@@ -118,7 +119,11 @@ def _reward_faults(recipe: Recipe, options: Options) -> Iterator[str]:
     task = recipe.task
     if missing := _missing_verifier(task):
         yield missing
+    if not recipe.reward.functions:
+        return
     known = columns(task) if isinstance(task, JsonlTask) else ["answer"]
+    if isinstance(task, DatasetTask):
+        known = columns_of(task)
     for name, function in recipe.reward.functions.items():
         if problem := fault(name, function, options.sources, known):
             yield problem

@@ -19,18 +19,19 @@ __all__ = [
 ]  # fmt: skip
 
 
-def task_of(level: TaskLevel, render: Render | None = None) -> Task:
+def task_of(level: TaskLevel, render: Render | None = None, *, columns: bool = False) -> Task:
     """Return the task of a recipe.
 
     Args:
         level: the task of the recipe.
         render: writes messages out by the model's chat template; needed by ``dataset`` alone.
+        columns: keep the other columns of a dataset, for reward functions; those of JSON lines are always kept.
 
     Raises:
         ParibusError: a problem file is missing or malformed.
     """
     if isinstance(level, DatasetTask):
-        return Dataset(level, render)
+        return Dataset(level, render, columns=columns)
     if isinstance(level, JsonlTask):
         return Jsonl(level)
     return Chain(level.problems) if isinstance(level, ChainTask) else Search(level.problems)

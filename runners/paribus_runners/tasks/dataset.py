@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,15 +62,16 @@ class Dataset:
     Args:
         task: the level of the recipe.
         render: writes messages out; ``None`` is enough for ``template: none``.
+        columns: keep the other columns of the training rows, for reward functions.
 
     Raises:
         ParibusError: a source cannot be read, or rows have faults; all are listed.
     """
 
-    def __init__(self, task: DatasetTask, render: Render | None) -> None:
+    def __init__(self, task: DatasetTask, render: Render | None, *, columns: bool = False) -> None:
         if task.template == "chat" and render is None:
             raise ParibusError("`task.template: chat` needs a runner that writes prompts by the model's chat template")
-        read = {name: entries_of(task, name) for name in ("train", "heldout")}
+        read = {"train": entries_of(task, "train", columns=columns), "heldout": entries_of(task, "heldout")}
         if faults := [fault for found in read.values() for fault in found.faults]:
             raise ParibusError("\n".join(faults))
         self._task, self._render = task, render
@@ -104,17 +106,19 @@ def conversation(task: DatasetTask, entry: Entry) -> tuple[Message, ...]:
     return ({"role": "system", "content": task.system}, *entry.messages)
 
 
-def entries_of(task: DatasetTask, name: str) -> Entries:
+def entries_of(task: DatasetTask, name: str, *, columns: bool = False) -> Entries:
     """Return the problems of ``train`` or ``heldout``, and everything that is wrong with its rows.
+
+    With ``columns``, each problem keeps the other columns of its row.
 
     Raises:
         ParibusError: the source cannot be read at all.
     """
     source: Source = getattr(task, name)
-    reader = _Reader(task, format_of(task, source))
+    reader = _Reader(task, format_of(task, source), columns)
     where = f"task.{name}"
-    columns = sorted({reader.format.prompt.split(".")[0], reader.format.answer.split(".")[0]})
-    for place, row in rows(source, where, columns):
+    wanted = () if columns else sorted({reader.format.prompt.split(".")[0], reader.format.answer.split(".")[0]})
+    for place, row in rows(source, where, wanted):
         if isinstance(row, str):
             reader.refuse(f"`{where}`: {place}: {row}")
         elif fault := reader.add(place, row):
@@ -134,6 +138,7 @@ class _Reader:
 
     task: DatasetTask
     format: Format
+    columns: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
     rows: int = 0
     refused: int = 0
@@ -169,7 +174,8 @@ class _Reader:
         prompt = "\n\n".join(m["content"] for m in messages)
         text = json.dumps([[m["role"], m["content"]] for m in messages], ensure_ascii=False)
         digest = hashlib.sha256(f"{text}\0{answer}".encode(errors="surrogatepass")).hexdigest()[:16]
-        self.entries.setdefault(digest, Entry(Problem(digest, prompt, answer), messages, place))
+        others = other_columns(row, self.format.prompt) if self.columns else {}
+        self.entries.setdefault(digest, Entry(Problem(digest, prompt, answer, others), messages, place))
         return ""
 
     def _messages(self, prompt: object) -> tuple[Message, ...] | str:
@@ -193,6 +199,25 @@ class _Reader:
         if self.task.system is not None and found[0]["role"] == "system":
             return f"`{column}` brings a system message of its own: leave out `task.system`"
         return tuple(found)
+
+
+def columns_of(task: DatasetTask) -> list[str]:
+    """Return the columns of the first training row without its prompt; only the answer if it cannot be read."""
+    with suppress(ParibusError):
+        first = next((row for _, row in rows(task.train, "task.train") if not isinstance(row, str)), {})
+        return sorted({"answer", *other_columns(first, format_of(task, task.train).prompt)})
+    return ["answer"]
+
+
+def other_columns(row: Mapping[str, Any], prompt: str) -> dict[str, Any]:
+    """Return all columns of a row but its prompt, as far as they are JSON values: a picture is none."""
+    found = {}
+    for name, value in row.items():
+        with suppress(TypeError, ValueError, RecursionError):
+            json.dumps(value, allow_nan=False)
+            if name != prompt.split(".")[0]:
+                found[name] = value
+    return found
 
 
 def _value(row: Mapping[str, Any], column: str) -> tuple[bool, Any]:

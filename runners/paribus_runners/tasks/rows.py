@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from paribus.contract import files_in
 from paribus.errors import MissingExtra, ParibusError
 from paribus.recipe.recipe import Source
 
@@ -72,7 +73,7 @@ def content_hash(source: Source, field: str) -> object:
         return [source.name, commit, source.config, source.split]
     path = Path(source.path).expanduser()
     _refuse_missing(path, source, field)
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    files = files_in(path) if path.is_dir() else [path]
     with _reading(path, field):
         return [[p.relative_to(path).as_posix(), _digest(p)] for p in files] + [source.config, source.split]
 
@@ -138,7 +139,7 @@ def _table(path: Path, source: Source, field: str, columns: Sequence[str]) -> It
             table = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
         else:
             table = datasets.load_dataset(str(path), source.config, split=source.split, streaming=True)
-        if table.column_names and set(columns) <= set(table.column_names):
+        if columns and table.column_names and set(columns) <= set(table.column_names):
             table = table.select_columns(list(columns))
         n = 0
         for batch in table.iter(batch_size=_BATCH):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from paribus.errors import ParibusError
 from paribus.recipe.recipe import ChainTask, Recipe, fingerprint_of
 from paribus_runners.native import fingerprint
 from paribus_runners.native.fingerprint import meaning
@@ -105,3 +108,15 @@ def test_a_row_that_does_not_fit_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
     assert fingerprint.recorded.__wrapped__("code") == "1" * 64
     monkeypatch.setattr(fingerprint, "same_numbers", dict)
     assert fingerprint.recorded.__wrapped__("code") == fingerprint.today("code")
+
+
+def test_a_model_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan says which folder, and ends without a traceback."""
+    recipe = Recipe.model_validate({"model": {"name": str(tmp_path)}})
+
+    def refused(path: Path, _: str) -> list[Path]:
+        raise PermissionError(13, "Permission denied", str(path / "secret"))
+
+    monkeypatch.setattr(Path, "rglob", refused)
+    with pytest.raises(ParibusError, match=r"cannot read .*secret: Permission denied"):
+        fingerprint.model(recipe)

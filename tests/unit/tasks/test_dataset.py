@@ -14,7 +14,7 @@ from paribus.errors import MissingExtra, ParibusError
 from paribus.recipe.recipe import DatasetTask
 from paribus_runners.native import fingerprint
 from paribus_runners.tasks import Message, Rendered, rows, task_of
-from paribus_runners.tasks.dataset import MOST_FAULTS, Dataset, entries_of
+from paribus_runners.tasks.dataset import MOST_FAULTS, Dataset, columns_of, entries_of
 from support.hub import COMMIT, gsm8k, write_cache, write_lines, write_parquet, write_repository
 
 TRAIN, HELDOUT = gsm8k(0, 12), gsm8k(100, 5)
@@ -267,3 +267,18 @@ def test_readers_and_formats_are_part_of_the_data_hash() -> None:
     """A change of how answers are taken from their column gives runs another identity."""
     files = {path.name for path in fingerprint._files("data/dataset")}
     assert files == {"base.py", "dataset.py", "formats.py", "rows.py", "verifiers.py"}
+
+
+@pytest.mark.parametrize("write", [write_lines, write_parquet])
+def test_reward_functions_get_the_other_columns(tmp_path: Path, write: Any) -> None:
+    """All but the prompt, with the whole text of the answer, as far as they are JSON values; else none."""
+    row = {"question": "q", "answer": "6*7\n#### 42", "level": 3, "tags": ["a", "b"]}
+    if write is write_parquet:
+        row["picture"] = b"\xff\x00"
+    path = write(tmp_path / ("a.jsonl" if write is write_lines else "a.parquet"), [row])
+    task = level(path, format="gsm8k", template="none")
+    (problem,) = task_of(task, columns=True).training(0, 1, 0, 1)
+    assert (problem.answer, problem.columns) == ("42", {"answer": row["answer"], "level": 3, "tags": ["a", "b"]})
+    assert columns_of(task) == ["answer", "level", "tags"]
+    assert task_of(task).training(0, 1, 0, 1)[0].columns == {}
+    assert columns_of(level(tmp_path / "none.jsonl")) == ["answer"]
