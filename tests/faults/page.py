@@ -70,8 +70,9 @@ TESTED = {
     "F19": ("budget used up", "tests/faults/budgets.py"),
     "F20": ("upgraded with runs in flight", "tests/unit/store/test_store_migrations.py"),
     "F21": ("soak", "tests/faults/soak.py"),
-    "F24": ("kill storm with set-up jobs and MLflow", "tests/faults/storm.py"),
     "F22": ("each guard removed in turn", "tests/mutation/guards.py"),
+    "F23": ("the scheduler of a cluster away", "tests/faults/away.py"),
+    "F24": ("kill storm with set-up jobs and MLflow", "tests/faults/storm.py"),
 }
 """Each fault of the list, and the file that injects it."""
 

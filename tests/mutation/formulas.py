@@ -81,7 +81,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
 _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "objective/reward.py": (
         ("2 * y - 1", "y - 1", "a map to -1 and 0"),
-        ("(weight, level.factor *", "(weight, 1.0 *", "the factor is forgotten"),
+        ("weight, level.factor * {", "weight, 1.0 * {", "the factor is forgotten"),
         ("total = total + weight * r", "total = total + r", "rewards are added without their weights"),
         ("2 * formatted.to(score.dtype) - 1", "formatted.to(score.dtype)", "the form's own score is 0 or 1"),
     ),

@@ -99,6 +99,9 @@ def test_there_are_studies_and_parts_of_studies() -> None:
 def test_each_study_in_the_documentation_can_be_run(block, tmp_path, monkeypatch) -> None:
     """It has no fault, and its text names every warning of its plan; a part only what the guide's study has not."""
     monkeypatch.chdir(tmp_path)
+    page = ROOT / block.place.rpartition(":")[0]
+    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page.read_text(), re.DOTALL):
+        (tmp_path / name).write_text(source)  # beside the study, as the page says
     (tmp_path / "data").mkdir()
     for name in ("train", "heldout"):
         lines = [json.dumps({"prompt": f"{name} {i} + 1", "answer": i + 1}) for i in range(1000)]

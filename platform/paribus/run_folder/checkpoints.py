@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ from paribus.run_folder.json_text import field_of, fields, listed, shown, text, 
 
 MANIFEST = "paribus.json"
 INDEX = "index.json"
+log = logging.getLogger(__name__)
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems that cannot sync folders
 
 
@@ -191,10 +193,13 @@ def _delete_others(checkpoints: Path, kept: tuple[Path, ...]) -> None:
     for path in sorted(checkpoints.iterdir()):
         if path in kept or path.name == INDEX:
             continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:  # a file that is still open on a network disk; the next checkpoint tries again
+            log.warning("%s is not needed any more, and cannot be deleted: %s", path, error)
 
 
 def _sync_files(place: Path) -> dict[str, str]:

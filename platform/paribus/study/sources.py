@@ -58,7 +58,7 @@ def read(path: Path) -> str:
         raw = path.read_bytes()
         if len(raw) > MOST_BYTES:
             raise ParibusError(f"{path} has {len(raw):,} bytes, more than {MOST_BYTES:,}: keep data out of the source")
-        return raw.decode("utf-8")
+        return raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ParibusError(f"cannot read {path}: {error}") from error
 

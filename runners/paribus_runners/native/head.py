@@ -132,7 +132,8 @@ class _Chunked(torch.autograd.Function):
         x, w, b = _cast(dtype, hidden, weight, bias)
         g = torch.zeros_like(total) if g is None else g
         shapes = (hidden, weight, bias)
-        dx, dw, db = (torch.empty_like(s) if n else None for s, n in zip(shapes, ctx.needs_input_grad[:3], strict=True))
+        new = torch.empty_like if len(x) else torch.zeros_like
+        dx, dw, db = (new(s) if n else None for s, n in zip(shapes, ctx.needs_input_grad[:3], strict=True))
         room, other = _room(x, w, rows), None if ge is None else _room(x, w, rows)
         for i in range(0, len(x), rows):
             here = slice(i, i + rows)

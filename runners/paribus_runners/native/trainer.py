@@ -13,6 +13,7 @@ from typing import Any
 
 from paribus.contract import EvaluationSet, Job
 from paribus.evaluate import HELDOUT
+from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
 from paribus_runners.evaluation.evaluator import Sampled, evaluate
 from paribus_runners.native import checkpoint, metrics, samples
@@ -205,10 +206,11 @@ class Trainer:
             raise Stopped
 
     def _end(self, progress: Progress, status: str, reason: str) -> None:
-        place = checkpoint.save(self._folder, self._job, progress, self._learner)
-        model = (place / checkpoint.MODEL).relative_to(self._folder.path).as_posix()
-        record = {"status": status, "reason": reason, "step": progress.step, "model": model}
-        record |= metrics.of_spent(progress.spent)
+        if status == "succeeded":  # else the weights are not finite: those of the newest checkpoint stay
+            checkpoint.save(self._folder, self._job, progress, self._learner)
+        record = {"status": status, "reason": reason, "step": progress.step, **metrics.of_spent(progress.spent)}
+        if newest := published(self._folder)[:1]:
+            record["model"] = (newest[0] / checkpoint.MODEL).relative_to(self._folder.path).as_posix()
         write_json(self._folder.result, record)
 
 

@@ -139,6 +139,9 @@ def environment(mark: str) -> dict[str, str]:
     return {**kept, **fixed}
 
 
+_CLOSED = Outcome(fault="died", reason="the pool was closed")
+
+
 class Pool:
     """Calls one function in worker processes.
 
@@ -154,6 +157,7 @@ class Pool:
         self._lock = threading.Lock()
         self._closed = False
         self._load_error: Outcome | None = None
+        self._cause: ParibusError | None = None
         self._ready = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -173,20 +177,25 @@ class Pool:
             ParibusError: it cannot be loaded; the message has its traceback.
         """
         self._ready.wait()
+        if self._cause is not None:
+            raise self._cause
         if self._load_error is not None:
             reason, detail = self._load_error.reason, self._load_error.detail
             raise ParibusError(f"`{self._worker.path}` cannot be loaded: {reason}\n{detail}".rstrip())
 
     def submit(self, arguments: Mapping[str, Any]) -> Future[Outcome]:
-        """Return the outcome of a call, which never raises and always comes.
+        """Return the outcome of a call, which always comes; whatever the function does is an outcome.
 
         Args:
             arguments: keyword arguments, JSON values; the function gets those that it takes.
+
+        Raises:
+            ParibusError: no process can be started any more; calls that wait raise it, too.
         """
         call = _Call(json.dumps(arguments).encode() + b"\n", Future())
         with self._lock:
             if self._closed:
-                raise RuntimeError("the pool is closed")
+                raise self._cause or RuntimeError("the pool is closed")
             self._waiting.append(call)
         self._wake()
         return call.future
@@ -209,6 +218,7 @@ class Pool:
     # ---- the thread --------------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        cause: ParibusError | None = None
         try:
             self._start()
             while not self._closed:
@@ -216,15 +226,22 @@ class Pool:
                 self._exchange()
                 for process in list(self._processes):
                     self._judge(process)
+        except Exception as error:  # such as a machine without room for another process
+            cause = ParibusError(f"`{self._worker.path}` cannot be called any more: {type(error).__name__}: {error}")
+            cause.__cause__ = error
         finally:
-            for process in list(self._processes):
-                self._end(process, Outcome(fault="died", reason="the pool was closed"))
             with self._lock:
-                self._closed = True
-                left = list(self._waiting)
+                self._closed, self._cause = True, cause
+                left = [*self._waiting, *(p.call for p in self._processes if p.call is not None)]
                 self._waiting.clear()
+            for process in list(self._processes):
+                process.call = None
+                self._end(process, _CLOSED)
             for call in left:
-                call.future.set_result(Outcome(fault="died", reason="the pool was closed"))
+                if cause is None:
+                    call.future.set_result(_CLOSED)
+                else:  # no failure of the function: a score for it would be a wrong number
+                    call.future.set_exception(cause)
             self._ready.set()
 
     def _start(self) -> None:
@@ -256,7 +273,13 @@ class Pool:
             coming = sum(not p.loaded for p in self._processes)
             missing = min(self._size - len(self._processes), len(self._waiting) - coming)
         for _ in range(missing):
-            self._start()
+            try:
+                self._start()
+            except OSError:
+                if not self._processes:
+                    raise
+                self._size = len(self._processes)  # the machine has no room for more
+                break
 
     def _exchange(self) -> None:
         """Send and receive what can be, and wait for it as long as nothing else can happen."""
@@ -285,7 +308,7 @@ class Pool:
             del process.received[: end + 1]
             try:
                 self._take(process, json.loads(line))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 self._end(process, Outcome(fault="died", reason="its answer cannot be read"))
         elif len(process.received) > _MOST_BYTES:
             self._end(process, Outcome(fault="died", reason="its answer is too long"))
@@ -329,7 +352,13 @@ class Pool:
             self._cannot_load(why)
 
     def _cannot_load(self, why: Outcome) -> None:
-        """Fail a call for each process that could not load the function, so that no call waits for ever."""
+        """Fail a call for each process that could not load the function, so that none waits for ever.
+
+        While another process serves, calls wait for that one, and no more are started.
+        """
+        if any(p.loaded for p in self._processes):
+            self._size = len(self._processes)
+            return
         if not self._ready.is_set():
             self._load_error = why
             self._ready.set()

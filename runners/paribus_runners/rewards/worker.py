@@ -50,21 +50,34 @@ def main() -> None:
     for stream in (0, 1, 2):
         os.dup2(null, stream)
     die_with_parent(settings["parent"])
-    limit = int(settings["memory_gib"] * 2**30)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    own = os.getpid()
     try:
+        _limit(settings["memory_gib"])
         function = load(settings["path"], settings["folder"])
     except BaseException as error:  # also SystemExit: the module is the user's
         _send(answers, {"loaded": False, "reason": _brief(error), "detail": _traceback(error)})
         return
+    _only(own)
     _send(answers, {"loaded": True})
-    own = os.getpid()
     for line in requests:
         answer = call(function, json.loads(line))
-        if os.getpid() != own:  # the function forked, and this is the child
-            os._exit(0)
+        _only(own)
         _send(answers, answer)
+
+
+def _limit(memory_gib: float) -> None:
+    """Limit the address space; a limit that the process has already is kept if it is smaller."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = int(memory_gib * 2**30)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _only(process: int) -> None:
+    """End this process if it is a child that the user's code forked: it must not answer in its parent's place."""
+    if os.getpid() != process:
+        os._exit(0)
 
 
 def load(path: str, folder: str) -> Callable[..., Any]:

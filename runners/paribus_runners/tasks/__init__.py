@@ -10,12 +10,12 @@ from paribus.recipe.recipe import Task as TaskLevel
 from paribus_runners.tasks.base import Problem, Rendered, Task
 from paribus_runners.tasks.chain import Chain
 from paribus_runners.tasks.dataset import Dataset, Message, Render
-from paribus_runners.tasks.grader import Grader
+from paribus_runners.tasks.grader import Batch, Grader
 from paribus_runners.tasks.jsonl import Jsonl
 from paribus_runners.tasks.search import Search
 
 __all__ = [
-    "Chain", "Dataset", "Grader", "Jsonl", "Message", "Problem", "Render", "Rendered", "Search", "Task", "task_of",
+    "Batch", "Chain", "Dataset", "Grader", "Jsonl", "Message", "Problem", "Render", "Rendered", "Search", "Task", "task_of",
 ]  # fmt: skip
 
 

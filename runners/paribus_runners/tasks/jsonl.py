@@ -76,7 +76,7 @@ def columns(level: JsonlTask) -> list[str]:
 def _read(name: str, field: str) -> list[Problem]:
     path = Path(name).expanduser()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON allows other ends of lines in texts
     except (OSError, UnicodeDecodeError) as error:
         raise ParibusError(f"`{field}`: cannot read {path}: {error}") from error
     problems = [_problem(text, f"`{field}`: {path}:{n}") for n, text in enumerate(lines, 1) if text.strip()]

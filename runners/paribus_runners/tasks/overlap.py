@@ -46,7 +46,7 @@ def overlap(train: Sequence[str], heldout: Sequence[str]) -> Overlap:
     seen: Counter[tuple[str, ...]] = Counter()
     first: dict[tuple[str, ...], int] = {}
     for place, text in enumerate(train):
-        for gram in {gram for gram in _grams(text) if gram in owners}:
+        for gram in dict.fromkeys(gram for gram in _grams(text) if gram in owners):  # in their order, as a set has none
             seen[gram] += 1
             first.setdefault(gram, place)
     grams: dict[int, tuple[int, str]] = {}

@@ -130,9 +130,9 @@ def test_a_run_with_sets_that_was_stopped_goes_on(
 
 
 def _stopping(boundary: Callable[..., None], *, after: int) -> Callable[..., None]:
-    def stop(self: trainer.Trainer, progress: trainer.Progress, evaluated: bool = False) -> None:
-        self._asked_to_stop = lambda: progress.step == after
-        boundary(self, progress, evaluated)
+    def stop(self: trainer.Trainer, progress: trainer.Progress) -> None:
+        self._stop.asked = lambda: progress.step == after
+        boundary(self, progress)
 
     return stop
 

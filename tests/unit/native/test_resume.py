@@ -404,5 +404,5 @@ def test_the_model_of_a_finished_run_loads_with_transformers(
     assert ids == trained[0].tokenizer("a3b5c8=").input_ids
     there = loaded(torch.tensor([ids])).logits[0]
     row = pack([len(ids)], [()], torch.device("cpu"))
-    here = trained[0].logits(torch.tensor(ids), row.positions, row)
+    here = trained[0].head.logits(trained[0].hidden(torch.tensor(ids), row.positions, row))
     torch.testing.assert_close(there, here, atol=1e-4, rtol=1e-4)

@@ -20,7 +20,7 @@ from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.rollout.sampler import Requests, Sampler
-from paribus_runners.tasks import Grader, Problem, Task
+from paribus_runners.tasks import Batch, Grader, Problem, Task
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,32 @@ def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int,
     parts: list[Rollouts] = []
     done: list[int] = []
     grader = source.grader or Grader(source.task)
+    waiting: list[tuple[Sequence[int], Responses, Batch]] = []
     start, verifying = time.perf_counter(), 0.0
+
+    def graded() -> None:
+        """Wait for the grades of all groups that were submitted."""
+        for places, of_groups, batch in waiting:
+            scored = _scored(batch, of_groups)
+            groups = [(prompts[i], problems[i]) for i in places]
+            parts.append(_unfiltered(recipe, groups, of_groups, scored, updates))
+        waiting.clear()
+
     stream = source.sampler.sample(requests)
     for ended, responses in stream:
         sampled = time.perf_counter()
-        scored = _verified(grader, [problems[i] for i in ended], policy, responses, schedule.group_size)
-        verifying += time.perf_counter() - sampled
-        parts.append(_unfiltered(recipe, [(prompts[i], problems[i]) for i in ended], responses, scored, updates))
+        waiting.append((ended, responses, _submitted(grader, [problems[i] for i in ended], policy, responses)))
         done += ended
-        if len(done) < len(problems) and _passed(recipe, parts, done) >= enough:
+        stop = False
+        if len(done) < len(problems) and _may_stop(recipe):
+            graded()
+            stop = _passed(recipe, parts, done) >= enough
+        verifying += time.perf_counter() - sampled
+        if stop:
             break  # what a generator had left is not sampled
+    sampled = time.perf_counter()
+    graded()
+    verifying += time.perf_counter() - sampled
     sampling = time.perf_counter() - start - verifying
     joined = Rollouts.join(parts)
     order = sorted(range(len(done)), key=done.__getitem__)
@@ -137,17 +153,21 @@ def _unfiltered(
     )
 
 
+def _may_stop(recipe: Recipe) -> bool:
+    """Return whether a round may end before all of its groups have, by what is known of those that have."""
+    level = recipe.filter
+    if not isinstance(level, f.Refill | f.RefillAsync):
+        return False
+    # there the reward lacks what the reference says, which is computed for a whole round
+    return not (level.metric == "reward_std" and recipe.kl.kind == "reward")
+
+
 def _passed(recipe: Recipe, parts: Sequence[Rollouts], done: Sequence[int]) -> int:
-    """Return how many groups pass the filter before the first one that has not ended; 0 if more must be known.
+    """Return how many groups pass the filter before the first one that has not ended.
 
     Groups count in the order of their prompts: those that end first are the shortest, and a step of them alone would
     be biased.
     """
-    level = recipe.filter
-    if not isinstance(level, f.Refill | f.RefillAsync):
-        return 0
-    if level.metric == "reward_std" and recipe.kl.kind == "reward":
-        return 0  # the reward lacks what the reference says, which is computed for a whole round
     ended = set(done)
     gap = next(i for i in range(len(done) + 1) if i not in ended)
     good = torch.cat([good_groups(recipe, p.scored) for p in parts])
@@ -174,18 +194,24 @@ def _charged(recipe: Recipe, reference: Policy, rollouts: Rollouts) -> Rollouts:
     return replace(rollouts, reference=logp, scored=replace(rollouts.scored, kl=kl))
 
 
-def _verified(grader: Grader, problems: Sequence[Problem], policy: Policy, responses: Responses, size: int) -> Scored:
-    finished = (~responses.truncated).tolist()
+def _submitted(grader: Grader, problems: Sequence[Problem], policy: Policy, responses: Responses) -> Batch:
+    """Begin to grade the responses to some problems; workers go on while others are sampled."""
+    size, finished = len(responses) // len(problems), (~responses.truncated).tolist()
     texts = policy.decode(responses.tokens())
     batch = grader.batch()
     for i, problem in enumerate(problems):
         group = slice(i * size, (i + 1) * size)
         batch.submit(problem, texts[group], finished[group])
-    graded = batch.collect()
+    return batch
+
+
+def _scored(batch: Batch, responses: Responses) -> Scored:
+    """Wait for the grades of a batch, whose responses these are."""
+    graded, finished = batch.collect(), (~responses.truncated).tolist()
     verdicts = [verdict for group in graded for verdict in group.verdicts]
     return Scored(
-        group=torch.arange(len(problems)).repeat_interleave(size),
-        groups=len(problems),
+        group=torch.arange(len(graded)).repeat_interleave(len(responses) // len(graded)),
+        groups=len(graded),
         score=torch.tensor([v.score for v in verdicts], dtype=torch.float64),
         correct=torch.tensor([v.correct for v in verdicts]),
         formatted=torch.tensor([e and v.answer != "" for v, e in zip(verdicts, finished, strict=True)]),
