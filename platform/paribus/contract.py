@@ -536,13 +536,14 @@ def _paths_of(task: Task) -> Sequence[str]:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return all files in a folder and its folders, sorted.
+    """Return all files in a folder and its folders, sorted; none of what is hidden, such as marks of a download.
 
     Raises:
         ParibusError: a folder cannot be read.
     """
     try:
-        return sorted(p for p in folder.rglob("*") if p.is_file())
+        shown = (p for p in folder.rglob("*") if not any(x.startswith(".") for x in p.relative_to(folder).parts))
+        return sorted(p for p in shown if p.is_file())
     except OSError as error:
         raise ParibusError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
 

@@ -51,10 +51,11 @@ class PlanDraft:
             UnsupportedRecipe: the runner cannot train some arms, or not on so many GPUs.
             UnreadableInput: data or a model cannot be read.
         """
+        unread = "this study cannot be run yet:\n  " + "\n  ".join(self.unread) if self.unread else ""
         if self.unsupported:
-            raise UnsupportedRecipe(self.unsupported)
-        if self.unread:
-            raise UnreadableInput("this study cannot be run yet:\n  " + "\n  ".join(self.unread))
+            raise UnsupportedRecipe("\n".join(filter(None, (self.unsupported, unread))))
+        if unread:
+            raise UnreadableInput(unread)
         return self.plan
 
 

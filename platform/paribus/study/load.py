@@ -208,8 +208,13 @@ _MAPPINGS: Mapping[str, tuple[tuple[type, ...], str]] = {
 def _syntax_faults(error: ErrorDetails, raw: Mapping[str, Any]) -> list[Fault]:
     """Return the fault that an error means; of an option of another trainer, one for each value in it."""
     path = plain_location(error, raw)
-    if path[:2] == ("evaluate", "sets") and path[3:] == ("task", "train") and error["type"] != "extra_forbidden":
-        return []  # a set needs no training problems: what is wrong is said of `heldout`
+    if path[:2] == ("evaluate", "sets") and path[3:5] == ("task", "train") and error["type"] != "extra_forbidden":
+        given = _mapping(_mapping(_mapping(_mapping(raw.get("evaluate")).get("sets")).get(path[2])).get("task"))
+        if "train" not in given:
+            return []  # a set needs no training problems: what is wrong is said of `heldout`
+        return [Fault(place=path[:5], message="a set is not trained on: remove `train`", at_key=True)]
+    if path[:2] == ("evaluate", "sets") and (path[3:4], path[-1], error["type"]) == (("task",), "train", "missing"):
+        return []  # of a task that is no more than its name
     if path[:2] == ("evaluate", "sets") and path[3:] == ("task",) and error["type"] == "value_error":
         parts = [text for text in explain(error).split("; ") if not text.startswith("`task.train")]
         return [Fault(place=path, message=text) for text in parts]

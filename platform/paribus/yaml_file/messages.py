@@ -157,7 +157,7 @@ def _target(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     while "$ref" in node:
         node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
     for option in node.get("anyOf", ()):
-        if "$ref" in option or "properties" in option:
+        if "$ref" in option or "properties" in option or "discriminator" in option:
             return _target(option, schema)
     return node
 

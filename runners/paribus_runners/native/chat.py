@@ -16,7 +16,7 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> str:
     """Return messages as text, with the special tokens of the template, up to where the answer begins.
 
     Raises:
-        RunnerError: there is no template, or it raises an error, or it leaves the system prompt out.
+        RunnerError: there is no template, or it raises an error, or it leaves the system prompt or the prompt out.
     """
     if not tokenizer.chat_template:
         raise RunnerError(
@@ -41,6 +41,8 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> str:
             "the model's chat template leaves the system message out: leave out `task.system`, and write its text into "
             "the prompts"
         )
+    if messages[-1]["content"].strip() not in text:
+        raise RunnerError("the model's chat template leaves the prompt out: mend it, or write `task.template: none`")
     return text
 
 

@@ -107,7 +107,7 @@ def model(recipe: Recipe) -> str:
     """Return a hash of the initial model: how a tiny model is made, file contents, or name and revision.
 
     Raises:
-        ParibusError: a file of a local model cannot be read.
+        ParibusError: a local model is not there, or one of its files cannot be read.
     """
     name = recipe.model.name
     if name in MODELS:
@@ -117,6 +117,9 @@ def model(recipe: Recipe) -> str:
     if folder.is_dir():
         hashes = [[p.relative_to(folder).as_posix(), _hash_file(p, "model.name")] for p in files_in(folder)]
         return fingerprint_of(hashes)
+    if name.startswith((".", "/", "~")):
+        where = "" if folder.is_absolute() else f" in {Path.cwd()}, where relative paths begin"
+        raise ParibusError(f"`model.name: {name}`: there is no such folder{where}")
     return f"{name}@{recipe.model.revision or 'main'}"
 
 

@@ -121,9 +121,9 @@ def _reward_faults(recipe: Recipe, options: Options) -> Iterator[str]:
         yield missing
     if not recipe.reward.functions:
         return
-    known = columns(task) if isinstance(task, JsonlTask) else ["answer"]
-    if isinstance(task, DatasetTask):
-        known = columns_of(task)
+    known: list[str] | None = ["answer"]
+    if isinstance(task, JsonlTask | DatasetTask):
+        known = columns(task) if isinstance(task, JsonlTask) else columns_of(task)
     for name, function in recipe.reward.functions.items():
         if problem := fault(name, function, options.sources, known):
             yield problem

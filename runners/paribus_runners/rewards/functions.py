@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from paribus.errors import did_you_mean
@@ -27,17 +28,28 @@ def installed(module: str) -> Source | None:
     Returns:
         Its path from the folder of its outermost package; ``None`` if there is none, or it is not written in Python.
     """
-    parts, where, spec = module.split("."), None, None
-    for k in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: k + 1]), where)
-        if spec is None:
-            return None
-        where = spec.submodule_search_locations
+    spec = _spec(module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
-    depth = len(parts) + (1 if spec.submodule_search_locations is not None else 0)
+    depth = len(module.split(".")) + (1 if spec.submodule_search_locations is not None else 0)
     file = Path(spec.origin)
     return Source("/".join(file.parts[-depth:]), read(file))
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Return where a module would come from; nothing is imported, not even its packages."""
+    top, *parts = module.split(".")
+    try:
+        spec = find_spec(top)  # by every finder, because editable installs bring one of their own
+    except ValueError:  # it is loaded, and does not say from where
+        return None
+    name = top
+    for part in parts:
+        if spec is None:
+            return None
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations or [])
+    return spec
 
 
 def source_files(function: RewardFunction, sources: Mapping[str, str]) -> dict[str, str]:
@@ -62,14 +74,14 @@ def _given(sources: Mapping[str, str]) -> Find:
     return find
 
 
-def fault(name: str, function: RewardFunction, sources: Mapping[str, str], columns: Collection[str]) -> str:
+def fault(name: str, function: RewardFunction, sources: Mapping[str, str], columns: Collection[str] | None) -> str:
     """Return what is wrong with a function as far as its source shows it, with what to do; empty if nothing is.
 
     Args:
         name: its name in the study.
         function: the function.
         sources: the files beside the study, by path.
-        columns: columns of the data.
+        columns: columns of the data; ``None`` if they are not known, because the data cannot be read.
 
     Raises:
         ParibusError: a source file cannot be read.
@@ -101,7 +113,7 @@ def fault(name: str, function: RewardFunction, sources: Mapping[str, str], colum
 def _is_compiled(module: str) -> bool:
     """Return whether a module exists, but not as Python source: nothing can be said about it."""
     top = module.split(".")[0]
-    return top in sys.builtin_module_names or (installed(module) is None and PathFinder.find_spec(module) is not None)
+    return top in sys.builtin_module_names or (installed(module) is None and _spec(module) is not None)
 
 
 def _definitions(body: Sequence[ast.stmt]) -> dict[str, ast.stmt]:
@@ -123,7 +135,7 @@ def _definitions(body: Sequence[ast.stmt]) -> dict[str, ast.stmt]:
     return found
 
 
-def _unfit(node: ast.stmt, name: str, columns: Collection[str]) -> Iterator[str]:
+def _unfit(node: ast.stmt, name: str, columns: Collection[str] | None) -> Iterator[str]:
     """Yield why a definition cannot serve as a reward function."""
     if isinstance(node, ast.ClassDef):
         yield f"defines `{name}` as a class: write a function, or an instance with `__call__`"
@@ -137,10 +149,10 @@ def _unfit(node: ast.stmt, name: str, columns: Collection[str]) -> Iterator[str]
         usual = [*a.posonlyargs, *a.args]
         needed = usual[: len(usual) - len(a.defaults)]
         needed += [x for x, default in zip(a.kwonlyargs, a.kw_defaults, strict=True) if default is None]
-        there = [*GIVEN, *columns]
+        there = [*GIVEN, *(columns or ())]
         if a.posonlyargs:
             yield f"takes `{a.posonlyargs[0].arg}` by position only: it is called with keyword arguments"
-        elif lacking := [x.arg for x in needed if x.arg not in there]:
+        elif columns is not None and (lacking := [x.arg for x in needed if x.arg not in there]):
             what = ", ".join(f"`{x}`" for x in lacking)
             yield f"needs {what}, and there are only {', '.join(f'`{x}`' for x in there)}: give it a default value"
 

@@ -15,7 +15,8 @@ from paribus_runners.tasks.jsonl import Jsonl
 from paribus_runners.tasks.search import Search
 
 __all__ = [
-    "Batch", "Chain", "Dataset", "Grader", "Jsonl", "Message", "Problem", "Render", "Rendered", "Search", "Task", "task_of",
+    "Batch", "Chain", "Dataset", "Grader", "Jsonl", "Message", "Problem", "Render", "Rendered", "Search", "Task",
+    "task_of",
 ]  # fmt: skip
 
 

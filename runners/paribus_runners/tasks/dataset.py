@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -165,13 +166,17 @@ class _Reader:
         if isinstance(messages, str):
             return messages
         raw = values["answer"]
+        if isinstance(raw, float) and not math.isfinite(raw):
+            return f"the answer in `{self.format.answer}` is {raw}, not a number that can be found"
         if isinstance(raw, bool) or not isinstance(raw, str | int | float):
             return f"the answer in `{self.format.answer}` must be a text or a number, and is {_kind(raw)}"
         answer = self.format.extract(str(raw))
         if not answer:
             return f"the answer in `{self.format.answer}` is empty, or lacks {self.format.looks_like}"
-        self.rows += 1
         prompt = "\n\n".join(m["content"] for m in messages)
+        if not _is_text(prompt + answer):
+            return "it holds half a character (an unpaired surrogate), which no tokenizer reads"
+        self.rows += 1
         text = json.dumps([[m["role"], m["content"]] for m in messages], ensure_ascii=False)
         digest = hashlib.sha256(f"{text}\0{answer}".encode(errors="surrogatepass")).hexdigest()[:16]
         others = other_columns(row, self.format.prompt) if self.columns else {}
@@ -201,12 +206,21 @@ class _Reader:
         return tuple(found)
 
 
-def columns_of(task: DatasetTask) -> list[str]:
-    """Return the columns of the first training row without its prompt; only the answer if it cannot be read."""
+def _is_text(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def columns_of(task: DatasetTask) -> list[str] | None:
+    """Return the columns of the first training row without its prompt; ``None`` if it cannot be read."""
     with suppress(ParibusError):
-        first = next((row for _, row in rows(task.train, "task.train") if not isinstance(row, str)), {})
+        first = next((row for _, row in rows(task.train, "task.train") if not isinstance(row, str)), None)
+        if first is None:
+            return None
         return sorted({"answer", *other_columns(first, format_of(task, task.train).prompt)})
-    return ["answer"]
+    return None
 
 
 def other_columns(row: Mapping[str, Any], prompt: str) -> dict[str, Any]:

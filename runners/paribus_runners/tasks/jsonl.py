@@ -63,14 +63,14 @@ def first_fault(level: JsonlTask) -> str:
     return ""
 
 
-def columns(level: JsonlTask) -> list[str]:
-    """Return the columns of the first training problem without its prompt; only the answer if it cannot be read."""
+def columns(level: JsonlTask) -> list[str] | None:
+    """Return the columns of the first training problem without its prompt; ``None`` if it cannot be read."""
     try:
         with Path(level.train).expanduser().open("rb") as file:
             first = next((line for line in file if line.strip()), b"")
         return ["answer", *_problem(first.decode(), level.train).columns]
     except (OSError, UnicodeDecodeError, ParibusError):  # which the check of the problems reports
-        return ["answer"]
+        return None
 
 
 def _read(name: str, field: str) -> list[Problem]:

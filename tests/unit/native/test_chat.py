@@ -44,6 +44,7 @@ def test_messages_are_written_out_up_to_the_answer() -> None:
         ("{{ messages[7].content.x }}", ASKED, "raises an error: list object has no element 7"),
         ("{% for m in messages %}", ASKED, "raises an error: "),
         ("{{ messages.__class__.__mro__ }}", ASKED, "raises an error: "),
+        ("{{ messages[0].content }}", TOLD, "leaves the prompt out: mend it"),
         ("{{ messages[-1].content }}", TOLD, "leaves the system message out: leave out `task.system`"),
     ],
 )

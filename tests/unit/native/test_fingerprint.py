@@ -110,6 +110,22 @@ def test_a_row_that_does_not_fit_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
     assert fingerprint.recorded.__wrapped__("code") == fingerprint.today("code")
 
 
+def test_a_model_folder_is_what_it_shows(tmp_path: Path) -> None:
+    """Marks of a download count for nothing; a folder that is not there is no model of the hub."""
+    recipe = Recipe.model_validate({"model": {"name": str(tmp_path)}})
+    (tmp_path / "config.json").write_text("{}")
+    before = fingerprint.model(recipe)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "download.metadata").write_text("today")
+    assert fingerprint.model(recipe) == before
+    (tmp_path / "more.json").write_text("{}")
+    assert fingerprint.model(recipe) != before
+    for name in ("./mymodle", "/mymodle", "~/mymodle"):
+        with pytest.raises(ParibusError, match="mymodle`: there is no such folder"):
+            fingerprint.model(Recipe.model_validate({"model": {"name": name}}))
+    assert fingerprint.model(Recipe.model_validate({"model": {"name": "org/model"}})) == "org/model@main"
+
+
 def test_a_model_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan says which folder, and ends without a traceback."""
     recipe = Recipe.model_validate({"model": {"name": str(tmp_path)}})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from paribus.errors import ParibusError
+from paribus_runners.rewards import pool
 from paribus_runners.rewards.functions import scores
 from paribus_runners.rewards.pool import PASSED_ON, Outcome, Pool, Worker, environment, workers
 
@@ -239,6 +242,80 @@ def test_calls_of_a_function_that_cannot_be_loaded_fail(folder: Path) -> None:
     """Each of them gets an outcome, however often the function is loaded in vain."""
     with Pool(Worker(path="nowhere.f", folder=str(folder), timeout_s=1, memory_gib=1), 2) as pool:
         assert {pool.submit(CALL).result(timeout=120).fault for _ in range(3)} == {"exception"}
+
+
+def test_a_machine_without_room_for_processes_gives_no_scores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A score for a call that was never made would be a wrong number: the error names the cause, at once and later."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(pool.subprocess, "Popen", refused)
+    made = _pool(folder, "lengths")
+    for call in (made.wait_until_loaded, lambda: made.submit(CALL).result(timeout=60)):
+        with pytest.raises(
+            ParibusError, match=r"`mine.lengths` cannot be called any more: BlockingIOError: .*unavailable"
+        ):
+            call()
+    made.close()
+
+
+def test_one_process_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no second one can be started, or it cannot load the function, all calls go to the first."""
+    real = pool.subprocess.Popen
+    with _pool(folder, "lengths", timeout_s=60, size=3) as made:
+        made.wait_until_loaded()
+        (folder / "mine.py").write_text("raise OSError('the port is taken')")
+        assert {made.submit(CALL).result(timeout=60).fault for _ in range(20)} == {None}
+        futures = [made.submit(CALL) for _ in range(20)]
+        assert {future.result(timeout=60).fault for future in futures} == {None}
+
+    def once(*given: object, **named: object) -> object:
+        monkeypatch.setattr(pool.subprocess, "Popen", _refused)
+        return real(*given, **named)  # type: ignore[call-overload]
+
+    (folder / "mine.py").write_text(SOURCE)
+    monkeypatch.setattr(pool.subprocess, "Popen", once)
+    with _pool(folder, "lengths", timeout_s=60, size=3) as made:
+        futures = [made.submit(CALL) for _ in range(20)]
+        assert {future.result(timeout=60).fault for future in futures} == {None}
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise OSError(12, "Cannot allocate memory")
+
+
+def test_a_limit_of_memory_that_is_there_already_is_kept(folder: Path) -> None:
+    """A job under `ulimit -v` cannot raise it; the function runs below it."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "from paribus_runners.rewards.pool import Pool, Worker\n"
+        f"worker = Worker(path='mine.lengths', folder={str(folder)!r}, timeout_s=60, memory_gib=64.0)\n"
+        "with Pool(worker, 1) as pool:\n"
+        "    print(pool.submit({'completions': ['ab'], 'prompts': ['p'], 'answer': ['a']}).result().value)\n"
+    )
+    done = subprocess.run(["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource", sys.executable, "-c", code]
+                          if os.getuid() == 0 and shutil.which("setpriv") else [sys.executable, "-c", code],
+                          capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert done.stdout.strip() == "[2.0]", done.stderr
+
+
+def test_an_answer_of_any_depth_ends_one_call(folder: Path) -> None:
+    """Brackets beyond what the reader follows are a failure of that call alone."""
+    (folder / "deep.py").write_text(
+        "import gc, os\n"
+        "def f(completions):\n"
+        "    if completions == ['deep']:\n"
+        "        for fd in range(3, 64):\n"
+        "            try:\n"
+        "                os.write(fd, b'[' * 200_000 + b'\\n')\n"
+        "            except OSError:\n"
+        "                pass\n"
+        "    return [1.0] * len(completions)\n"
+    )
+    with Pool(Worker(path="deep.f", folder=str(folder), timeout_s=20, memory_gib=1.0), 1) as made:
+        assert made.submit({"completions": ["deep"]}).result(timeout=60).fault is not None
+        assert made.submit({"completions": ["a"]}).result(timeout=60).value == [1.0]
 
 
 @pytest.fixture

@@ -188,6 +188,20 @@ def test_a_file_that_is_missing_or_damaged_has_its_place(read: Read, tmp_path: P
         make_plan(read(other), NativeRunner())
 
 
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [("{kind: dataset, train: a.jsonl, heldout: b.jsonl}", "task.train: a set is not trained on: remove `train`"),
+     ("{kind: jsonl, train: 4, heldout: b.jsonl}", "task.train: a set is not trained on: remove `train`"),
+     ("dataset", "`heldout` is missing"), ("{kind: jsonl, heldout: b, foo: 3}", "unknown key `foo`. Allowed: `kind`, ")],
+)  # fmt: skip
+def test_what_is_wrong_with_the_task_of_a_set_is_said(read: Read, task: str, message: str) -> None:
+    """In words about what the study says, and never without a word."""
+    with pytest.raises(StudyFileError) as caught:
+        read(HEAD + f"evaluate: {{sets: {{a: {{task: {task}}}}}}}\n")
+    assert message in str(caught.value)
+    assert "`train` is missing" not in str(caught.value)
+
+
 def test_a_runner_that_evaluates_no_sets_is_refused(read: Read) -> None:
     """Its runs would lack the numbers that the study is about."""
     with pytest.raises(StudyFileError, match=r"4:22: evaluate.sets.a: the runner `fake` evaluates `heldout` alone"):

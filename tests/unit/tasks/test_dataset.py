@@ -269,6 +269,20 @@ def test_readers_and_formats_are_part_of_the_data_hash() -> None:
     assert files == {"base.py", "dataset.py", "formats.py", "rows.py", "verifiers.py"}
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [('{"prompt": "p\\ud83d", "answer": "1"}', "half a character"), ('{"prompt": "p", "answer": NaN}', "is nan, not"),
+     ('{"prompt": "p", "answer": 1e999}', "is inf, not")],
+)  # fmt: skip
+def test_what_no_tokenizer_or_verifier_reads_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    """With its place, and the others are read."""
+    (tmp_path / "a.jsonl").write_text('{"prompt": "q", "answer": "2"}\n' + line + "\n")
+    found = entries_of(level(tmp_path / "a.jsonl"), "train")
+    assert (len(found.entries), found.rows, len(found.faults)) == (1, 2, 1)
+    assert "a.jsonl:2" in found.faults[0]
+    assert message in found.faults[0]
+
+
 @pytest.mark.parametrize("write", [write_lines, write_parquet])
 def test_reward_functions_get_the_other_columns(tmp_path: Path, write: Any) -> None:
     """All but the prompt, with the whole text of the answer, as far as they are JSON values; else none."""
@@ -281,4 +295,4 @@ def test_reward_functions_get_the_other_columns(tmp_path: Path, write: Any) -> N
     assert (problem.answer, problem.columns) == ("42", {"answer": row["answer"], "level": 3, "tags": ["a", "b"]})
     assert columns_of(task) == ["answer", "level", "tags"]
     assert task_of(task).training(0, 1, 0, 1)[0].columns == {}
-    assert columns_of(level(tmp_path / "none.jsonl")) == ["answer"]
+    assert columns_of(level(tmp_path / "none.jsonl")) is None
