@@ -209,7 +209,7 @@ def _syntax_faults(error: ErrorDetails, raw: Mapping[str, Any]) -> list[Fault]:
     """Return the fault that an error means; of an option of another trainer, one for each value in it."""
     path = plain_location(error, raw)
     if path[:2] == ("evaluate", "sets") and path[3:5] == ("task", "train") and error["type"] != "extra_forbidden":
-        given = _mapping(_mapping(_mapping(_mapping(raw.get("evaluate")).get("sets")).get(path[2])).get("task"))
+        given = _mapping(_mapping(_mapping(_mapping(raw.get("evaluate")).get("sets")).get(str(path[2]))).get("task"))
         if "train" not in given:
             return []  # a set needs no training problems: what is wrong is said of `heldout`
         return [Fault(place=path[:5], message="a set is not trained on: remove `train`", at_key=True)]

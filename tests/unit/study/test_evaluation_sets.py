@@ -192,7 +192,8 @@ def test_a_file_that_is_missing_or_damaged_has_its_place(read: Read, tmp_path: P
     ("task", "message"),
     [("{kind: dataset, train: a.jsonl, heldout: b.jsonl}", "task.train: a set is not trained on: remove `train`"),
      ("{kind: jsonl, train: 4, heldout: b.jsonl}", "task.train: a set is not trained on: remove `train`"),
-     ("dataset", "`heldout` is missing"), ("{kind: jsonl, heldout: b, foo: 3}", "unknown key `foo`. Allowed: `kind`, ")],
+     ("dataset", "`heldout` is missing"),
+     ("{kind: jsonl, heldout: b, foo: 3}", "unknown key `foo`. Allowed: `kind`, ")],
 )  # fmt: skip
 def test_what_is_wrong_with_the_task_of_a_set_is_said(read: Read, task: str, message: str) -> None:
     """In words about what the study says, and never without a word."""
