@@ -283,8 +283,8 @@ def _print_sets(plan: Plan, out: Console) -> None:
         mark = " (primary)" if size.name == plan.evaluate.primary_set else ""
         sampling = f"temperature {chosen.temperature:g}, top-p {chosen.top_p:g}, up to {size.limit:,} tokens"
         where = f"; {chosen.problems_text}" if chosen.task else ""
-        counts = (chosen.samples, size.problems, size.responses, size.evaluations)
-        listed.add_row(f"{size.name}{mark}", *(f"{n:,}" for n in counts), sampling + where)
+        counts = (size.text(size.problems), size.text(size.responses), f"{size.evaluations:,}")
+        listed.add_row(f"{size.name}{mark}", f"{chosen.samples:,}", *counts, sampling + where)
     out.print(listed)
     share = evaluation_share(sizes, recipe)
     out.print(f"at most {share:.0%} of a base run's tokens go into evaluation, if all responses reach their limit")

@@ -79,6 +79,10 @@ class JsonlTask(f.Level):
     )
 
 
+LINES = (".jsonl", ".ndjson", ".json")
+"""Ends of names of files with JSON lines."""
+
+
 class Source(f.Level):
     """Rows of a file or of a dataset on the Hugging Face hub, and the columns that hold prompt and answer."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from paribus.contract import Hashes, Options, Runner
 from paribus.errors import ParibusError, did_you_mean
 from paribus.evaluate import HELDOUT, RESERVED, Evaluate, EvaluationSet
-from paribus.recipe.recipe import ChainTask, JsonlTask, Recipe, SearchTask, Task, fingerprint_of
+from paribus.recipe.recipe import LINES, ChainTask, DatasetTask, JsonlTask, Recipe, SearchTask, Task, fingerprint_of
 from paribus.yaml_file.document import Fault
 
 LARGE_SHARE = 0.5
@@ -79,14 +79,16 @@ class SetSize:
 
     Attributes:
         name: the set.
-        problems: problems, as far as that is known without loading them.
-        responses: responses in one evaluation.
+        problems: problems; most problems if they are not counted.
+        counted: whether there are that many. Those of a dataset in a table or on the hub are not counted.
+        responses: responses in one evaluation; most of them likewise.
         evaluations: evaluations in a run, the one before training included.
         limit: most tokens of a response.
     """
 
     name: str
     problems: int
+    counted: bool
     responses: int
     evaluations: int
     limit: int
@@ -96,24 +98,37 @@ class SetSize:
         """Most tokens in a run."""
         return self.responses * self.evaluations * self.limit
 
+    def text(self, number: int) -> str:
+        """Return a number of problems or responses for people: ``1,000`` or ``up to 1,000``."""
+        return f"{number:,}" if self.counted else f"up to {number:,}"
+
 
 def set_sizes(evaluate: Evaluate, recipe: Recipe) -> tuple[SetSize, ...]:
     """Return how much a run of this recipe samples for each set, ``heldout`` first."""
     last, found = recipe.schedule.steps, []
     for name, each in evaluate.all_sets.items():
         task = recipe.task if each.task is None else each.task
-        there = lines_in(task.heldout) if isinstance(task, JsonlTask) else None
+        there = lines_in(path) if (path := _lines_path(task)) else None
         problems = min(each.problems, there) if there else each.problems
         found.append(
             SetSize(
                 name=name,
                 problems=problems,
+                counted=bool(there) or isinstance(task, SearchTask | ChainTask),
                 responses=problems * each.samples,
                 evaluations=1 + -(-last // each.every),
                 limit=each.max_new_tokens or recipe.schedule.max_new_tokens,
             )
         )
     return tuple(found)
+
+
+def _lines_path(task: Task) -> str | None:
+    """Return the file with a problem on each line that a task evaluates; ``None`` if it has another source."""
+    if isinstance(task, JsonlTask):
+        return task.heldout
+    path = task.heldout.path if isinstance(task, DatasetTask) else None
+    return path if path and path.lower().endswith(LINES) else None
 
 
 def evaluation_share(sizes: Sequence[SetSize], recipe: Recipe) -> float:

@@ -202,13 +202,16 @@ def _large_evaluation(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning
     shares = [(evaluation_share(set_sizes(study.evaluate, arm.recipe), arm.recipe), arm) for arm in arms]
     share, arm = max(shares, key=lambda found: found[0])
     if share > LARGE_SHARE:
-        largest = max(set_sizes(study.evaluate, arm.recipe), key=lambda size: size.tokens)
+        sizes = set_sizes(study.evaluate, arm.recipe)
+        largest = max(sizes, key=lambda size: size.tokens)
+        bound = "" if all(size.counted for size in sizes) else "up to "
         yield PlanWarning(
             code="evaluation_cost",
             arm=arm.label,
-            message=f"`{arm.label}`: {share:.0%} of a run's tokens go into its evaluation if all responses are as long "
-            f"as they may become, most of them into `{largest.name}` ({largest.responses:,} responses, "
-            f"{largest.evaluations} times): evaluate it less often (`every`), or with fewer problems or samples",
+            message=f"`{arm.label}`: {bound}{share:.0%} of a run's tokens go into its evaluation if all responses are "
+            f"as long as they may become, most of them into `{largest.name}` "
+            f"({largest.text(largest.responses)} responses, {largest.evaluations} times): evaluate it less often "
+            "(`every`), or with fewer problems or samples",
         )
 
 

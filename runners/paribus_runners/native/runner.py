@@ -92,8 +92,8 @@ class NativeRunner(RunnerBase):
         return found
 
     def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
-        """Return counts, the first prompt and the overlap of the task's data, and what is wrong with data or model."""
-        return examine(recipe, evaluate.problems)
+        """Return counts, the first prompt and overlaps of the problems, and what is wrong with them or the model."""
+        return examine(recipe, evaluate)
 
     def warm(self) -> None:
         """Import torch and transformers, so that forked processes start at once; nothing is computed."""

@@ -72,11 +72,14 @@ class Dataset:
     def __init__(self, task: DatasetTask, render: Render | None, *, columns: bool = False) -> None:
         if task.template == "chat" and render is None:
             raise ParibusError("`task.template: chat` needs a runner that writes prompts by the model's chat template")
-        read = {"train": entries_of(task, "train", columns=columns), "heldout": entries_of(task, "heldout")}
+        read = {"heldout": entries_of(task, "heldout", columns=columns and task.train == task.heldout)}
+        if task.train != task.heldout:  # an evaluation set has one source
+            read = {"train": entries_of(task, "train", columns=columns), **read}
         if faults := [fault for found in read.values() for fault in found.faults]:
             raise ParibusError("\n".join(faults))
         self._task, self._render = task, render
-        self._train, self._heldout = read["train"].entries, read["heldout"].entries
+        self._heldout = read["heldout"].entries
+        self._train = read["train"].entries if "train" in read else self._heldout
         verifier = verifier_of(task)
         self._extract = EXTRACT.get(verifier, exact)
         self.verifier_worker = APART.get(verifier)

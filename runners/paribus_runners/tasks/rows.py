@@ -6,6 +6,7 @@ the hub is downloaded as a whole into the hub's cache, and read from there witho
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import re
@@ -17,9 +18,8 @@ from typing import Any, NamedTuple
 
 from paribus.contract import files_in
 from paribus.errors import MissingExtra, ParibusError
-from paribus.recipe.recipe import Source
+from paribus.recipe.recipe import LINES, Source
 
-LINES = (".jsonl", ".ndjson", ".json")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _BATCH = 1000
 
@@ -136,7 +136,9 @@ def _table(path: Path, source: Source, field: str, columns: Sequence[str]) -> It
         if path.is_file():
             if path.suffix.lower() != ".parquet":
                 raise ParibusError(f"`{field}`: {path} must end in .jsonl, .json, .ndjson or .parquet")
-            table = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+            files = glob.escape(str(path))  # the library reads a path as a pattern
+            # a size of batches is given because the one that the library takes from an empty file is none
+            table = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True, batch_size=_BATCH)
         else:
             table = datasets.load_dataset(str(path), source.config, split=source.split, streaming=True)
         if columns and table.column_names and set(columns) <= set(table.column_names):

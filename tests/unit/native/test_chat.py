@@ -136,6 +136,82 @@ def test_a_plan_warns_of_overlap_of_few_problems_and_of_datasets_that_can_change
     assert [code for code, _ in pinned.warnings] == ["overlap"]
 
 
+def with_set(recipe: Recipe, rows: Path, problems: int = 5, **task: Any) -> Examination:
+    """Return what a plan sees with the evaluation set ``hard``."""
+    chosen = {"task": {"kind": "dataset", "heldout": str(rows), **task}, "problems": problems}
+    evaluate = Evaluate.model_validate({"problems": 5, "sets": {"hard": chosen}})
+    return runner.examine(recipe, evaluate, Options())
+
+
+@pytest.mark.parametrize(
+    ("rows", "task", "message"),
+    [
+        ([{"text": "a", "answer": "1"}], {}, ":1: there is no column `prompt`"),
+        ([], {}, " holds no problems"),
+        (None, {}, ":1: not JSON"),
+        ([{"prompt": "a", "answer": "1"}], {"system": "Think."}, "takes no system message"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["dataset", "jsonl", "chain"])
+def test_a_plan_sees_what_is_wrong_with_an_evaluation_set(
+    made: Callable[..., Recipe], tmp_path: Path, kind: str, rows: Any, task: dict[str, Any], message: str
+) -> None:
+    """As with the task of the run, whatever that is; the message names the set, and no training problems."""
+    folder = save_chat_model(tmp_path / "model", NO_SYSTEM)
+    lines = str(write_lines(tmp_path / "j.jsonl", [{"prompt": "b", "answer": "b"}]))
+    own = {"kind": kind} if kind == "chain" else {"kind": "jsonl", "train": lines, "heldout": lines}
+    recipe = made(str(folder))
+    if kind != "dataset":
+        recipe = Recipe.model_validate({"model": recipe.model, "task": own})
+    hard = tmp_path / "hard.jsonl"
+    if rows is None:
+        hard.write_text("{")
+    else:
+        write_lines(hard, rows)
+    (fault,) = with_set(recipe, hard, **task).faults
+    assert fault.startswith("`evaluate.sets.hard`: `task.heldout`: ")
+    assert message in fault
+    assert "task.train" not in fault
+    write_lines(hard, [{"prompt": f"{i}", "answer": "1"} for i in range(5)])
+    found = with_set(recipe, hard)
+    assert (found.warnings, found.faults) == ((), ())
+    assert f"`evaluate.sets.hard`: 5 problems in {hard}" in found.facts
+
+
+def test_a_plan_sees_that_the_template_for_an_evaluation_set_is_missing(
+    made: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    """The run's own task needs none."""
+    recipe = made(str(save_chat_model(tmp_path / "model", None)), template="none")
+    rows = write_lines(tmp_path / "hard.jsonl", [{"prompt": "a", "answer": "1"}])
+    (fault,) = with_set(recipe, rows).faults
+    assert fault.startswith(f"`evaluate.sets.hard`: `task.heldout`: {rows}:1: the model's tokenizer has no chat templ")
+    assert with_set(recipe, rows, template="none").faults == ()
+
+
+@pytest.mark.parametrize("own", ["dataset", "jsonl"])
+@pytest.mark.parametrize("kind", ["dataset", "jsonl"])
+def test_a_plan_warns_of_a_set_that_was_trained_on_or_has_few_problems(
+    made: Callable[..., Recipe], tmp_path: Path, own: str, kind: str
+) -> None:
+    """Files of both tasks are compared; that `jsonl` has few problems is said where its lines are counted."""
+    rows = [{"prompt": f"How many are {i}?", "answer": "1"} for i in range(9)]
+    train, held = write_lines(tmp_path / "t.jsonl", rows[:5]), write_lines(tmp_path / "h.jsonl", rows[6:])
+    recipe = made(format=None, train={"path": str(train)}, heldout={"path": str(held)})
+    if own == "jsonl":
+        task = {"kind": "jsonl", "train": str(train), "heldout": str(held)}
+        recipe = Recipe.model_validate({"model": recipe.model, "task": task})
+    warnings = dict(with_set(recipe, write_lines(tmp_path / "hard.jsonl", rows[3:7]), problems=4, kind=kind).warnings)
+    assert warnings["overlap"].startswith(
+        "`evaluate.sets.hard`: 2 of 4 problems of this set stand in the training data too: 2 whole (e.g. "
+    )
+    few = with_set(recipe, tmp_path / "hard.jsonl", problems=400, kind=kind).warnings
+    begin = "`evaluate.sets.hard.problems: 400`, but `evaluate.sets.hard.task.heldout` has 4"
+    assert any(message.startswith(begin) for _, message in few) == (kind == "dataset")
+    clean = with_set(recipe, write_lines(tmp_path / "hard.jsonl", rows[6:]), kind=kind)
+    assert "overlap" not in dict(clean.warnings)
+
+
 def test_a_plan_sees_a_template_that_raises(made: Callable[..., Recipe], tmp_path: Path) -> None:
     """Also one that raises at a single problem, whose place the message names."""
     folder = save_chat_model(tmp_path / "model", NO_SYSTEM)

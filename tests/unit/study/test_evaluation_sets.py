@@ -248,6 +248,32 @@ def test_the_size_of_an_evaluation_is_counted(tmp_path: Path) -> None:
     assert evaluation_share((heldout, a), recipe) == 37_200 / (37_200 + 10 * 4 * 5 * 100)
 
 
+@pytest.mark.parametrize(
+    ("heldout", "problems", "counted", "shown"),
+    [
+        ({"path": "a.jsonl"}, 3, True, "3"),
+        ({"path": "a.NDJSON"}, 3, True, "3"),
+        ({"path": "gone.jsonl"}, 1000, False, "up to 1,000"),
+        ({"path": "a.parquet"}, 1000, False, "up to 1,000"),
+        ({"path": "folder", "split": "test"}, 1000, False, "up to 1,000"),
+        ({"name": "me/mine", "split": "test"}, 1000, False, "up to 1,000"),
+    ],
+)
+def test_problems_that_are_not_counted_are_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heldout: dict[str, str], problems: int, counted: bool, shown: str
+) -> None:
+    """Lines are counted; a table, a folder or a dataset of the hub may hold fewer than the study says."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "a.NDJSON", "a.parquet"):
+        (tmp_path / name).write_text("{}\n\n{}\n{}\n")
+    task = DatasetTask.model_validate({"train": heldout, "heldout": heldout})
+    own, size = set_sizes(Evaluate(sets={"a": EvaluationSet(task=task, samples=2)}), Recipe())
+    assert (own.counted, own.text(own.problems)) == (True, "1,000")
+    assert (size.problems, size.counted, size.responses, size.text(size.problems)) == (
+        problems, counted, 2 * problems, shown,
+    )  # fmt: skip
+
+
 def test_a_plan_warns_of_an_evaluation_that_costs_more_than_the_training(read: Read) -> None:
     """Only where a study has sets, with the largest of them."""
     small = HEAD.replace(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
@@ -178,8 +180,12 @@ def test_damaged_rows_are_refused_with_their_place(
     (tmp_path / "a.jsonl").write_bytes(text.encode("latin-1"))
     with pytest.raises(ParibusError, match=message) as caught:
         Dataset(level(tmp_path / "a.jsonl", **more), render)
-    assert "`task.train`: " in str(caught.value)
     assert "`task.heldout`: " in str(caught.value)
+    assert "`task.train`: " not in str(caught.value)  # the same rows, as in an evaluation set: once is enough
+    other = write_lines(tmp_path / "b.jsonl", [{"x": 1}])
+    with pytest.raises(ParibusError) as caught:
+        Dataset(level(tmp_path / "a.jsonl", **{"heldout": {"path": str(other)}, **more}), render)
+    assert all(f"`task.{name}`: " in str(caught.value) for name in ("train", "heldout"))
 
 
 def test_of_many_damaged_rows_the_first_are_named_and_the_rest_counted(tmp_path: Path) -> None:
@@ -190,6 +196,25 @@ def test_of_many_damaged_rows_the_first_are_named_and_the_rest_counted(tmp_path:
     )
     assert len(found.faults) == MOST_FAULTS + 1
     assert found.faults[-1].endswith(f"{20 - MOST_FAULTS} more rows of {tmp_path}/a.jsonl have faults")
+
+
+def test_a_table_without_rows_holds_no_problems(tmp_path: Path) -> None:
+    """A Parquet file may be empty, with a group of no rows or with no group at all."""
+    columns = pa.table({"prompt": pa.array([], pa.string()), "answer": pa.array([], pa.string())})
+    pq.write_table(columns, tmp_path / "a.parquet")
+    pq.ParquetWriter(tmp_path / "b.parquet", columns.schema).close()
+    for name in "ab":
+        found = entries_of(level(tmp_path / f"{name}.parquet"), "heldout")
+        assert found.faults == (f"`task.heldout`: {tmp_path}/{name}.parquet holds no problems",)
+
+
+@pytest.mark.parametrize("name", ["a[1]", "b*", "c?", "[!d]/e"])
+def test_the_path_of_a_table_is_no_pattern(tmp_path: Path, name: str) -> None:
+    """Its signs stand for themselves, whatever other files there are."""
+    for other in ("a1", "bb", "cc", "x/e"):
+        write_parquet(tmp_path / f"{other}.parquet", [{"prompt": "other", "answer": "2"}])
+    path = write_parquet(tmp_path / f"{name}.parquet", [{"prompt": "this", "answer": "1"}])
+    assert [x.problem.prompt for x in entries_of(level(path), "train").entries] == ["this"]
 
 
 def test_sources_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
