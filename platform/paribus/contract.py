@@ -147,6 +147,21 @@ class Options(BaseModel):
         return {"own": self.own, "passthrough": self.passthrough} if self.own or self.passthrough else {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hashes:
+    """SHA-256 of what the numbers of an arm depend on beside its recipe, 64 hexadecimal digits each.
+
+    Attributes:
+        code: the training program.
+        data: problems and verifier: generator version and parameters, or file contents.
+        model: the initial model: how it is made, file contents, or name and revision.
+    """
+
+    code: str
+    data: str
+    model: str
+
+
 class Job(BaseModel):
     """One arm with one seed, resolved.
 
@@ -161,6 +176,8 @@ class Job(BaseModel):
         stop_on: detectors that stop the run when they are critical.
         profile: thresholds of the detectors.
         checkpoint: when to write checkpoints, and how many to keep.
+        hashes: of code, data and initial model when the arm was planned, so that a runner can refuse files that were
+            changed since; ``None``: not known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -179,6 +196,7 @@ class Job(BaseModel):
     stop_on: tuple[str, ...] = ()
     profile: str = "default"
     checkpoint: Checkpoints = Checkpoints()
+    hashes: Hashes | None = None
 
 
 class Resources(BaseModel):
@@ -292,21 +310,6 @@ class Requirements:
     environment: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     samples_with_training_code: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hashes:
-    """SHA-256 of what the numbers of an arm depend on beside its recipe, 64 hexadecimal digits each.
-
-    Attributes:
-        code: the training program.
-        data: problems and verifier: generator version and parameters, or file contents.
-        model: the initial model: how it is made, file contents, or name and revision.
-    """
-
-    code: str
-    data: str
-    model: str
 
 
 @dataclass(frozen=True, kw_only=True)

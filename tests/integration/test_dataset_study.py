@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,21 @@ def test_own_lines_and_an_own_model_are_planned_run_and_reported(paribus: Run, t
     assert len(prompts) >= 12
     assert all(p.startswith("<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\nAnn has ") for p in prompts)
     assert all(p.endswith("<|im_end|>\n<|im_start|>assistant\n") for p in prompts)
+
+
+def test_runs_on_data_that_were_edited_meanwhile_fail(paribus: Run, tmp_path: Path) -> None:
+    """The first run ends on the data that were planned; the others would be recorded as what they are not."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(paribus, "run", "study.yaml", "--slots", "1")
+        while not list((tmp_path / "home" / "runs").glob("*/a1/metrics.jsonl")) and not running.done():
+            time.sleep(0.02)
+        write_lines(tmp_path / "test.jsonl", gsm8k(700, 6))
+        edited = running.result()
+    assert edited.returncode != 0
+    assert "changed since the study was planned" in (tmp_path / "reports" / "mine" / "report.md").read_text()
+    assert 0 < len(list((tmp_path / "home" / "runs").glob("*/a*/result.json"))) < 4
+    problems = {tuple(json.loads(p.read_text())["problems"]) for p in (tmp_path / "home").rglob("heldout-*.json")}
+    assert len(problems) == 1
 
 
 def test_everything_that_is_wrong_is_shown_at_once(paribus: Run, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paribus.contract import Checkpoints, Evaluate, Resources
+from paribus.contract import Checkpoints, Evaluate, Hashes, Resources
 from paribus.recipe.factors import PpoMin, Schedule
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.plan import Arm, Plan, PlannedRun, Row
@@ -20,11 +20,13 @@ def small_plan(
     run_hours: float | None = None,
     resources: Resources | None = None,
     checkpoint: Checkpoints | None = None,
+    hashes: Hashes | None = None,
 ) -> Plan:
     """Return a plan for the runner ``fake``: arms that differ in ``clip.high``; equal arguments give equal runs."""
     recipes = [Recipe(schedule=Schedule(steps=steps), clip=PpoMin(high=0.2 + 0.01 * i)) for i in range(arms)]
     made = tuple(
-        Arm(key=f"arm{i}", label=f"arm {i}", recipe=r, changes=difference(recipes[0], r)) for i, r in enumerate(recipes)
+        Arm(key=f"arm{i}", label=f"arm {i}", recipe=r, changes=difference(recipes[0], r), hashes=hashes)
+        for i, r in enumerate(recipes)
     )
     rows = tuple(
         Row(

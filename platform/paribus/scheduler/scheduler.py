@@ -393,6 +393,7 @@ class Scheduler:
             stop_on=plan.stop_on,
             profile=plan.profile,
             checkpoint=plan.checkpoint,
+            hashes=arm.hashes,
         )
         try:
             folder.path.mkdir(parents=True)

@@ -15,6 +15,7 @@ from paribus.contract import (
     EvaluationSet,
     Examination,
     Hashes,
+    Job,
     Options,
     Requirements,
     RunnerBase,
@@ -23,6 +24,9 @@ from paribus.contract import (
 from paribus.errors import MissingExtra, ParibusError, install_command
 from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task
+from paribus.run_folder.attempt_files import read_job
+from paribus.run_folder.folder import RunFolder
+from paribus.study.evaluation import arm_hashes
 from paribus_runners.native import fingerprint
 from paribus_runners.native.examine import examine
 from paribus_runners.native.tiny.spec import MODELS
@@ -104,8 +108,33 @@ class NativeRunner(RunnerBase):
         _main().prepare(recipe, cache)
 
     def run(self, folder: Path) -> None:
-        """Train the job in ``folder`` to its end."""
+        """Train the job in ``folder`` to its end.
+
+        Raises:
+            RunFolderError: ``job.json`` is not a job.
+            ParibusError: a file of data or model cannot be read, or has changed since the study was planned.
+            SystemExit: with status 75 after SIGTERM.
+        """
+        self._refuse_changed_files(read_job(RunFolder(folder).job))
         _main().run(folder)
+
+    def _refuse_changed_files(self, job: Job) -> None:
+        """Raise an error if the results of a job would be recorded under a fingerprint of other data or models."""
+        tasks = (job.recipe.task, *(each.task for each in job.evaluate.sets.values()))
+        outside = any(isinstance(task, JsonlTask | DatasetTask) for task in tasks)  # generated problems can't change
+        if job.hashes is None or not (outside or Path(job.recipe.model.name).expanduser().is_dir()):
+            return
+        now = arm_hashes(self, job.recipe, job.options, job.evaluate)
+        changed = []
+        if now.data != job.hashes.data:
+            changed.append("data (training, held out or of an evaluation set)")
+        if now.model != job.hashes.model:
+            changed.append(f"initial model ({job.recipe.model.name})")
+        if changed:
+            raise ParibusError(
+                f"{' and '.join(changed)} changed since the study was planned: restore the files and run "
+                f"`paribus retry {job.study}`, or submit the study again, with its file"
+            )
 
     def coefficients(self, recipe: Recipe, responses: Sequence[Response]) -> Sequence[ResponseCoefficients]:
         """Return the weight of each token in the gradient, computed by the functions that training calls."""
