@@ -84,6 +84,7 @@ def _folder(plan: Plan, arm: Arm, home: Path, scratch: Path) -> RunFolder:
         study=plan.study,
         arm=arm.label,
         runner=plan.runner,
+        options=plan.options,
         seed=run.seed,
         token=1,
         recipe=recipe,
