@@ -227,7 +227,7 @@ def columns_of(task: DatasetTask) -> list[str] | None:
 
 
 def other_columns(row: Mapping[str, Any], prompt: str) -> dict[str, Any]:
-    """Return all columns of a row but its prompt, as far as they are JSON values: a picture is none."""
+    """Return all columns of a row but its prompt, as far as they are JSON values, which a picture is not."""
     found = {}
     for name, value in row.items():
         with suppress(TypeError, ValueError, RecursionError):

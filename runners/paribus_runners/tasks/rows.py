@@ -137,7 +137,7 @@ def _table(path: Path, source: Source, field: str, columns: Sequence[str]) -> It
             if path.suffix.lower() != ".parquet":
                 raise ParibusError(f"`{field}`: {path} must end in .jsonl, .json, .ndjson or .parquet")
             files = glob.escape(str(path))  # the library reads a path as a pattern
-            # a size of batches is given because the one that the library takes from an empty file is none
+            # a size of batches is given because the one that the library takes from an empty file is 0
             table = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True, batch_size=_BATCH)
         else:
             table = datasets.load_dataset(str(path), source.config, split=source.split, streaming=True)
