@@ -302,26 +302,27 @@ def test_a_job_may_be_slow_to_start_but_not_forever(case, monkeypatch):
     assert len(one.engine.specs) == 2
 
 
-def test_a_waiting_attempt_is_cancelled_without_a_supervisor(case, monkeypatch):
-    """Nobody else could obey."""
+def cancelled_in_the_queue(case, monkeypatch):
+    """Return a case whose only attempt waited for its place when the study was cancelled."""
     one = case(arms=1, seeds=1)
     one.scheduler.turn()
     tell(one, JobState.PENDING)
     one.store.cancel("small")
     later(one, monkeypatch, active_attempts.HOLD_S + 1)
     one.scheduler.turn()
+    return one
+
+
+def test_a_waiting_attempt_is_cancelled_without_a_supervisor(case, monkeypatch):
+    """Nobody else could obey."""
+    one = cancelled_in_the_queue(case, monkeypatch)
     assert one.states() == ["CANCELLED"]
     assert one.engine.cancelled == [(next(iter(one.engine.specs)), 0.0)]
 
 
 def test_a_job_that_is_cancelled_while_the_engine_cannot_reach_it_finds_that_it_is_over(case, monkeypatch):
     """Should its cluster start it first, its supervisor sees so in its folder, without a scheduler."""
-    one = case(arms=1, seeds=1)
-    one.scheduler.turn()
-    tell(one, JobState.PENDING)
-    one.store.cancel("small")
-    later(one, monkeypatch, active_attempts.HOLD_S + 1)
-    one.scheduler.turn()
+    one = cancelled_in_the_queue(case, monkeypatch)
     (name,) = one.engine.specs
     assert RunFolder(one.path(name)).revoked.exists()
 
