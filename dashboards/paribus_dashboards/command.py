@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paribus.cli.options import home_option
 from paribus.errors import MissingExtra, StoreError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ NEEDS = ("fastapi", "uvicorn", "plotly")
 
 
 @click.command()
-@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@home_option
 @click.option("--study", "studies", multiple=True, help="Show only this study; repeatable.")
 @click.option(
     "--host",

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 STATUSES: Mapping[str, tuple[str, str]] = {
     "ok": ("●", "ok"),
+    "note": ("◇", "note"),
     "warn": ("▲", "warn"),
     "critical": ("■", "critical"),
     "unknown": ("○", "not judged"),

@@ -50,6 +50,10 @@ class Problem:
     column: int = 0
 
 
+_LONGEST = 1500
+"""Characters of a problem that are shown."""
+
+
 class StudyFileError(ParibusError):
     """A study, recipe or options file has problems; all of them are listed."""
 
@@ -65,6 +69,7 @@ class StudyFileError(ParibusError):
         place = ":".join([self.file, *(str(x) for x in (problem.line, problem.column) if x)])
         path = f" {problem.path}:" if problem.path else ""
         line = f"{place}:{path} {problem.message}"
+        line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"  # what is wrong may be a whole file in a word
         return "".join(c if c.isprintable() else "?" for c in line)  # keys of a file may hold terminal escapes
 
 
@@ -139,10 +144,22 @@ class RunFolderError(ParibusError):
     code = "P400"
 
 
+class ArchiveError(ParibusError):
+    """An archive of a study is damaged, or cannot be written or restored here."""
+
+    code = "P410"
+
+
 class RunnerError(ParibusError):
     """The training program ended without a result."""
 
     code = "P500"
+
+
+class StaleSampler(RunnerError):
+    """The sampler does not have the learner's weights, so that a run would train on responses of another policy."""
+
+    code = "P501"
 
 
 class EngineError(ParibusError):
@@ -155,6 +172,18 @@ class DashboardError(ParibusError):
     """The dashboard cannot be served or written as it was asked for."""
 
     code = "P700"
+
+
+class ServiceError(ParibusError):
+    """A service around the home folder does not work, or cannot be started."""
+
+    code = "P800"
+
+
+class ServerError(ParibusError):
+    """The server of a team cannot be reached, refuses a request, or has no such token."""
+
+    code = "P810"
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

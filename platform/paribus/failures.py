@@ -25,8 +25,16 @@ _DISK_MESSAGE = re.compile(
 _PROBE_BYTES = 1 << 20
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
+KILLED = 128
+"""A program that ends because a signal has killed one of its processes has this exit status plus the signal's number.
+
+Its log ends with a line that says which process it was.
+"""
+
 STORAGE = "storage"
 """Kind of a disk failure."""
+NAMED = {"StaleSampler": "stale_sampler"}
+"""Exceptions whose name alone is the kind of failure: the numbers in the message and the place in the code vary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +44,26 @@ class Failure:
     Attributes:
         reason: the last line of the traceback, for users.
         signature: the kind of failure: the reason without what varies between equal failures (numbers, addresses), and
-            with the place in the code; :data:`STORAGE` if the disk is the cause.
+            with the place in the code; :data:`STORAGE` if the disk is the cause, and a kind of :data:`NAMED`.
     """
 
     reason: str
     signature: str
+
+
+def _end_of(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL))
+            return storable(file.read().decode(errors="replace"))
+    except OSError:
+        return ""
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log with a printed character, without credentials; empty if there is none."""
+    text = next((line.strip() for line in reversed(_end_of(log).splitlines()) if line.strip()), "")
+    return "".join(c if c.isprintable() else "?" for c in text)[:_LONGEST]
 
 
 def failure_in(log: Path, exit_code: int) -> Failure:
@@ -48,12 +71,7 @@ def failure_in(log: Path, exit_code: int) -> Failure:
 
     If there is no traceback (a full disk takes none), the disk's state decides, then the exit code.
     """
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL))
-            text = storable(file.read().decode(errors="replace"))
-    except OSError:
-        text = ""
+    text = _end_of(log)
     lines = text[text.rfind(_START) :].splitlines() if _START in text else []
     frames = [m for m in map(_FRAME.match, lines) if m]
     message = next((line for line in lines[1:] if line and not line[0].isspace()), "")
@@ -64,6 +82,9 @@ def failure_in(log: Path, exit_code: int) -> Failure:
         return Failure(reason=reason, signature=reason)
     if _DISK_MESSAGE.search(message):
         return storage_failure(message, log.parent)
+    for name, kind in NAMED.items():
+        if re.search(rf"\b{name}: ", message):  # also where the error of one of several processes is handed on
+            return Failure(reason=message[:_LONGEST], signature=kind)
     place = f"{Path(frames[-1]['file']).name}:{frames[-1]['function']}"
     stable = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "#", message)
     return Failure(reason=message[:_LONGEST], signature=f"{stable[:_LONGEST]} ({place})")
@@ -106,13 +127,16 @@ def from_outside(exit_code: int | None) -> bool:
     """Return whether an end is a failure of the infrastructure: killed by a signal from outside, or lost.
 
     Args:
-        exit_code: negative for a signal; ``None`` if no exit status is known.
+        exit_code: negative for a signal, above :data:`KILLED` for one that has killed a process of the program;
+            ``None`` if no exit status is known.
     """
-    return exit_code is None or -exit_code in _FROM_OUTSIDE
+    return exit_code is None or -exit_code in _FROM_OUTSIDE or exit_code - KILLED in _FROM_OUTSIDE
 
 
-def describe_exit(exit_code: int) -> str:
-    """Describe how a process ended."""
+def describe_exit(exit_code: int, log: Path | None = None) -> str:
+    """Describe how a process ended; its ``log`` names the process of a program that a signal has killed."""
+    if log is not None and exit_code > KILLED and (line := last_line(log)):
+        return line
     if exit_code >= 0:
         return f"the runner ended with exit status {exit_code}"
     try:

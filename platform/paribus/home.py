@@ -1,4 +1,4 @@
-"""What Paribus finds on a machine: its home folder, the data folders that come with it, and a clock."""
+"""What Paribus finds on a machine: its home folder, secrets in files, the data that comes with it, and a clock."""
 
 from __future__ import annotations
 
@@ -46,6 +46,26 @@ def make_home(folder: Path) -> None:
     kept = stat.S_IMODE(found.st_mode) & ~(stat.S_IRWXO if shared else stat.S_IRWXO | stat.S_IRWXG)
     with suppress(OSError):  # a file system without rights
         folder.chmod(kept)
+
+
+def read_secret(file: Path, what: str, error: type[ParibusError]) -> str:
+    """Return the text of a file without the blanks around it.
+
+    Args:
+        file: holds the secret and nothing else.
+        what: what it is, for messages.
+        error: what to raise.
+
+    Raises:
+        ParibusError: the file is empty or can't be read; of the class ``error``.
+    """
+    try:
+        secret = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as trouble:
+        raise error(f"cannot read the {what} in {file}: {trouble}") from trouble
+    if not secret:
+        raise error(f"the file {file} is empty: write the {what} into it.")
+    return secret
 
 
 def _has_access_list(folder: Path) -> bool:

@@ -1,7 +1,7 @@
 """Hides credentials in text. Errors, output and the files about the MLflow sync pass through :func:`mask`.
 
-Two rules: the secrets that the environment names are hidden wherever they stand, and URLs, assignments and
-authorization headers are hidden by their form.
+Two rules: the secrets that the environment names are hidden wherever they stand, and URLs, assignments, authorization
+headers and tokens of `paribus token` are hidden by their form.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _PARAMETER = re.compile(
     re.IGNORECASE,
 )
 _ASSIGNED = re.compile(r"\b((?:ssl)?passw(?:or)?d\s*=\s*)('[^']*'|\"[^\"]*\"|[^\s,;&'\")]+)", re.IGNORECASE)
+_TOKEN = re.compile(r"\bparibus_[\w-]{43}(?![\w-])")
 _HEADER = re.compile(r"\b((?:Basic|Bearer)\s+)(?=\S*[\d=])[\w+/=.~-]{12,}")
 
 
@@ -42,6 +43,7 @@ def mask(text: str) -> str:
     for secret, shown in _known(tuple(_named())):
         text = re.sub(secret, shown, text)
     text = _URL.sub(_masked_url, text)
+    text = _TOKEN.sub(HIDDEN, text)
     text = _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)
     return _HEADER.sub(rf"\g<1>{HIDDEN}", text)
 
@@ -55,11 +57,11 @@ class MaskedStream:
     """A text stream that masks what is written to it, line by line."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def write(self, text: str) -> int:
         """Write a text; secrets that are split between two calls are not found."""
-        self._stream.write(mask(text))
+        self.stream.write(mask(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -68,7 +70,12 @@ class MaskedStream:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
+
+
+def unmasked() -> TextIO:
+    """Return standard output as it is: for `paribus token create`, whose output is a secret."""
+    return sys.stdout.stream if isinstance(sys.stdout, MaskedStream) else sys.stdout
 
 
 def mask_output() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ from faults import (
     points,
     poison,
     races,
+    services,
     soak,
     storm,
 )
@@ -85,6 +87,7 @@ FAULTS = (
     Fault("twins", "F18", "two studies submit the same runs at once", races.twins),
     Fault("budgets", "F19", "budget used up while eight runs train", budgets.budgets),
     Fault("storm", "F24", "any process killed, from the first second, with set-up jobs and MLflow", storm.storm),
+    Fault("services", "F25", "services of `paribus up` killed in turn", services.services, ("SQLite",)),
     Fault(
         "slurm-away", "F23", "scheduler of Slurm away, jobs begin and end", away.slurm, ("Slurm", "Slurm+PostgreSQL")
     ),
@@ -163,6 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="length of the soak; half a minute if --short")
     parser.add_argument("--page", action="store_true", help="write the rows into docs/reference/reliability.md")
     chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and all that is started would
     with tempfile.TemporaryDirectory(prefix="paribus-faults-") as folder:
         site = str(install(Path(folder) / "site"))
         sys.path.insert(0, site)

@@ -73,6 +73,7 @@ TESTED = {
     "F22": ("each guard removed in turn", "tests/mutation/guards.py"),
     "F23": ("the scheduler of a cluster away", "tests/faults/away.py"),
     "F24": ("kill storm with set-up jobs and MLflow", "tests/faults/storm.py"),
+    "F25": ("services of `paribus up`", "tests/faults/services.py"),
 }
 """Each fault of the list, and the file that injects it."""
 

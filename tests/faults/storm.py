@@ -18,6 +18,7 @@ from faults.orphans import parent_of
 from faults.world import World, ended, hasten, kill, process, world
 from paribus.audit.snapshot import Snapshot
 from paribus.errors import RunFolderError
+from paribus.mlflow_sync.process import LOG
 from paribus.run_folder.folder import RunFolder
 
 SHORT_MINUTES = 0.5
@@ -82,13 +83,24 @@ def _one(world: World, kills: Counter[str]) -> Verdict:
                 session.join(600)
             if session.exitcode is not None and session.exitcode >= 0:
                 break
+    _copy_the_rest(world.home, study, log)
     try:
         ended(session)
     except AssertionError as error:
         wrong.append(f"{error}: {log.read_text(errors='replace')[-2000:]}")
     s = world.snapshot()
-    wrong += [*judge.broken_records(s, world.home), *([] if wrong else _not_mirrored(s, world.home))]
+    wrong += judge.broken_records(s, world.home)
+    if not wrong and (wrong := _not_mirrored(s, world.home)):
+        wrong += [f"{log.read_text()[-500:]}\n{(world.home / LOG).read_text(errors='replace')[-3000:]}"]
     return judge.judge(s, trials=len(s.runs), faults=faults, home=world.home, wrong=wrong)
+
+
+def _copy_the_rest(home: Path, study: Path, log: Path) -> None:
+    """Start again as long as it is said that not everything is copied: a busy machine has no time for it at the end."""
+    for _ in range(3):
+        if "not everything is copied yet" in log.read_text(errors="replace")[-1000:]:
+            with process(_command, home, study, log) as session:
+                session.join(600)
 
 
 def _command(home: Path, study: Path, log: Path) -> None:

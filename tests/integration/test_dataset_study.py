@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from paribus import cli
 from paribus.home import data_root
 from support.chat_model import save_chat_model
 from support.hub import gsm8k, write_lines
@@ -54,13 +56,23 @@ def paribus(tmp_path: Path) -> Run:
     return run
 
 
-def test_own_lines_and_an_own_model_are_planned_run_and_reported(paribus: Run, tmp_path: Path) -> None:
+@pytest.fixture
+def here(paribus: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run a command in this process, which loads the libraries once for all tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PARIBUS_HOME", str(tmp_path / "home"))
+    return lambda *words: CliRunner().invoke(cli.paribus, words)
+
+
+def test_own_lines_and_an_own_model_are_planned_run_and_reported(
+    paribus: Run, here: Callable[..., Result], tmp_path: Path
+) -> None:
     """Two arms, two seeds; the table has a row each, and the samples hold the prompts that the model got."""
-    plan = paribus("plan", "study.yaml")
-    assert plan.returncode == 0, plan.stderr
+    plan = here("plan", "study.yaml")
+    assert plan.exit_code == 0, plan.exception
     assert "data: 20 training problems in train.jsonl; 6 held out in test.jsonl" in plan.stdout
     assert "first prompt: <|im_start|>system\\nThink.<|im_end|>" in " ".join(plan.stdout.split())
-    assert json.loads(paribus("plan", "--json", "study.yaml").stdout)["data"][0].startswith("data: 20 training")
+    assert json.loads(here("plan", "--json", "study.yaml").stdout)["data"][0].startswith("data: 20 training")
     done = paribus("run", "study.yaml")
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "reports" / "mine" / "report.json").read_text())
@@ -82,26 +94,27 @@ def test_runs_on_data_that_were_edited_meanwhile_fail(paribus: Run, tmp_path: Pa
         write_lines(tmp_path / "test.jsonl", gsm8k(700, 6))
         edited = running.result()
     assert edited.returncode != 0
-    assert "changed since the study was planned" in (tmp_path / "reports" / "mine" / "report.md").read_text()
+    assert "changed since the study was planned" in (tmp_path / "reports" / "mine" / "report_appendix.md").read_text()
     assert 0 < len(list((tmp_path / "home" / "runs").glob("*/a*/result.json"))) < 4
     problems = {tuple(json.loads(p.read_text())["problems"]) for p in (tmp_path / "home").rglob("heldout-*.json")}
     assert len(problems) == 1
 
 
-def test_everything_that_is_wrong_is_shown_at_once(paribus: Run, tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_shown_at_once(paribus: Run, here: Callable[..., Result], tmp_path: Path) -> None:
     """A missing column, an empty file, a model that cannot end: one message each, no traceback, and nothing is run."""
     save_chat_model(tmp_path / "model", end=False)
     write_lines(tmp_path / "train.jsonl", [{"q": "a", "answer": "#### 1"}])
     (tmp_path / "test.jsonl").write_text("")
-    for command in ("plan", "run"):
-        done = paribus(command, "study.yaml")
-        assert done.returncode == 2
-        assert "Traceback" not in done.stderr
+    planned, done = here("plan", "study.yaml").exception, paribus("run", "study.yaml")
+    assert done.returncode == 2
+    assert "error P111:" in done.stderr
+    assert "Traceback" not in done.stderr
+    for said in (str(planned), done.stderr):
         for text in (
-            "error P111:", "`task.train`: train.jsonl:1: there is no column `question`", "by `prompt: <column>`",
+            "`task.train`: train.jsonl:1: there is no column `question`", "by `prompt: <column>`",
             "`task.heldout`: test.jsonl holds no problems", "`model.name: model` names no end-of-sequence token",
         ):  # fmt: skip
-            assert text in done.stderr
+            assert text in said
     assert not list(tmp_path.rglob("metrics.jsonl"))
 
 

@@ -12,10 +12,14 @@ from click.testing import CliRunner, Result
 from paribus.cli.health import FAILED, UNJUDGED, command
 from paribus.contract import Job
 from paribus.errors import LogFileError, ParibusError, RunFolderError, StoreError, StudyFileError
+from paribus.health.diagnose import DETECTORS, diagnose
+from paribus.health.finding import Finding, to_json
 from paribus.health.profile import load_profile
 from paribus.report.inputs import StudyData
-from paribus.run_folder.folder import MetricLine, RunFolder
+from paribus.run_folder.folder import MetricLine, RunFolder, write_json
+from paribus.store.reader import Reader
 from paribus.store.store import Store
+from paribus.study.rules import read_rule
 from support.studies import Shape, made_up_study
 
 
@@ -108,7 +112,8 @@ def test_a_run_is_found_by_its_first_digits(study: tuple[Path, StudyData]) -> No
 
 def test_a_log_of_trl_is_judged(tmp_path: Path) -> None:
     """The sentence, the trainer, what is only near; a profile of one's own moves the verdict."""
-    rows = [{"step": s, "completions/clipped_ratio": 0.15, "kl": 0.001, "reward": 0.01 * s, "rewards/math/mean": 0}
+    rows = [{"step": s, "completions/clipped_ratio": 0.4, "kl": 0.001 * s, "reward": 0.01 * s, "rewards/math/mean": 0,
+             "completions/mean_length": 90.0, "epoch": 0.1}
             for s in range(1, 61)]  # fmt: skip
     log = tmp_path / "trainer_state.json"
     log.write_text(json.dumps({"log_history": rows}))
@@ -116,7 +121,9 @@ def test_a_log_of_trl_is_judged(tmp_path: Path) -> None:
     assert "60 steps, log of trl" in done.output
     assert "Warning: truncation since step" in done.output
     assert "kl/ref_k3" in done.output
-    assert "Not used: rewards/math/mean" in done.output
+    assert "Not understood, and perhaps needed: rewards/math/mean" in done.output
+    assert "Not used: epoch" in done.output
+    assert "The cause is not known" in done.output
     assert "not recorded: optim/grad_norm" in done.output
     health(log, "--fail-on", "critical")
     health(log, "--fail-on", "warn", fails=True)
@@ -187,3 +194,87 @@ def test_an_unknown_trainer_is_refused_with_those_that_are_known() -> None:
     done = CliRunner().invoke(command, ["x.csv", "--trainer", "tlr"])
     assert done.exit_code == 2
     assert "trl, verl, prime_rl" in done.output
+
+
+RULE = """
+name: low_entropy
+metric: policy/entropy
+test: {kind: below, limit: 0.3}
+window: 5
+level: critical
+"""
+
+
+def test_a_rule_is_tried_over_all_runs_that_have_ended(study: tuple[Path, StudyData]) -> None:
+    """How often it fires, in which arm, since when, and in how many of the runs that are fine."""
+    home, data = study
+    (home / "rule.yaml").write_text(RULE)
+    tried = health("--try-rule", home / "rule.yaml", "--home", home).output
+    assert "low_entropy: policy/entropy below (limit 0.3), window 5 points, critical" in tried
+    assert "Fired in 1 of 4 runs (25%; 95% interval 5% to 70%)" in tried
+    assert "The detectors of Paribus" not in tried  # no supervisor has judged these runs
+    assert "policy/entropy is 0.01 (mean of 5 points), the limit is 0.3" in tried
+    of_study = json.loads(health(data.plan.study, "--try-rule", home / "rule.yaml", "--home", home, "--json").output)
+    assert (of_study["judged"], of_study["fired"]) == (4, 1)
+    [fired] = [r for r in of_study["runs"] if r["finding"]["state"] == "critical"]
+    assert fired["finding"]["step_onset"] == 21
+    (home / "rule.yaml").write_text(RULE.replace("policy/entropy", "kl/ref_k3"))
+    nothing = health("--try-rule", home / "rule.yaml", "--home", home).output
+    assert "None of 4 runs that have ended can be judged: not recorded: kl/ref_k3." in nothing
+
+
+def test_a_rule_that_cannot_be_tried_says_why(study: tuple[Path, StudyData], tmp_path: Path) -> None:
+    """A wrong file, an unknown detector, options of another command, a home without runs."""
+    home, _ = study
+    (home / "rule.yaml").write_text(RULE.replace("below", "under"))
+    with pytest.raises(StudyFileError, match=r"rule.yaml:4:7: test: `under` is not allowed"):
+        health("--try-rule", home / "rule.yaml", "--home", home)
+    with pytest.raises(ParibusError, match="no package brings a detector `mine`"):
+        health("--try-rule", "mine", "--home", home)
+    (home / "rule.yaml").write_text(RULE)
+    used = CliRunner().invoke(command, ["--try-rule", str(home / "rule.yaml"), "--fail-on", "warn"])
+    assert (used.exit_code, "--try-rule goes with" in used.output) == (2, True)
+    assert CliRunner().invoke(command, []).exit_code == 2
+    with Store.open(tmp_path / "empty") as store:
+        store.add_study(made_up_study(Shape(seeds=1, tricks=(), designs=("add_one",))).plan)
+    with pytest.raises(StoreError, match="has ended: there is nothing to try the rule on"):
+        health("--try-rule", home / "rule.yaml", "--home", tmp_path / "empty")
+
+
+def test_a_run_is_judged_by_the_rules_of_its_study(tmp_path: Path) -> None:
+    """They are in its plan, whatever becomes of the file."""
+    (tmp_path / "rule.yaml").write_text(RULE)
+    plan = replace(
+        made_up_study(Shape(seeds=1, steps=40, tricks=(), designs=("add_one",))).plan,
+        rules=(read_rule(tmp_path / "rule.yaml"),),
+    )
+    with Store.open(tmp_path) as store:
+        added = store.add_study(plan)
+        claim = store.claim(added.id, engine="inline", worker="test")
+        assert claim is not None
+        store.start(claim.run_id, claim.token)
+        folder = RunFolder.of(tmp_path, claim.fingerprint, claim.token)
+        folder.path.mkdir(parents=True)
+        for step in range(1, 41):
+            values = {"policy/entropy": 0.28 if step > 20 else 0.6, "reward/correct_frac": step / 50}
+            folder.append_metrics(MetricLine(step=step, time_ms=0, values=values))
+        store.finish(claim.run_id, claim.token, {"status": "succeeded"}, stopped_early=False)
+    (tmp_path / "rule.yaml").unlink()
+    judged = health(claim.fingerprint[:8], "--home", tmp_path, "--fail-on", "critical", fails=True).output
+    assert "Critical: low_entropy since step 21" in judged
+    assert "critical low_entropy, since step 21" in judged
+
+
+def test_false_alarms_of_a_rule_are_counted_without_the_rule(study: tuple[Path, StudyData]) -> None:
+    """A run in which a rule of one's own alone has fired is ok for Paribus."""
+    home, data = study
+    (home / "rule.yaml").write_text(RULE.replace("0.3", "0.7"))
+    mine = Finding(detector="low_entropy", state="critical", step_onset=1)
+    line = MetricLine(step=40, time_ms=0, values={})
+    with Reader.open(home) as reader:
+        for run in reader.runs_of(reader.study(data.plan.study).id):
+            quiet = [Finding(detector=d.name, state="ok") for d in DETECTORS]
+            folder = RunFolder.of(home, run.fingerprint, run.token)
+            write_json(folder.health, to_json(diagnose([*quiet, mine]), line, "default"))
+    tried = json.loads(health("--try-rule", home / "rule.yaml", "--home", home, "--json").output)
+    assert (tried["ok"], tried["fired_in_ok"]) == (4, 4)

@@ -33,12 +33,13 @@ def paribus(tmp_path: Path) -> Run:
 BAD: dict[str, tuple[str | bytes, str]] = {
     "unknown key": (HEAD + "designs: {d: {kind: list, arms: {a: {}}}}\nquestoin: x\n",
                     "f.yaml:4:1: questoin: unknown key `questoin`. Did you mean `question`? Allowed: `study`, "
-                    "`question`, `runner`, `base`, `tricks`, `designs`, `seeds`, `evaluate`, `checkpoint`, `margin`, "
-                    "`health`, `budget`, `report`, `resources`, `allow`."),
+                    "`question`, `runner`, `base`, `path`, `tricks`, `needs`, `conflicts`, `designs`, `seeds`, "
+                    "`evaluate`, `checkpoint`, `margin`, `health`, `mirror`, `budget`, `report`, `resources`, "
+                    "`allow`."),
     "wrong type": (HEAD + "tricks: {a: {clip.high: wide}}\n" + ADD,
                    "f.yaml:3:25: tricks.a.clip.high: expects a number, and `wide` is not"),
     "undefined trick": (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, bb]}}\n",
-                        "f.yaml:4:44: designs.d.order.2: there is no trick `bb`. Defined under `tricks`: a."),
+                        "f.yaml:4:44: designs.d.order.2: there is no trick `bb`. Tricks of this study: a."),
     "no such parameter": (HEAD + "tricks: {a: {clip.c: 3.0}}\n" + ADD,
                           "f.yaml:3:14: tricks.a.clip.c: the level `ppo_min` of `clip` has no parameter `c` "
                           "(its parameters are `low`, `high`). Levels that have it: `ppo_dual`."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from paribus.cli.audit import command as audit_command
 from paribus.cli.report import command
 from paribus.contract import Hashes
 from paribus.errors import StoreError
 from paribus.health.diagnose import diagnose
 from paribus.health.finding import Finding, to_json
+from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.measures import score_steps, series
 from paribus.report.collect import read_study
 from paribus.report.inputs import RunData, StudyData
@@ -140,11 +143,12 @@ def test_lost_or_damaged_records_are_told(tmp_path: Path) -> None:
     assert "metrics.jsonl:6" in runs[1].reason
 
 
-def test_five_files_and_a_table(home: Path, tmp_path: Path) -> None:
-    """The report is written in five formats; the text for the terminal shows the ladder and the losses."""
+def test_all_files_and_a_table(home: Path, tmp_path: Path) -> None:
+    """The report is written in all formats; the text for the terminal shows the ladder and the losses."""
     with Reader.open(home) as reader:
         written = write_report(reader, "made-up", tmp_path)
-    assert {p.name for p in written.paths} == {f"report.{x}" for x in ("html", "md", "csv", "tex", "json")}
+    names = {f"report.{x}" for x in ("html", "md", "csv", "tex", "json")}
+    assert {p.name for p in written.paths} == names | {"report_appendix.md"}
     assert all(p.is_file() for p in written.paths)
     assert "+ soft_overlong" in written.text
     assert "incomplete" in written.text.lower()
@@ -167,17 +171,18 @@ def test_verdicts_are_an_outcome_in_every_format(tmp_path: Path) -> None:
     with Reader.open(tmp_path) as reader:
         written = write_report(reader, "made-up", tmp_path / "out")
     text = {p.suffix: p.read_text() for p in written.paths}
+    text[".md"] += (tmp_path / "out" / "report_appendix.md").read_text()
     rows = {t["key"]: t["rows"] for t in json.loads(text[".json"])["tables"]}["health"]
     assert [[c["text"] for c in r["cells"]] for r in rows] == [
         ["3/3", "0", "1", "1", "1", "warning: truncation in 1 since step 1"],
         ["3/3", "1", "0", "1", "1", "critical: entropy_collapse in 1 since step 2"],
     ]
-    assert "health,+ soft_overlong,critical,runs,1,,1.0,,,2,,,,\n" in text[".csv"]
+    assert "health,soft_overlong,critical,runs,1,,1.0,,,2,,,,,\n" in text[".csv"]
     assert "| base | 3/3 | 0 | 1 | 1 | 1 | warning: truncation in 1 since step 1 |" in text[".md"]
     assert r"critical: entropy\_collapse in 1 since step 2" in text[".tex"]
     assert 'id="health"' in text[".html"]
     assert "critical: entropy_collapse in 1 since step 2<small>warning: truncation in 1" in text[".html"]
-    told = "1 of 3 runs of `+ soft_overlong` (2 checked) had a critical finding: entropy_collapse since step 2."
+    told = "1 of 3 runs of `soft_overlong` (2 checked) had a critical finding: entropy_collapse since step 2."
     assert told in text[".md"]
 
 
@@ -227,3 +232,41 @@ def test_study_that_is_not_there(home: Path) -> None:
     """An unknown name is an error that lists the studies and the nearest name."""
     with Reader.open(home) as reader, pytest.raises(StoreError, match="Did you mean `made-up`"):
         read_study(reader, "madeup")
+
+
+def test_an_audit_assumes_the_spread_of_a_study(tmp_path: Path) -> None:
+    """`paribus audit --seed-sd-from` pools the spread over the arms, in points; one seed an arm has none."""
+    data = made_up_study(Shape(seeds=3, steps=4, tricks=("soft_overlong",), designs=("add_one",)))
+    fill(tmp_path / "home", data)
+    with Reader.open(tmp_path / "home") as reader:
+        found = Analysis(read_study(reader, "made-up"))
+    spreads = [statistics.variance(found.values(arm.key, found.score).values()) for arm in found.plan.arms]
+    asked = ["dapo_table1", "--json", "--seed-sd-from", "made-up", "--home"]
+    done = CliRunner().invoke(audit_command, [*asked, str(tmp_path / "home")])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["assumed"] == pytest.approx([100 * statistics.mean(spreads) ** 0.5])
+    fill(tmp_path / "one", made_up_study(Shape(seeds=1, steps=4, tricks=("soft_overlong",), designs=("add_one",))))
+    done = CliRunner().invoke(audit_command, [*asked, str(tmp_path / "one")])
+    assert "use --seed-sd" in str(done.exception)
+
+
+def test_an_audit_assumes_no_spread_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores that all agree have no spread, whatever rounding makes of their mean, and a length is no score."""
+    data = made_up_study(Shape(seeds=3, steps=4, tricks=("soft_overlong",), designs=("add_one",)))
+    fill(tmp_path / "home", data)
+    asked = ["dapo_table1", "--seed-sd-from", "made-up", "--home", str(tmp_path / "home")]
+    base = data.plan.base
+    one = {0: 0.3, 1: 0.4, 2: 0.5}
+    equal = dict.fromkeys(range(3), 0.1)  # their mean is not 0.1
+    monkeypatch.setattr(Analysis, "values", lambda _, arm, __: equal)
+    done = CliRunner().invoke(audit_command, asked)
+    assert "has measured no spread" in str(done.exception)
+    monkeypatch.setattr(Analysis, "values", lambda _, arm, __: one if arm == base else equal)
+    done = CliRunner().invoke(audit_command, asked)
+    assert done.exit_code == 0, done.output
+    assert "in 1 of 2 arms" in done.stderr
+    assert f"sd {100 * (0.02 / 4) ** 0.5:.3g}" in done.stdout
+    evaluate = data.plan.evaluate.model_copy(update={"primary": "eval/heldout/length_mean"})
+    fill(tmp_path / "long", replace(data, plan=replace(data.plan, evaluate=evaluate)))
+    done = CliRunner().invoke(audit_command, [*asked[:-1], str(tmp_path / "long")])
+    assert "`eval/heldout/length_mean`, which is no fraction" in str(done.exception)

@@ -40,9 +40,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.modules['mlflow'] = None\n")
     made = ServedSite(tmp_path)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what a suite in the background would pass on
     yield made
-    signal.signal(signal.SIGINT, before)
     made.close()
 
 

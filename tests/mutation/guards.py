@@ -4,27 +4,17 @@
 same (a query that finds candidates, and the update that rechecks them), both are removed at once. A predicate with a parameter
 is replaced by one that is always true: a statement that is given what it does not ask for fails anyway.
 
-All tests are run until one fails, those of the changed file first.
+All tests are run until one fails, first the one that saw the fault last time.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PARTS = (
-    "platform", "db_migrations", "ablations", "pyproject.toml", "tests/support", "tests/unit/conftest.py",
-    "tests/unit/store",
-)  # fmt: skip
+from trial import ROOT, Trial, table
+
 TESTS = [
     f"tests/unit/store/test_store{name}.py"
     for name in (
@@ -40,16 +30,13 @@ TESTS = [
         "_model",
     )
 ]
+WITHOUT = ("postgresql", "server", "processes")
+PRELOADED = ["sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql.psycopg", "alembic.command", "alembic.config",
+             "pydantic", "yaml", "numpy", "scipy.stats", "hypothesis.stateful", "pytest"]  # fmt: skip
 
 TRANSITIONS, STATES, ATTEMPTS = "store/transitions.py", "store/states.py", "store/attempts.py"
 CONTROL, MIGRATE = "store/control.py", "store/migrate.py"
 BUDGET, MODELS, DEVICES = "store/budget.py", "store/models.py", "store/devices.py"
-OWN_TESTS = {
-    file: f"tests/unit/store/test_store_{name}.py"
-    for file, name in ((BUDGET, "budget"), (MODELS, "budget"), (DEVICES, "devices"))
-}
-"""Tests of a file that the others are slower to see the faults of."""
-AT_ONCE = 2
 
 
 class Misfit(Exception):
@@ -65,17 +52,18 @@ class Mutant:
     times: int = 1
 
     def applied(self) -> dict[str, str]:
-        """Return the changed files, each under its path in the package.
+        """Return the changed files, each under its path from the root.
 
         Raises:
             Misfit: a text does not occur as often as it should.
         """
         texts: dict[str, str] = {}
         for file, old, new in self.changes:
-            text = texts.get(file) or (ROOT / "platform/paribus" / file).read_text()
+            path = f"platform/paribus/{file}"
+            text = texts.get(path) or (ROOT / path).read_text()
             if text.count(old) != self.times:
                 raise Misfit(f"{self.name}: {old!r} occurs {text.count(old)} times in {file}")
-            texts[file] = text.replace(old, new)
+            texts[path] = text.replace(old, new)
         return texts
 
 
@@ -157,18 +145,20 @@ MUTANTS = (
 )  # fmt: skip
 
 
-def plant(mutant: Mutant, place: Path) -> None:
-    """Copy the project and change the copy."""
-    for part in PARTS:
-        source, target = ROOT / part, place / part
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if source.is_dir() else shutil.copy  # with compiled files: compiling takes seconds
-        copy(source, target)
-    for file, text in mutant.applied().items():
-        changed = place / "platform/paribus" / file
-        for stale in changed.parent.glob(f"__pycache__/{changed.stem}.*"):
-            stale.unlink()
-        changed.write_text(text)
+def main() -> int:
+    """Print one line a mutant; return 1 if any survives or has no place, or if the tests fail without a fault."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only check that the mutants fit the code")
+    parser.add_argument("--keep", action="store_true", help="write down which test sees each mutant")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
+    parser.add_argument("--only", default="", help="text that the name must contain")
+    chosen = parser.parse_args()
+    misfits = [misfit for mutant in MUTANTS if (misfit := _misfit(mutant))]
+    if misfits or chosen.check:
+        print("\n".join(misfits) or f"{len(MUTANTS)} mutants have their place")
+        return int(bool(misfits))
+    trials = [Trial(m.name, m.applied(), tuple(TESTS), WITHOUT) for m in MUTANTS if chosen.only in m.name]
+    return table(trials, TESTS, PRELOADED, jobs=chosen.jobs, keep=chosen.keep)
 
 
 def _misfit(mutant: Mutant) -> str:
@@ -177,46 +167,6 @@ def _misfit(mutant: Mutant) -> str:
     except Misfit as misfit:
         return str(misfit)
     return ""
-
-
-def survives(mutant: Mutant) -> tuple[bool, float]:
-    """Return whether all tests pass with the fault, and the seconds that it took."""
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="paribus-mutant-") as folder:
-        place = Path(folder)
-        plant(mutant, place)
-        own = {OWN_TESTS[file] for file, _, _ in mutant.changes if file in OWN_TESTS}
-        tests = sorted(TESTS, key=lambda test: test not in own)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-        command += ["-k", "not postgresql and not server and not processes", "--timeout", "300"]
-        environment = os.environ | {"PYTHONPATH": str(place / "platform"), "PYTHONDONTWRITEBYTECODE": "1"}
-        environment["PARIBUS_MUTANT"] = mutant.name  # see tests/unit/store/test_store_model.py
-        ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
-        if ended.returncode not in (0, 1):
-            sys.exit(f"{mutant.name}: the tests could not be run:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
-        return ended.returncode == 0, time.monotonic() - begun
-
-
-def main() -> int:
-    """Print one line a mutant; return 1 if any survives or has no place, or if the tests fail without a fault."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only check that the mutants fit the code")
-    only_check = parser.parse_args().check
-    misfits = [misfit for mutant in MUTANTS if (misfit := _misfit(mutant))]
-    if misfits or only_check:
-        print("\n".join(misfits) or f"{len(MUTANTS)} mutants have their place")
-        return int(bool(misfits))
-    begun, alive = time.monotonic(), 0
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        whole = pool.submit(survives, Mutant("none", ()))
-        for mutant, (lives, seconds) in zip(MUTANTS, pool.map(survives, MUTANTS), strict=True):
-            alive += lives
-            print(f"{'SURVIVES' if lives else 'caught':<9}{mutant.name:<70} {seconds:4.0f} s", flush=True)
-    if not whole.result()[0]:
-        print("the tests fail without any fault: mend that first")
-        return 1
-    print(f"{len(MUTANTS) - alive} of {len(MUTANTS)} caught in {time.monotonic() - begun:.0f} s")
-    return int(alive > 0)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from paribus.health.profile import load_profile
 from paribus.home import data_root
 from paribus.study.expand import PlanDraft, draft_plan
 from paribus.study.load import load_study
+from paribus.study.rules import read_rule
 from paribus.study.spec import Study
 from paribus.yaml_file.document import parse_document, plain
 
@@ -102,6 +103,8 @@ def test_each_study_in_the_documentation_can_be_run(block, tmp_path, monkeypatch
     page = ROOT / block.place.rpartition(":")[0]
     for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page.read_text(), re.DOTALL):
         (tmp_path / name).write_text(source)  # beside the study, as the page says
+    for name, source in re.findall(r"```yaml\n# (\w+\.yaml)\n(.*?)```", page.read_text(), re.DOTALL):
+        (tmp_path / name).write_text(source)
     (tmp_path / "data").mkdir()
     for name in ("train", "heldout"):
         lines = [json.dumps({"prompt": f"{name} {i} + 1", "answer": i + 1}) for i in range(1000)]
@@ -118,11 +121,13 @@ def test_each_study_in_the_documentation_can_be_run(block, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if not b.keys & PARTS], ids=lambda b: b.place)
 def test_every_other_block_is_a_file_that_is_read(block, tmp_path) -> None:
-    """Options of engines, or a profile of thresholds."""
+    """Options of engines, a profile of thresholds, or a rule."""
     path = tmp_path / "file.yaml"
     path.write_text(block.content)
     if "thresholds" in block.keys:
         assert load_profile(str(path)).name
+    elif "metric" in block.keys:
+        assert read_rule(path).name
     else:
         (engine,) = block.keys
         assert read_options(path, engine, OPTIONS[engine]) != OPTIONS[engine]()

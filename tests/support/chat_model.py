@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import string
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -47,18 +48,24 @@ def chat_tokenizer(template: str | None = CHAT, *, begins: bool = False, end: bo
 def save_chat_model(folder: Path, template: str | None = CHAT, *, begins: bool = False, end: bool = True) -> Path:
     """Write a random Llama with :func:`chat_tokenizer` into a folder, and return the folder."""
     words = chat_tokenizer(template, begins=begins, end=end)
-    config = LlamaConfig(  # for a Qwen2, AutoTokenizer makes a tokenizer of its own kind
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    return save_random(folder, LlamaForCausalLM, words, **sizes)  # for a Qwen2, AutoTokenizer makes one of its own kind
+
+
+def save_random(
+    folder: Path, architecture: type[PreTrainedModel], words: PreTrainedTokenizerBase, **config: Any
+) -> Path:
+    """Write a random model of 16 channels and its tokenizer into a folder, and return the folder."""
+    settings = architecture.config_class(
         vocab_size=len(words),
         hidden_size=16,
         intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
         eos_token_id=words.eos_token_id,
         pad_token_id=words.pad_token_id,
         bos_token_id=None,
+        **config,
     )
     torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder)
+    architecture(settings).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from typing import Any
+
+COUNT = int(os.environ.get("PARIBUS_DAMAGED_FILES", "300"))
+SEED = os.environ.get("PARIBUS_DAMAGE_SEED", "0")
+"""Inputs of each kind, and where they begin: ``make test-fuzz N=... SEED=...`` sets both."""
 
 DEEP = b"[" * 3000
 TEXTS = (
@@ -25,6 +30,11 @@ VALUES: tuple[Any, ...] = (
 """What may stand in the place of any other value."""
 
 
+def dice(kind: str, number: int) -> random.Random:
+    """Return the source of chance for one input, which is the same with the same seed."""
+    return random.Random(f"{SEED}/{kind}/{number}")
+
+
 def damaged(files: list[bytes], chance: random.Random) -> bytes:
     """Return the bytes of a file that is one of ``files`` with mistakes, or none of them at all."""
     data = chance.choice(files)
@@ -33,7 +43,7 @@ def damaged(files: list[bytes], chance: random.Random) -> bytes:
         data = _other_values(data, chance)
         return data if chance.random() < 0.8 else _other_bytes(data, files, chance)
     if kind < 0.95:
-        for _ in range(1 + int(chance.expovariate(0.7))):
+        for _ in range(1 + int(min(chance.expovariate(0.7), 20))):
             data = _other_bytes(data, files, chance)
         return data
     return chance.choice((chance.choice(TEXTS), chance.randbytes(chance.randrange(200))))

@@ -140,12 +140,14 @@ def _dressed(
             "kl/ref_k3": 0.02 * done**0.7 * math.exp(dice.gauss(0, 0.05)) + 1e-4,
             "mismatch/logp_abs_diff_mean": 0.004 * math.exp(dice.gauss(0, 0.08)),
         }
+        # made-up studies give reward and length the same noise, and a reward that follows the length is a finding
+        values["response/length_mean"] *= math.exp(random.Random(repr(line.values)).gauss(0, 0.05))
         late = max(0.0, line.step - steps / 2)
         if ill == "collapses":
             values["policy/entropy"] *= math.exp(-late / 9)
             values["clip/high_frac"] *= math.exp(min(late, 30) / 9)
         if ill == "truncates":
-            values["response/truncated_frac"] = min(1.0, values["response/truncated_frac"] + 0.012 * late)
+            values["response/truncated_frac"] = min(1.0, values["response/truncated_frac"] + 0.96 * late / steps)
     return replace(line, time_ms=int(begun_ms + 1000 * STEP_S * line.step), values=values)
 
 

@@ -18,22 +18,23 @@ def killed_at(call: int, action: Callable[[], object]) -> bool:
 
     The process is a copy of this one, which must have a single thread.
     """
+    return _killed(lambda: kill_this_process_at(call), action)
 
-    def prepare() -> None:
-        calls, sync = itertools.count(), os.fsync
 
-        def count(event: str, _: object) -> None:
-            if event in FILE_CALLS and next(calls) == call:
-                os.kill(os.getpid(), signal.SIGKILL)
+def kill_this_process_at(call: int) -> None:
+    """Let this process kill itself before this call of the file system, counted from now."""
+    calls, sync = itertools.count(), os.fsync
 
-        def counted_sync(number: int) -> None:
-            count("open", None)
-            sync(number)
+    def count(event: str, _: object) -> None:
+        if event in FILE_CALLS and next(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        sys.addaudithook(count)
-        os.fsync = counted_sync  # type: ignore[assignment]
+    def counted_sync(number: int) -> None:
+        count("open", None)
+        sync(number)
 
-    return _killed(prepare, action)
+    sys.addaudithook(count)
+    os.fsync = counted_sync  # type: ignore[assignment]
 
 
 def killed_at_byte(size: int, action: Callable[[], object]) -> bool:

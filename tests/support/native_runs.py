@@ -8,10 +8,25 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.metrics import STEP_METRICS
+
+STATES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "critic": {
+        "baseline": f.CriticGae(),
+        "scale": f.BatchWhiten(unit="token"),
+        "auxiliary": {"value": {"pretrain_steps": 1}},
+    },
+    "reference": {"kl": f.KlInLoss(reference=f.SyncedReference(every=1, mix=0.3))},
+    "history": {"baseline": f.History(), "scale": f.HistorySmooth()},
+    "ahead": {"schedule": {"staleness": 1}, "correction": f.TokenTruncate()},
+    "surplus": {"filter": f.RefillAsync(metric="correct"), "schedule": {"group_size": 12}, "kl": f.KlInLoss()},
+}
+"""Recipes by what a run carries from step to step beside the policy and its optimizer."""
 
 
 def changed(recipe: Recipe, **changes: Any) -> Recipe:

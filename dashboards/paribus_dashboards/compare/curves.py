@@ -121,7 +121,7 @@ def _against(run: RunData, spec: ChartSpec, grid: Grid, scale: float) -> Points:
 def _line(analysis: Analysis, arm: str, by_run: ByRun, *, points: bool) -> Line | None:
     """Return an arm's line, with the seeds that have not ended if the mean hides them."""
     ended = settled(analysis.runs(arm))
-    line = arm_line(analysis.label(arm), by_run, ended, points=points)
+    line = arm_line(analysis.plan.arm(arm).label, by_run, ended, points=points)
     if line is None or line.seeds or not line.low:
         return line
     still = {seed: found for seed, found in by_run.items() if found and seed not in ended}
@@ -134,7 +134,7 @@ def _difference(analysis: Analysis, arm: str, by_arm: Mapping[str, ByRun]) -> Li
     base = analysis.plan.base
     mine, its = by_arm[arm], by_arm[base]
     ended = settled(analysis.runs(arm)), settled(analysis.runs(base))
-    label = analysis.label(arm)
+    label = analysis.plan.arm(arm).label
     if not analysis.plan.paired:
         return _unpaired(label, _ended(mine, ended[0]), _ended(its, ended[1]))
     pairs = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from paribus.report.model import Line, Panel
+from paribus.report.model import Panel
 from paribus.report.render.plotly import BASE_COLOUR, panel_figure
-from paribus_dashboards.chart_style import MAX_LINES, Json, Style
+from paribus_dashboards.chart_style import MAX_LINES, Json, Style, x_ends, y_range
 
 
 def compare_figure(panel: Panel, styles: Mapping[str, Style], *, height: int = 250, zero: bool = False) -> Json:
@@ -36,26 +36,6 @@ def compare_figure(panel: Panel, styles: Mapping[str, Style], *, height: int = 2
 def alone(panel: Panel, arm: str, base: str) -> Panel:
     """Return the panel with one arm and the base only."""
     return replace(panel, lines=tuple(line for line in panel.lines if line.arm in (arm, base)))
-
-
-def y_range(panel: Panel, *, zero: bool = False) -> tuple[float, float]:
-    """Return the range of all lines, with a margin."""
-    found = [y for line in panel.lines for y in _values(line)] + ([0.0] if zero else [])
-    low, high = (min(found), max(found)) if found else (0.0, 1.0)
-    margin = 0.05 * ((high - low) or abs(high) or 1.0)
-    return low - margin, high + margin
-
-
-def x_ends(panel: Panel) -> list[float]:
-    """Return the range of the x axis over all lines."""
-    found = [x for line in panel.lines for xs in (line.x, *(x for _, x, _ in line.seeds)) for x in (xs[:1] + xs[-1:])]
-    return [min(found), max(found)] if found else [0.0, 1.0]
-
-
-def _values(line: Line) -> Iterator[float]:
-    yield from (*line.mean, *line.low, *line.high)
-    for _, _, y in line.seeds:
-        yield from y
 
 
 def _together(panel: Panel) -> Json:

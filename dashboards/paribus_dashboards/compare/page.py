@@ -6,23 +6,19 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from paribus.errors import RunFolderError
-from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.measures import score_measure
-from paribus.report.collect import OUTCOMES
 from paribus.report.figures.curves import PANELS
-from paribus.report.inputs import RunData, StudyData
 from paribus.report.model import Panel, panel_text
 from paribus.report.render.plotly import forest_figure
 from paribus.run_folder.folder import SHORT
 from paribus.run_folder.metrics import STEP_METRICS, find_metric
-from paribus.store.models import RunRecord
 from paribus_dashboards.chart_style import arm_styles
 from paribus_dashboards.choices import chosen_span
 from paribus_dashboards.compare.curves import LEAST, ChartSpec, compared, effect_forest, ranked, scored, untold
@@ -37,6 +33,7 @@ from paribus_dashboards.compare.view import (
     score_label,
     view,
 )
+from paribus_dashboards.data.arm_runs import analysis_of
 from paribus_dashboards.data.cache import Cache
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.reports import Report
@@ -46,7 +43,7 @@ from paribus_dashboards.paging import paged
 from paribus_dashboards.web import Page, answer, home_of, render
 
 if TYPE_CHECKING:
-    from paribus.run_folder.series import Recorded
+    pass
 
 MAX_DESCRIBED = 100
 """Most runs that a page reads to describe its charts in words; with more, the description comes with the chart."""
@@ -59,28 +56,6 @@ BRIEF = 8
 
 
 # ---- from the home folder -----------------------------------------------------------------------------
-
-
-def analysis_of(home: Home, study: StudyNow, arms: Iterable[str]) -> Analysis:
-    """Return the runs of some arms, with their current series and without evaluations."""
-    wanted = set(arms)
-    runs = tuple(_data(home, study, r) for r in study.runs if r.arm in wanted)
-    return Analysis(StudyData(plan=study.record.plan, runs=runs))
-
-
-def _data(home: Home, study: StudyNow, run: RunRecord) -> RunData:
-    tried = study.attempts.get(run.fingerprint, ())
-    data = RunData(
-        fingerprint=run.fingerprint,
-        arm=run.arm,
-        seed=run.seed,
-        outcome=OUTCOMES.get(run.state, "pending"),
-        gpus=tried[-1].gpus if tried else 0.0,
-    )
-    try:
-        return replace(data, stored=cast("Recorded", home.series(run)))
-    except RunFolderError:
-        return data
 
 
 _PANELS: Cache[Hashable, Mapping[str, Panel]] = Cache(64)

@@ -82,10 +82,10 @@ def build(folder: Path, study: str) -> Built:
     analysis = Analysis(data)
     spreads = tuple(
         Spread(
-            label=analysis.label(arm),
+            label=analysis.plan.arm(arm).label,
             n=effect.estimate.n if effect else 0,
             sd=effect.estimate.sd if effect else None,
-            paired=data.plan.paired,
+            paired=analysis.paired,
         )
         for arm, effect in analysis.to_base.items()
     )

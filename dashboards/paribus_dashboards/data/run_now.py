@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from paribus.errors import RunFolderError
 from paribus.health.finding import Status, read_health
 from paribus.run_folder.folder import RunFolder, parse_metric_line
 
 _TAIL_BYTES = 1 << 16  # end of the metrics file that is searched for the newest line
+
+
+class Raised(NamedTuple):
+    """A finding that warns or is critical, and the step from which it holds; ``None`` without a step."""
+
+    detector: str
+    status: Status
+    onset: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +30,14 @@ class RunNow:
         status: status of the run; ``unknown`` before the first diagnosis.
         detector: detector of the worst finding; empty without a finding.
         judged_step: newest step that the diagnosis covers; 0 before the first diagnosis.
+        raised: its findings by onset.
     """
 
     step: int = 0
     status: Status = "unknown"
     detector: str = ""
     judged_step: int = 0
+    raised: tuple[Raised, ...] = ()
 
 
 def read_now(folder: RunFolder) -> RunNow:
@@ -34,7 +45,13 @@ def read_now(folder: RunFolder) -> RunNow:
     step, health = last_step(folder.metrics), read_health(folder)
     if health is None:
         return RunNow(step=step)
-    return RunNow(step=step, status=health.status, detector=health.detector, judged_step=health.step)
+    return RunNow(
+        step=step,
+        status=health.status,
+        detector=health.detector,
+        judged_step=health.step,
+        raised=tuple(Raised(f.detector, f.state, f.step_onset) for f in health.raised),
+    )
 
 
 def last_step(path: Path) -> int:

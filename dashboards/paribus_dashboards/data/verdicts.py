@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
+from paribus.contract.rule import plain_rules
 from paribus.errors import ParibusError
+from paribus.health.detector import Setting
 from paribus.health.finding import Diagnosis, read_health
 from paribus.health.judge import judge_run, read_run, saved_diagnosis
+from paribus.health.own_rules import own_detectors
 from paribus.health.profile import load_profile
 from paribus.run_folder.folder import RunFolder
 from paribus.store.models import RunRecord
@@ -25,6 +30,9 @@ background."""
 
 PAUSE = 10.0
 """A long run is judged again only after this many times the seconds that the last time took."""
+
+
+_Key: TypeAlias = tuple[str, int, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +59,10 @@ class Verdicts:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._written: Cache[tuple[str, int], RunDiagnosis] = Cache(4096)
-        self._made: Cache[tuple[str, int], RunDiagnosis] = Cache(4096)
+        self._written: Cache[_Key, RunDiagnosis] = Cache(4096)
+        self._made: Cache[_Key, RunDiagnosis] = Cache(4096)
         self._lock = threading.Lock()
-        self._long: dict[tuple[str, int], _LongRun] = {}
+        self._long: dict[_Key, _LongRun] = {}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
 
     def of(self, plan: Plan, run: RunRecord, last: int, judged_step: int) -> RunDiagnosis:
@@ -79,14 +87,20 @@ class Verdicts:
         def read() -> RunDiagnosis:
             found = read_health(folder)
             current = found is not None and (run.state in LIVE or found.step >= last)
-            if found is None or not current or found.profile != load_profile(plan.profile).identity:
+            if found is None or not current:
                 return RunDiagnosis()
-            return RunDiagnosis(diagnosis=saved_diagnosis(found), step=found.step)
+            try:
+                own = own_detectors(plan.rules)
+            except ParibusError:  # said where it is judged here
+                return RunDiagnosis()
+            if found.profile != Setting(profile=load_profile(plan.profile), own=own).identity:
+                return RunDiagnosis()
+            return RunDiagnosis(diagnosis=saved_diagnosis(found, own), step=found.step)
 
-        return self._written.get((run.fingerprint, run.token), stamp, read)
+        return self._written.get(_key(plan, run), stamp, read)
 
     def _own(self, plan: Plan, run: RunRecord, folders: list[RunFolder], stamp: Hashable) -> RunDiagnosis:
-        key = run.fingerprint, run.token
+        key = _key(plan, run)
         size = sum(f.metrics.stat().st_size for f in folders if f.metrics.is_file())
         if size <= INLINE_BYTES:
             return self._made.get(key, stamp, lambda: judge(self._folder, plan, run))
@@ -110,6 +124,11 @@ class Verdicts:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
 
+def _key(plan: Plan, run: RunRecord) -> _Key:
+    """Return an attempt and what judges it: studies share runs, and their rules can change."""
+    return run.fingerprint, run.token, plan.profile, json.dumps(plain_rules(plan.rules))
+
+
 class _LongRun:
     """A long run and its newest diagnosis."""
 
@@ -125,7 +144,8 @@ def judge(home: Path, plan: Plan, run: RunRecord) -> RunDiagnosis:
     try:
         records = read_run(home, run.fingerprint, run.token)
         recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
-        diagnosis = judge_run(load_profile(plan.profile), records, recipe=recipe, primary=primary)
+        own = own_detectors(plan.rules)
+        diagnosis = judge_run(load_profile(plan.profile), records, recipe=recipe, primary=primary, own=own)
     except (ParibusError, OSError) as error:
         return RunDiagnosis(trouble=str(error))
     step = records.lines[-1].step if records.lines else 0

@@ -11,13 +11,14 @@ from paribus.health.finding import Status
 from paribus.report.render.plotly import COLOURS
 from paribus.run_folder.series import Floats, Series
 from paribus_dashboards.chart_style import Json, axes, faint
-from paribus_dashboards.format import spaced
+from paribus_dashboards.format import STATUSES, spaced
 from paribus_dashboards.health.panels import Curve, Limit, Onset, Panel
 
 STATUS_COLOURS: Mapping[Status, str] = {
     "critical": "var(--critical)",
     "warn": "var(--warn)",
     "ok": "var(--ok)",
+    "note": "var(--quiet)",
     "unknown": "var(--quiet)",
     "not_applicable": "var(--quiet)",
 }
@@ -148,21 +149,22 @@ def _layout(panel: Panel, low: float, high: float) -> Json:
     layout["xaxis"]["autorangeoptions"] = {"include": ends, "clipmin": ends[0], "clipmax": ends[1]}
     limits = [x for x in panel.limits if (at := _place(x, panel.kind.log)) is not None and low <= at <= high]
     return layout | {
-        "shapes": [*(_limit(x) for x in limits), *(_onset(x) for x in panel.onsets)],
+        "shapes": [*(limit_line(x) for x in limits), *(_onset(x) for x in panel.onsets)],
         "annotations": [_mark(x) for x in panel.onsets if not x.elsewhere],
         "margin": {"l": 48, "r": 10, "t": 16, "b": 38},
         "hovermode": "x unified",
     }
 
 
-def _limit(limit: Limit) -> Json:
+def limit_line(limit: Limit) -> Json:
+    """Return a horizontal line over the whole width."""
     line = {"color": STATUS_COLOURS[limit.status], "width": 1, "dash": DASHES.get(limit.status, "dashdot")}
     ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": limit.value, "y1": limit.value}
     return {"type": "line", "layer": "between", "line": line, "name": f"{limit.detector}, {limit.label}", **ends}
 
 
 def _onset(onset: Onset) -> Json:
-    """Return a line at the onset; it is faint and dotted for a suspected cause that another panel shows."""
+    """Return a line at the onset; faint and dotted for the first finding if another panel shows it."""
     line = {"color": STATUS_COLOURS[onset.status], "width": 1 if onset.elsewhere else 1.5}
     line |= {"dash": "dot"} if onset.elsewhere else {}
     ends = {"yref": "paper", "y0": 0, "y1": 1, "x0": onset.step, "x1": onset.step}
@@ -175,7 +177,7 @@ def _mark(onset: Onset) -> Json:
         "y": 1,
         "yref": "paper",
         "yanchor": "bottom",
-        "text": "▲" if onset.status == "warn" else "◆",
+        "text": STATUSES[onset.status][0],
         "hovertext": onset_text(onset),
         "showarrow": False,
         "font": {"size": 11, "color": STATUS_COLOURS[onset.status]},

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import urlencode
 
 import numpy as np
 from fastapi import APIRouter
@@ -14,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from paribus.errors import RunFolderError
-from paribus.health.finding import RAISED, Status
+from paribus.health.context import compared, context_of
+from paribus.health.finding import RAISED
 from paribus.health.profile import load_profile
 from paribus.health.window import window_size
 from paribus.run_folder.folder import SHORT
@@ -23,17 +25,24 @@ from paribus.stats.evals import accuracy_standard_error
 from paribus.store.models import RunRecord
 from paribus.store.states import LIVE
 from paribus.study.plan import Arm, Plan
+from paribus_dashboards.chart_style import Style, arm_styles
 from paribus_dashboards.choices import chosen_span
+from paribus_dashboards.data.arm_runs import analysis_of
 from paribus_dashboards.data.cache import Cache
 from paribus_dashboards.data.home import Home, NotFound
+from paribus_dashboards.data.run_now import RunNow
 from paribus_dashboards.data.study_now import StudyNow
-from paribus_dashboards.format import spaced
+from paribus_dashboards.data.verdicts import RunDiagnosis
+from paribus_dashboards.format import quoted, spaced
+from paribus_dashboards.health.arm_curves import CHARTS, MAX_ARMS, arm_figure, charts, metric_of, study_panel, ticks
 from paribus_dashboards.health.figure import panel_figure
+from paribus_dashboards.health.matrix import MAX_LISTED, Matrix, Seeds, matrix, sickest
 from paribus_dashboards.health.panels import (
     BY_KEY,
     KINDS,
     LEAST,
     SCORE,
+    Limit,
     Panel,
     PanelKind,
     curve_of,
@@ -45,8 +54,8 @@ from paribus_dashboards.health.view import HealthView, RunView, verdict_view, vi
 from paribus_dashboards.paging import Pager, every_page, paged
 from paribus_dashboards.web import Page, answer, home_of, render
 
-MAX_LISTED, MAX_SEEDS = 400, 20
-"""Runs of a page that lists all arms, and most seeds of an arm side by side."""
+MAX_SEEDS = 20
+"""Most seeds of an arm side by side."""
 
 MAX_EXPORTED = 12
 """Most arms, and most runs with findings, in an export."""
@@ -63,6 +72,7 @@ def run_view(home: Home, study: StudyNow, run: RunRecord) -> RunView:
     plan = study.record.plan
     now = home.now(run)
     recipe, names = plan.arm(run.arm).recipe, recorded_of(home, run).names
+    found = home.verdict(plan, run)
     drawn = {k.key for k in KINDS if metrics_of(k, names, plan.evaluate.primary_metric)}
     return RunView(
         digits=run.fingerprint[:SHORT],
@@ -73,8 +83,19 @@ def run_view(home: Home, study: StudyNow, run: RunRecord) -> RunView:
         step=now.step,
         steps=recipe.schedule.steps,
         reason=run.reason,
-        verdict=verdict_view(home.verdict(plan, run), load_profile(plan.profile), recipe, drawn),
+        verdict=verdict_view(found, load_profile(plan.profile), drawn, _context(home, study, run, found)),
     )
+
+
+def _context(home: Home, study: StudyNow, run: RunRecord, found: RunDiagnosis) -> str:
+    """Return what the other runs of the arm, and of the one it is compared with, add to the first finding."""
+    if found.diagnosis is None or found.diagnosis.first is None:
+        return ""
+    plan = study.record.plan
+    arms = compared(plan, run.arm)
+    judged = ((r.fingerprint, home.verdict(plan, r).diagnosis) for r in study.runs if r.arm in arms)
+    raised = {fingerprint: [f.detector for f in d.raised] for fingerprint, d in judged if d is not None}
+    return context_of(plan, run.arm, found.diagnosis.first.detector, raised)
 
 
 def recorded_of(home: Home, run: RunRecord) -> Recorded:
@@ -173,7 +194,7 @@ def show(request: Request, study: str) -> Response:
     query = request.query_params
     if not any(name in query for name in ("run", "arm")):
         shown, pager = paged(now.record.plan.all_arms, arms_per_page(now), page.address(study), query, what="arms")
-        return render(request, "health/arms.html", page, study, arms=arms_view(home, now, shown), pager=pager)
+        return render(request, "health/arms.html", page, study, view=study_health(home, now, shown), pager=pager)
     chosen = _chosen(request, home, now)
     return render(request, "health/page.html", page, study, view=_view(request, home, now), pager=chosen.pager)
 
@@ -191,6 +212,22 @@ def findings(request: Request, study: str) -> Response:
     """Show the findings, for polling."""
     home = home_of(request)
     return render(request, "health/now.html", None, study, view=_view(request, home, home.study(study), panels=False))
+
+
+@router.get("/data/study/{study}/health/arms/{chart}.json")
+def arm_data(request: Request, study: str, chart: str) -> Response:
+    """Return a small chart of the page of all arms."""
+    home = home_of(request)
+    if chart not in CHARTS:
+        raise NotFound(f"there is no chart `{chart[:SHORT]}`; charts: {', '.join(CHARTS)}")
+    now = home.study(study)
+    plan, kind = now.record.plan, BY_KEY[chart]
+    keys = tuple(_arm(plan, key).key for key in request.query_params.getlist("arm")[:MAX_ARMS])
+    runs = runs_of(home, now, keys)
+    metric = metric_of(kind, plan.evaluate.primary_metric)
+    panel = study_panel(analysis_of(home, now, keys), kind, metric, keys)
+    figure = arm_figure(plan, panel, limits_between(home, now, kind, runs), ticks(plan, kind, keys, runs))
+    return answer(request, figure)
 
 
 @router.get("/data/study/{study}/health/{panel}.json")
@@ -252,22 +289,10 @@ def _view(request: Request, home: Home, study: StudyNow, *, panels: bool = True)
         made,
         names=frozenset().union(*(recorded_of(home, r).names for r in chosen.runs)),
         primary=plan.evaluate.primary_metric,
+        base=plan.base,
         single=chosen.single,
         number=request.query_params.get("page", "") if chosen.pager and chosen.pager.before else "",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArmHealth:
-    """An arm with the health of its seeds: seed, first digits of the run, status, detector of the worst finding.
-
-    Of more than :data:`MAX_LISTED` seeds, ``hidden`` are on the page of the arm alone.
-    """
-
-    key: str
-    label: str
-    seeds: tuple[tuple[int, str, Status, str], ...]
-    hidden: int = 0
 
 
 def arms_per_page(study: StudyNow) -> int:
@@ -276,21 +301,66 @@ def arms_per_page(study: StudyNow) -> int:
     return max(1, MAX_LISTED * arms // max(arms, len(study.runs)))
 
 
-def arms_view(home: Home, study: StudyNow, arms: Sequence[Arm] | None = None) -> tuple[ArmHealth, ...]:
-    """Return arms, or all of them, with the health of their seeds, as judged during training."""
-    shown = study.record.plan.all_arms if arms is None else arms
-    runs: dict[str, list[RunRecord]] = {a.key: [] for a in shown}
-    for run in study.runs:
-        if run.arm in runs:
-            runs[run.arm].append(run)
-    found = []
-    for arm in shown:
-        listed = sorted(runs[arm.key], key=lambda r: r.seed)[:MAX_LISTED]
-        seeds = [(r.seed, r.fingerprint[:SHORT], n.status, spaced(n.detector)) for r in listed for n in [home.now(r)]]
-        found.append(
-            ArmHealth(key=arm.key, label=arm.label, seeds=tuple(seeds), hidden=len(runs[arm.key]) - len(listed))
-        )
-    return tuple(found)
+def runs_of(home: Home, study: StudyNow, arms: Iterable[str]) -> Mapping[str, Seeds]:
+    """Return key of an arm to its runs by seed, with their health as judged during training."""
+    found: dict[str, list[tuple[RunRecord, RunNow]]] = {key: [] for key in arms}
+    for run in sorted(study.runs, key=lambda r: r.seed):
+        if run.arm in found:
+            found[run.arm].append((run, home.now(run)))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmChart:
+    """A small chart of the page of all arms: title, unit, address of its data."""
+
+    key: str
+    title: str
+    unit: str
+    src: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyHealth:
+    """The page of all arms: the table, the charts below it, and label and style of the arms that these show."""
+
+    table: Matrix
+    charts: tuple[ArmChart, ...]
+    drawn: tuple[tuple[str, Style], ...]
+
+
+def study_health(home: Home, study: StudyNow, arms: Sequence[Arm] | None = None) -> StudyHealth:
+    """Return the health of some arms, or of all of them."""
+    plan = study.record.plan
+    shown = plan.all_arms if arms is None else arms
+    runs = runs_of(home, study, (a.key for a in shown))
+    drawn = sickest(shown, runs, plan.base, MAX_ARMS)
+    started = [next((r for r, now in runs[key] if now.step > 0), None) for key in drawn]
+    names = frozenset().union(*(recorded_of(home, r).names for r in started if r is not None))
+    query = urlencode([("arm", key) for key in drawn])
+    styles = arm_styles(plan)
+    here = f"/data/study/{quoted(plan.study)}/health/arms"
+    return StudyHealth(
+        table=matrix(shown, runs),
+        charts=tuple(
+            ArmChart(key=kind.key, title=kind.title, unit=kind.unit, src=f"{here}/{kind.key}.json?{query}")
+            for kind, _ in charts(names, plan.evaluate.primary_metric)
+        ),
+        drawn=tuple((plan.arm(key).label, styles[key]) for key in drawn),
+    )
+
+
+def limits_between(home: Home, study: StudyNow, kind: PanelKind, runs: Mapping[str, Seeds]) -> tuple[Limit, ...]:
+    """Return the limits of those detectors that found something, each from the first run in which it did."""
+    plan = study.record.plan
+    found: dict[tuple[str, str], Limit] = {}
+    for detector in kind.detectors:
+        sick = [r for each in runs.values() for r, now in each if any(f.detector == detector for f in now.raised)]
+        diagnosis = home.verdict(plan, sick[0]).diagnosis if sick else None
+        if diagnosis is not None:
+            limits = limits_of(kind, diagnosis, load_profile(plan.profile), plan.arm(sick[0].arm).recipe)
+            found |= {(x.detector, x.label): x for x in limits if x.detector == detector and x.status in RAISED}
+    return tuple(found.values())
 
 
 def exported(home: Home, study: str) -> Iterable[str]:

@@ -26,6 +26,9 @@ SCORE = "score"
 
 Draw = Literal["line", "area"]
 
+_ONE_OF_SEVERAL = ("length_collapse", "dead_update")
+"""Detectors with several conditions: the threshold of one of them is no limit of a healthy run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
@@ -268,6 +271,8 @@ def limits_of(kind: PanelKind, diagnosis: Diagnosis, profile: Profile, recipe: R
     for detector, name, status in kind.limits:
         if states.get(detector, "not_applicable") == "not_applicable":
             continue
+        if detector in _ONE_OF_SEVERAL and states[detector] not in RAISED:
+            continue
         if detector == "mismatch" and not fresh(recipe):
             continue  # the difference includes policy updates, so the detector does not use it
         if detector == "clip_saturation_high" and whole:
@@ -282,7 +287,7 @@ def limits_of(kind: PanelKind, diagnosis: Diagnosis, profile: Profile, recipe: R
 
 
 def onsets_of(kind: PanelKind, diagnosis: Diagnosis) -> tuple[Onset, ...]:
-    """Return the onsets of the panel's findings, and of the suspected cause if another panel shows it."""
+    """Return the onsets of the panel's findings, and of the first finding if another panel shows it."""
     cause = diagnosis.raised[0].detector if diagnosis.raised else ""
     return tuple(
         Onset(f.step_onset, f.state, f.detector, f.step_cleared, elsewhere=f.detector not in kind.detectors)

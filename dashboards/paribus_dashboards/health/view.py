@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
+from paribus.health.context import ALONE
 from paribus.health.diagnose import DETECTORS, when
 from paribus.health.finding import RAISED, Diagnosis, Finding, Remedy, Status
 from paribus.health.profile import Profile
 from paribus.health.window import window_size
-from paribus.recipe.recipe import Recipe, flatten
 from paribus.report.render.plotly import COLOURS
 from paribus.study.plan import Arm
 from paribus_dashboards.data.verdicts import RunDiagnosis
-from paribus_dashboards.format import plural, quoted, spaced
+from paribus_dashboards.format import STATUSES, plural, quoted, spaced
 from paribus_dashboards.health.figure import limits_text, panel_text
 from paribus_dashboards.health.panels import KINDS, Panel, metrics_of
 
@@ -65,6 +65,7 @@ class FindingView:
         title: the name with spaces.
         status: its status.
         when: onset, end and step of detection.
+        onset: the step from which it holds; ``None`` without a step.
         evidence: the numbers in a sentence.
         numbers: names and values, with the thresholds.
         experimental: whether its thresholds have no source.
@@ -76,6 +77,7 @@ class FindingView:
     title: str
     status: Status
     when: str
+    onset: int | None
     evidence: str
     numbers: tuple[tuple[str, str], ...]
     experimental: bool
@@ -89,10 +91,10 @@ class VerdictView:
 
     Attributes:
         status: status of the worst finding.
-        headline: one sentence: what, since when, the suspected cause, what to try.
+        headline: what, since when, and what the study adds to it.
         sentence: the whole diagnosis; empty if the headline says it all.
         detectors: all detectors.
-        findings: raised findings, the suspected cause first.
+        findings: raised findings, by onset.
         judged_step: newest step that the diagnosis covers.
         trouble: why records could not be read; empty if all could.
     """
@@ -105,15 +107,26 @@ class VerdictView:
     judged_step: int
     trouble: str
 
+    @property
+    def notes(self) -> tuple[DetectorView, ...]:
+        """What is worth knowing and no fault."""
+        return tuple(d for d in self.detectors if d.status == "note")
 
-def verdict_view(found: RunDiagnosis, profile: Profile, recipe: Recipe, drawn: Collection[str] = ()) -> VerdictView:
+    @property
+    def counts(self) -> str:
+        """How many detectors have which status, of those that raised nothing, e.g. ``25 ok, 3 not applicable``."""
+        found = Counter(STATUSES[d.status][1] for d in self.detectors if not d.raised)
+        return ", ".join(f"{n} {word}" for word, n in found.most_common())
+
+
+def verdict_view(found: RunDiagnosis, profile: Profile, drawn: Collection[str] = (), context: str = "") -> VerdictView:
     """Lay out the diagnosis of a run.
 
     Args:
         found: the diagnosis.
         profile: the thresholds.
-        recipe: the run's recipe.
         drawn: keys of the panels that have a curve.
+        context: what the study adds to its first finding.
     """
     diagnosis = found.diagnosis
     if diagnosis is None:
@@ -127,7 +140,7 @@ def verdict_view(found: RunDiagnosis, profile: Profile, recipe: Recipe, drawn: C
             judged_step=0,
             trouble=found.trouble,
         )
-    text = headline(diagnosis, recipe)
+    text = headline(diagnosis, context)
     return VerdictView(
         status=diagnosis.status,
         headline=text,
@@ -139,11 +152,12 @@ def verdict_view(found: RunDiagnosis, profile: Profile, recipe: Recipe, drawn: C
     )
 
 
-def headline(diagnosis: Diagnosis, recipe: Recipe) -> str:
-    """Return what is wrong in one sentence, e.g. ``Critical: entropy collapse since step 212; suspect `clip.high``...
+def headline(diagnosis: Diagnosis, context: str = "") -> str:
+    """Return what is wrong in one or two sentences, e.g. ``Critical: length balloon since step 212. The arm ...``.
 
-    What is suspected of the recipe, and the ablation, are the patch of the best supported remedy that has one: that of
-    the finding with the earliest onset.
+    Args:
+        diagnosis: the diagnosis.
+        context: what the study adds (:func:`~paribus.health.context.context_of`).
     """
     if diagnosis.first is None:
         return diagnosis.sentence
@@ -152,12 +166,7 @@ def headline(diagnosis: Diagnosis, recipe: Recipe) -> str:
     text = f"{state}: {spaced(first.detector)}{when(first)}"
     before = [spaced(f.detector) for f in diagnosis.raised[: diagnosis.raised.index(first)]]
     text += f", after {', '.join(before)}" if before else ""
-    patch = next((r.patch for f in diagnosis.raised for r in f.remedies if r.patch), None)
-    if patch is None:
-        return f"{text}."
-    values = flatten(recipe.model_dump(mode="json"))
-    suspects = ", ".join(f"`{path}`" + (f" ({values[path]:g})" if _number(values.get(path)) else "") for path in patch)
-    return f"{text}; suspect {suspects}; suggested ablation: `{patch_text(patch)}`."
+    return f"{text}. {context or ALONE}"
 
 
 def patch_text(patch: Mapping[str, Any]) -> str:
@@ -166,10 +175,6 @@ def patch_text(patch: Mapping[str, Any]) -> str:
 
     text = yaml.safe_dump(dict(patch), default_flow_style=True, sort_keys=False, width=1000)
     return text.strip().removeprefix("{").removesuffix("}")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _detector(finding: Finding, profile: Profile) -> DetectorView:
@@ -203,6 +208,7 @@ def _finding(finding: Finding, drawn: Collection[str]) -> FindingView:
         title=spaced(finding.detector),
         status=finding.state,
         when=_when(finding),
+        onset=finding.step_onset,
         evidence=finding.evidence,
         numbers=tuple((name, f"{value:.4g}") for name, value in finding.numbers.items()),
         experimental=finding.experimental,
@@ -283,6 +289,7 @@ class HealthView:
         absent: title and metrics of the other panels.
         smoothing: how to read the curves.
         here: query string of the page.
+        links: text and address of pages that show more of a single run.
     """
 
     title: str
@@ -292,6 +299,7 @@ class HealthView:
     absent: tuple[str, ...]
     smoothing: str
     here: str
+    links: tuple[tuple[str, str], ...] = ()
 
     @property
     def one(self) -> bool:
@@ -340,6 +348,7 @@ def view(
     *,
     names: Iterable[str],
     primary: str,
+    base: str,
     single: bool,
     number: str = "",
 ) -> HealthView:
@@ -352,6 +361,7 @@ def view(
         panels: all panels, also those without curves.
         names: recorded metrics.
         primary: the study's primary metric.
+        base: key of the base.
         single: whether the page is about one run.
         number: which page of the arm's seeds; empty for the first.
     """
@@ -376,7 +386,20 @@ def view(
         ),
         smoothing=one if single else f"One line per seed: {median}; scores as recorded.",
         here=here,
+        links=_links(study, arm, base, runs[0]) if single else (),
     )
+
+
+def _links(study: str, arm: Arm, base: str, run: RunView) -> tuple[tuple[str, str], ...]:
+    """Return the training samples at the onset of the headline's finding, and the comparison with the base."""
+    here, found = f"/study/{quoted(study)}", []
+    first = next((f for f in run.verdict.findings if f.status == run.verdict.status), None)
+    if first is not None and first.onset is not None:
+        query = urlencode({"run": run.digits, "set": "train", "step": first.onset})
+        found.append((f"Samples at step {first.onset}", f"{here}/samples?{query}"))
+    if arm.key != base:
+        found.append(("Compare with the base", f"{here}/compare?{urlencode([('arm', base), ('arm', arm.key)])}"))
+    return tuple(found)
 
 
 def _panel(study: str, panel: Panel, here: str) -> PanelView:

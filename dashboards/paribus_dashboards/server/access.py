@@ -2,10 +2,14 @@
 
 Four rules apply before a page handles a request:
 
-* only GET and HEAD: the dashboard changes nothing;
+* only GET and HEAD: pages change nothing;
 * the ``Host`` header must name this machine, so that another site can't point its own name here (DNS rebinding);
-* with a token, a client passes ``?token=...`` once and gets a cookie that no script and no other site can read;
+* with a token, a reader enters it once and gets a cookie that no script and no other site can read;
 * pages load nothing from other sites, can't be embedded in them, and send them no referrer.
+
+A token is needed if the dashboard was started with one, or if the home folder has :mod:`paribus.remote.tokens`: then
+others are meant to reach it, perhaps through a proxy, which makes their requests look like those of this machine.
+Requests below ``/api/`` have rules of their own (:mod:`paribus_dashboards.api.guard`).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import ipaddress
 import os
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode
@@ -25,10 +30,22 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paribus.errors import DashboardError
+from paribus.errors import DashboardError, ServerError
+from paribus.remote.tokens import Tokens, cookie_of
 
 MIN_TOKEN = 16
 """Fewest characters of a token."""
+
+_MOST_FORM = 4096
+"""Most bytes of the form with a token."""
+
+_ENTER = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
+<title>Paribus</title><style>body {{ font: 1rem system-ui, sans-serif; max-width: 32rem; margin: 15vh auto }}</style>
+<h1>Paribus</h1><p>{message}</p>
+<form method="post"><label>Token <input type="password" name="token" autocomplete="current-password"></label>
+<button>Continue</button></form></html>
+"""
+"""The page that asks for a token; without an action, the form goes to the address that was asked for."""
 
 POLICY = "; ".join(
     (
@@ -91,8 +108,8 @@ class Access:
         return hashlib.sha256(f"paribus dashboard {self.token}".encode()).hexdigest()
 
     def accepts_token(self, token: str) -> bool:
-        """Return whether the token is right, compared in constant time."""
-        return hmac.compare_digest(token.encode(), self.token.encode())
+        """Return whether the token is the required one, compared in constant time."""
+        return bool(self.token) and hmac.compare_digest(token.encode(), self.token.encode())
 
     def accepts_cookie(self, cookie: str) -> bool:
         """Return whether :class:`Guard` issued this cookie."""
@@ -144,12 +161,19 @@ def access_for(host: str, variable: str | None, file: Path | None) -> Access:
     return Access(token=token, names=frozenset(names) if token else frozenset())
 
 
+def _ask(message: str, status: int) -> Response:
+    """Return the page that asks for a token."""
+    return HTMLResponse(_ENTER.format(message=message), status, {"cache-control": "no-store"})
+
+
 class Guard:
     """ASGI middleware: applies :class:`Access`, adds :data:`HEADERS`, and answers HEAD as GET without the body."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, tokens: Tokens | None = None, api: ASGIApp | None = None) -> None:
         self._app = app
         self._access = access
+        self._tokens = tokens
+        self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -169,26 +193,59 @@ class Guard:
                 message["headers"] = [*message["headers"], *((n, v) for n, v in more.items() if n not in known)]
             await send(message)
 
-        refusal = self._refusal(Request(scope))
+        if self._api is not None and scope["path"].startswith("/api/"):
+            await self._api({**scope, "method": "GET"} if head else scope, receive, sending)
+            return
+        try:
+            refusal = await self._refusal(Request(scope, receive))
+        except ServerError as error:  # the file with the tokens is damaged
+            refusal = PlainTextResponse(f"{error}\n", 503)
         await (refusal or self._app)({**scope, "method": "GET"}, receive, sending)
 
-    def _refusal(self, request: Request) -> Response | None:
+    async def _refusal(self, request: Request) -> Response | None:
+        needed = bool(self._access.token) or (self._tokens is not None and self._tokens.exist)
+        known = needed and self._knows(request.cookies)
+        if (
+            request.method == "POST"
+            and needed
+            and not known
+            and self._access.allows_host(request.headers.get("host", ""))
+        ):
+            return await self._enter(request)
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("The dashboard is read-only.\n", 405, {"allow": "GET, HEAD"})
         if not self._access.allows_host(request.headers.get("host", "")):
             return PlainTextResponse(
                 "The dashboard does not know this host name. Use the address that it printed.\n", 400
             )
-        if not self._access.token:
-            return None
         token = request.query_params.get("token")
-        if token is not None and self._access.accepts_token(token):
-            return self._set_cookie(request)
-        if self._access.accepts_cookie(request.cookies.get(self._access.cookie, "")):
-            return None
-        return PlainTextResponse("This dashboard needs a token: add ?token=... to the address.\n", 401)
+        if needed and token is not None and self._access.accepts_token(token):
+            return self._set_cookie(request, self._access.cookie, self._access.cookie_value)
+        return None if known or not needed else _ask("This dashboard needs a token.", 401)
 
-    def _set_cookie(self, request: Request) -> Response:
+    def _knows(self, cookies: Mapping[str, str]) -> bool:
+        """Return whether a browser has a cookie of this dashboard whose token has not been revoked."""
+        if self._access.token and self._access.accepts_cookie(cookies.get(self._access.cookie, "")):
+            return True
+        if self._tokens is None or not (sent := cookies.get(self._tokens.cookie, "")):
+            return False
+        return self._tokens.of_cookie(sent) is not None
+
+    async def _enter(self, request: Request) -> Response:
+        """Return the cookie for the token in a form."""
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_FORM:
+                return _ask("This is no token.", 413)
+        token = dict(parse_qsl(body.decode("ascii", "replace"))).get("token", "").strip()
+        if self._access.accepts_token(token):
+            return self._set_cookie(request, self._access.cookie, self._access.cookie_value)
+        if self._tokens is not None and self._tokens.of(token) is not None:
+            return self._set_cookie(request, self._tokens.cookie, cookie_of(token))
+        return _ask("This token is unknown here, or was revoked.", 401)
+
+    def _set_cookie(self, request: Request, name: str, value: str) -> Response:
         """Return a page that sets the cookie and forwards to the same address without the token.
 
         It is not a redirect: after a link from another site, a browser would not send the new cookie with it.
@@ -199,5 +256,5 @@ class Guard:
         shown = html.escape(target, quote=True)
         page = f'<!doctype html><meta http-equiv="refresh" content="0;url={shown}"><a href="{shown}">Continue</a>'
         answer = HTMLResponse(page, headers={"cache-control": "no-store"})
-        answer.set_cookie(self._access.cookie, self._access.cookie_value, httponly=True, samesite="strict", path="/")
+        answer.set_cookie(name, value, httponly=True, samesite="strict", path="/")
         return answer

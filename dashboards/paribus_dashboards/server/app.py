@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from paribus.errors import ParibusError
+from paribus.remote.tokens import Tokens
+from paribus_dashboards.api.routes import make_api
 from paribus_dashboards.assets import asset
 from paribus_dashboards.data.home import Home, NotFound
 from paribus_dashboards.data.mlflow_links import address_of
@@ -42,7 +44,8 @@ def make_app(home: Home, *, access: Access, keep_s: float = KEEP_S) -> FastAPI:
     app.state.home = home
     app.state.pages = pages()
     app.add_middleware(Coalesce, keep_s=keep_s)
-    app.add_middleware(Guard, access=access)  # added last, runs first
+    api = None if home.only else make_api(home, access.accepts_token)  # a choice of studies is for looking at them
+    app.add_middleware(Guard, access=access, tokens=Tokens(home.folder), api=api)  # added last, runs first
     app.add_exception_handler(NotFound, _not_found)
     app.add_exception_handler(404, _no_page)
     app.add_exception_handler(ParibusError, _unavailable)

@@ -55,7 +55,23 @@
     if (!element.dataset.drawn) {
       element.dataset.drawn = "yes";
       if (element.dataset.zoom) element.on("plotly_relayout", (change) => zoomed(element, change));
+      if (element.closest("[data-together]")) pointTogether(element);
     }
+  };
+
+  // ---- pointing at a step of one chart shows the place of this step in all charts of [data-together] ----
+
+  const pointTogether = (element) => {
+    const others = () => [...element.closest("[data-together]").querySelectorAll(".chart[data-drawn]")].filter((e) => e !== element);
+    element.on("plotly_hover", (event) => others().forEach((e) => {
+      const { xaxis, margin } = e._fullLayout;
+      const at = xaxis.d2p(event.points[0].x);
+      e.classList.toggle("pointed", at >= 0 && at <= xaxis._length);
+      e.style.setProperty("--pointed", `${Math.round(xaxis._offset + at)}px`);
+      e.style.setProperty("--pointed-from", `${margin.t}px`);
+      e.style.setProperty("--pointed-to", `${margin.b}px`);
+    }));
+    element.on("plotly_unhover", () => others().forEach((e) => e.classList.remove("pointed")));
   };
 
   // ---- legends: one button per arm, pressed while the arm is shown; a .figure has one legend for all its charts ----

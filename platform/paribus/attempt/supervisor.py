@@ -323,7 +323,7 @@ class Supervisor:
 
     def _failure(self, exit_code: int) -> dict[str, Any]:
         if from_outside(exit_code):
-            return _failed("infrastructure", describe_exit(exit_code), "")
+            return _failed("infrastructure", describe_exit(exit_code, self._folder.log), "")
         failure = failure_in(self._folder.log, exit_code)
         kind = "storage" if failure.signature == STORAGE else "program"
         return _failed(kind, failure.reason, failure.signature)

@@ -27,10 +27,10 @@ from paribus.errors import RunFolderError, StoreError, install_command
 from paribus.masking import mask
 from paribus.mlflow_sync.client import tracking_uri
 from paribus.mlflow_sync.database_file import file_of, is_half_made
-from paribus.mlflow_sync.offsets import refused_names
+from paribus.mlflow_sync.offsets import dead_letters, refused_names
 from paribus.mlflow_sync.process import mlflow_is_installed, refused_text
 from paribus.run_folder.attempt_files import read_attempt
-from paribus.run_folder.folder import RunFolder
+from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.migrate import revision_of
 from paribus.store.reader import Reader
 from paribus.store.states import LIVE, RunState
@@ -40,6 +40,7 @@ DISK_CRITICAL, DISK_WARN = 1 * GIB, 10 * GIB
 """Free bytes below which runs are likely to fail, and below which you should make room."""
 
 MLFLOW_SLOW_S = 2.0
+_REASON = 200
 _OLD_TABLES = "out-of-date database schema"
 TIMEOUT_S = 30.0
 """Seconds to wait for MLflow or an engine."""
@@ -246,7 +247,12 @@ def mlflow_server(home: Path, answer: Answer | None) -> Check:
 
 
 def mlflow_names(home: Path) -> Iterator[Check]:
-    """Check that MLflow has taken all metrics."""
+    """Check that MLflow has taken all metrics and all runs."""
+    if dead := dead_letters(home):
+        shown = "; ".join(f"run {run[:SHORT]}: {reason[:_REASON]}" for run, reason in list(dead.items())[:3])
+        message = f"{len(dead)} runs are not completely in MLflow, because it refuses them: {shown}"
+        remedy = "Their run folders have everything. When the cause is gone: paribus doctor --replay"
+        yield Check(name="mlflow", level="warn", message=message, remedy=remedy)
     if names := refused_names(home):
         remedy = "MLflow allows letters, digits, spaces and _ - . / : in a name. Reports and dashboards have them, too."
         yield Check(name="mlflow names", level="warn", message=refused_text(names), remedy=remedy)

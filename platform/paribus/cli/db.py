@@ -6,14 +6,13 @@ from pathlib import Path
 
 import click
 
+from paribus.cli.options import home_option
 from paribus.home import home, make_home
 from paribus.scheduler.home_lock import lock_home
 from paribus.store.database import backup_file, database_url, dump_command
 from paribus.store.migrate import HEAD, is_newer, revision_of
 from paribus.store.migrate import upgrade as migrate
 from paribus.store.reader import existing_database
-
-_HOME = click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
 
 
 @click.group()
@@ -22,7 +21,7 @@ def command() -> None:
 
 
 @command.command()
-@_HOME
+@home_option
 def current(folder: Path | None) -> None:
     """Show the database, its revision, and the revision that this version of Paribus expects."""
     database = existing_database(folder or home())
@@ -36,7 +35,7 @@ def current(folder: Path | None) -> None:
 
 
 @command.command()
-@_HOME
+@home_option
 def upgrade(folder: Path | None) -> None:
     """Upgrade the database to the newest revision. First stop all runs and make a copy with `paribus db backup`."""
     place = folder or home()
@@ -52,7 +51,7 @@ def upgrade(folder: Path | None) -> None:
 
 
 @command.command()
-@_HOME
+@home_option
 @click.option("--to", "target", type=click.Path(path_type=Path), help="File. [default: backups/paribus-<time>.db]")
 def backup(folder: Path | None, target: Path | None) -> None:
     """Copy the database, also while a study runs. Run folders are plain files: copy `runs/` yourself."""

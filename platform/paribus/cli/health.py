@@ -12,11 +12,15 @@ import click
 import yaml
 
 from paribus.cli.console import console, table
+from paribus.cli.options import home_option
 from paribus.cli.report import study_name
 from paribus.errors import LogFileError, RunFolderError, StoreError
-from paribus.health.finding import Diagnosis, Finding, plain
+from paribus.health.context import ALONE, compared, context_of
+from paribus.health.finding import Diagnosis, Finding, plain, read_health
 from paribus.health.import_logs import PARIBUS, mappings, read_log, read_mlflow, read_tensorboard
 from paribus.health.judge import Records, judge_log, judge_run, read_attempts, read_run
+from paribus.health.log_files import SUFFIXES, event_folder, find_log
+from paribus.health.own_rules import own_detectors
 from paribus.health.profile import Profile, load_profile
 from paribus.home import home
 from paribus.run_folder.attempt_files import read_job
@@ -31,13 +35,12 @@ UNJUDGED = 4
 """Exit status with ``--fail-on`` without such a finding, if a run that has started could not be judged in full."""
 
 _MLFLOW = "mlflow:"
-_LOGS = (".json", ".jsonl", ".csv")
 _NAMES = 8
 """How many unmapped names of a log are listed; some logs have hundreds."""
 
 
 @click.command()
-@click.argument("target", metavar="RUN|STUDY|FILE")
+@click.argument("target", metavar="[RUN|STUDY|FILE]", required=False)
 @click.option("--profile", help="Thresholds: a profile or a file. [default: that of the study; `default` for a log]")
 @click.option("--trainer", help="The trainer that wrote a log. [default: guessed from the metric names]")
 @click.option(
@@ -46,24 +49,40 @@ _NAMES = 8
     help=f"Exit with {FAILED} if a finding is this bad or worse, {UNJUDGED} if a run cannot be judged.",
 )
 @click.option("--all", "show_all", is_flag=True, help="List all detectors, including those without a finding.")
-@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@click.option(
+    "--try-rule",
+    "rule",
+    metavar="RULE.yaml",
+    help="Show how often a rule would have fired in the runs that have ended: of STUDY, or of the home folder.",
+)
+@home_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    target: str,
+    target: str | None,
     profile: str | None,
     trainer: str | None,
     fail_on: Literal["critical", "warn"] | None,
     show_all: bool,
+    rule: str | None,
     folder: Path | None,
     as_json: bool,
 ) -> None:
     """Show what is wrong with a run, since when, and what to try.
 
     RUN is a fingerprint (or its first digits) or a run folder. STUDY is a name or a study file. FILE is a log of
-    another trainer: TRL's trainer_state.json, JSON lines of verl or prime-rl, CSV, a TensorBoard event file or folder,
-    or mlflow:RUN_ID.
+    another trainer: TRL's output folder or trainer_state.json, JSON lines, a console log of verl, a CSV of W&B,
+    TensorBoard or MLflow, a folder of TensorBoard or MLflow, or mlflow:RUN_ID.
     """
     thresholds = None if profile is None else load_profile(profile)
+    if rule is not None:
+        if trainer or fail_on or show_all:
+            raise click.UsageError("--try-rule goes with STUDY, --profile, --home and --json alone")
+        from paribus.cli.try_rule import try_rule
+
+        try_rule(rule, target, thresholds, folder or home(), as_json=as_json)
+        return
+    if target is None:
+        raise click.UsageError("name a RUN, a STUDY or a FILE, or try a rule with --try-rule")
     _check_trainer(trainer)
     log = _log(target, trainer, thresholds or load_profile("default"), folder)
     found = _stored(target, thresholds, folder) if log is None else [log]
@@ -103,20 +122,24 @@ def _log(
         from paribus.mlflow_sync.client import tracking_uri
 
         log = read_mlflow(target.removeprefix(_MLFLOW), tracking_uri(folder or home()), trainer)
-    elif path.suffix in _LOGS and path.name != "job.json":
-        log = read_log(path, trainer)
-    elif "tfevents" in path.name or (path.is_dir() and any(path.glob("*tfevents*"))):
+    elif "tfevents" in path.name:
         log = read_tensorboard(path, trainer)
+    elif path.suffix in SUFFIXES and path.name != "job.json":
+        log = read_log(path, trainer)
+    elif path.is_dir() and not (path / "job.json").is_file() and (found := find_log(path) or event_folder(path)):
+        log = read_tensorboard(found, trainer) if any(found.glob("*tfevents*")) else read_log(found, trainer)
     elif (path / "job.json").is_file() or not (path.exists() or "/" in target):
         return None
     else:
         raise LogFileError(
-            f"{target}: neither a run folder, nor a TensorBoard file or folder, nor a {', '.join(_LOGS)} file, nor a "
-            "study file; see `paribus health --help`"
+            f"{target}: neither a run folder, nor a folder of TRL, TensorBoard or MLflow, nor a {', '.join(SUFFIXES)} "
+            "file, nor a study file; see `paribus health --help`"
         )
     mapped = log.mapped
     about = {"run": target, "trainer": mapped.trainer, "steps": len(log.lines), "proxies": mapped.proxies}
-    return {**about, "unread": mapped.unread, "profile": profile.identity}, judge_log(profile, log)
+    return {**about, "unread": mapped.unread, "relevant": mapped.relevant, "profile": profile.identity}, judge_log(
+        profile, log
+    )
 
 
 def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[tuple[dict[str, Any], Diagnosis]]:
@@ -151,10 +174,27 @@ def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | No
     profile = profile or load_profile(plan.profile)
     records = read_run(reader.home, run.fingerprint, run.token)
     recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
-    diagnosis = judge_run(profile, records, recipe=recipe, primary=primary)
+    own = own_detectors(plan.rules)
+    diagnosis = judge_run(profile, records, recipe=recipe, primary=primary, own=own)
     about = {"run": run.fingerprint[:SHORT], "arm": run.label, "seed": run.seed, "state": str(run.state)}
     about |= {"attempts": run.token, "steps": _last(records), "profile": profile.identity}
+    about["context"] = _context(reader, plan, run, diagnosis)
     return {**about, "trouble": records.trouble}, diagnosis
+
+
+def _context(reader: Reader, plan: Plan, run: RunRecord, diagnosis: Diagnosis) -> str:
+    """Return what the study adds to the first finding, from the verdicts that were written beside its runs."""
+    if diagnosis.first is None:
+        return ""
+    raised = {run.fingerprint: [f.detector for f in diagnosis.raised]}
+    tokens = {r.fingerprint: r.token for study in reader.studies() for r in reader.runs_of(study.id)}
+    arms = compared(plan, run.arm)
+    for other in (r for r in plan.all_runs if r.arm in arms):
+        token = tokens.get(other.fingerprint, 0)
+        found = read_health(RunFolder.of(reader.home, other.fingerprint, token)) if token else None
+        if found is not None and other.fingerprint != run.fingerprint:
+            raised[other.fingerprint] = [f.detector for f in found.raised]
+    return context_of(plan, run.arm, diagnosis.first.detector, raised)
 
 
 def _of_folder(path: Path, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
@@ -165,7 +205,8 @@ def _of_folder(path: Path, profile: Profile | None) -> tuple[dict[str, Any], Dia
     if records.trouble:
         raise RunFolderError(records.trouble)
     profile = profile or load_profile(job.profile)
-    diagnosis = judge_run(profile, records, recipe=job.recipe, primary=job.evaluate.primary_metric)
+    own, primary = own_detectors(job.rules), job.evaluate.primary_metric
+    diagnosis = judge_run(profile, records, recipe=job.recipe, primary=primary, own=own)
     about = {"run": str(path), "arm": job.arm, "seed": job.seed, "steps": _last(records), "profile": profile.identity}
     return about, diagnosis
 
@@ -188,11 +229,15 @@ def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> Non
     if about.get("trouble"):
         click.echo(f"some records cannot be read: {about['trouble']}")
     click.echo(diagnosis.sentence)
-    for finding in diagnosis.raised:
+    if diagnosis.raised:
+        click.echo(about.get("context") or ALONE)
+    for finding in (*diagnosis.raised, *diagnosis.notes):
         _show_finding(finding)
     if about.get("proxies"):
         click.echo(f"\nProxies (close to the definition, not exact): {', '.join(about['proxies'])}")
-    if unread := about.get("unread"):
+    if relevant := about.get("relevant"):
+        click.echo(f"\nNot understood, and perhaps needed: {', '.join(relevant)}")
+    if unread := [name for name in about.get("unread", ()) if name not in about["relevant"]]:
         more = f" and {len(unread) - _NAMES} more (--json)" if len(unread) > _NAMES else ""
         click.echo(f"\nNot used: {', '.join(unread[:_NAMES])}{more}")
     if show_all:

@@ -10,6 +10,7 @@ import click
 import yaml
 
 from paribus.cli.design_table import hours_text
+from paribus.cli.options import home_option
 from paribus.cli.studies import write_new
 from paribus.home import home
 from paribus.report.analysis.analysis import Analysis
@@ -27,7 +28,7 @@ from paribus.yaml_file.document import plain, read_document
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: <study>-next.yaml, here")
 @click.option("--seeds", type=click.IntRange(min=3), default=10, show_default=True, help="Most seeds an arm.")
-@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@home_option
 def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> None:
     """Write the study file that the results of the file STUDY ask for, with the reasons and what it will cost."""
     spec = load_study(study).spec

@@ -18,11 +18,13 @@ from paribus.contract import Checkpoints
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
 from paribus.home import home
+from paribus.recipe.recipe import Rollout
 from paribus.store.history import past_runs, recorded_runs
 from paribus.study.adaptive import interim_text, levels_text, ranking_text, runs_between
 from paribus.study.costs import Cost, run_costs, total
 from paribus.study.evaluation import evaluation_share, set_sizes
 from paribus.study.expand import PlanDraft, draft_file
+from paribus.study.path import PathTricks
 from paribus.study.pilot import Pilot, cost_of, kinds_without
 from paribus.study.plan import Plan, Row
 from paribus.study.spec import Study
@@ -44,7 +46,7 @@ from paribus.study.spec import Study
 def command(study: Path, as_json: bool, engine: str, options: Path | None, probe: bool) -> None:
     """Show the designs, arms and runs of STUDY, and what to know before you spend compute."""
     draft = draft_file(study)
-    plan, spec = draft.plan, draft.study.spec
+    plan, spec, of_path = draft.plan, draft.study.spec, draft.study.path
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
     left = any(run.fingerprint not in recorded for run in plan.runs)
     past = past_runs(home()) if left else ()
@@ -55,9 +57,10 @@ def command(study: Path, as_json: bool, engine: str, options: Path | None, probe
         found = _train_pilots(plan, recorded, run_costs(plan, None, past), engine, options, home())
         costs |= _pilot_costs(plan, found)
     if as_json:
-        click.echo(json.dumps({**as_plain(spec, plan, recorded, costs, found), "data": draft.facts}, indent=1))
+        shown_path = {"data": draft.facts, "path": of_path and vars(of_path)}
+        click.echo(json.dumps({**as_plain(spec, plan, recorded, costs, found), **shown_path}, indent=1))
     else:
-        print_plan(spec, plan, recorded, costs, found, draft.facts)
+        print_plan(spec, plan, recorded, costs, found, draft.facts, of_path)
     _refuse(draft, left, engine, options)
 
 
@@ -111,8 +114,9 @@ def print_plan(
     costs: Mapping[str, Cost],
     found: Sequence[Pilot] | None = None,
     facts: Sequence[str] = (),
+    of_path: PathTricks | None = None,
 ) -> None:
-    """Print the plan as tables; ``facts`` are lines about data and model."""
+    """Print the plan as tables; ``facts`` are lines about data and model, ``of_path`` the tricks of a path."""
     out = console()
     out.print(f"study {plan.study}  (runner {plan.runner})", style="bold")
     if plan.question:
@@ -120,6 +124,7 @@ def print_plan(
     _print_base(plan, out)
     for fact in facts:
         out.print(fact)
+    _print_tricks(study, of_path, out)
     _print_designs(plan, out)
     print_design_summaries(study, plan, recorded, costs, out)
     _print_counts(plan, recorded, out)
@@ -147,6 +152,8 @@ def _print_base(plan: Plan, out: Console) -> None:
     plain = recipe.model_copy(update={"reward": recipe.reward.model_copy(update={"functions": {}})})
     for name in factors:
         out.print(f"  {name:<13}{describe(getattr(plain, name))}")
+    if recipe.rollout != Rollout():
+        out.print(f"  {'rollout':<13}{describe(recipe.rollout)}")
     _print_reward_functions(plan, out)
 
 
@@ -187,6 +194,22 @@ def _file_of(path: str, sources: Collection[str]) -> str:
 def source_hashes(plan: Plan) -> dict[str, str]:
     """Return the SHA-256 of each file beside the study that a reward function comes from."""
     return {path: hashlib.sha256(text.encode()).hexdigest() for path, text in plan.options.sources.items()}
+
+
+def _print_tricks(study: Study, of_path: PathTricks | None, out: Console) -> None:
+    """Print the tricks of a path with what each sets, and which tricks of the study go together."""
+    if of_path is not None:
+        count = len(of_path.changes)
+        out.print(
+            f"\npath from {of_path.start} to {of_path.to}: {count} trick{'' if count == 1 else 's'}", style="bold"
+        )
+        width = max(map(len, of_path.changes))
+        for name, changes in of_path.changes.items():
+            out.print(f"  {name:<{width}}  {change_text(changes)}")
+    for trick, needed in study.needs.items():
+        out.print(f"{trick} needs {', '.join(needed)}")
+    for names in study.conflicts:
+        out.print(f"at most one of {', '.join(names)}")
 
 
 def _print_designs(plan: Plan, out: Console) -> None:

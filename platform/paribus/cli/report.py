@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from paribus.cli.console import report_width
+from paribus.cli.options import home_option
 from paribus.home import home
+from paribus.remote.client import Server, server_for
 from paribus.store.reader import Reader
 from paribus.study.load import load_study
 
@@ -24,7 +26,7 @@ from paribus.study.load import load_study
     help="Show a published table, for example dapo_table1; can be repeated. [default: `report.published` of the study]",
 )
 @click.option("--compare", nargs=2, metavar="STUDY_A STUDY_B", help="Compare two studies side by side.")
-@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@home_option
 def command(
     study: str | None,
     out: Path | None,
@@ -35,6 +37,12 @@ def command(
     """Write the report of STUDY, a name or a study file, finished or not: HTML, Markdown, CSV, LaTeX and JSON."""
     if (study is None) == (compare is None):
         raise click.UsageError("name one STUDY, or two studies after --compare")
+    if (server := server_for(folder)) is not None:
+        if compare:
+            raise click.UsageError("--compare works in a home folder of this machine: name it with --home")
+        assert study is not None  # else there is a comparison
+        fetch(server, study, out, published)
+        return
     from paribus.report.write import write_comparison, write_report
 
     with Reader.open(folder or home()) as reader:
@@ -50,6 +58,20 @@ def command(
     for path in written.paths:
         click.echo(f"  {path}")
     for note in written.notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def fetch(server: Server, study: str, out: Path | None, published: tuple[str, ...]) -> None:
+    """Write the report that a server makes of a study."""
+    from paribus.remote.bundle import unpack_report
+
+    name = study_name(study)
+    folder = out or Path("reports") / name
+    about = unpack_report(server.report(name, published or _stated(study), report_width()), folder)
+    click.echo(about["text"])
+    for path in about["paths"]:
+        click.echo(f"  {folder / path}")
+    for note in about["notes"]:
         click.echo(f"note: {note}", err=True)
 
 

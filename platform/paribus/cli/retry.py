@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from paribus.cli.cancel import arm_key
+from paribus.cli.options import home_option
 from paribus.cli.report import study_name
 from paribus.home import home
+from paribus.remote.client import server_for
 from paribus.store.models import RetryResult
 from paribus.store.reader import Reader
 from paribus.store.store import Store
@@ -19,18 +20,24 @@ from paribus.store.store import Store
 @click.argument("study")
 @click.argument("arm", required=False)
 @click.option("--reason", default="asked for", show_default=True, help="Why; logged with your name.")
-@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@home_option
 def command(study: str, arm: str | None, reason: str, folder: Path | None) -> None:
     """Requeue the failed and cancelled runs of STUDY (a name or a study file), or only those of its ARM.
 
     Runs with a result keep it. If the study is paused, it continues. Earlier attempts are kept, and a run continues
     from its newest checkpoint.
     """
+    if (server := server_for(folder)) is not None:
+        name = study_name(study)
+        again = RetryResult(**server.retry(name, arm, reason)["runs"])
+        for line in lines(f"{name}, {arm}" if arm else name, again):
+            click.echo(line)
+        return
     place = folder or home()
     Reader.open(place).close()  # no home folder is created for a mistyped name
     with Store.open(place) as store:
         record = store.study(study_name(study))
-        key = None if arm is None else arm_key(record, arm)
+        key = None if arm is None else record.arm_key(arm)
         done = store.retry(record.name, key, author=getpass.getuser(), reason=reason)
     for line in lines(f"{record.name}, {arm}" if arm else record.name, done):
         click.echo(line)

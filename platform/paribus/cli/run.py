@@ -10,6 +10,7 @@ import click
 
 from paribus.cli.console import console, duration, print_warnings, report_width, states_text
 from paribus.cli.live import display_for
+from paribus.cli.options import home_option
 from paribus.home import home
 from paribus.report.adaptive import grown
 from paribus.scheduler.adaptive import Adaptive
@@ -31,7 +32,7 @@ INTERRUPTED = 130
 @click.option(
     "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
 )
-@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@home_option
 @click.option("--report/--no-report", default=True, show_default=True, help="Write the report at the end.")
 def command(
     study: Path, engine: str, slots: int | None, options: Path | None, folder: Path | None, report: bool

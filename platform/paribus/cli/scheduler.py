@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from paribus.cli.live import PlainDisplay
+from paribus.cli.options import serving_options
 from paribus.home import home
 from paribus.report.adaptive import grown
 from paribus.scheduler.adaptive import Adaptive
@@ -18,16 +19,7 @@ FAILED = {"FAILED", "QUARANTINED"}
 
 
 @click.command()
-@click.option("--engine", default="local", show_default=True, help="What starts the runs: local, slurm, ray or inline.")
-@click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: GPUs, else CPU cores]")
-@click.option(
-    "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
-)
-@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
-@click.option(
-    "--reports", type=click.Path(file_okay=False, path_type=Path), default=Path("reports"), show_default=True,
-    help="Folder in which each study that ends gets a folder with its report.",
-)  # fmt: skip
+@serving_options
 @click.option("--until-idle", is_flag=True, help="End when nothing is left to do. [default: wait for more]")
 def command(
     engine: str, slots: int | None, options: Path | None, folder: Path | None, reports: Path, until_idle: bool

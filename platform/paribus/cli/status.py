@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from paribus.cli.console import console, states_text, table
+from paribus.cli.options import home_option
 from paribus.home import home
-from paribus.monitor.progress import Follower, RunView
+from paribus.monitor.status import PAGE, page_of
+from paribus.monitor.status import studies as all_studies
+from paribus.remote.client import Server, server_for
 from paribus.scheduler.home_lock import LockOwner, lock_owner
-from paribus.store.budget import UNITS
-from paribus.store.models import StudyRecord, StudySummary
 from paribus.store.reader import Reader
-from paribus.store.states import LIVE, TERMINAL, RunState
-from paribus.study.adaptive import stage_text
-
-PAGE = 200
-"""Runs on a page."""
-
-_LAST = ("reward/mean", "reward/correct_frac")
+from paribus.store.states import RunState
 
 
 @click.command()
 @click.argument("study", required=False)
-@click.option("--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus")
+@home_option
 @click.option("--page", type=click.IntRange(min=1), default=1, help=f"Which {PAGE} runs of STUDY, in queue order.")
 @click.option(
     "--state",
@@ -39,91 +33,30 @@ _LAST = ("reward/mean", "reward/correct_frac")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(study: str | None, folder: Path | None, page: int, states: tuple[str, ...], as_json: bool) -> None:
     """Show the studies in the store, or the runs of STUDY: state, attempt, step, last reward, health, reason."""
+    if (server := server_for(folder)) is not None:
+        if study is None:
+            show_studies_of(server, as_json)
+        else:
+            show_runs(server.study(study, page, states), as_json)
+        return
     with Reader.open(folder or home()) as reader:
         if study is None:
-            show_studies(studies(reader), lock_owner(reader.home), as_json)
+            show_studies(all_studies(reader), lock_owner(reader.home), as_json)
         else:
             show_runs(page_of(reader, study, page, [RunState(s.upper()) for s in states] or tuple(RunState)), as_json)
 
 
-def studies(reader: Reader) -> list[dict[str, Any]]:
-    """Return one entry for each study name, with the counts of its newest plan."""
-    newest = {s.name: s for s in reader.summaries()}
-    return [_study(reader, s) for s in newest.values()]
-
-
-def _study(reader: Reader, entry: StudySummary) -> dict[str, Any]:
-    counts = reader.counts(entry.id)
-    running = sum(counts.get(state, 0) for state in LIVE)
-    if not entry.open:
-        state = "ended"
-    elif entry.paused:
-        state = "paused"
-    elif running:
-        state = "running"
-    else:
-        state = "queued" if reader.within_budget(entry.name) else "out of budget"
-    return {
-        "study": entry.name,
-        "state": state,
-        "priority": entry.priority,
-        "weight": entry.weight,
-        "runs": sum(counts.values()),
-        "running": running,
-        "states": {str(k): n for k, n in counts.items()},
-        "paused": entry.paused,
-    }
-
-
-def page_of(reader: Reader, name: str, page: int = 1, states: Collection[RunState] = tuple(RunState)) -> dict[str, Any]:
-    """Return a study's counts, its budgets, and one entry for each run on a page, in queue order."""
-    study = reader.study(name)
-    counts = reader.counts(study.id)
-    found = sum(n for state, n in counts.items() if state in states)
-    follower = Follower(reader, study)
-    return {
-        "study": name,
-        "paused": study.paused,
-        "stage": stage_text(study.plan),
-        "budget": budgets(reader, study, counts),
-        "states": {str(state): n for state, n in counts.items()},
-        "page": page,
-        "pages": max(1, -(-found // PAGE)),
-        "runs": [_entry(follower.view_run(r)) for r in reader.runs_page(study.id, PAGE * (page - 1), PAGE, states)],
-    }
-
-
-def budgets(reader: Reader, study: StudyRecord, counts: Mapping[RunState, int]) -> list[dict[str, Any]]:
-    """Return one entry, in hours, for each unit that a study has used or has a budget in."""
-    remaining = sum(n for state, n in counts.items() if state not in TERMINAL)
-    found = []
-    for unit, words in UNITS.items():
-        budget = reader.budget(study.name, unit)
-        if budget.cap is None and budget.used + budget.reserved == 0:
-            continue
-        forecast = budget.forecast(remaining)
-        seconds = {"cap": budget.cap, "spent": budget.spent, "in_flight": budget.live, "wasted": budget.wasted}
-        seconds |= {"reserved": budget.reserved, "forecast": forecast, "expected": budget.expected(remaining)}
-        hours = {part: None if s is None else s / 3600 for part, s in seconds.items()}
-        found.append({"unit": words, **hours, "allows_another": budget.allows_another})
-    return found
-
-
-def _entry(view: RunView) -> dict[str, Any]:
-    run = view.run
-    return {
-        "arm": run.label,
-        "seed": run.seed,
-        "state": str(run.state),
-        "attempt": run.token,
-        "step": view.step,
-        "steps": view.steps,
-        "health": view.status,
-        "detector": view.detector,
-        "reward": next((view.values[m] for m in _LAST if m in view.values), None),
-        "reason": run.reason or view.trouble,
-        "fingerprint": run.fingerprint,
-    }
+def show_studies_of(server: Server, as_json: bool) -> None:
+    """Print the studies of a server."""
+    found = server.studies()
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    show_table(found["studies"])
+    if found["served"]:
+        click.echo(f"A scheduler works on {server.address}")
+    elif _has_open(found["studies"]):
+        click.echo(f"No scheduler works on {server.address}. Start one there: paribus scheduler")
 
 
 def show_studies(entries: list[dict[str, Any]], owner: LockOwner | None, as_json: bool) -> None:
@@ -132,6 +65,20 @@ def show_studies(entries: list[dict[str, Any]], owner: LockOwner | None, as_json
         known = {"command": owner.command, "process": owner.identity.pid, "engine": owner.engine} if owner else None
         click.echo(json.dumps({"served_by": known, "studies": entries}, indent=1))
         return
+    show_table(entries)
+    on = f" on the engine {owner.engine}" if owner and owner.engine else ""
+    if owner:
+        click.echo(f"{owner} works here{on}")
+    elif _has_open(entries):
+        click.echo("No process of this machine trains the open studies. Start one: paribus scheduler")
+
+
+def _has_open(entries: list[dict[str, Any]]) -> bool:
+    return any(e["state"] in ("queued", "running") for e in entries)
+
+
+def show_table(entries: list[dict[str, Any]]) -> None:
+    """Print one row for each study, and why one is paused."""
     shown = table("study", "state", "priority", "weight", "runs", "states")
     for e in entries:
         terms = (str(e["priority"]), f"{e['weight']:g}", str(e["runs"]))
@@ -140,11 +87,6 @@ def show_studies(entries: list[dict[str, Any]], owner: LockOwner | None, as_json
     for e in entries:
         if e["paused"]:
             click.echo(f"{e['study']} is paused: {e['paused']}\nFix it, then: paribus retry {e['study']}")
-    on = f" on the engine {owner.engine}" if owner and owner.engine else ""
-    if owner:
-        click.echo(f"{owner} works here{on}")
-    elif any(e["state"] in ("queued", "running") for e in entries):
-        click.echo("No process of this machine trains the open studies. Start one: paribus scheduler")
 
 
 def show_runs(found: dict[str, Any], as_json: bool) -> None:

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,15 @@ KIN = "PARIBUS_KIN"
 """Environment variable that marks every process of a local engine, whatever session it has moved to."""
 
 
-def die_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when its parent ends for any reason (Linux).
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Make the kernel send this process a signal when its parent ends for any reason (Linux).
 
     Args:
         parent: process id of the parent; if the parent has already ended, this process exits at once.
+        number: the signal.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
 
@@ -85,6 +86,17 @@ def end_kin(mark: str, *, wait_s: float = 5.0, variable: str = KIN) -> bool:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
     return True
+
+
+@contextmanager
+def handled(numbers: Collection[int], handler: Callable[[], None]) -> Iterator[None]:
+    """Call ``handler`` for each of these signals inside the block; only possible in the main thread."""
+    previous = {number: signal.signal(number, lambda *_: handler()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def restore_sigchld() -> None:

@@ -12,23 +12,31 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
-from paribus.health.finding import Finding
+from paribus.health.finding import Finding, Remedy
 from paribus.health.profile import Profile
-from paribus.health.remedies import remedies_of
-from paribus.health.window import Window, add_point, window_size
+from paribus.health.remedies import fitted, remedies_of
+from paribus.health.window import Window, add_point, change_point, window_size
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import MetricLine
 
 State = dict[str, Any]
 """What a detector remembers of a run: plain JSON, a few kilobytes."""
 
+_EXPLAINED = 0.35
+"""Share of the variance that a change must explain to count as one."""
+
+_MANY_TIMES = 10.0
+
+_BACK = 4.0
+"""How far every detector looks back for the onset, in windows."""
+
 _LEAST = 8
 """Points that are kept even if the windows are shorter: there are few evaluations."""
 
-_RANK: Mapping[str, int] = {"ok": 0, "warn": 1, "critical": 2}
+_RANK: Mapping[str, int] = {"unknown": 0, "ok": 0, "note": 1, "warn": 2, "critical": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +47,16 @@ class RuleResult:
         state: how bad it is.
         evidence: the numbers in one sentence.
         numbers: values and thresholds.
-        onset: the step since which the rule holds, if it looks back; ``None``: the step of the point.
+        onset: the step since which the rule holds, if it knows; ``None``: the step of the point, or where the metric
+            changed if the rule judges medians.
+        subject: the metric whose change counts for the onset; empty: the first that the detector needs.
     """
 
-    state: Literal["ok", "warn", "critical"]
+    state: Literal["ok", "note", "warn", "critical"]
     evidence: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     onset: int | None = None
+    subject: str = ""
 
 
 OK = RuleResult(state="ok")
@@ -93,6 +104,9 @@ class Detector:
         head: how much of the beginning it remembers, in windows of w points.
         confirm: m and n in windows of w points.
         points: m and n in points, instead of ``confirm``.
+        window: points of its own window in place of w; 0: w.
+        remedies: what to try; ``None``: what the catalogue lists for its name.
+        version: what a detector of one's own was when it judged; empty for those of Paribus, whose profile says it.
     """
 
     name: str
@@ -106,6 +120,9 @@ class Detector:
     head: float = 1.0
     confirm: tuple[float, float] = (0.75, 1.0)
     points: tuple[int, int] | None = None
+    window: int = 0
+    remedies: tuple[Remedy, ...] | None = None
+    version: str = ""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -126,16 +143,23 @@ class Setting:
         profile: the thresholds.
         recipe: what is trained; ``None`` if unknown.
         planned: number of points that the run will have, which sets the size of the windows; ``None`` if unknown.
+        own: detectors beside those of Paribus.
     """
 
     profile: Profile
     recipe: Recipe | None = None
     planned: int | None = None
+    own: tuple[Detector, ...] = ()
 
     @property
     def w(self) -> int:
         """Points of a rolling median."""
         return window_size(self.planned)
+
+    @cached_property
+    def identity(self) -> str:
+        """Name, version and hash of the thresholds, and the detectors of one's own with their versions."""
+        return ", ".join([self.profile.identity, *(f"{d.name} ({d.version})" for d in self.own)])
 
 
 def initial_state() -> State:
@@ -151,32 +175,74 @@ def update(
     Returns:
         The new state, and a finding for each change of the status: raised, worse, or cleared (``ok``).
     """
+    if detector.version:
+        return _update_own(detector, setting, state, lines)
     if why_not(detector, setting):
         return state, []
     state = copy.deepcopy(state)
     return state, [f for line in lines if (f := _advance(detector, setting, state, line)) is not None]
 
 
+def _update_own(
+    detector: Detector, setting: Setting, state: State, lines: Iterable[MetricLine]
+) -> tuple[State, list[Finding]]:
+    """Judge by a detector of one's own: where it fails, it judges no further, and the other detectors do."""
+    state, at = copy.deepcopy(state), ""
+    found: list[Finding] = []
+    try:
+        if state.get("failed") or why_not(detector, setting):
+            return state, []
+        for line in lines:
+            at = f" at step {line.step}"
+            if (change := _advance(detector, setting, state, line)) is not None:
+                found.append(change)
+    except Exception as error:  # a program of the user: its error is the user's to mend
+        state = {**initial_state(), "failed": f"the detector failed{at}: {error!r}"}
+    return state, found
+
+
 def _advance(detector: Detector, setting: Setting, state: State, line: MetricLine) -> Finding | None:
-    w = setting.w
+    w = detector.window or setting.w
     for metric in detector.metrics:
-        windows = min(detector.keep, 5.0) if metric in detector.uses else detector.keep
+        back = max(detector.keep, 0.0 if detector.points else _BACK)
+        windows = min(detector.keep, 5.0) if metric in detector.uses else back
         keep, head = max(_LEAST, math.ceil((windows + 1) * w)), math.ceil(detector.head * w)
         add_point(state["series"].setdefault(metric, {}), line, metric, keep, head)
     if not _judges(detector, line):
         return None
     state["seen"] = True
     thresholds = setting.profile.of(detector.name)
-    found = detector.rule(Window(line, state["series"], thresholds, setting.recipe, w, state["memory"]))
+    window = Window(line, state["series"], thresholds, setting.recipe, w, state["memory"], setting.planned)
+    found = detector.rule(window)
     if found is None:
         return None
-    if state["status"] == "unknown":
-        state["status"] = "ok"
     m, n = detector.m_of_n(w)
     onset = line.step if found.onset is None else found.onset
     state["recent"] = [*state["recent"], [_RANK[found.state], onset]][-n:]
     state["calm"] = 0 if _RANK[found.state] else state["calm"] + 1
-    return _change(detector, setting, state, line, found, m, n)
+    if state["status"] == "unknown" and (not detector.version or len(state["recent"]) >= m):
+        state["status"] = "ok"
+    return _change(detector, setting, state, window, found)
+
+
+def _onset(detector: Detector, window: Window, found: RuleResult, held: int) -> int:
+    """Return the step at which the metric changed, at the latest the first at which the rule held.
+
+    Where no change explains the values, the window in which the rule held first is half over, or begins the run.
+    """
+    subject = found.subject or next((m for m in (*detector.needs, *detector.any_of) if m in window.line.values), "")
+    steps = window.steps(subject)
+    if found.onset is not None or detector.points is not None or held not in steps:
+        return held
+    values = window.values(subject)
+    if min(values) > 0 and max(values) > _MANY_TIMES * min(values):  # what grows by a factor grows early
+        values = [math.log(x) for x in values]
+    place, explained = change_point(values)
+    if explained >= _EXPLAINED:
+        return min(held, steps[place])
+    at = steps.index(held)
+    begins = window.count(subject) == len(steps) and at < window.w
+    return steps[0] if begins else steps[max(0, at - window.w // 2)]
 
 
 def _judges(detector: Detector, line: MetricLine) -> bool:
@@ -185,17 +251,19 @@ def _judges(detector: Detector, line: MetricLine) -> bool:
     return all(m in line.values for m in detector.needs)
 
 
-def _change(
-    detector: Detector, setting: Setting, state: State, line: MetricLine, found: RuleResult, m: int, n: int
-) -> Finding | None:
+def _change(detector: Detector, setting: Setting, state: State, window: Window, found: RuleResult) -> Finding | None:
     """Raise or clear the status in place; return the finding if the status changed."""
-    for status in ("critical", "warn"):
+    if not _RANK[found.state] and not _RANK[state["status"]]:
+        return None
+    line = window.line
+    m, n = detector.m_of_n(window.w)
+    for status in ("critical", "warn", "note"):
         rank = _RANK[status]
         held = [onset for level, onset in state["recent"] if level >= rank]
         if _RANK[state["status"]] < rank <= _RANK[found.state] and len(held) >= m:
-            raised = {
+            raised: dict[str, Any] = {
                 "state": status,
-                "step_onset": min(held),
+                "step_onset": _onset(detector, window, found, min(held)),
                 "step_detected": line.step,
                 "step_cleared": None,
                 "evidence": found.evidence,
@@ -204,7 +272,8 @@ def _change(
             state["status"] = status
             if state["worst"] is None or rank > _RANK[state["worst"]["state"]]:
                 earlier = state["worst"]
-                if earlier is not None and earlier["step_cleared"] is None:
+                before = earlier is not None and earlier["step_onset"] < raised["step_onset"]
+                if before and earlier["state"] == "warn" and earlier["step_cleared"] is None:
                     raised["evidence"] += f"; a warning since step {earlier['step_onset']}"
                 state["worst"] = raised
             return _raised(detector, setting, raised)
@@ -212,13 +281,15 @@ def _change(
         state["status"] = "ok"
         if state["worst"]["step_cleared"] is None:
             state["worst"]["step_cleared"] = line.step
-        return Finding(detector=detector.name, state="ok", step_detected=line.step, profile=setting.profile.identity)
+        return Finding(detector=detector.name, state="ok", step_detected=line.step, profile=setting.identity)
     return None
 
 
 def finding_of(detector: Detector, setting: Setting, state: State) -> Finding:
     """Return the finding on the run so far: the worst that was raised, even if it was cleared since."""
-    quiet = partial(Finding, detector=detector.name, profile=setting.profile.identity)
+    quiet = partial(Finding, detector=detector.name, profile=setting.identity)
+    if state.get("failed"):
+        return quiet(state="unknown", evidence=state["failed"])
     if reason := why_not(detector, setting):
         return quiet(state="not_applicable", evidence=reason)
     if state["worst"] is not None:
@@ -242,7 +313,11 @@ def _raised(detector: Detector, setting: Setting, raised: Mapping[str, Any]) -> 
     return Finding(
         detector=detector.name,
         **raised,
-        remedies=remedies_of(detector.name, setting.recipe),
+        remedies=_remedies(detector, setting.recipe),
         experimental=setting.profile.experimental(detector.name, raised["numbers"].get("limit")),
-        profile=setting.profile.identity,
+        profile=setting.identity,
     )
+
+
+def _remedies(detector: Detector, recipe: Recipe | None) -> tuple[Remedy, ...]:
+    return remedies_of(detector.name, recipe) if detector.remedies is None else fitted(detector.remedies, recipe)

@@ -1,4 +1,4 @@
-"""All detectors, what they find in a run, and the diagnosis: the earliest finding is the suspected cause."""
+"""All detectors, what they find in a run, and the diagnosis: by onset, causes before effects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paribus.health.detector import Detector, Setting, State, finding_of, initial_state, update
-from paribus.health.detectors import exploration, group_sampling, group_signal, integrity, responses, reward, updates
+from paribus.health.detectors import (
+    exploration,
+    group_sampling,
+    group_signal,
+    heldout,
+    integrity,
+    responses,
+    reward,
+    updates,
+)
 from paribus.health.finding import RAISED, Diagnosis, Finding, leading, worst
 from paribus.run_folder.folder import MetricLine
 
@@ -14,20 +23,22 @@ DETECTORS: tuple[Detector, ...] = (
     *integrity.DETECTORS,
     *group_sampling.DETECTORS,
     *updates.DETECTORS,
-    *group_signal.DETECTORS,
     *exploration.DETECTORS,
+    reward.LENGTH,
     *responses.DETECTORS,
     *reward.DETECTORS,
+    *group_signal.DETECTORS,
+    *heldout.DETECTORS,
 )
-"""All detectors, causes before effects: of two findings with the same onset, the first is the suspected cause."""
+"""All detectors, causes before effects: of two findings with the same onset, the first is listed first."""
 
 States = Mapping[str, State]
 """Detector to its state; plain JSON."""
 
 
-def initial_states() -> States:
+def initial_states(own: Sequence[Detector] = ()) -> States:
     """Return the states before the first line of a run."""
-    return {d.name: initial_state() for d in DETECTORS}
+    return {d.name: initial_state() for d in (*DETECTORS, *own)}
 
 
 def advance(setting: Setting, states: States, lines: Iterable[MetricLine]) -> tuple[States, list[Finding]]:
@@ -35,7 +46,7 @@ def advance(setting: Setting, states: States, lines: Iterable[MetricLine]) -> tu
     known = tuple(lines)
     changes: list[Finding] = []
     after: dict[str, State] = {}
-    for detector in DETECTORS:
+    for detector in (*DETECTORS, *setting.own):
         after[detector.name], found = update(detector, setting, states[detector.name], known)
         changes += found
     return after, changes
@@ -43,12 +54,12 @@ def advance(setting: Setting, states: States, lines: Iterable[MetricLine]) -> tu
 
 def findings(setting: Setting, states: States) -> tuple[Finding, ...]:
     """Return the finding of each detector on the run so far."""
-    return tuple(finding_of(d, setting, states[d.name]) for d in DETECTORS)
+    return tuple(finding_of(d, setting, states[d.name]) for d in (*DETECTORS, *setting.own))
 
 
 def judge_lines(setting: Setting, lines: Iterable[MetricLine]) -> tuple[Finding, ...]:
     """Return the finding of each detector on a whole run; the lines must be ordered by step and have their signals."""
-    return findings(setting, advance(setting, initial_states(), lines)[0])
+    return findings(setting, advance(setting, initial_states(setting.own), lines)[0])
 
 
 _ORDER = {d.name: i for i, d in enumerate(DETECTORS)}
@@ -93,25 +104,39 @@ PATTERNS = (
 )
 
 
-def diagnose(findings: Sequence[Finding], *, damaged: bool = False) -> Diagnosis:
+def diagnose(findings: Sequence[Finding], *, damaged: bool = False, near: int = 0, lacks: str = "") -> Diagnosis:
     """Return the diagnosis of a run.
 
     Args:
         findings: of all detectors.
         damaged: whether some records could not be read; then the run is not ``ok``.
+        lacks: what a run needs to be ``ok`` and this one does not have; empty: nothing.
+        near: steps by which onsets must differ to count as different: the length of a window.
     """
-    raised = sorted((f for f in findings if f.state in RAISED), key=_by_onset)
+    raised = _ordered([f for f in findings if f.state in RAISED], near)
     if raised:
         return Diagnosis(
             status=worst(findings), sentence=_sentence(raised), raised=tuple(raised), findings=tuple(findings)
         )
     judged = [f.detector for f in findings if f.state == "ok"]
-    healthy = not (damaged or _SANITY.issuperset(judged))
+    healthy = not (damaged or lacks or _SANITY.issuperset(_ORDER.keys() & judged))
     text = "Healthy" if healthy else "Some records cannot be read" if damaged else "Too little data to judge"
+    text += f": {lacks}" if lacks and not damaged else ""
     counts = {s: sum(f.state == s for f in findings) for s in ("unknown", "not_applicable")}
     text += f" ({len(judged)} of {len(findings)} detectors ran, {counts['unknown']} without enough data, "
     text += f"{counts['not_applicable']} not applicable)."
     return Diagnosis(status="ok" if healthy else "unknown", sentence=text, raised=(), findings=tuple(findings))
+
+
+def _ordered(raised: Sequence[Finding], near: int) -> list[Finding]:
+    """Return findings by onset; among those whose onsets are near the earliest of them, causes before effects."""
+    left, found = sorted(raised, key=_by_onset), []
+    while left:
+        first = left[0].step_onset or 0
+        group = [f for f in left if (f.step_onset or 0) <= first + near]
+        found += sorted(group, key=lambda f: _ORDER.get(f.detector, len(_ORDER)))
+        left = left[len(group) :]
+    return found
 
 
 def _by_onset(finding: Finding) -> tuple[int, int]:

@@ -14,10 +14,10 @@ from paribus.run_folder.folder import MetricLine, RunFolder, read_json, to_json_
 from paribus.run_folder.json_text import field_of, listed, number, shown, text, whole
 from paribus.run_folder.json_text import fields as fields_in
 
-Status = Literal["ok", "warn", "critical", "unknown", "not_applicable"]
+Status = Literal["ok", "note", "warn", "critical", "unknown", "not_applicable"]
 
 RAISED: tuple[Status, ...] = ("critical", "warn")
-"""The states that report a problem, the worst first."""
+"""The states that report a problem, the worst first; a note is information and changes no status."""
 
 Evidence = Literal["A", "B", "C"]
 """How well a remedy is supported: A ablated in its source, B argued from the mechanism, C practitioners' advice."""
@@ -77,9 +77,9 @@ def plain(finding: Finding) -> dict[str, Any]:
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """Return the status of a run: its worst finding."""
+    """Return the status of a run: its worst finding; a note does not count."""
     order: tuple[Status, ...] = (*RAISED, "unknown", "ok")
-    states = {f.state for f in findings}
+    states: set[Status] = {"ok" if f.state == "note" else f.state for f in findings}
     return next((s for s in order if s in states), "unknown")
 
 
@@ -95,7 +95,7 @@ class Diagnosis:
     Attributes:
         status: the worst finding; ``ok`` if none was raised and more than the sanity checks could judge.
         sentence: the diagnosis in words.
-        raised: findings that warn or are critical, by onset: the suspected cause first.
+        raised: findings that warn or are critical, by onset.
         findings: those of all detectors.
     """
 
@@ -108,6 +108,11 @@ class Diagnosis:
     def first(self) -> Finding | None:
         """The earliest of the worst findings; an earlier, less severe finding may be its cause."""
         return leading(self.raised) if self.raised else None
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """What is worth knowing and no fault, by onset."""
+        return tuple(sorted((f for f in self.findings if f.state == "note"), key=lambda f: f.step_onset or 0))
 
 
 _QUIET: tuple[Status, ...] = ("ok", "unknown")

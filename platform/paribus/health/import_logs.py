@@ -1,23 +1,21 @@
 """Reads the metrics of other trainers, with canonical names.
 
-Files: TRL's ``trainer_state.json``, JSON lines, JSON lists, CSV. Trackers: TensorBoard event files and MLflow runs,
-whose packages are optional. ``mapping.yaml`` maps each trainer's metric names to the canonical ones.
+``mapping.yaml`` maps each trainer's metric names to the canonical ones. Files are read by ``log_files``; here are the
+trackers whose packages are optional, TensorBoard and MLflow.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from paribus.errors import LogFileError, MissingExtra
+from paribus.health.log_files import by_step, records_of
 from paribus.health.signals import SIGNALS
 from paribus.run_folder.folder import MetricLine
 from paribus.run_folder.metrics import Source, find_metric
@@ -26,22 +24,16 @@ from paribus.yaml_file.document import plain, read_document
 PARIBUS = "paribus"
 """The trainer of logs that use the canonical names."""
 
-LARGEST = 1 << 30
-"""Bytes of the largest file that is read."""
-
-_STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_step", "trainer/global_step")
-_MARKS = (",", ";", "\t")
-_NESTED = ("data", "metrics", "values")
-
-Record = Mapping[str, Any]
-
-
 _CHANGES: Mapping[str, Callable[[float], float]] = {
     "": lambda x: x,
     "one_minus": lambda x: 1 - x,
     "minus_one": lambda x: x - 1,
     "percent": lambda x: x / 100,
 }
+
+
+_RELEVANT = re.compile(r"reward|score|accura|entropy|(^|[/_])kl|length|grad_norm|clip|trunc|eval|val", re.IGNORECASE)
+_BESIDE = re.compile(r"std|min$|max$|/min|/max|prompt|loss|runtime|per_second|value", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +69,16 @@ class Mapped:
     def proxies(self) -> tuple[str, ...]:
         """The canonical metrics whose values are only close to their definition."""
         return tuple(sorted(name for name, source in self.keys.values() if source.tag == "proxy"))
+
+    @property
+    def relevant(self) -> tuple[str, ...]:
+        """Names that were not used and look as if a detector could need them."""
+        return tuple(n for n in self.unread if _RELEVANT.search(n) and not _BESIDE.search(n))
+
+    def without(self, wrong: Callable[[str, str], bool]) -> Mapped:
+        """Return the mapping without the names for which this holds; they count as not used."""
+        kept = {name: found for name, found in self.keys.items() if not wrong(name, found[0])}
+        return replace(self, keys=kept, unread=tuple(sorted({*self.unread, *self.keys} - set(kept))))
 
     def read(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the canonical metrics of one record."""
@@ -148,23 +150,26 @@ class Log:
 
 
 def read_log(path: Path, trainer: str | None = None) -> Log:
-    """Return the metrics in a file, with canonical names.
+    """Return the metrics in a file or folder, with canonical names.
 
     Args:
-        path: ``.json``, ``.jsonl`` or ``.csv``.
+        path: what a trainer or tracker has written (:mod:`paribus.health.log_files`).
         trainer: the trainer; ``None``: the one that knows most of the names.
 
     Raises:
         LogFileError: the file cannot be read, or has no known metrics.
     """
-    text = _text(path)
-    if path.suffix == ".csv":
-        records = _of_csv(text, path)
-    elif path.suffix == ".json":
-        records = _of_json(text, path)
-    else:
-        records = _of_lines(text, path)
-    return canonical(by_step(records, str(path)), str(path), trainer)
+    return canonical(by_step(records_of(path), str(path)), str(path), trainer)
+
+
+def _no_share(steps: Mapping[int, Mapping[str, float]]) -> Callable[[str, str], bool]:
+    """Return whether a name stands for correctness and has values that are no share: some rewards give 2 for a hit."""
+
+    def wrong(name: str, metric: str) -> bool:
+        values = (v[name] for v in steps.values() if name in v)
+        return metric == "reward/correct_frac" and any(not -1e-6 <= x <= 1 + 1e-6 for x in values)
+
+    return wrong
 
 
 def canonical(steps: Mapping[int, Mapping[str, float]], place: str, trainer: str | None) -> Log:
@@ -178,7 +183,7 @@ def canonical(steps: Mapping[int, Mapping[str, float]], place: str, trainer: str
     Raises:
         LogFileError: no name is known.
     """
-    mapped = map_keys({k for values in steps.values() for k in values}, place, trainer)
+    mapped = map_keys({k for values in steps.values() for k in values}, place, trainer).without(_no_share(steps))
     proxies: dict[str, Source] = dict.fromkeys(mapped.proxies, "proxy")
     read = ((step, mapped.read(steps[step])) for step in sorted(steps))
     lines = (
@@ -187,107 +192,6 @@ def canonical(steps: Mapping[int, Mapping[str, float]], place: str, trainer: str
         if v
     )
     return Log(lines=tuple(lines), mapped=mapped)
-
-
-def by_step(records: Iterable[tuple[str, Record]], place: str) -> dict[int, dict[str, float]]:
-    """Return step to numbers; if a metric is logged twice for a step, the later value counts.
-
-    Raises:
-        LogFileError: a step is not a whole number, or no record has a step.
-    """
-    found: dict[int, dict[str, float]] = {}
-    for where, record in records:
-        key = next((k for k in _STEPS if k in record), None)
-        if key is None:
-            continue
-        step = _number(record[key])
-        if step is None or not step.is_integer():
-            raise LogFileError(f"{where}: the step is {record[key]!r}; it must be a whole number")
-        inner = next((record[k] for k in _NESTED if isinstance(record.get(k), Mapping)), record)
-        numbers = {str(k): n for k, v in inner.items() if k not in _STEPS and (n := _number(v)) is not None}
-        found.setdefault(int(step), {}).update(numbers)
-    if not found:
-        raise LogFileError(f"{place}: no record has a step; it must have one of the keys {', '.join(_STEPS)}")
-    return found
-
-
-def _number(value: object) -> float | None:
-    """Return a number, or a text that is one, as a float; else ``None``. Booleans aren't numbers."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except OverflowError:  # a whole number of more than 308 digits
-        return -math.inf if str(value).startswith("-") else math.inf
-    except ValueError:
-        return None
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST:
-            raise LogFileError(f"{path}: the file is larger than {LARGEST >> 20} MB, the limit")
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise LogFileError(f"{path}: not a text file: {error.reason} at byte {error.start}") from error
-    except OSError as error:
-        raise LogFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _of_json(text: str, path: Path) -> list[tuple[str, Record]]:
-    raw = _loads(text, str(path))
-    records = raw.get("log_history") if isinstance(raw, dict) else raw
-    if not isinstance(records, list) or not all(isinstance(r, dict) for r in records):
-        raise LogFileError(f"{path}: neither a `trainer_state.json` with `log_history` nor a list of records")
-    return [(f"{path}, record {i}", r) for i, r in enumerate(records, 1)]
-
-
-def _of_lines(text: str, path: Path) -> list[tuple[str, Record]]:
-    """Return the records; an incomplete last line is ignored, as it is still being written."""
-    found: list[tuple[str, Record]] = []
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        place = f"{path}:{number}"
-        try:
-            record = _loads(line, place)
-        except LogFileError:
-            if number == len(lines) and found:
-                break
-            raise
-        if not isinstance(record, dict):
-            raise LogFileError(f'{place}: not an object; each line must be one, such as {{"step": 1, "reward": 0.5}}')
-        found.append((place, record))
-    return found
-
-
-def _loads(text: str, place: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise LogFileError(f"{place}: not JSON: {error}") from error
-
-
-def _of_csv(text: str, path: Path) -> list[tuple[str, Record]]:
-    """Return the rows; if semicolons separate columns, as some spreadsheets write them, decimals can have a comma."""
-    try:
-        header, mark = _header(text)
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark) if row][1:]
-    except csv.Error as error:
-        raise LogFileError(f"{path}: not a CSV file: {error}") from error
-    if mark == ";":
-        rows = [[cell.replace(",", ".") for cell in row] for row in rows]
-    return [(f"{path}:{i}", dict(zip(header, row, strict=False))) for i, row in enumerate(rows, 2)]
-
-
-def _header(text: str) -> tuple[list[str], str]:
-    """Return the column names and the separator: the first one that gives a step column."""
-    found = []
-    for mark in _MARKS:
-        names = next((row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark) if row), [])
-        found.append(([name.strip() for name in names], mark))
-    return next((f for f in found if not set(_STEPS).isdisjoint(f[0])), found[0])
 
 
 def read_tensorboard(path: Path, trainer: str | None = None) -> Log:

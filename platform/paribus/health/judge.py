@@ -8,10 +8,11 @@ from pathlib import Path
 
 from paribus.contract import Job
 from paribus.errors import RunFolderError
-from paribus.health.detector import Setting
+from paribus.health.detector import Detector, Setting, finding_of, initial_state, update
 from paribus.health.diagnose import DETECTORS, advance, diagnose, findings, initial_states, judge_lines
 from paribus.health.finding import Diagnosis, Finding, HealthFile, to_json
 from paribus.health.import_logs import Log
+from paribus.health.own_rules import own_detectors
 from paribus.health.profile import Profile, load_profile
 from paribus.health.signals import with_signals
 from paribus.recipe.recipe import Recipe
@@ -36,7 +37,9 @@ class Records:
     trouble: str
 
 
-def judge_run(profile: Profile, records: Records, *, recipe: Recipe, primary: str) -> Diagnosis:
+def judge_run(
+    profile: Profile, records: Records, *, recipe: Recipe, primary: str, own: tuple[Detector, ...] = ()
+) -> Diagnosis:
     """Return the diagnosis of a Paribus run.
 
     Args:
@@ -44,22 +47,56 @@ def judge_run(profile: Profile, records: Records, *, recipe: Recipe, primary: st
         records: what it has recorded.
         recipe: what it trains.
         primary: the study's primary metric.
+        own: detectors beside those of Paribus.
     """
     lines = with_signals(records.lines, primary=primary, evaluations=records.evaluations, samples=records.samples)
-    setting = Setting(profile=profile, recipe=recipe, planned=recipe.schedule.steps)
-    return diagnose(judge_lines(setting, lines), damaged=bool(records.trouble))
+    setting = Setting(profile=profile, recipe=recipe, planned=recipe.schedule.steps, own=own)
+    found, few = judge_lines(setting, lines), _few_steps(len(records.lines))
+    return diagnose(found, damaged=bool(records.trouble), near=setting.w, lacks=few)
+
+
+def judge_alone(detector: Detector, profile: Profile, records: Records, *, recipe: Recipe, primary: str) -> Finding:
+    """Return the finding of one detector on a Paribus run."""
+    lines = with_signals(records.lines, primary=primary, evaluations=records.evaluations, samples=records.samples)
+    setting = Setting(profile=profile, recipe=recipe, planned=recipe.schedule.steps, own=(detector,))
+    return finding_of(detector, setting, update(detector, setting, initial_state(), lines)[0])
 
 
 def judge_log(profile: Profile, log: Log) -> Diagnosis:
     """Return the diagnosis of another trainer's log, whose recipe is unknown."""
     setting = Setting(profile=profile, planned=len(log.lines))
-    return diagnose(judge_lines(setting, with_signals(log.lines)))
+    steps = (log.lines[-1].step - log.lines[0].step) / max(len(log.lines) - 1, 1) if log.lines else 1.0
+    return diagnose(
+        judge_lines(setting, with_signals(log.lines)), near=round(setting.w * steps), lacks=lacks(log.lines)
+    )
 
 
-def saved_diagnosis(file: HealthFile) -> Diagnosis | None:
+LEAST = 8
+"""Steps of the shortest run that can be ``ok``."""
+
+_NEEDED = (
+    ("reward", ("reward/mean", "reward/correct_frac")),
+    ("length", ("response/length_mean",)),
+    ("one of entropy, KL and gradient norm", ("policy/entropy", "kl/ref_k3", "optim/grad_norm")),
+)
+"""What the log of another trainer must have to be ``ok``."""
+
+
+def _few_steps(count: int) -> str:
+    return f"{count} steps, at least {LEAST} are needed" if count < LEAST else ""
+
+
+def lacks(lines: Sequence[MetricLine]) -> str:
+    """Return what the log of another trainer needs to be ``ok`` and lacks; empty if it lacks nothing."""
+    counts = {name: max(sum(m in x.values for x in lines) for m in metrics) for name, metrics in _NEEDED}
+    missing = [name for name, count in counts.items() if count < LEAST]
+    return _few_steps(len(lines)) or (f"no {', no '.join(missing)} in {LEAST} steps or more" if missing else "")
+
+
+def saved_diagnosis(file: HealthFile, own: Sequence[Detector] = ()) -> Diagnosis | None:
     """Return the diagnosis in ``health.json``; ``None`` if its detectors are not exactly those of this version."""
     findings = (*file.raised, *file.others)
-    order = [d.name for d in DETECTORS]
+    order = [d.name for d in (*DETECTORS, *own)]
     if {f.detector for f in findings} != set(order):
         return None
     ordered = tuple(sorted(findings, key=lambda f: order.index(f.detector)))
@@ -129,11 +166,15 @@ class LiveJudge:
         recipe = job.recipe
         self._folder = folder
         self._job = job
-        self._setting = Setting(profile=load_profile(job.profile), recipe=recipe, planned=recipe.schedule.steps)
-        self._states = initial_states()
+        own = own_detectors(job.rules)
+        self._setting = Setting(
+            profile=load_profile(job.profile), recipe=recipe, planned=recipe.schedule.steps, own=own
+        )
+        self._states = initial_states(own)
         self._first: dict[str, Evaluation] = {}
         self._step: int | None = None
         self._read = 0
+        self._judged = 0
         self._ahead: list[Sample] = []  # samples of steps whose metric lines have not arrived yet
 
     def take(self, lines: Sequence[MetricLine]) -> list[Finding]:
@@ -154,8 +195,11 @@ class LiveJudge:
                 fresh.append(line)
                 self._step = line.step
         changes = self._judge(self._records(fresh))
+        self._judged += len(fresh)
         if fresh:
-            self._write(diagnose(findings(self._setting, self._states)), fresh[-1])
+            few = _few_steps(self._judged)
+            found = findings(self._setting, self._states)
+            self._write(diagnose(found, near=self._setting.w, lacks=few), fresh[-1])
         return [finding for finding in changes if finding.state == "critical"]
 
     def _judge_earlier_attempts(self, first: int) -> None:
@@ -163,7 +207,7 @@ class LiveJudge:
         found = read_attempts([folder for folder in folders if folder.path.is_dir()])
         lines = tuple(line for line in found.lines if line.step < first)
         if lines:
-            self._step = lines[-1].step
+            self._step, self._judged = lines[-1].step, len(lines)
             evaluations = tuple(e for e in found.evaluations if e.step < first)
             self._judge(Records(lines=lines, evaluations=evaluations, samples=found.samples, trouble=""))
 
@@ -203,4 +247,4 @@ class LiveJudge:
         return data[:end]
 
     def _write(self, diagnosis: Diagnosis, line: MetricLine) -> None:
-        write_json(self._folder.health, to_json(diagnosis, line, self._setting.profile.identity))
+        write_json(self._folder.health, to_json(diagnosis, line, self._setting.identity))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,12 +25,15 @@ def catalogue() -> Mapping[str, tuple[Remedy, ...]]:
 
 @cache
 def remedies_of(detector: str, recipe: Recipe | None) -> tuple[Remedy, ...]:
-    """Return what to try; with a recipe, patches are fitted to it, and remedies that it already has are left out."""
-    listed = catalogue().get(detector, ())
+    """Return what the catalogue lists for a detector, fitted to a recipe."""
+    return fitted(catalogue().get(detector, ()), recipe)
+
+
+def fitted(remedies: Sequence[Remedy], recipe: Recipe | None) -> tuple[Remedy, ...]:
+    """Return remedies with patches for this recipe, without those that it already has; without a recipe, all."""
     if recipe is None:
-        return listed
-    fitted = [_fitted(remedy, recipe) for remedy in listed]
-    return tuple(r for r in fitted if r is not None)
+        return tuple(remedies)
+    return tuple(r for remedy in remedies if (r := _fitted(remedy, recipe)) is not None)
 
 
 def patched(recipe: Recipe, patch: Mapping[str, Any]) -> Recipe | None:

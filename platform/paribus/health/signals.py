@@ -17,7 +17,6 @@ REPETITIVE = "signal/repetitive_frac"
 DEGENERATE = "signal/degenerate_frac"
 DISTINCT = "signal/distinct_frac"
 ROLLOUT_ERRORS = "signal/rollout_error_frac"
-MISMATCH_K3 = "signal/mismatch_k3"
 CLIPPED = "signal/clipped_frac"
 EVALUATION_FAULTS = "signal/evaluation_faults"
 
@@ -30,7 +29,6 @@ SIGNALS: Mapping[str, str] = {
     DEGENERATE: "share of the samples that repeat a single character",
     DISTINCT: "share of distinct texts among samples of different prompts",
     ROLLOUT_ERRORS: "share of rollouts that were empty, aborted or ended in an error, as the trainer logs it",
-    MISMATCH_K3: "k3 between learner and sampler, nats per token, as the trainer logs it",
     CLIPPED: "share of trained tokens clipped above or below, if the trainer logs only their sum",
     EVALUATION_FAULTS: "evaluations on other problems than the first, or with more right answers than samples",
 }

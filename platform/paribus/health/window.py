@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from paribus.run_folder.folder import MetricLine
 
 Series = dict[str, Any]
 """Steps and values of the newest finite points, the first values, the first step, and the count; plain JSON."""
+
+
+_UNPLANNED = 600
+"""Points of a run of unknown length."""
 
 
 def window_size(points: int | None) -> int:
@@ -34,6 +39,7 @@ def add_point(series: Series, line: MetricLine, metric: str, keep: int, head: in
     for name in ("steps", "values", "first"):
         series.setdefault(name, [])
     series["n"] += 1
+    series["low"], series["high"] = min(value, series.get("low", value)), max(value, series.get("high", value))
     if len(series["first"]) < head:
         series["first"].append(value)
     series["steps"].append(line.step)
@@ -50,6 +56,7 @@ class Window:
         recipe: the recipe; ``None`` if unknown.
         w: points of a rolling median; W is five of them.
         memory: what the rule wants to keep, plain JSON; the rule may change it.
+        looks: how many times a run of this length is looked at, counted in windows that share no point.
     """
 
     def __init__(
@@ -60,12 +67,14 @@ class Window:
         recipe: Recipe | None,
         w: int,
         memory: dict[str, Any],
+        planned: int | None = None,
     ) -> None:
         self.line = line
         self.p = thresholds
         self.recipe = recipe
         self.w = w
         self.memory = memory
+        self.looks = max(1.0, (planned or _UNPLANNED) / w)
         self._series = series
 
     @property
@@ -87,6 +96,11 @@ class Window:
         """Return all values that are kept, oldest first."""
         values: list[float] = self._series.get(metric, {}).get("values", [])
         return values
+
+    def steps(self, metric: str) -> list[int]:
+        """Return the steps of all values that are kept, oldest first."""
+        found: list[int] = self._series.get(metric, {}).get("steps", [])
+        return found
 
     def median(self, metric: str, ago: int = 0) -> float | None:
         """Return the median of w values up to ``ago`` points before the newest; ``None`` if there are fewer."""
@@ -123,6 +137,35 @@ class Window:
         now, before = self.median(metric), self.median(metric, over)
         return None if now is None or before is None else now - before
 
+    def mean(self, metric: str, count: int | None = None, ago: int = 0) -> Mean | None:
+        """Return the mean of ``count`` values, by default w, and its error; ``None`` if too few or too large."""
+        count = count or self.w
+        values = self.last(metric, count, ago)
+        if values is None:
+            return None
+        mean = sum(values) / count
+        return Mean(mean, self.values(metric)[-5 * self.w :], count) if math.isfinite(mean) else None
+
+    def sure(self, level: float, tests: float = 1.0) -> float:
+        """Return how many standard errors a difference must have.
+
+        Args:
+            level: share of the healthy runs of this length in which chance may exceed them at any look; the looks share
+                it (Bonferroni).
+            tests: how many things are compared at each look.
+        """
+        return NormalDist().inv_cdf(1 - level / (self.looks * tests))
+
+    def scale(self, metric: str) -> float:
+        """Return 1 for a metric from 0 to 1, else the range of its values so far: units differ between trainers."""
+        known = self._series.get(metric, {})
+        low, high = known.get("low", 0.0), known.get("high", 1.0)
+        return 1.0 if low >= 0 and high <= 1 else float(high - low) or 1.0
+
+    def lowest(self, metric: str) -> float:
+        """Return the least value so far."""
+        return float(self._series.get(metric, {}).get("low", math.nan))
+
     def count(self, metric: str) -> int:
         """Return how many points of a metric have arrived."""
         return int(self._series.get(metric, {}).get("n", 0))
@@ -131,6 +174,26 @@ class Window:
         """Return the trend over ``count`` points, in blocks of a quarter window; ``None`` if there are fewer."""
         values = self.last(metric, count)
         return None if values is None else trend(values, max(1, self.w // 4))
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean of points.
+
+    Attributes:
+        value: the mean.
+        around: the points and those before them, which give its error.
+        count: how many points the mean has.
+    """
+
+    value: float
+    around: Sequence[float]
+    count: int
+
+    @property
+    def error(self) -> float:
+        """The standard error; infinite if the noise overflows."""
+        return standard_error(self.around, self.count)
 
 
 @dataclass(frozen=True)
@@ -167,6 +230,67 @@ def noise(values: Sequence[float]) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         steps = np.diff(np.asarray(values, dtype=float))
         return float(1.4826 * np.median(np.abs(steps - np.median(steps))) / math.sqrt(2))
+
+
+def standard_error(values: Sequence[float], count: int) -> float:
+    """Return the standard error of a mean of ``count`` neighbouring points, for noise that is autocorrelated.
+
+    Differences of one and of two points give the variance of the noise and its autocorrelation whatever the trend: if
+    noise is autoregressive, their variances are 2 s^2 (1 - r) and 2 s^2 (1 - r^2), and the mean of n points has the
+    variance s^2 / n (1 + r) / (1 - r). The largest difference, which a single break makes, is left out.
+    Source: von Neumann et al. 1941 (differences); Bartlett 1946 (variance of the mean).
+
+    Args:
+        values: neighbouring points, oldest first; three at least, else the error is infinite.
+        count: points of the mean.
+    """
+    if len(values) < 3:
+        return math.inf
+    x = np.asarray(values, dtype=float)
+    with np.errstate(over="ignore", invalid="ignore"):
+        one, two = (_usual_square(x[lag:] - x[:-lag], lag) for lag in (1, 2))
+        if not (math.isfinite(one) and math.isfinite(two)):
+            return math.inf
+        again = min(max(two / one - 1, 0.0), 0.9) if one else 0.0
+        return math.sqrt(one / (2 * (1 - again)) / count * (1 + again) / (1 - again))
+
+
+def _usual_square(differences: np.ndarray, lag: int) -> float:
+    """Return the mean square without the ``lag`` largest, scaled up for what normal noise loses by it."""
+    squares, count = np.sort(np.square(differences)), len(differences)
+    if count < 3 * lag:
+        return float(squares.mean())
+    return float(squares[:-lag].sum()) / (count - 1.85 * lag * math.log(count / lag))
+
+
+def change_point(values: Sequence[float]) -> tuple[int, float]:
+    """Return where a series changes, and the share of its variance that one change there explains.
+
+    The change is a step or the beginning of a straight rise or fall, whichever leaves the smaller squares. Each value
+    is replaced by the median of three, so that lone spikes do not count.
+
+    Source: least squares over all places, as for one change point (Hinkley 1970) and for broken lines (Hudson 1966).
+
+    Args:
+        values: oldest first; eight at least, else nothing is explained.
+    """
+    if len(values) < 8:
+        return 0, 0.0
+    raw = np.asarray(values, dtype=float)
+    x = np.concatenate([raw[:1], np.median(np.stack([raw[:-2], raw[1:-1], raw[2:]]), axis=0), raw[-1:]])
+    x = x - x.mean()
+    total = float(x @ x)
+    if not math.isfinite(total) or total <= 0:
+        return 0, 0.0
+    at = np.arange(len(x))
+    best, place = 0.0, 0
+    for k in range(1, len(x) - 2):
+        for shape in ((at >= k).astype(float), np.maximum(at - k + 1, 0.0)):
+            shape = shape - shape.mean()
+            gain = float(shape @ x) ** 2 / float(shape @ shape)
+            if gain > best:
+                best, place = gain, k
+    return place, best / total
 
 
 def trend(values: Sequence[float], block: int) -> Trend:

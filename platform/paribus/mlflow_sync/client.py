@@ -7,8 +7,10 @@ Only this module and ``database_file`` import MLflow, inside their functions, an
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -40,6 +42,11 @@ LATER_TAG = "paribus.superseded_by"
 REFUSED_TAG = "paribus.refused"
 """Tag with the metric names that MLflow refuses."""
 
+_REFUSALS = frozenset({
+    "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS",
+})  # fmt: skip
+# MLflow answers 400 also if all its connections to the database are in use for 30 s
+_BUSY = re.compile(r"QueuePool|timed? ?out|too many|deadlock|database is locked|connection", re.IGNORECASE)
 _DOCTOR = "paribus-doctor"
 _INVALID = "INVALID_PARAMETER_VALUE"
 _LOOK_S, _LOOKED_AT = 10.0, 20
@@ -83,6 +90,30 @@ def home_number(home: Path) -> str:
         temporary.write_text(uuid4().hex)
         temporary.replace(file)
     return file.read_text().strip()
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What of a metric is in one place: the number of its steps, and a checksum of their values."""
+
+    steps: int
+    checksum: str
+
+    @classmethod
+    def of(cls, points: Iterable[tuple[int, float]]) -> Digest:
+        """Return the digest of pairs of a step and its value, as MLflow keeps them: once each, infinities as NaN."""
+        kept = sorted({(step, repr(_finite(value))) for step, value in points})
+        return cls(len({step for step, _ in kept}), hashlib.sha256(repr(kept).encode()).hexdigest())
+
+
+def _finite(value: float) -> float:
+    return math.nan if math.isinf(value) else float(value)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether MLflow has understood a call and will refuse it again."""
+    code = getattr(error, "error_code", None)
+    return code in _REFUSALS and _BUSY.search(str(error)) is None
 
 
 class MlflowWriter:
@@ -217,18 +248,14 @@ class MlflowWriter:
         from mlflow.entities import Metric
         from mlflow.exceptions import MlflowException
 
-        metrics = [
-            Metric(k, math.nan if math.isinf(v) else v, line.time_ms, line.step)
-            for line in lines
-            for k, v in line.values.items()
-        ]
+        metrics = [Metric(k, _finite(v), line.time_ms, line.step) for line in lines for k, v in line.values.items()]
         refused: set[str] = set()
         for start in range(0, len(metrics), BATCH):
             batch = metrics[start : start + BATCH]
             try:
                 self._client.log_batch(identity, metrics=batch)
             except MlflowException as error:
-                if error.error_code != _INVALID:
+                if error.error_code != _INVALID or not is_refusal(error):
                     raise
                 refused |= self._log_by_name(identity, batch)
         return frozenset(refused)
@@ -242,7 +269,7 @@ class MlflowWriter:
             try:
                 self._client.log_batch(identity, metrics=[m for m in metrics if m.key == name])
             except MlflowException as error:
-                if error.error_code != _INVALID:
+                if error.error_code != _INVALID or not is_refusal(error):
                     raise
                 refused.add(name)
         return refused
@@ -260,9 +287,10 @@ class MlflowWriter:
         """Set the run's final status and end time."""
         self._client.set_terminated(identity, "FINISHED" if succeeded else "FAILED", end_ms)
 
-    def steps(self, identity: str, keys: Iterable[str]) -> dict[str, set[int]]:
-        """Return the steps of each metric that MLflow has."""
-        return {key: {m.step for m in self._client.get_metric_history(identity, key)} for key in keys}
+    def digests(self, identity: str, keys: Iterable[str]) -> dict[str, Digest]:
+        """Return what MLflow has of each metric."""
+        histories = ((key, self._client.get_metric_history(identity, key)) for key in keys)
+        return {key: Digest.of((m.step, m.value) for m in history) for key, history in histories}
 
     def latency(self) -> float:
         """Return the seconds for one write and one read; what is written for this does not show up in MLflow."""

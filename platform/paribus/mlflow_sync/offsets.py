@@ -1,4 +1,4 @@
-"""How much of each run is in MLflow: a small SQLite file that only the sync process writes.
+"""How much of each run is in MLflow: a small SQLite file that the sync process writes, and ``paribus doctor --replay``.
 
 Everything hangs on a destination: an experiment in the database behind a tracking URI, known by a mark that is a tag of
 the experiment. If the database is replaced or the URI changes, the mark is another one, and all runs are sent again. A
@@ -11,7 +11,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,11 +31,26 @@ CREATE TABLE IF NOT EXISTS sent (identity TEXT, token INTEGER, bytes INTEGER NOT
 CREATE TABLE IF NOT EXISTS health (
     identity TEXT PRIMARY KEY, step INTEGER NOT NULL, time_ms INTEGER NOT NULL, counts TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS refused (identity TEXT, name TEXT, PRIMARY KEY (identity, name));
+CREATE TABLE IF NOT EXISTS dead_letter (
+    uri TEXT, run TEXT, token INTEGER NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (uri, run));
+CREATE TABLE IF NOT EXISTS replayed (number INTEGER PRIMARY KEY AUTOINCREMENT);
 """
 _CURRENT = """
 SELECT copy.run, copy.identity, copy.closed, copy.mark FROM copy
 JOIN destination ON destination.mark = copy.mark WHERE destination.uri = ?
 """
+_REFUSED_RUNS = """
+SELECT run FROM copy WHERE identity IN (SELECT identity FROM refused) UNION SELECT run FROM dead_letter
+"""
+_REPLAY = (
+    "DELETE FROM sent WHERE identity IN (SELECT identity FROM refused)",
+    "UPDATE copy SET closed = 0 WHERE identity IN (SELECT identity FROM refused)",
+    "DELETE FROM refused",
+    # its run in MLflow may have been deleted: it is looked for again, and made if it is gone
+    "DELETE FROM copy WHERE run IN (SELECT run FROM dead_letter)",
+    "DELETE FROM dead_letter",
+    "INSERT INTO replayed DEFAULT VALUES",
+)
 
 
 def _rows(home: Path, query: str, *values: str, timeout_s: float) -> list[Any]:
@@ -69,6 +84,34 @@ def unsynced(home: Path, runs: Mapping[str, int]) -> frozenset[str]:
 def refused_names(home: Path) -> tuple[str, ...]:
     """Return the metric names that MLflow has refused in any run of this home folder."""
     return tuple(name for (name,) in _rows(home, "SELECT DISTINCT name FROM refused ORDER BY name", timeout_s=1))
+
+
+def dead_letters(home: Path, uri: str | None = None) -> dict[str, str]:
+    """Return why MLflow refuses runs of this home folder that are not tried again, by run.
+
+    Args:
+        home: home folder.
+        uri: tracking URI; ``None``: all that were ever used. A scheduler may have another one than the caller.
+    """
+    query = "SELECT run, reason FROM dead_letter WHERE ? IN ('', uri) ORDER BY run"
+    return dict(_rows(home, query, "" if uri is None else _key(uri), timeout_s=1))
+
+
+def replay(home: Path) -> int:
+    """Let the sync try again all that MLflow has refused: dead letters, and the points of refused names.
+
+    What was sent before is sent again with the times of its records, which doubles nothing.
+
+    Returns:
+        The number of runs that are tried again.
+    """
+    if not (home / OFFSETS).exists():
+        return 0
+    offsets = Offsets(home)
+    try:
+        return offsets.replay()
+    finally:
+        offsets.close()
 
 
 class Offsets:
@@ -171,6 +214,40 @@ class Offsets:
         """Return the metric names of a run that MLflow has refused."""
         rows = self._database.execute("SELECT name FROM refused WHERE identity = ?", (identity,))
         return frozenset(name for (name,) in rows.fetchall())
+
+    # ---- dead letters ----------------------------------------------------------------------------
+
+    def dead(self) -> dict[str, int]:
+        """Return, by run, the attempt at which MLflow refused it for good; a later attempt is tried again."""
+        query = "SELECT run, token FROM dead_letter WHERE uri = ?"
+        return dict(self._database.execute(query, (self._uri,)).fetchall())
+
+    def bury(self, run: str, token: int, reason: str) -> None:
+        """Note that MLflow refuses a run, and why."""
+        row = (self._uri, run, token, reason)
+        self._database.execute("INSERT OR REPLACE INTO dead_letter VALUES (?, ?, ?, ?)", row)
+
+    def replay(self) -> int:
+        """Forget all refusals, at all tracking URIs; return the number of runs that have had one."""
+        with self._transaction() as database:
+            runs = {run for (run,) in database.execute(_REFUSED_RUNS)}
+            for statement in _REPLAY:
+                database.execute(statement)
+        return len(runs)
+
+    def replays(self) -> int:
+        """Return how often :meth:`replay` was called: what a process remembers of offsets is old after each."""
+        return int(self._database.execute("SELECT COALESCE(MAX(number), 0) FROM replayed").fetchone()[0])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._database
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
 
     def refuse(self, identity: str, names: Collection[str]) -> None:
         """Note metric names of a run that MLflow refuses."""

@@ -11,12 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from paribus.errors import RunFolderError
+from paribus.mlflow_sync.client import tracking_uri
+from paribus.mlflow_sync.offsets import dead_letters
 from paribus.mlflow_sync.sync import DRAIN_S, REPLACED, STATUS
 from paribus.run_folder.folder import read_json
 
 LOG = "mlflow_sync.log"
 _BACKOFF_MAX_S = 60.0
-_SHOWN = 5
+_SHOWN, _REASON = 5, 200
 
 
 def mlflow_is_installed() -> bool:
@@ -80,7 +82,9 @@ class SyncProcess:
         except (RunFolderError, KeyError, TypeError):
             trouble, refused = "", []
         if status != 0:
-            return f"MLflow does not have everything yet{f' ({trouble})' if trouble else ''}: see {self._home / LOG}"
+            return f"not everything is copied yet{f' ({trouble})' if trouble else ''}: see {self._home / LOG}"
+        if dead := dead_letters(self._home, tracking_uri(self._home)):
+            return f"MLflow refuses {len(dead)} runs ({next(iter(dead.values()))[:_REASON]}): see `paribus doctor`"
         return refused_text(refused) if refused else ""
 
     def _end(self, wait: Callable[[], None], until: float) -> int | None:

@@ -7,6 +7,7 @@ doubles nothing. When its standard input is closed, it uploads what is left, for
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 import os
@@ -22,7 +23,17 @@ from pathlib import Path
 from paribus.errors import RunFolderError
 from paribus.health.finding import RAISED, read_health
 from paribus.masking import describe, mask_output
-from paribus.mlflow_sync.client import LONGEST, REFUSED_TAG, MlflowWriter, RunCard, home_number, tracking_uri
+from paribus.mlflow_sync.client import (
+    LONGEST,
+    REFUSED_TAG,
+    Digest,
+    MlflowWriter,
+    RunCard,
+    home_number,
+    is_refusal,
+    tracking_uri,
+)
+from paribus.mlflow_sync.event_files import EventFiles, tensorboard_is_installed
 from paribus.mlflow_sync.offsets import Offsets
 from paribus.recipe.recipe import flatten
 from paribus.run_folder.attempt_files import read_attempt, read_job
@@ -43,6 +54,9 @@ DRAIN_S = 60.0
 
 REPLACED = 3
 """Exit status if MLflow's file was deleted or replaced: the next process opens the new one."""
+
+REFUSALS = 3
+"""Calls in a row that MLflow refuses for one run, after which the run is a dead letter and is not tried again."""
 
 _PERIOD_S = 2.0
 _BACKOFF_MAX_S = 60.0
@@ -73,6 +87,10 @@ class _Course:
         return fresh
 
 
+class IncompleteCopy(RunFolderError):
+    """MLflow has other points of a run than were sent, also after they were sent again."""
+
+
 class MlflowSync:
     """Uploads runs.
 
@@ -100,6 +118,9 @@ class MlflowSync:
         self._health: dict[str, MetricLine] = {}
         self._statuses: dict[str, tuple[str, str]] = {}
         self._unreadable: dict[str, str] = {}  # by run in MLflow, the damaged line that was reported
+        self._refusals: dict[str, int] = {}
+        self._wants: dict[str, bool] = {}
+        self._replays = offsets.replays()
         self._next_check = 0.0
         self.trouble = ""
         self.refused: set[str] = set()
@@ -116,27 +137,53 @@ class MlflowSync:
             The number of ended runs that are not completely uploaded.
         """
         doubt = self._check_destinations()
-        closed = self._offsets.closed_runs()
+        self._forget_after_replay()
+        closed, dead = self._offsets.closed_runs(), self._offsets.dead()
         waiting = [s for s in self._reader.attempted_runs() if closed.get(s.fingerprint, 0) < s.token]
         self._pack(waiting)
         self.trouble = doubt or (self.trouble if self._failures else "")
         for attempted in waiting:
             count, again = self._failures.get(attempted.fingerprint, (0, 0.0))
-            if self._clock() < again:
+            if self._clock() < again or dead.get(attempted.fingerprint, 0) >= attempted.token:
                 continue
             try:
                 if self._upload(attempted):
                     closed[attempted.fingerprint] = attempted.token
                 self._failures.pop(attempted.fingerprint, None)
+                self._refusals.pop(attempted.fingerprint, None)
             except RunFolderError as error:  # this run's files, not MLflow: the others go on
                 _log.warning("run %s: %s", attempted.fingerprint, error)
                 self._postpone(attempted, error, count)
+                self._bury(attempted, error)
             except Exception as error:  # whatever MLflow raises, the run is retried later
                 _log.exception("run %s", attempted.fingerprint)
                 self._postpone(attempted, error, count)
-                break  # MLflow may be down: one failure per turn is enough
+                if not self._bury(attempted, error):
+                    break  # MLflow may be down: one failure per turn is enough
+        closed |= {run: max(token, closed.get(run, 0)) for run, token in self._offsets.dead().items()}
         left = (s for s in waiting if s.terminal and closed.get(s.fingerprint, 0) < s.token)
         return sum(self._is_ours(s, self._folders(s)) for s in left)
+
+    def _forget_after_replay(self) -> None:
+        """Forget what was sent and refused if ``paribus doctor --replay`` has reset the offsets."""
+        if (replays := self._offsets.replays()) != self._replays:
+            self._replays = replays
+            for memory in (self._courses, self._failures, self._refusals):
+                memory.clear()
+            self.refused.clear()
+
+    def _bury(self, attempted: AttemptedRun, error: Exception) -> bool:
+        """Count a refusal, and make the run a dead letter at the third in a row; return whether it was a refusal."""
+        run = attempted.fingerprint
+        if not (isinstance(error, IncompleteCopy) or is_refusal(error)):
+            self._refusals.pop(run, None)
+            return False
+        self._refusals[run] = self._refusals.get(run, 0) + 1
+        if self._refusals[run] >= REFUSALS:
+            self._offsets.bury(run, attempted.token, describe(error))
+            for memory in (self._failures, self._refusals):
+                memory.pop(run, None)
+        return True
 
     def _check_destinations(self) -> str:
         """Look from time to time whether MLflow still has what was sent; return what is wrong, or an empty string."""
@@ -164,11 +211,18 @@ class MlflowSync:
 
     def _is_ours(self, attempted: AttemptedRun, folders: Mapping[int, RunFolder]) -> bool:
         """Return whether this home folder uploads a run, not only another one that shares the store."""
-        if not folders:
+        if not folders or not self._wanted(attempted.fingerprint, folders):
             return False
         # the newest attempt may have ended before it had a folder; with a result it had one
         complete = max(folders) == attempted.token or attempted.state not in RECORDED
         return complete or self._offsets.identity(attempted.fingerprint) is not None
+
+    def _wanted(self, run: str, folders: Mapping[int, RunFolder]) -> bool:
+        """Return whether the study of a run wants a copy in MLflow."""
+        if run not in self._wants:
+            with suppress(RunFolderError):  # damaged: uploading it says so
+                self._wants[run] = "mlflow" in read_job(folders[min(folders)].job).mirror
+        return self._wants.get(run, True)
 
     def _postpone(self, attempted: AttemptedRun, error: Exception, failures: int) -> None:
         """Note why a run was not uploaded, and when to try again."""
@@ -217,8 +271,8 @@ class MlflowSync:
             self._send_lines(attempted, identity, folders)
             course = self._courses[attempted.fingerprint]
             if not self._complete(identity, course):
-                raise RunFolderError(
-                    f"MLflow lacks steps of run {attempted.fingerprint}, although they were sent twice"
+                raise IncompleteCopy(
+                    f"MLflow has other points of run {attempted.fingerprint} than its folder, also after a second try"
                 )
         self._finish(attempted, identity, folders, course)
         return True
@@ -299,9 +353,9 @@ class MlflowSync:
         return course
 
     def _complete(self, identity: str, course: _Course) -> bool:
-        sent = {key: set(steps) for key, steps in course.values.items() if key not in self._offsets.refused(identity)}
-        held = self._mlflow.steps(identity, sent)
-        return all(held[key] == steps for key, steps in sent.items())
+        refused = self._offsets.refused(identity)
+        sent = {key: Digest.of(points.items()) for key, points in course.values.items() if key not in refused}
+        return self._mlflow.digests(identity, sent) == sent
 
     # ---- opening and closing ---------------------------------------------------------------------
 
@@ -381,13 +435,22 @@ def _commit() -> str:
     return ""
 
 
-def serve(home: Path, sync: MlflowSync) -> int:
-    """Upload until the standard input is closed and everything is uploaded, or the time for that is over."""
+def serve(home: Path, sync: MlflowSync | None, files: EventFiles | None = None) -> int:
+    """Copy until the standard input is closed and everything is copied, or the time for that is over.
+
+    Args:
+        home: home folder.
+        sync: copies to MLflow; ``None`` if that is not installed.
+        files: writes event files; ``None`` if TensorBoard is not installed.
+    """
     drain_until: float | None = None
     while True:
-        behind = sync.turn()
-        write_json(home / STATUS, {"behind": behind, "trouble": sync.trouble, "refused": sorted(sync.refused)})
-        if sync.replaced:
+        written = files.turn() if files else 0  # first, as MLflow may be slow
+        behind = written + (sync.turn() if sync else 0)
+        trouble = (sync.trouble if sync else "") or (f"event files: {files.trouble}" if files and files.trouble else "")
+        refused = sorted(sync.refused) if sync else []
+        write_json(home / STATUS, {"behind": behind, "trouble": trouble, "refused": refused})
+        if sync and sync.replaced:
             return REPLACED
         if drain_until is None:
             if select.select([sys.stdin], [], [], _PERIOD_S)[0] and not os.read(sys.stdin.fileno(), 1024):
@@ -414,8 +477,10 @@ def main(arguments: Sequence[str]) -> int:
     with FileLock(home / "mlflow_sync.lock"), Reader.open(home) as reader:
         offsets = Offsets(home)
         try:
-            sync = MlflowSync(reader, lambda: MlflowWriter(tracking_uri(home), home), offsets, commit=_commit())
-            return serve(home, sync)
+            sync = None
+            if importlib.util.find_spec("mlflow") is not None:
+                sync = MlflowSync(reader, lambda: MlflowWriter(tracking_uri(home), home), offsets, commit=_commit())
+            return serve(home, sync, EventFiles(reader) if tensorboard_is_installed() else None)
         finally:
             offsets.close()
 

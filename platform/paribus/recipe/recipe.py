@@ -29,7 +29,7 @@ FACTORS: tuple[str, ...] = (
 """The 13 factors, F0 to F12, in the order in which they act."""
 
 
-TINY_MODELS = ("tiny", "tiny_moe")
+TINY_MODELS = ("tiny", "tiny_wide", "tiny_moe")
 """Names of the models that are made on the spot; the default of ``optimizer.learning_rate`` is for these alone."""
 
 
@@ -38,7 +38,8 @@ class Model(f.Level):
 
     name: Annotated[str, Field(min_length=1)] = Field(
         default="tiny",
-        description="`tiny` or `tiny_moe` (made on the spot), a local folder, or a name on the Hugging Face hub",
+        description="`tiny`, `tiny_wide` or `tiny_moe` (made on the spot), a local folder, or a name on the Hugging "
+        "Face hub",
     )
     revision: str | None = Field(default=None, description="commit of the hub repository; pin it for a published table")
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -165,9 +166,31 @@ class Optimizer(f.Level):
 
 
 class Rollout(f.Level):
-    """How responses are sampled in training; no part of the objective."""
+    """How responses are sampled in training and evaluation; no part of the objective."""
 
-    engine: Literal["torch"] = Field(default="torch", description="`torch`: the code that trains also samples")
+    engine: Literal["torch", "vllm"] = Field(
+        default="torch",
+        description="`torch`: the code that trains also samples; `vllm`: vLLM in the same process (docs/howto/vllm.md)",
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="vllm: type of its weights and computations; `auto`: that of `model.dtype`"
+    )
+    cache_gib: f.Positive | None = Field(
+        default=None, description="vllm: GiB for keys and values; absent: 1 on a CPU, 30% of a GPU's memory"
+    )
+    sequences: f.Count = Field(default=256, description="vllm: most responses that are sampled at once")
+
+    @model_validator(mode="after")
+    def _of_vllm(self) -> Rollout:
+        stated = [name for name in ("dtype", "cache_gib", "sequences") if getattr(self, name) != _default(self, name)]
+        if self.engine != "vllm" and stated:
+            named = ", ".join(f"`rollout.{name}`" for name in stated)
+            raise ValueError(f"{named}: for `rollout.engine: vllm` alone. Remove it, or set the engine")
+        return self
+
+
+def _default(level: f.Level, name: str) -> Any:
+    return type(level).model_fields[name].default
 
 
 class Compute(f.Level):
@@ -321,9 +344,19 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def difference(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Return what differs between two recipes: dotted path to (before, after); ``None`` where a path is absent."""
-    old, new = (
-        flatten({**r.model_dump(mode="json"), "rollout": r.rollout.model_dump(), "compute": r.compute.model_dump()})
-        for r in (before, after)
-    )
+    """Return what differs between two recipes: dotted path to (before, after); ``None`` where a path is absent.
+
+    Of a reward function that only one of them has, what it states counts, and not the defaults of the rest.
+    """
+    old, new = _compared(before, after), _compared(after, before)
     return {k: (old.get(k), new.get(k)) for k in sorted(old | new) if old.get(k) != new.get(k)}
+
+
+def _compared(recipe: Recipe, other: Recipe) -> dict[str, Any]:
+    """Return the values of a recipe by path, as :func:`difference` compares them with another."""
+    values = recipe.model_dump(mode="json")
+    values |= {"rollout": recipe.rollout.model_dump(), "compute": recipe.compute.model_dump()}
+    own = recipe.reward.functions
+    for name in own.keys() - other.reward.functions.keys():
+        values["reward"]["functions"][name] = own[name].model_dump(mode="json", exclude_defaults=True)
+    return flatten(values)

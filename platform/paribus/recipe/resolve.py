@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
@@ -108,7 +108,9 @@ class _Doubt:
         return bool(fault.lacking) and fault.lacking[0] in self.levels
 
     def of_values(self, error: ErrorDetails) -> bool:
-        """Return whether a wrong combination of values may follow from the base."""
+        """Return whether a wrong combination of values, or a gap, may follow from the base."""
+        if error["type"] == "missing":  # what it belongs to may have been taken out with a wrong entry
+            return str(error["loc"][0]) in self.values
         if error["type"] != "value_error":
             return False
         parts = re.findall(r"[a-z_]+(?=\.[a-z_])|(?<=`)[a-z_]+", explain(error))
@@ -133,6 +135,7 @@ def resolve_recipes(
     tricks: Mapping[str, Mapping[str, Any]],
     variants: Iterable[V],
     presets: Iterable[tuple[tuple[str, ...], str]] = (),
+    needs: Mapping[str, Collection[str]] | None = None,
 ) -> Recipes[V]:
     """Resolve the base, each trick alone and each variant; a fault of the base or of a trick is reported once.
 
@@ -141,19 +144,25 @@ def resolve_recipes(
     Args:
         preset: of the base, or :data:`UNKNOWN_PRESET`.
         patch: of the base.
-        tricks: patches by name.
+        tricks: patches by name, each behind those that it needs.
         variants: made of tricks and own steps.
         presets: where the study names a preset besides, and which.
+        needs: trick to all others with which it is checked; where one of them is not there or wrong, what only may be
+            wrong with the trick is not reported.
     """
     named = [(("base", "preset"), preset), *presets]
     unknown = {name: message for name in {name for _, name in named} if (message := unknown_preset(name))}
     faults = [Fault(place=place, message=unknown[name]) for place, name in named if name in unknown]
     start = _start(Recipe() if preset in unknown else load_preset(preset).recipe)
     base, values, doubt = _base_or_stand_in(start, patch, _ALL_IN_DOUBT if preset in unknown else _NO_DOUBT)
-    alone, broken = {}, set()
+    alone: dict[str, Recipe] = {}
+    broken: set[tuple[str, ...]] = set()
     for name, trick in tricks.items():
-        step = Step(place=("tricks", name), patch=trick)
-        resolved = resolve(values, (step,), step.place, doubt)
+        step, needed = Step(place=("tricks", name), patch=trick), (needs or {}).get(name, ())
+        before = [Step(place=("tricks", other), patch=tricks[other]) for other in tricks if other in needed]
+        certain = len(before) == len(needed) and broken.isdisjoint(other.place for other in before)
+        steps = (*before, step) if certain else (step,)
+        resolved = resolve(values, steps, step.place, doubt if certain else _ALL_IN_DOUBT)
         faults += resolved.faults
         if resolved.faults:
             broken.add(step.place)
@@ -165,7 +174,7 @@ def resolve_recipes(
         if variant.preset in unknown or len(right) < len(variant.steps):  # only what the others say for themselves
             faults += resolve(values, right, variant.place, _ALL_IN_DOUBT).faults
             continue
-        resolved = _resolve_variant(values, variant, doubt)
+        resolved = resolve_variant(values, variant, doubt)
         faults += resolved.faults
         if resolved.recipe is not None:
             found.append((variant, resolved.recipe))
@@ -226,7 +235,7 @@ def _start(recipe: Recipe) -> dict[str, Any]:
     return start
 
 
-def _resolve_variant(base: Mapping[str, Any], variant: Variant, doubt: _Doubt) -> Resolved:
+def resolve_variant(base: Mapping[str, Any], variant: Variant, doubt: _Doubt = _NO_DOUBT) -> Resolved:
     """Return the recipe of a variant of a base.
 
     A preset replaces the objective and leaves model, task, optimizer, and of the schedule all but the kind of update,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from paribus.errors import ParibusError
@@ -12,11 +12,15 @@ from paribus.report import sentences
 from paribus.report.adaptive import with_interim_note
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.measures import LATE
+from paribus.report.answer import answer, totals
+from paribus.report.assumptions import pairs_words
+from paribus.report.exploratory import declared_rows
 from paribus.report.figures.curves import curves, pass_figure
-from paribus.report.figures.forests import contribution_figure, forest_figure, matrix_figures
+from paribus.report.figures.forests import answer_figure, contribution_figure, forest_figure, matrix_figures
 from paribus.report.inputs import StudyData
 from paribus.report.model import Figure, ReportModel, Table, described
 from paribus.report.tables.appendix import all_details
+from paribus.report.tables.changes import changes_table
 from paribus.report.tables.effects import contribution_table, design_effects, effects_table, order_tables
 from paribus.report.tables.scores import behaviour_table, learning_table, published_tables, score_table, search_table
 from paribus.report.tables.sets import set_text, sets_table
@@ -45,7 +49,7 @@ def build_report(data: StudyData) -> ReportModel:
     )
     status += f"; {stage_text(data.plan)}" if screening else ""
     status += f"; plus {len(data.screened)} runs of the search" if data.screened else ""
-    tables = tuple(with_interim_note(analysis, t) for t in _tables(analysis))
+    tables = _with_lead(analysis, [with_interim_note(analysis, t) for t in _tables(analysis)])
     figures = (described(f) for f in _figures(analysis))
     there = {table.key for table in tables}
     return ReportModel(
@@ -54,6 +58,8 @@ def build_report(data: StudyData) -> ReportModel:
         question=data.plan.question,
         status=status,
         complete=complete,
+        answer=answer(analysis),
+        totals=totals(analysis),
         summary=tuple(sentences.summary(analysis)),
         words=tuple(sentences.words(analysis)),
         warnings=tuple(sentences.warnings(analysis)),
@@ -65,7 +71,16 @@ def build_report(data: StudyData) -> ReportModel:
     )
 
 
+def _with_lead(analysis: Analysis, tables: Sequence[Table]) -> tuple[Table, ...]:
+    """Return the tables with that of the first ladder, or else of the first design, marked as the leading one."""
+    rows = analysis.plan.rows
+    ladders = [r.design for r in rows if r.kind == "cumulative"]
+    key = next((f"{design}.score" for design in [*ladders, *(r.design for r in rows)]), "")
+    return tuple(replace(t, lead=True, main=True) if t.key == key else t for t in tables)
+
+
 def _tables(analysis: Analysis) -> Iterable[Table]:
+    yield changes_table(analysis)
     yield learning_table(analysis)
     rows = analysis.plan.rows
     for design in dict.fromkeys(r.design for r in rows):
@@ -96,6 +111,7 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
 
 def _figures(analysis: Analysis) -> Iterable[Figure]:
     found = (
+        answer_figure(analysis),
         forest_figure(analysis),
         contribution_figure(analysis),
         *matrix_figures(analysis),
@@ -165,10 +181,12 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "runs": f"{len(outcomes)} planned: {counts}",
         "arms": f"{len(plan.arms)} distinct, base `{analysis.label(plan.base)}` ({plan.base[:SHORT]})",
         "intervals": f"{LEVEL:.0%} Student t over training seeds{floor}",
-        "tests": f"{'paired t by seed' if plan.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
+        "tests": f"{'paired t by seed' if analysis.paired else 'Welch t'}, two-sided, alpha {ALPHA:g}",
+        **({"pairing": pairs_words(analysis)} if plan.paired else {}),
         "correction": _correction(analysis),
         "power": f"{POWER:.0%} by the noncentral t, at the upper 80% bound of the observed spread",
-        "equivalence": _equivalence(plan.margin),
+        "equivalence": _equivalence(analysis),
+        **declared_rows(analysis),
         "late in training": f"last {LATE:.0%} of the steps",
     }
 
@@ -182,10 +200,12 @@ def _adaptive(plan: Plan) -> dict[str, str]:
     return {"interim analyses": interim_text(plan.interim), "declared in": origin} if plan.interim else {}
 
 
-def _equivalence(margin: float | None) -> str:
+def _equivalence(analysis: Analysis) -> str:
+    margin = analysis.plan.margin
     if margin is None:
         return "not tested: no margin was declared"
-    return f"two one-sided t tests against the margin ±{margin:g}, declared in the study file; Holm over arms"
+    when = "after results were there: exploratory" if analysis.late("margin") else "in the study file"
+    return f"two one-sided t tests against the margin ±{margin:g}, declared {when}; Holm over arms"
 
 
 def _preset(plan: Plan) -> dict[str, str]:
@@ -206,7 +226,9 @@ def _preset(plan: Plan) -> dict[str, str]:
 def _correction(analysis: Analysis) -> str:
     if not analysis.family:
         return "none: no comparison with the base could be tested"
-    declared = analysis.plan.symptom_correction != "holm"
+    declared = analysis.symptom_correction != "holm"
     symptoms = "; what each arm moves: Benjamini and Hochberg, declared in the study file" if declared else ""
     score = f"Holm over {analysis.family} comparisons with the base in the primary metric"
+    if analysis.tested_elsewhere:
+        score += f", {analysis.tested_elsewhere} of them in other plans, as if their p values were the largest"
     return f"{score}; elsewhere over the tests of each table{symptoms}"

@@ -12,6 +12,7 @@ from paribus.errors import RunFolderError
 from paribus.health.finding import read_health
 from paribus.recipe.recipe import flatten
 from paribus.report.analysis.measures import score_steps
+from paribus.report.declared import read_declared
 from paribus.report.inputs import Outcome, RunData, StudyData
 from paribus.run_folder.attempt_files import read_environment
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, Evaluation, MetricLine, RunFolder, read_evaluation
@@ -41,7 +42,7 @@ def read_study(reader: Reader, name: str) -> StudyData:
     """
     study = reader.study(name)
     data, results = read_runs(reader, study)
-    return replace(data, provenance=_provenance(reader, study, results))
+    return replace(data, provenance=_provenance(reader, study, results), declared=read_declared(reader, study))
 
 
 def read_runs(reader: Reader, study: StudyRecord) -> tuple[StudyData, Mapping[str, ResultRecord]]:

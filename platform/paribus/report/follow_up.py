@@ -13,9 +13,9 @@ from typing import Any
 from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.analysis.effects import full_recipe, gaps
-from paribus.report.tables.cells import interval_text, p_text
+from paribus.report.tables.cells import interval_text, number, p_text, precision
 from paribus.stats.multiple_testing import ALPHA
-from paribus.stats.power import CAP, seeds_needed
+from paribus.stats.power import CAP
 from paribus.study.designs import Draft, drafts
 from paribus.study.spec import Study
 
@@ -116,17 +116,18 @@ def _verdict(analysis: Analysis, arm: str, effect: Effect | None, most: int) -> 
         return _Verdict(seeds=min(SETTLED, most), reason=f"{name} has too few seeds to be tested.")
     e = effect.estimate
     shown = analysis.equivalence.get(arm)
-    settled = effect.confirmed and e.n >= SETTLED
+    settled = effect.confirmed and e.n >= SETTLED and not effect.exploratory
     if settled or not e.sd or (shown is not None and shown < ALPHA):
         return _Verdict()
     seen = f"{interval_text(e, signed=True)}, {e.n} {'pairs' if effect.paired else 'seeds'}"
-    size, what = _size_to_find(analysis, effect)
-    needed = seeds_needed(size, e.sd, paired=effect.paired, alpha=ALPHA / analysis.family)
+    needed = analysis.seeds_to_find(effect, analysis.family)
+    what = _what_to_find(analysis, effect)
     if effect.confirmed:
         after = f"p {p_text(effect.p_adjusted).replace('<', '< ')} after Holm"
-        reason = f"{name} stood out with few seeds ({seen}, {after}): fresh seeds show whether that was luck."
+        how = "after its results were there" if effect.exploratory else "with few seeds"
+        reason = f"{name} stood out {how} ({seen}, {after}): fresh seeds show whether that was luck."
         return _Verdict(seeds=min(max(SETTLED, needed or most), most), reason=reason)
-    power = f"(80% power, 5% over {analysis.family} comparisons)"
+    power = f"(80% power, {100 * analysis.score_level:.2g}% over {analysis.family} comparisons)"
     if needed is None or needed > most:
         count = f"more than {CAP}" if needed is None else f"about {needed}"
         reason = f"{name} stays open ({seen}): {what} takes {count} seeds {power}, more than the {most} allowed."
@@ -135,12 +136,14 @@ def _verdict(analysis: Analysis, arm: str, effect: Effect | None, most: int) -> 
     return _Verdict(seeds=needed, reason=f"{name} is undecided ({seen}): {what} takes about {needed} seeds {power}.")
 
 
-def _size_to_find(analysis: Analysis, effect: Effect) -> tuple[float, str]:
-    """Return the difference that the follow-up must detect: the declared margin, or else the observed one."""
+def _what_to_find(analysis: Analysis, effect: Effect) -> str:
+    """Return the difference that the follow-up must detect, in words."""
     margin = analysis.plan.margin
     if margin is not None:
-        return margin, f"a difference of the declared margin, {margin:g},"
-    return effect.estimate.value, "a difference of this size"
+        return f"a difference of the declared margin, {margin:g},"
+    return (
+        f"a difference of {number(analysis.size_to_find(effect), precision(effect.estimate))}, half of this interval,"
+    )
 
 
 def _interactions(analysis: Analysis) -> tuple[Mapping[str, Any], str]:

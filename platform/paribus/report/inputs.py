@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from paribus.health.finding import HealthFile
+from paribus.published.tables import Published
 from paribus.run_folder.folder import Evaluation, MetricLine
 from paribus.study.plan import Plan
-from paribus.study.published import Published
 
 if TYPE_CHECKING:
+    from paribus.report.declared import Declared
     from paribus.run_folder.series import Recorded
 
 Outcome = Literal["finished", "stopped_early", "failed", "cancelled", "pending"]
@@ -74,6 +75,7 @@ class StudyData:
         screened: runs of its search; they choose settings and enter no table of effects.
         provenance: what the numbers depend on beyond the plan, name to text (:func:`.build.provenance`).
         published: published tables to show beside the study's own.
+        declared: what the plan declared after results were there; ``None`` if that is not known.
     """
 
     plan: Plan
@@ -81,3 +83,4 @@ class StudyData:
     screened: tuple[RunData, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     published: tuple[Published, ...] = ()
+    declared: Declared | None = None

@@ -15,6 +15,7 @@ REPORT_SCHEMA = 1
 """Version of ``report.json``."""
 
 Verdict = Literal["", "separated", "not_separated", "untested"]
+Side = Literal["", "better", "worse"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class Cell:
         n: seeds, or pairs of seeds, behind the value.
         p: two-sided p value, before correction.
         p_adjusted: after the correction over the family that the table names.
+        correction: of ``p_adjusted``: ``holm``, ``benjamini_hochberg`` or ``dunnett``; empty without one.
         seeds: value of each seed.
         verdict: whether a difference is separated from seed noise.
         bold: whether the arm is among the best of its table.
@@ -43,6 +45,7 @@ class Cell:
     n: int | None = None
     p: float | None = None
     p_adjusted: float | None = None
+    correction: str = ""
     seeds: tuple[tuple[int, float], ...] = ()
     verdict: Verdict = ""
     bold: bool = False
@@ -85,7 +88,8 @@ class Table:
         columns: the other columns.
         rows: rows in order.
         notes: how to read it: rules, tests, family of the correction.
-        main: whether the terminal shows it.
+        main: whether the terminal shows it, and the page without unfolding.
+        lead: whether it stands beside the answer.
     """
 
     key: str
@@ -96,6 +100,7 @@ class Table:
     rows: tuple[TableRow, ...]
     notes: tuple[str, ...] = ()
     main: bool = False
+    lead: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +153,18 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """One difference of a forest plot; ``low`` and ``high`` are ``None`` below three seeds."""
+    """One difference of a forest plot.
+
+    Attributes:
+        label: of its row.
+        value: the difference.
+        low: lower end; ``None`` below three seeds.
+        high: upper end; ``None`` below three seeds.
+        n: seeds behind it.
+        separated: whether the interval excludes 0.
+        side: whether an interval that excludes 0 lies on the better or the worse side; empty where neither is meant.
+        claimed: whether a test after correction shows it.
+    """
 
     label: str
     value: float
@@ -156,6 +172,8 @@ class Interval:
     high: float | None
     n: int
     separated: bool
+    side: Side = ""
+    claimed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +228,7 @@ class Figure:
         forests: intervals.
         matrices: tricks against tricks.
         table: key of the table with the numbers; empty if the report has no such table.
+        lead: whether it stands beside the answer.
     """
 
     key: str
@@ -219,6 +238,7 @@ class Figure:
     forests: tuple[Forest, ...] = ()
     matrices: tuple[Matrix, ...] = ()
     table: str = ""
+    lead: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +251,9 @@ class ReportModel:
         question: the study's question.
         status: ``complete: 39 of 39 runs`` or ``incomplete: 12 of 39 runs``.
         complete: whether every run has ended.
-        summary: the answer, in a few sentences.
+        answer: what the study says, in one or two sentences.
+        totals: what it cost, and what the detectors found: one line each.
+        summary: what each design says.
         words: the findings, one or two sentences per comparison.
         warnings: what lowers trust: lost runs, fragile verdicts, warnings of the plan.
         tables: tables in order.
@@ -244,6 +266,8 @@ class ReportModel:
     question: str
     status: str
     complete: bool
+    answer: str
+    totals: tuple[str, ...]
     summary: tuple[str, ...]
     words: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -257,8 +281,8 @@ class ReportModel:
         return json.dumps(self, default=vars, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def main_tables(self) -> tuple[Table, ...]:
-        """Return the tables that the terminal shows."""
-        return tuple(t for t in self.tables if t.main)
+        """Return the tables that the terminal shows, that beside the answer first."""
+        return tuple(sorted((t for t in self.tables if t.main), key=lambda table: not table.lead))
 
 
 def rounded(value: float) -> float:

@@ -6,20 +6,23 @@ import itertools
 
 from paribus.report.adaptive import where
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
-from paribus.report.analysis.effects import (
-    Single,
-    TestedDesign,
-    effect_measures,
-    effects,
-    singles,
-    stars,
-    tested_designs,
-)
+from paribus.report.analysis.effects import Single, effect_measures, effects, singles, tested_designs
 from paribus.report.analysis.measures import Measure, score_steps, start_measure
-from paribus.report.tables.cells import decimals_for, interval_text, listed, needed_text, number, p_words, precision
+from paribus.report.assumptions import one_spread_words
+from paribus.report.design_words import any_tested, design_words, designs
+from paribus.report.effect_words import claimed, p_of, score_sentence, size_text
+from paribus.report.exploratory import cautions
+from paribus.report.inputs import RunData
+from paribus.report.tables.cells import (
+    decimals_for,
+    interval_text,
+    listed,
+    number,
+    p_words,
+    single_texts,
+)
 from paribus.report.tables.health import health_words
 from paribus.stats.multiple_testing import ALPHA
-from paribus.study.contrasts import Contrast
 from paribus.study.plan import Row
 
 NAMES = {
@@ -33,24 +36,36 @@ NAMES = {
 """Names of the measures of the table of effects in a sentence."""
 
 
-SHARES = {1: "half", 2: "a quarter", 3: "an eighth"}
-"""How much of an interaction of 2, 3 or 4 tricks enters a main effect that it is confounded with."""
+NOT_COMPARED = "No arm can be compared with the base"
 
 
 def summary(analysis: Analysis) -> list[str]:
     """Return the answer in one paragraph: does the base learn, does the ladder rise, what does each arm do."""
-    found = (_learning(analysis), *_ladders(analysis), *_designs(analysis), _singles(analysis), _seeds_rule(analysis))
-    return [s for s in found if s]
+    found = (_learning(analysis), *_ladders(analysis), *designs(analysis), _singles(analysis))
+    return [s for s in (*found, one_spread_words(analysis), _seeds_rule(analysis)) if s]
 
 
 def words(analysis: Analysis) -> list[str]:
-    """Return one item for each arm against the base, each effect of several rows, and each arm with critical runs."""
+    """Return one item for each arm against the base, each effect of several rows, and each arm with critical runs.
+
+    Only what a corrected test shows is said with a verb (:func:`claims_rule`).
+    """
     found = effects(analysis)
     arms = [_one_arm(analysis, single, found) for single in singles(analysis)]
-    if any("*" in text for text in arms):
-        arms.append(f"Marked {stars(analysis, found)}")
-    designs = (text for design in tested_designs(analysis) for text in _design_words(analysis, design))
-    return [*arms, *designs, *health_words(analysis)]
+    crossed = [text for design in tested_designs(analysis) for text in design_words(analysis, design)]
+    rule = [claims_rule(analysis)] if any_tested(analysis) else []
+    return [*arms, *crossed, *rule, *health_words(analysis)]
+
+
+def claims_rule(analysis: Analysis) -> str:
+    """Return when a sentence of this report has a verb such as raised."""
+    score, symptom = 100 * analysis.score_level, 100 * analysis.symptom_level
+    count = f", and below {100 * analysis.one_spread_level:.2g}% for one spread" if analysis.one_spread_level else ""
+    return (
+        f"A sentence says raised or lowered only where p after correction is below {score:.2g}% for "
+        f"{analysis.score.label} and below {symptom:.2g}% for the rest{count}, so that at most 5% of studies in which "
+        "no arm differs get one. Undecided does not mean that there is no difference."
+    )
 
 
 def warnings(analysis: Analysis) -> list[str]:
@@ -71,7 +86,7 @@ def warnings(analysis: Analysis) -> list[str]:
         found.append(
             f"Fragile: the verdict against the base depends on how lost runs are counted for {listed(fragile)}."
         )
-    found += _checkpoints(analysis)
+    found += [*cautions(analysis), *_checkpoints(analysis)]
     found += [note.message for note in analysis.plan.warnings if note.code != "cost"]  # costs are measured by now
     return found
 
@@ -87,6 +102,13 @@ def _checkpoints(analysis: Analysis) -> list[str]:
             f"{len(few)} of {len(runs)} runs have fewer than 3 evaluations after step 0: their score is the mean of "
             f"{'one' if most == 1 else f'at most {most}'}."
         )
+    broken = [r for r, used in ends if r.outcome == "finished" and used and _not_finite(analysis, r, used[0][0])]
+    if broken:
+        names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in broken))
+        found.append(
+            f"{len(broken)} of {len(runs)} runs have an evaluation that is not a finite number where their score is "
+            f"taken: it is left out, and finite evaluations before it count: {names}."
+        )
     untrained = [r for r, used in ends if r.outcome == "stopped_early" and used and used[-1][0] == 0]
     if untrained:
         names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in untrained))
@@ -97,22 +119,31 @@ def _checkpoints(analysis: Analysis) -> list[str]:
     return found
 
 
+def _not_finite(analysis: Analysis, run: RunData, first: int) -> bool:
+    """Whether an evaluation from this step on is not a finite number."""
+    found = run.recorded.series(analysis.score.metric, first=first)
+    return len(found.finite().steps) < len(found.steps)
+
+
 def _learning(analysis: Analysis) -> str:
     base, label = analysis.plan.base, analysis.score.label
     after, before = analysis.values(base, analysis.score), analysis.values(base, start_measure(analysis.evaluate))
     seeds = [s for s in after if s in before]
     subject = f"The base arm `{analysis.label(base)}`"
     if not seeds:
-        return f"{subject} has no finished run yet, so nothing can be said about learning."
+        return f"{NOT_COMPARED}, because {lost_all(analysis, base, subject[:1].lower() + subject[1:])}."
     ends = analysis.estimate(base, start_measure(analysis.evaluate)), analysis.estimate(base, analysis.score)
     if len(seeds) < MIN_SEEDS:
-        pairs = listed(f"{number(before[s], 3)} to {number(after[s], 3)}" for s in seeds)
+        noise = analysis.answer_error(base, analysis.score)
+        digits = decimals_for(noise, after[seeds[0]]) if noise else 3
+        pairs = listed(f"{number(before[s], digits)} to {number(after[s], digits)}" for s in seeds)
         few = "single run; training variance unknown" if len(seeds) == 1 else "2 runs, too few for an interval"
         return f"{subject} went from {pairs} in {label} ({few})."
     gain = analysis.gain(base)
     assert gain is not None and ends[0] is not None and ends[1] is not None  # noqa: PT018 - there are seeds
     text = f"{subject} went from {interval_text(ends[0])} to {interval_text(ends[1])} in {label}"
-    verdict = "" if gain.separated else "; this is not separated from seed noise"
+    why = "all seeds agree, so there is no test" if gain.untestable else "undecided, because 0 is in this interval"
+    verdict = "" if gain.separated else f"; {why}"
     moved = interval_text(gain.estimate, signed=True)
     return f"{text}, a change of {moved} (paired within {gain.estimate.n} runs, 95% t intervals){verdict}."
 
@@ -123,86 +154,32 @@ def _ladders(analysis: Analysis) -> list[str]:
 
 
 def _ladder(analysis: Analysis, name: str, rows: list[Row]) -> str:
-    steps = [(b, analysis.effect(b.arm, a.arm, analysis.score)) for a, b in itertools.pairwise(rows)]
-    tested = [(row, e) for row, e in steps if e is not None and e.supported]
-    if not tested:
-        return f"Ladder `{name}`: no step has the 3 seeds per arm that a comparison needs."
-    moved = [f"`{row.label}` {interval_text(e.estimate, signed=True)}" for row, e in tested if e.separated]
-    count = f"{len(moved)} {'is' if len(moved) == 1 else 'are'}" if moved else "none is"
-    testable = "" if len(tested) == len(steps) else f" that can be tested, of {len(steps)}"
-    text = f"Ladder `{name}`: of its {len(tested)} steps{testable}, {count} separated from seed noise in "
-    text += f"{analysis.score.label}, each given the rows above and without correction"
-    text += f": {listed(moved)}." if moved else "."
     last = analysis.to_base.get(rows[-1].arm)
     if last is None or not last.supported:
-        return text
-    verdict = _verdict(last, analysis.family)
-    return f"{text} Last row against the base: {interval_text(last.estimate, signed=True)}, {verdict}."
+        return f"Ladder `{name}`: its last row and the base do not have the 3 seeds that a comparison needs."
+    steps = [(b, analysis.effect(b.arm, a.arm, analysis.score)) for a, b in itertools.pairwise(rows)]
+    whole = _against_base(analysis, last)
+    known = [(row, e) for row, e in steps if e is not None and e.supported]
+    if not known:
+        return f"Ladder `{name}`: {whole}."
+    row, step = max(known, key=lambda found: abs(found[1].estimate.value))
+    size = interval_text(step.estimate, signed=True)
+    return (
+        f"Ladder `{name}`: {whole}. Its largest step, given the rows above and not tested: `{row.tricks[-1]}` {size}."
+    )
 
 
-def _designs(analysis: Analysis) -> list[str]:
-    return [_design(analysis, design) for design in tested_designs(analysis)]
-
-
-def _design(analysis: Analysis, design: TestedDesign) -> str:
-    name = f"{design.kind.capitalize()} `{design.name}`"
-    tested = [(c, e) for c, e in design.effects if e is not None and e.supported]
-    if not tested:
-        return f"{name}: no effect has the 3 seeds per arm that a test needs."
-    parts = []
-    for kind, one in (("main effects", True), ("interactions", False)):
-        group = [(c, e) for c, e in tested if (len(c.tricks) == 1) is one]
-        moved = [f"`{c.name}` {interval_text(e.estimate, signed=True)}" for c, e in group if e.separated]
-        if group:
-            parts.append(f"{kind} separated from 0: {len(moved) or 'none'} of {len(group)}")
-            parts[-1] += f", {listed(moved)}" if moved else ""
-    kept = [f"`{c.name}`" for c, e in tested if e.confirmed]
-    after = f"after Holm's correction over {design.family} effects: {listed(kept) if kept else 'none'}"
-    return f"{name}: {'; '.join(parts)}; {after}."
-
-
-def _design_words(analysis: Analysis, design: TestedDesign) -> list[str]:
-    """Return a sentence for each effect that can be tested; undetected interactions share one."""
-    label = analysis.score.label
-    tested = [(c, e) for c, e in design.effects if e is not None and e.supported]
-    quiet = [(c, e) for c, e in tested if len(c.tricks) > 1 and not e.separated and e.detectable is not None]
-    if len(quiet) < 2:
-        return [_effect_sentence(label, design, c, e) for c, e in tested]
-    found = [_effect_sentence(label, design, c, e) for c, e in tested if (c, e) not in quiet]
-    reach = [number(e.detectable, decimals_for(e.estimate.se, e.detectable)) for _, e in quiet if e.detectable]
-    ends = " to ".join(dict.fromkeys((min(reach, key=float), max(reach, key=float))))
-    pairs = listed(f"`{c.name}`" for c, _ in quiet)
-    limit = f"this study could detect {ends} or more, depending on the pair"
-    hidden = " Confounded interactions can hide each other." if any(c.aliases for c, _ in quiet) else ""
-    return [*found, f"No interaction in {label} detected in `{design.name}` for {pairs}; {limit}.{hidden}"]
-
-
-def _effect_sentence(label: str, design: TestedDesign, contrast: Contrast, effect: Effect) -> str:
-    e, place, aliases = effect.estimate, f"in `{design.name}`", _aliases(contrast)
-    if len(contrast.tricks) == 1:
-        text = _score_sentence(label, effect, design.family)
-        mark = "," if effect.separated else ":"
-        return f"`{contrast.name}` {place}, averaged over the other tricks{mark} {text}.{aliases}"
-    first, second = contrast.tricks
-    if not effect.separated:
-        size = interval_text(e, signed=True)
-        seen = f"no interaction in {label} detected ({size}, {_count(effect)}){_reach(effect)}"
-        return f"`{first}` and `{second}` {place}: {seen}.{aliases}"
-    more = "more" if e.value > 0 else "less"
-    found = f"together they give {_size(effect)} {more} {label} than their separate effects added up"
-    verdict = f"{_count(effect)}; {_verdict(effect, design.family)}"
-    return f"`{first}` and `{second}` {place}: {found} ({verdict}).{aliases}"
-
-
-def _aliases(contrast: Contrast) -> str:
-    """Return the effects that the arms of a fraction cannot separate from this one."""
-    if not contrast.aliases:
-        return ""
-    signs = {"+": "", "-": "minus "}
-    names = listed(f"{signs[alias[0]]}`{alias[2:]}`" for alias in contrast.aliases)
-    share = SHARES.get(contrast.aliases[0].count(" x "), "a part") if len(contrast.tricks) == 1 else ""
-    part = f", {share} of which would be included in it" if share else ""
-    return f" The arms cannot separate it from {names}{part}."
+def _against_base(analysis: Analysis, effect: Effect) -> str:
+    """Return what a row does to the score, e.g. ``its last row lowered held-out accuracy by 0.15 [0.10, 0.19]``."""
+    label, level = analysis.score.label, analysis.score_level
+    if claimed(effect, level):
+        verb = "raised" if effect.estimate.value > 0 else "lowered"
+        return f"its last row {verb} {label} by {size_text(effect)} against the base ({p_of(effect, analysis.family)})"
+    size = interval_text(effect.estimate, signed=True)
+    if effect.untestable:
+        return f"its last row against the base, without a test, because all seeds agree in {label}: {size}"
+    what = "exploratory" if effect.exploratory else "undecided"
+    return f"its last row against the base is {what} in {label}, {size} ({p_of(effect, analysis.family)})"
 
 
 def _singles(analysis: Analysis) -> str:
@@ -210,13 +187,23 @@ def _singles(analysis: Analysis) -> str:
     tested = [(s, e) for s, e in found if e is not None and e.supported]
     if not tested:
         return ""
-    moved = [f"`{s.name}` {interval_text(e.estimate, signed=True)}" for s, e in tested if e.separated]
-    kept = [f"`{s.name}`" for s, e in tested if e.confirmed]
-    head = f"Single arms separated from the base in {analysis.score.label}: {len(moved) or 'none'} of {len(tested)}"
-    if not moved:
-        return f"{head}."
-    after = f"after Holm's correction over {analysis.family} comparisons: {listed(kept) if kept else 'none'}"
-    return f"{head}, {listed(moved)}; {after}."
+    shown = [(s, e) for s, e in tested if claimed(e, analysis.score_level)]
+    kept = [f"`{s.name}` {interval_text(e.estimate, signed=True)}" for s, e in shown]
+    same = [
+        f"`{s.name}` {number(e.estimate.value, decimals_for(None, e.estimate.value), signed=True)}"
+        for s, e in tested
+        if e.untestable
+    ]
+    unclear = [(s, e) for s, e in tested if not e.untestable and not claimed(e, analysis.score_level)]
+    left = [f"`{s.name}`" for s, e in unclear if not e.exploratory]
+    after_results = [f"`{s.name}`" for s, e in unclear if e.exploratory]
+    comparisons = f"{analysis.family} comparison{'s' if analysis.family > 1 else ''}"
+    after = f", after Holm's correction over {comparisons}" if analysis.family else ""
+    head = f"Single arms that differ from the base in {analysis.score.label}{after}"
+    text = f"{head}: {listed(kept) if kept else 'none shown'}"
+    text += f"; undecided: {listed(left)}" if left else ""
+    text += f"; exploratory: {listed(after_results)}" if after_results else ""
+    return f"{text}{f'; without any spread and so without a test: {listed(same)}' if same else ''}."
 
 
 def _seeds_rule(analysis: Analysis) -> str:
@@ -228,7 +215,7 @@ def _seeds_rule(analysis: Analysis) -> str:
         return "Each arm is a single run, so training variance is unknown and differences between arms are not tested."
     if n == 2:
         return "Each arm has 2 runs: the tables show both values, and differences are not tested."
-    if n < 5:
+    if n < 5 and analysis.family:
         return f"With {n} seeds per arm, all of this is only indicative."
     return ""
 
@@ -237,22 +224,58 @@ def _one_arm(analysis: Analysis, single: Single, found: dict[tuple[str, str], Ef
     name = f"`{single.name}` alone" if single.trick else f"`{single.name}`"
     score = analysis.to_base.get(single.arm)
     if score is None:
-        return f"{name}: no finished run to compare with the base."
+        return f"{name}: {_not_compared(analysis, single.arm)}."
     if not score.supported:
         n = score.estimate.n
         few = "single run; training variance unknown" if n == 1 else f"{n} runs, too few for a test"
-        each = [d for _, d in score.by_seed] or [score.estimate.value]
-        seen = listed(number(d, 3, signed=True) for d in each)
-        return f"{name}: {analysis.score.label} {seen} against the base ({few})."
+        if score.paired and any(len(analysis.values(a, analysis.score)) > n for a in (single.arm, analysis.plan.base)):
+            few = f"{'one seed pair' if n == 1 else f'{n} seed pairs'}, too few for a test"
+        return f"{name}: {analysis.score.label} {listed(single_texts(score))} against the base ({few})."
     known = [(m, e) for m in effect_measures(analysis) if (e := found[single.arm, m.key]) is not None]
-    quiet = [NAMES[m.key] for m, e in known if e.supported and e.estimate.sd and not e.separated]
-    parts = [f"{name}{'' if score.separated else ':'} {_score_sentence(analysis.score.label, score, analysis.family)}."]
+    level = analysis.symptom_level
+    mark = "" if claimed(score, analysis.score_level) else ":"
+    parts = [f"{name}{mark} {score_sentence(analysis, score, analysis.family)}."]
+    parts += [_both_scores(analysis, single.arm)] if score.untestable and score.estimate.value else []
     parts += _equivalent(analysis, single.arm)
     for verb, sign in (("lowered", -1), ("raised", 1)):
-        moved = [_moved(m, e) for m, e in known if e.separated and sign * e.estimate.value > 0]
+        moved = [_moved(m, e) for m, e in known if claimed(e, level) and sign * e.estimate.value > 0]
         parts += [f"It {verb} {listed(moved)}."] if moved else []
-    parts += [f"Not separated from seed noise: {listed(quiet)}."] if quiet else []
+    alone = [_shifted(m, e) for m, e in known if e.separated and not claimed(e, level)]
+    parts += [f"Not claimed, though its interval leaves out 0: {listed(alone)}."] if alone else []
+    quiet = [NAMES[m.key] for m, e in known if e.supported and e.estimate.sd and not e.separated]
+    parts += [f"Undecided: {listed(quiet)}."] if quiet else []
     return " ".join(parts)
+
+
+def _both_scores(analysis: Analysis, arm: str) -> str:
+    """Return the scores behind a difference without spread."""
+    ends = []
+    for each, whose in ((analysis.plan.base, "base"), (arm, "arm")):
+        values = dict.fromkeys(number(v, 3) for v in analysis.values(each, analysis.score).values())
+        ends.append(
+            f"{listed(values)} in all seeds of the {whose}" if len(values) == 1 else f"{whose} {listed(values)}"
+        )
+    return f"Scores: {', '.join(ends)}."
+
+
+def _not_compared(analysis: Analysis, arm: str) -> str:
+    """Return why an arm has no difference from the base."""
+    base = analysis.plan.base
+    for each, whose in ((base, "the base"), (arm, "the arm")):
+        if not analysis.values(each, analysis.score):
+            return f"cannot be compared, because {lost_all(analysis, each, whose)}"
+    return "cannot be compared, because it and the base have no seed in common"
+
+
+def lost_all(analysis: Analysis, arm: str, whose: str) -> str:
+    """Return how the runs of an arm without a score ended."""
+    ended = [r.outcome for r in analysis.runs(arm)]
+    if "pending" in ended:
+        return f"{whose} has no finished run yet"
+    how = listed(f"{o.replace('_', ' ')} ({ended.count(o)})" for o in dict.fromkeys(ended))
+    if {"finished", "stopped_early"} & {*ended}:
+        return f"no run of {whose} has a finite score: {how}"
+    return f"every run of {whose} was lost: {how}"
 
 
 def _equivalent(analysis: Analysis, arm: str) -> list[str]:
@@ -260,53 +283,25 @@ def _equivalent(analysis: Analysis, arm: str) -> list[str]:
     p = analysis.equivalence.get(arm)
     if p is None or p >= ALPHA:
         return []
+    if analysis.late("margin") or arm in analysis.late_arms:
+        why = (
+            "the margin was declared after results" if analysis.late("margin") else "it was declared after its results"
+        )
+        return [
+            f"Exploratory: within ±{analysis.plan.margin:g} of the base ({p_words(p)}, two one-sided tests), but {why}."
+        ]
     margin = f"the declared margin of ±{analysis.plan.margin:g}"
     return [f"It is equivalent to the base within {margin} ({p_words(p)}, two one-sided tests, Holm)."]
 
 
 def _moved(measure: Measure, effect: Effect) -> str:
+    return f"{NAMES[measure.key]} by {size_text(effect)}{_unit(measure)}"
+
+
+def _shifted(measure: Measure, effect: Effect) -> str:
+    return f"{NAMES[measure.key]} {interval_text(effect.estimate, signed=True)}{_unit(measure)}"
+
+
+def _unit(measure: Measure) -> str:
     unit = measure.unit.removesuffix("tokens").strip() if measure.key == "generated" else measure.unit
-    size = f"{NAMES[measure.key]} by {_size(effect)}"
-    return size + (f" {unit}" if unit not in ("fraction", "") else "") + ("*" if effect.confirmed else "")
-
-
-def _score_sentence(label: str, effect: Effect, family: int) -> str:
-    e = effect.estimate
-    if effect.separated:
-        verb = "raised" if e.value > 0 else "lowered"
-        return f"{verb} {label} by {_size(effect)} ({_count(effect)}; {_verdict(effect, family)})"
-    seen = f"no difference in {label} detected ({interval_text(e, signed=True)}, {_count(effect)})"
-    return f"{seen}{_reach(effect)}"
-
-
-def _reach(effect: Effect) -> str:
-    """Return what the study could have detected, and how many seeds the observed difference would need."""
-    if effect.detectable is None:
-        return ""
-    reach = number(effect.detectable, decimals_for(effect.estimate.se, effect.detectable))
-    return f"; this study could detect {reach} or more; the observed difference would need {needed_text(effect)}"
-
-
-def _verdict(effect: Effect, family: int) -> str:
-    if effect.p_adjusted is None:
-        return "the same in every pair, so it cannot be tested"
-    after = p_words(effect.p_adjusted)
-    if effect.confirmed:
-        return f"{after} after Holm over {family}"
-    if effect.separated:
-        return f"separated by itself, but {after} after Holm over {family}"
-    return "not separated from seed noise"
-
-
-def _count(effect: Effect) -> str:
-    if effect.runs is not None:
-        return f"fit to {effect.runs} runs"
-    return f"{effect.estimate.n} {'seed pairs' if effect.paired else 'seeds per arm'}"
-
-
-def _size(effect: Effect) -> str:
-    """Return the size of a separated effect without its sign, for example ``3.5 [2.5, 4.5]``."""
-    e = effect.estimate
-    decimals = precision(e)
-    ends = sorted(abs(x) for x in (e.low, e.high) if x is not None)
-    return f"{number(abs(e.value), decimals)} [{', '.join(number(x, decimals) for x in ends)}]"
+    return f" {unit}" if unit not in ("fraction", "") else ""

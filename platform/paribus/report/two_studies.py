@@ -15,9 +15,9 @@ from paribus.report.tables.cells import (
     INTERVALS,
     MISSING,
     NOT_APPLICABLE,
+    adjusted_cell,
     effect_cell,
     interval_text,
-    p_cell,
     score_cell,
 )
 from paribus.report.tables.robustness import UNPAIRED, permutation_cell, permutation_note, testable
@@ -69,7 +69,9 @@ def compare(first: StudyData, second: StudyData) -> ReportModel:
         question="",
         status=f"finished runs: {', '.join(states)}",
         complete=all(r.outcome != "pending" for d in (first, second) for r in d.runs),
-        summary=tuple(_summary(a, b, pairs)),
+        answer=" ".join(_summary(a, b, pairs)),
+        totals=(),
+        summary=(),
         words=(),
         warnings=(),
         tables=(_results(a, b, pairs), _recipes(a, b, pairs), _settings(a, b)),
@@ -191,7 +193,7 @@ def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...
         score_cell(a, pair.first.key) if pair.first else NOT_APPLICABLE,
         score_cell(b, pair.second.key) if pair.second else NOT_APPLICABLE,
         effect_cell(effect, effect.estimate.n) if effect else NOT_APPLICABLE,
-        p_cell(effect.p_adjusted if effect else None),
+        adjusted_cell(effect),
         *([by_splits] if exact else []),
         NOT_APPLICABLE if alone else Cell(text=(pair.reason and f"no: {pair.reason}") or "yes"),
     )

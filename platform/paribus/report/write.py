@@ -8,18 +8,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paribus.errors import MissingExtra
+from paribus.published.tables import load_published
 from paribus.report.build import build_report
 from paribus.report.collect import read_study
 from paribus.report.model import ReportModel
 from paribus.report.render.html import to_html
 from paribus.report.render.plotly import plotly_script
-from paribus.report.render.text import to_csv, to_latex, to_markdown, to_terminal
+from paribus.report.render.text import (
+    APPENDIX,
+    latex_tables,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_markdown_appendix,
+    to_terminal,
+)
 from paribus.report.two_studies import compare
 from paribus.store.reader import Reader
-from paribus.study.published import load_published
 
 WIDTH = 100
 """Characters in a line of the text for a terminal, where the caller names none."""
+
+
+TABLES = "tables"
+"""Folder with each table in a LaTeX file of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +52,7 @@ class WrittenReport:
 def write_report(
     reader: Reader, study: str, out: Path, published: Sequence[str] | None = None, *, width: int = WIDTH
 ) -> WrittenReport:
-    """Write ``report.{html,md,csv,tex,json}`` of the newest study of this name into ``out``.
+    """Write the files of a report of the newest study of this name into ``out``.
 
     Args:
         reader: the store.
@@ -77,6 +89,7 @@ def write_model(model: ReportModel, out: Path, *, width: int = WIDTH) -> Written
         notes.append(f"report.html has no figures: {error}")
     formats: Mapping[str, Callable[[], str]] = {
         "report.html": lambda: to_html(model, script),
+        APPENDIX: lambda: to_markdown_appendix(model),
         "report.md": lambda: to_markdown(model),
         "report.csv": lambda: to_csv(model),
         "report.tex": lambda: to_latex(model),
@@ -85,6 +98,9 @@ def write_model(model: ReportModel, out: Path, *, width: int = WIDTH) -> Written
     out.mkdir(parents=True, exist_ok=True)
     for name, render in formats.items():
         _write(out / name, render())
+    (out / TABLES).mkdir(exist_ok=True)
+    for name, text in latex_tables(model).items():
+        _write(out / TABLES / f"{name}.tex", text)
     text = to_terminal(model, width)
     return WrittenReport(paths=tuple(out / name for name in formats), text=text, notes=tuple(notes))
 

@@ -13,16 +13,16 @@ then what it no longer names is deleted. A folder that the index does not name i
 from __future__ import annotations
 
 import errno
-import hashlib
+import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from paribus.contract import Job
+from paribus.contract import Job, file_hash
 from paribus.errors import RunFolderError
 from paribus.run_folder.folder import RunFolder, read_json, write_json
 from paribus.run_folder.json_text import field_of, fields, listed, shown, text, whole
@@ -107,6 +107,24 @@ def publish(
     return place
 
 
+def keep_only(kept: Sequence[tuple[RunFolder, Sequence[Path]]]) -> None:
+    """Replace the indexes of attempts that have ended; what they no longer name may be deleted after that.
+
+    All are written through to the disk together, since a busy disk takes a tenth of a second for each.
+
+    Args:
+        kept: folders of attempts, each with its checkpoints that count, newest first.
+    """
+    indexes = [attempt.checkpoints / INDEX for attempt, _ in kept]
+    written = [index.with_name(f".{INDEX}.{os.getpid()}") for index in indexes]
+    for file, (_, places) in zip(written, kept, strict=True):
+        file.write_text(json.dumps({"checkpoints": [p.name for p in places]}))
+    os.sync()
+    for file, index in zip(written, indexes, strict=True):
+        file.replace(index)
+    os.sync()
+
+
 def published(attempt: RunFolder) -> tuple[Path, ...]:
     """Return the folders of the checkpoints of an attempt, newest first.
 
@@ -162,14 +180,9 @@ def _path(name: str, *, deep: bool = True) -> str:
 
 def _has_hash(path: Path, digest: str) -> bool:
     try:
-        return _hash(path) == digest
+        return file_hash(path) == digest
     except OSError:
         return False
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _refuse_if_lost(attempt: RunFolder, job: Job) -> None:
@@ -207,7 +220,7 @@ def _sync_files(place: Path) -> dict[str, str]:
     hashes = {}
     for path in sorted(p for p in place.rglob("*") if p.is_file()):
         _sync(path)
-        hashes[path.relative_to(place).as_posix()] = _hash(path)
+        hashes[path.relative_to(place).as_posix()] = file_hash(path)
     return hashes
 
 

@@ -46,6 +46,9 @@ _MOST_SAMPLES = (1 << 16) - 1  # responses a problem
 _LONGEST_NAME = 200  # bytes of a problem set's name, which is part of a file's name
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
+STAGE, RESTORE_LOCK = "runs/.restoring", "restore.lock"
+"""Where `paribus restore` unpacks an archive, on the disk of the run folders, and the lock that it holds meanwhile."""
+
 SHORT = 12
 """Digits of a fingerprint in folder names and in what users see."""
 

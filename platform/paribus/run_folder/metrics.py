@@ -125,6 +125,11 @@ STEP_METRICS: tuple[Metric, ...] = (
             "r - 1 - log r with r = p learner / p sampler on the same tokens, mean: estimates KL(sampler || learner)"),
     _metric("mismatch/effective_frac", "effective sample of r", "fraction", "higher",
             "(sum r)^2 / (n sum r^2) of the same r, before any correction"),
+    _metric("mismatch/sync_logp_abs_diff_mean", "mismatch after a sync", "nats", "lower",
+            "|log p learner - log p sampler| at equal weights, on a few samples drawn when the sampler has taken over "
+            "the weights of the step, mean over tokens; absent if the sampler has no copy of the weights"),
+    _metric("mismatch/sync_logp_abs_diff_max", "max mismatch after a sync", "nats", "lower",
+            "the largest of these"),
     _metric("correction/weight_mean", "correction weight", "ratio", "neither",
             "importance weight between sampler and learner as it enters the loss, mean over the tokens of a step's "
             "batches; absent without a correction"),

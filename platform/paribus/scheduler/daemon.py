@@ -18,7 +18,7 @@ from paribus.mlflow_sync.process import SyncProcess
 from paribus.monitor.progress import Display, StudyView
 from paribus.run_folder.folder import read_json, write_json
 from paribus.scheduler.adaptive import Adaptive
-from paribus.scheduler.home_lock import SCHEDULER, lock_home
+from paribus.scheduler.home_lock import SCHEDULER, beat, lock_home
 from paribus.scheduler.scheduler import Ending, Scheduler
 from paribus.scheduler.serve import (
     Ended,
@@ -67,7 +67,7 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
         make_home(home)
         stack.enter_context(lock_home(home, SCHEDULER, settings.engine))
         store = stack.enter_context(patiently(lambda: Store.open(home), display))
-        sync = start_sync(home, stack, display)
+        sync = start_sync(home, stack, display, files=True)
         runner = patiently(lambda: _likely_runner(store), display)
         made = engine_settings(runner, home, settings.slots, settings.options)
         scheduler = stack.enter_context(working_scheduler(store, settings.engine, made, display, pause=True))
@@ -144,6 +144,10 @@ class HomeLoop(ServingLoop):
     def _begin(self) -> None:
         self._recall()
         self._find_studies()
+
+    def _wait(self) -> None:
+        beat(self._store.home)
+        super()._wait()
 
     def _look(self) -> None:
         self._find_studies()

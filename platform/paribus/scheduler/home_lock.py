@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -75,6 +77,20 @@ def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
     finally:
         (home / _FILE).unlink(missing_ok=True)
         lock.release()
+
+
+def beat(home: Path) -> None:
+    """Note that the process that has locked the folder has just taken a turn."""
+    with suppress(OSError):
+        os.utime(home / _FILE)
+
+
+def heartbeat_age_s(home: Path) -> float:
+    """Return the seconds since the process that has locked the folder took its last turn; infinite without one."""
+    try:
+        return time.time() - (home / _FILE).stat().st_mtime
+    except OSError:
+        return math.inf
 
 
 def note_trouble(home: Path, trouble: str) -> None:

@@ -68,14 +68,14 @@ def run_pilots(
             found = []
             for arms in kinds:
                 say(f"a few steps of `{arms[0].label}`")
-                folder = _folder(plan, arms[0], home, Path(scratch))
+                folder = _folder(plan, arms[0], need.gpus, home, Path(scratch))
                 found.append(Pilot(arms=arms, times=_run_pilot(engine, need, folder, plan.runner, arms[0].label)))
             return tuple(found)
         finally:
             engine.close()
 
 
-def _folder(plan: Plan, arm: Arm, home: Path, scratch: Path) -> RunFolder:
+def _folder(plan: Plan, arm: Arm, gpus: float, home: Path, scratch: Path) -> RunFolder:
     """Return the folder of an arm's pilot, with its job: a short run that is evaluated only before and after it."""
     run = next(run for run in plan.runs if run.arm == arm.key)
     recipe = shortened(arm.recipe)
@@ -86,6 +86,7 @@ def _folder(plan: Plan, arm: Arm, home: Path, scratch: Path) -> RunFolder:
         runner=plan.runner,
         options=plan.options,
         seed=run.seed,
+        gpus=gpus,
         token=1,
         recipe=recipe,
         evaluate=plan.evaluate.with_every(recipe.schedule.steps),

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from paribus.contract import Resources
 from paribus.engines.base import EngineSettings, load_engine, refuse_too_large
 from paribus.engines.options import engine_settings
+from paribus.engines.process import handled
 from paribus.errors import EngineError, ParibusError, StoreError, install_command
 from paribus.failures import disk_failure
 from paribus.home import make_home
+from paribus.mlflow_sync.event_files import tensorboard_is_installed, unwritten
 from paribus.mlflow_sync.offsets import unsynced
 from paribus.mlflow_sync.process import SyncProcess, mlflow_is_installed
 from paribus.monitor.alerts import Alerts, Webhooks
@@ -126,8 +128,8 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
                 display.say(f"Attached to {owner}. Ctrl-C detaches; the study keeps running.")
                 loop = ServingLoop(store, Attached(store), display, settings.adaptive, webhooks=False)
                 ending, study = loop.run_one(study)
-        elif trained or unsynced(home, attempted):
-            sync = start_sync(home, stack, display)
+        elif trained or _uncopied(home, plan, attempted):
+            sync = start_sync(home, stack, display, files="tensorboard" in plan.mirror)
             if trained:
                 with working_scheduler(store, settings.engine, made, display, resources=plan.resources) as scheduler:
                     ending, study = ServingLoop(store, scheduler, display, settings.adaptive, sync).run_one(study)
@@ -360,44 +362,48 @@ def working_scheduler(
         scheduler = Scheduler(
             store, engine, server.address, say=display.say, pause=pause, others=lambda name: load_engine(name)(made)
         )
-        stack.enter_context(_interrupts(scheduler, server, display))
+
+        def interrupt() -> None:
+            again = scheduler.interrupted
+            server.stopping()
+            scheduler.interrupt()
+            killing = "killing the runs; press Ctrl-C again to leave those that don't end"
+            display.say(killing if again else "stopping: the runs write a checkpoint; press Ctrl-C again to kill")
+
+        stack.enter_context(handled((signal.SIGINT, signal.SIGTERM), interrupt))
         patiently(scheduler.reconcile, display, lambda: scheduler.interrupted)
         yield scheduler
 
 
-@contextmanager
-def _interrupts(scheduler: Scheduler, server: RpcServer, display: Display) -> Iterator[None]:
-    def interrupt(number: int, frame: Any) -> None:
-        again = scheduler.interrupted
-        server.stopping()
-        scheduler.interrupt()
-        killing = "killing the runs; press Ctrl-C again to leave those that don't end"
-        display.say(killing if again else "stopping: the runs write a checkpoint; press Ctrl-C again to kill")
+def start_sync(home: Path, stack: ExitStack, display: Display, *, files: bool) -> SyncProcess | None:
+    """Return the sync of a home folder, closed with the stack; ``None`` if it would have nothing to copy.
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = [signal.signal(number, interrupt) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, previous, strict=True):
-            signal.signal(number, handler)
-
-
-def start_sync(home: Path, stack: ExitStack, display: Display) -> SyncProcess | None:
-    """Return the MLflow sync of a home folder, closed with the stack; ``None`` if MLflow isn't installed."""
+    Args:
+        home: the home folder.
+        stack: closes the sync.
+        display: says what is missing.
+        files: whether studies may want event files of TensorBoard.
+    """
     if not mlflow_is_installed():
         display.say(f"MLflow is not installed, so metrics aren't copied to it: {install_command('mlflow')}")
-        return None
+        if not (files and tensorboard_is_installed()):
+            return None
     sync = SyncProcess(home)
     stack.callback(sync.close)
     return sync
+
+
+def _uncopied(home: Path, plan: Plan, runs: Mapping[str, int]) -> bool:
+    """Return whether copies of ended runs (with their newest token) lack something that this machine can copy."""
+    files = "tensorboard" in plan.mirror and tensorboard_is_installed() and bool(unwritten(home, runs))
+    return files or ("mlflow" in plan.mirror and bool(unsynced(home, runs)))
 
 
 def drain(sync: SyncProcess | None, display: Display) -> str:
     """Upload what MLflow doesn't have yet; return what went wrong, in one sentence, or an empty string."""
     if sync is None:
         return ""
-    display.say("uploading remaining metrics to MLflow")
+    display.say("copying remaining metrics")
     try:
         return sync.drain(lambda: time.sleep(0.05))
     except KeyboardInterrupt:

@@ -23,7 +23,7 @@ from typing import Any
 from paribus.contract import Need, load_runner
 from paribus.engines.base import Engine, JobState, Spec, Status
 from paribus.errors import EngineError, ParibusError, RunFolderError, RunnerError
-from paribus.failures import describe_exit, from_outside, storable
+from paribus.failures import describe_exit, from_outside, last_line, storable
 from paribus.monitor.progress import Preparing
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.run_folder.folder import SHORT, read_json, write_json
@@ -114,18 +114,6 @@ class _Part:
         return f"{self.recipe.model.name} for {self.recipe.task.kind}"
 
 
-def _last_line(log: Path) -> str:
-    """Return the last line of a log that has a printed character, as one short line; empty without one."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOG))
-            lines = storable(file.read().decode(errors="replace")).splitlines()
-    except OSError:
-        return ""
-    text = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return "".join(c if c.isprintable() else "?" for c in text)[:_LINE]
-
-
 class SetupJobs:
     """The set-up jobs of one study: one for each of its :func:`shared_parts`.
 
@@ -184,7 +172,7 @@ class SetupJobs:
         """Return what has a job, for how long, and the last line of its log."""
         now = time.monotonic()
         return tuple(
-            Preparing(about=part.about, seconds=now - part.begun, line=_last_line(self._file(name, ".log")))
+            Preparing(about=part.about, seconds=now - part.begun, line=last_line(self._file(name, ".log"))[:_LINE])
             for name, part in self._parts.items()
             if part.job
         )

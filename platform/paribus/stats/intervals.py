@@ -17,6 +17,10 @@ LEVEL = 0.95
 """Confidence level of all intervals of a report."""
 
 
+ROUNDING = 1e-13
+"""Values that differ by less are equal: means of the same evaluations, added up in another order."""
+
+
 Noise: TypeAlias = tuple[float, float]
 """Standard error of a mean or difference from the evaluation alone, and its degrees of freedom."""
 
@@ -219,7 +223,7 @@ def decimals_of(se: float) -> int:
 def _moments(values: Sequence[float]) -> tuple[float, float | None]:
     if not values or not all(math.isfinite(v) for v in values):
         raise ValueError(f"finite values are needed, one per seed; got {list(values)}")
-    if min(values) == max(values):  # exactly no spread, which rounding in the mean would hide
+    if max(values) - min(values) <= ROUNDING:  # no spread, which rounding in sums and means would hide
         return values[0], 0.0 if len(values) > 1 else None
     mean = math.fsum(values) / len(values)
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))

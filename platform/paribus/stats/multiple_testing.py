@@ -19,8 +19,11 @@ ALPHA = 0.05
 """Two-sided error rate of all tests of a report."""
 
 
-def holm(p_values: Sequence[float | None]) -> tuple[float | None, ...]:
+def holm(p_values: Sequence[float | None], *, more: int = 0) -> tuple[float | None, ...]:
     """Return p values adjusted for their number, in the same order; ``None`` (no test) stays ``None``.
+
+    ``more`` tests whose p values are not given count as if theirs were the largest, which no p value of them can raise:
+    the result is an upper bound of what it would be with them.
 
     Source: Holm 1979, Scandinavian Journal of Statistics 6: the i-th smallest of m is multiplied by ``m - i + 1``,
     then the running maximum is taken, at most 1. Comparisons without a test are not counted in m.
@@ -32,7 +35,7 @@ def holm(p_values: Sequence[float | None]) -> tuple[float | None, ...]:
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
     for rank, (p, i) in enumerate(tested):
-        largest = max(largest, min(1.0, p * (len(tested) - rank)))
+        largest = max(largest, min(1.0, p * (len(tested) + more - rank)))
         adjusted[i] = largest
     return tuple(adjusted)
 

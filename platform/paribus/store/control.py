@@ -38,7 +38,7 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> int
     known_as = connection.execute(sa.update(t.study).where(same).values(values).returning(t.study.c.id)).scalar()
     if known_as is not None:
         return int(known_as)
-    row = {"name": plan.study, "fingerprint": plan.fingerprint, **values}
+    row = {"name": plan.study, "fingerprint": plan.fingerprint, "first_submitted_at": values["submitted_at"], **values}
     study_id = int(connection.execute(sa.insert(t.study).values(row).returning(t.study.c.id)).scalar_one())
     fingerprints = [p.fingerprint for p in plan.all_runs]
     known = _known(connection, fingerprints)

@@ -24,7 +24,10 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
 from paribus.errors import MissingExtra, StoreError
-from paribus.home import DATABASE_URL, since_boot
+from paribus.home import DATABASE_URL, read_secret, since_boot
+
+PASSWORD_FILE = "PARIBUS_DATABASE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
+"""Environment variable with the file that holds the password, if the URL of the database has none."""
 
 FILE = "paribus.db"
 """Name of the SQLite file in a home folder."""
@@ -258,7 +261,8 @@ def database_url(home: Path) -> sa.URL:
     """Return ``$PARIBUS_DATABASE_URL``, or the URL of the SQLite file in a home folder.
 
     Raises:
-        StoreError: the variable is not the URL of a PostgreSQL database. The message does not repeat the value.
+        StoreError: the variable is not the URL of a PostgreSQL database, or the password's file is missing or empty.
+            The message does not repeat the value.
     """
     named = os.environ.get(DATABASE_URL, "").strip()
     if not named:
@@ -272,7 +276,11 @@ def database_url(home: Path) -> sa.URL:
             f"{DATABASE_URL} must look like postgresql://USER@HOST:5432/DATABASE; the password may be in it, in "
             "PGPASSWORD or in ~/.pgpass. Without the variable the store is an SQLite file in the home folder."
         )
-    return url.set(drivername="postgresql+psycopg")
+    url = url.set(drivername="postgresql+psycopg")
+    file = os.environ.get(PASSWORD_FILE, "").strip()
+    if not file or url.password is not None:
+        return url
+    return url.set(password=read_secret(Path(file), "password", StoreError))
 
 
 def file_url(home: Path) -> sa.URL:

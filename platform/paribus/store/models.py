@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import TypeAdapter
 
+from paribus.errors import StoreError, did_you_mean
 from paribus.store.states import RECORDED, TERMINAL, RunState
 from paribus.study.plan import Plan
 
@@ -35,6 +36,7 @@ class _Study:
     """A study, last submitted at ``submitted_at``. All times are seconds since 1970 on the database's clock.
 
     Attributes:
+        first_submitted_at: when it was submitted for the first time; 0: not recorded.
         paused: why none of its runs is claimed; empty if it is not paused.
         priority: studies with a higher priority are served first.
         weight: its share among studies of the same priority.
@@ -43,6 +45,7 @@ class _Study:
     id: int
     name: str
     submitted_at: float
+    first_submitted_at: float
     paused: str
     priority: int
     weight: float
@@ -53,6 +56,19 @@ class StudyRecord(_Study):
     """A study with its plan."""
 
     plan: Plan
+
+    def arm_key(self, named: str) -> str:
+        """Return the key of an arm, given by label or key.
+
+        Raises:
+            StoreError: the study has no such arm; the message lists its arms.
+        """
+        keys = {arm.label: arm.key for arm in self.plan.arms} | {arm.key: arm.key for arm in self.plan.arms}
+        if named not in keys:
+            labels = [arm.label for arm in self.plan.arms]
+            near = did_you_mean(named, labels)
+            raise StoreError(f"the study `{self.name}` has no arm `{named}`.{near} Arms: {', '.join(labels)}.")
+        return keys[named]
 
 
 @dataclass(frozen=True, kw_only=True)

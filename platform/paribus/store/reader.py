@@ -35,7 +35,7 @@ from paribus.study.plan import Plan
 
 _ALL = tuple(RunState)
 _BATCH = 500
-_TERMS = ("id", "name", "submitted_at", "paused", "priority", "weight")
+_TERMS = ("id", "name", "submitted_at", "first_submitted_at", "paused", "priority", "weight")
 _OLDEST_FIRST = (t.study.c.submitted_at, t.study.c.id)
 
 # a run that a study has cancelled is CANCELLED for this study, though another one may go on with it
@@ -146,6 +146,14 @@ class Reader:
         found = [p for p in map(PLAN.validate_json, texts) if p.origin == plan.fingerprint]
         return max(found, key=lambda p: len(p.all_runs)).under(plan) if found else plan
 
+    def studies_with(self, fingerprints: Sequence[str]) -> tuple[StudyRecord, ...]:
+        """Return all plans that have any of these runs, in the order of :meth:`studies`."""
+        links = sa.select(t.study_run.c.study_id).join(t.run, t.run.c.id == t.study_run.c.run_id).distinct()
+        with self.database.read() as connection:
+            found = {row.study_id for row in rows_of(connection, links, fingerprints)}
+            rows = connection.execute(sa.select(t.study).where(t.study.c.id.in_(found)).order_by(*_OLDEST_FIRST))
+            return tuple(study_record(row) for row in rows)
+
     def paused(self, study_id: int) -> str:
         """Return why a study is paused; empty if it is not."""
         with self.database.read() as connection:
@@ -242,6 +250,20 @@ class Reader:
                 payload = json.loads(r.payload)
                 found[r.fingerprint] = ResultRecord(fingerprint=r.fingerprint, token=r.token, payload=payload, at=r.at)
         return found
+
+    def recorded_at(self, fingerprints: Sequence[str]) -> Mapping[str, float]:
+        """Return when the result of each run was recorded, by fingerprint, for the runs that have one."""
+        query = sa.select(t.run.c.fingerprint, t.result.c.at).join(t.result, t.result.c.run_id == t.run.c.id)
+        with self.database.read() as connection:
+            return {row.fingerprint: row.at for row in rows_of(connection, query, [*dict.fromkeys(fingerprints)])}
+
+    def first_planned(self, fingerprints: Sequence[str]) -> Mapping[tuple[str, float], int]:
+        """Return the plans that planned these runs first: name and first submission to the number of runs."""
+        columns = (t.study.c.name, t.study.c.first_submitted_at)
+        query = sa.select(*columns).join(t.study, t.study.c.id == t.run.c.study_id)
+        with self.database.read() as connection:
+            rows = rows_of(connection, query.order_by(t.study.c.id), fingerprints)
+            return Counter((row.name, row.first_submitted_at) for row in rows)
 
     def events_of(self, run_id: int) -> tuple[EventRecord, ...]:
         """Return the events of a run, oldest first."""

@@ -29,6 +29,7 @@ study = sa.Table(
     sa.Column("paused", sa.Text, nullable=False, server_default=""),
     sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
     sa.Column("weight", sa.Float, nullable=False, server_default="1"),
+    sa.Column("first_submitted_at", sa.Float, nullable=False, server_default="0"),
     sa.UniqueConstraint("name", "fingerprint"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paribus.errors import did_you_mean
+from paribus.study.dependencies import Dependencies, unknown_trick
 from paribus.study.designs import MAX_ROWS, UNASKED_ROWS, ladders, other_orders, row_count, stated_orders, value_label
 from paribus.study.fractions import MAX_TRICKS, MIN_TRICKS, best_fraction
 from paribus.study.spec import (
@@ -30,9 +30,11 @@ ROMAN = {3: "III", 4: "IV", 5: "V", 6: "VI", 7: "VII", 8: "VIII", 9: "IX", 10: "
 def design_faults(name: str, study: Study, defined: Sequence[str]) -> list[Fault]:
     """Return the faults of one design; ``defined`` are all names under ``tricks``, also of tricks with faults."""
     design = study.designs[name]
-    faults = [*_trick_faults(name, design, defined)]
+    faults, rules = [*_trick_faults(name, design, defined)], Dependencies.of(study)
     if isinstance(design, Cumulative) and not faults:
-        faults += _order_faults(name, design, study)
+        faults += _order_faults(name, design, study) or _ladder_faults(name, design, rules)
+    elif not faults:
+        faults += _combination_faults(name, design, defined, rules)
     if isinstance(design, (Pairs, Fractional)):
         faults += _few_faults(name, design, design.tricks or defined)
     if isinstance(design, Search):
@@ -52,9 +54,7 @@ def _trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator
         for k, trick in enumerate(tricks):
             where: tuple[str | int, ...] = ("designs", name, *place, k)
             if trick not in defined:
-                known = ", ".join(defined) or "none"
-                message = f"there is no trick `{trick}`.{did_you_mean(trick, defined)} Defined under `tricks`: {known}."
-                yield Fault(place=where, message=message)
+                yield Fault(place=where, message=unknown_trick(trick, defined))
             elif trick in tricks[:k]:
                 yield Fault(place=where, message=f"the trick `{trick}` appears twice")
     if isinstance(design, (AddOne, LeaveOneOut, Factorial)) and design.tricks is None and not defined:
@@ -64,7 +64,11 @@ def _trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator
         yield Fault(place=("designs", name, "arms", "base"), message=message, at_key=True)
 
 
-def _order_faults(name: str, design: Cumulative, study: Study) -> Iterator[Fault]:
+def _order_faults(name: str, design: Cumulative, study: Study) -> list[Fault]:
+    return [*_wrong_orders(name, design, study)]
+
+
+def _wrong_orders(name: str, design: Cumulative, study: Study) -> Iterator[Fault]:
     place = ("designs", name)
     if design.order is None and design.orders is None:
         yield Fault(place=place, message="`order` is missing, or `orders`", at_key=True)
@@ -90,6 +94,81 @@ def _order_faults(name: str, design: Cumulative, study: Study) -> Iterator[Fault
         if ladder in study.designs:
             message = f"a further ladder of the design `{name}` already has the name `{ladder}`: choose another one"
             yield Fault(place=("designs", ladder), message=message, at_key=True)
+
+
+def _ladder_faults(name: str, design: Cumulative, rules: Dependencies) -> list[Fault]:
+    """Return the tricks of ladders that stand before what they need, or conflict."""
+    faults: list[Fault] = []
+    place: tuple[str | int, ...] = ("designs", name)
+    for k, order in enumerate(stated_orders(design)):
+        where = (*place, "orders", k) if design.orders else (*place, "order")
+        faults += _lacking(where, order, rules, "this order")
+        for first, second in rules.conflicting(order):
+            message = f"`{first}` and `{second}` conflict, and a ladder keeps each trick: write two ladders"
+            faults.append(Fault(place=(*where, order.index(second)), message=message))
+        for trick in order:
+            needed = rules.needed_by(trick)
+            late = [other for other in order[order.index(trick) :] if other in needed]
+            if late:
+                right = ", ".join(rules.in_order(order))
+                message = f"`{trick}` needs {_names(late)}, which this order adds later. This order would do: [{right}]"
+                faults.append(Fault(place=(*where, order.index(trick)), message=message))
+    order = stated_orders(design)[0]
+    pair = next(((t, other) for t in order for other in order if other in rules.needed_by(t)), None)
+    for key, asked in (("reverse", design.reverse), ("random", design.random is not None)):
+        if pair and asked and not faults:
+            message = (
+                f"orders may have `{pair[0]}` before `{pair[1]}`, which it needs: write those that do into `orders`"
+            )
+            faults.append(Fault(place=(*place, key), message=message, at_key=True))
+    return faults
+
+
+def _combination_faults(name: str, design: Design, defined: Sequence[str], rules: Dependencies) -> list[Fault]:
+    """Return where a design other than a ladder would make rows that break ``needs`` or ``conflicts``."""
+    if isinstance(design, Listed):
+        return [fault for label, arm in design.arms.items() for fault in _arm_faults(name, label, arm.tricks, rules)]
+    if not isinstance(design, (LeaveOneOut, Factorial, Fractional, Pairs, Search)):
+        return []
+    given = design.tricks is not None
+    tricks: Sequence[str] = design.tricks or (() if isinstance(design, Search) and given else defined)
+    place: tuple[str | int, ...] = ("designs", name, "tricks") if given else ("designs", name)
+    if isinstance(design, LeaveOneOut):
+        why = [f"`{a}` and `{b}` conflict, and `full` would have both" for a, b in rules.conflicting(tricks)]
+        remedy = f"name tricks that go together, e.g. `tricks: [{', '.join(rules.compatible(tricks))}]`"
+        faults = [*_lacking(place, tricks, rules, "this design", listed=given)]
+        return [*faults, *(Fault(place=place, message=f"{text}: {remedy}") for text in why)]
+    why = [f"`{t}` needs {_names(sorted(rules.needed_by(t)))}" for t in tricks if rules.needed_by(t)]
+    if isinstance(design, Search):
+        remedy = "a search tunes each trick by itself: write them as one trick, or name others in `tricks`"
+    else:
+        why += [f"`{a}` and `{b}` conflict" for a, b in rules.conflicting(tricks)]
+        free = ", ".join(rules.independent(tricks))
+        remedy = (
+            f"`{design.kind}` has rows with and without each trick, in any combination: name tricks that allow this, "
+            f"e.g. `tricks: [{free}]`, write what belongs together as one trick, or write the arms out in a `list`"
+        )
+    return [Fault(place=place, message=f"{'; '.join(why)}. {remedy[0].upper()}{remedy[1:]}")] if why else []
+
+
+def _arm_faults(name: str, label: str, tricks: Sequence[str], rules: Dependencies) -> Iterator[Fault]:
+    place = ("designs", name, "arms", label, "tricks")
+    yield from _lacking(place, tricks, rules, "this arm")
+    for first, second in rules.conflicting(tricks):
+        message = f"`{first}` and `{second}` conflict: leave one out"
+        yield Fault(place=(*place, tricks.index(second)), message=message)
+
+
+def _lacking(
+    place: tuple[str | int, ...], tricks: Sequence[str], rules: Dependencies, where: str, *, listed: bool = True
+) -> Iterator[Fault]:
+    for trick, others in rules.missing(tricks):
+        message = f"`{trick}` needs {_names(others)}, which {where} lacks: add it, or leave `{trick}` out"
+        yield Fault(place=(*place, tricks.index(trick)) if listed else place, message=message)
+
+
+def _names(tricks: Sequence[str]) -> str:
+    return ", ".join(f"`{trick}`" for trick in tricks)
 
 
 def _few_faults(name: str, design: Pairs | Fractional, tricks: Sequence[str]) -> Iterator[Fault]:
@@ -125,7 +204,7 @@ def _search_faults(name: str, study: Study) -> Iterator[Fault]:
 
 
 def _size_faults(name: str, design: Design, study: Study, defined: Sequence[str]) -> Iterator[Fault]:
-    count = row_count(design, defined)
+    count = row_count(design, defined, Dependencies.of(study))
     allowed = study.budget.rows or UNASKED_ROWS
     if count > MAX_ROWS:
         yield Fault(place=("designs", name), message=f"makes {count:,} rows; at most {MAX_ROWS:,} are allowed")

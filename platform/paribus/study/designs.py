@@ -10,6 +10,7 @@ from math import comb, factorial, prod
 from typing import Any
 
 from paribus.recipe.resolve import Step, Variant
+from paribus.study.dependencies import Dependencies
 from paribus.study.fractions import best_fraction
 from paribus.study.spec import (
     AddOne,
@@ -32,6 +33,9 @@ MAX_ROWS = 4096
 
 UNASKED_ROWS = 128
 """Most rows of a design for which ``budget.rows`` does not ask."""
+
+
+_NO_RULES = Dependencies()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,8 @@ def drafts(study: Study) -> tuple[Draft, ...]:
     A search has none before its results are there.
     """
     known = {name: design for name, design in study.designs.items() if not isinstance(design, Search)}
-    return tuple(row for name, design in known.items() for row in expand(name, design, study.tricks))
+    rules = Dependencies.of(study)
+    return tuple(row for name, design in known.items() for row in expand(name, design, study.tricks, rules))
 
 
 def candidates(name: str, design: Search, study: Study) -> tuple[Draft, ...]:
@@ -79,16 +84,17 @@ def tricks_alone(study: Study) -> tuple[Draft, ...]:
 
 
 def expand(  # noqa: C901 - one case a kind
-    name: str, design: Design, tricks: Mapping[str, Mapping[str, Any]]
+    name: str, design: Design, tricks: Mapping[str, Mapping[str, Any]], rules: Dependencies = _NO_RULES
 ) -> tuple[Draft, ...]:
     """Return the rows of one design.
 
     Args:
         name: name of the design.
         design: the rule; the tricks that it names are in ``tricks``.
-        tricks: all tricks of the study, in the order of their definition.
+        tricks: all tricks of the study, in the order of their definition, each behind what it needs.
+        rules: which of them a row may have together; the design breaks none that this function does not know.
     """
-    rows = _Rows(name, design.kind, tricks)
+    rows = _Rows(name, design.kind, tricks, rules)
     match design:
         case Cumulative():
             return tuple(row for ladder, order in ladders(name, design) for row in rows.cumulative(ladder, order))
@@ -112,14 +118,18 @@ def expand(  # noqa: C901 - one case a kind
             return rows.ends(tuple(tricks) if design.tricks is None else design.tricks, design.over)
 
 
-def row_count(design: Design, tricks: Sequence[str]) -> int:
+def row_count(  # noqa: C901 - one case a kind
+    design: Design, tricks: Sequence[str], rules: Dependencies = _NO_RULES
+) -> int:
     """Return how many rows a design has at most, without making them; orders that are the same count twice."""
     match design:
         case Cumulative():
             orders = stated_orders(design)
             ladder_count = (len(orders) + (design.random.n if design.random else 0)) * (2 if design.reverse else 1)
             return (len(orders[0]) + 1) * ladder_count
-        case AddOne() | LeaveOneOut():
+        case AddOne():
+            return len(sets_added(design.tricks or tricks, rules)) + 1
+        case LeaveOneOut():
             return len(design.tricks or tricks) + 1
         case Factorial():
             return int(2 ** min(len(design.tricks or tricks), 64))
@@ -136,6 +146,25 @@ def row_count(design: Design, tricks: Sequence[str]) -> int:
             return len(design.arms) + 1
         case Search():
             return len(tricks if design.tricks is None else design.tricks) + 1
+
+
+def sets_added(tricks: Sequence[str], rules: Dependencies) -> dict[frozenset[str], frozenset[str]]:
+    """Return each row of ``add_one`` and the row that it is compared with, which stands before it; the base is empty.
+
+    A trick that needs others is added to these, and where no other row has exactly these, one more row does.
+    """
+    own = {rules.needed_by(trick) | {trick}: rules.needed_by(trick) for trick in tricks}
+    found: dict[frozenset[str], frozenset[str]] = {}
+
+    def place(row: frozenset[str]) -> None:
+        before = own.get(row, frozenset[str]())
+        if before and before not in found:
+            place(before)
+        found.setdefault(row, before)
+
+    for row in own:
+        place(row)
+    return found
 
 
 def stated_orders(design: Cumulative) -> tuple[tuple[str, ...], ...]:
@@ -198,6 +227,7 @@ class _Rows:
     design: str
     kind: str
     tricks: Mapping[str, Mapping[str, Any]]
+    rules: Dependencies = _NO_RULES
 
     def _draft(self, label: str, parent: str | None, tricks: Sequence[str] = (), place: tuple[str, ...] = ()) -> Draft:
         return Draft(
@@ -219,12 +249,20 @@ class _Rows:
         return tuple(replace(row, design=ladder) for row in (self._draft("base", None), *steps))
 
     def add_one(self, tricks: Sequence[str]) -> tuple[Draft, ...]:
-        return (self._draft("base", None), *(self._draft(f"+ {name}", "base", (name,)) for name in tricks))
+        rows = [self._draft("base", None)]
+        for on, before in sets_added(tricks, self.rules).items():
+            chosen = [[name for name in self.tricks if name in names] for names in (on, before)]
+            rows.append(self._draft(_sum_label(chosen[0]), _sum_label(chosen[1]), chosen[0]))
+        return tuple(rows)
 
     def leave_one_out(self, tricks: Sequence[str]) -> tuple[Draft, ...]:
         full = [name for name in self.tricks if name in tricks]
-        without = (self._draft(f"- {name}", "full", [n for n in full if n != name]) for name in full)
-        return (self._draft("full", None, full), *without)
+        rows = [self._draft("full", None, full)]
+        for name in full:
+            left = self.rules.without(name, full)
+            gone = [name, *(other for other in full if other not in left and other != name)]
+            rows.append(self._draft(" ".join(f"- {other}" for other in gone), "full", left))
+        return tuple(rows)
 
     def factorial(self, tricks: Sequence[str]) -> tuple[Draft, ...]:
         full = [name for name in self.tricks if name in tricks]
@@ -290,7 +328,7 @@ class _Rows:
                     parent="base",
                     tricks=arm.tricks,
                     preset=arm.preset,
-                    steps=(*self._steps(arm.tricks), Step(place=(*place, "set"), patch=arm.set)),
+                    steps=(*self._steps(self.rules.in_order(arm.tricks)), Step(place=(*place, "set"), patch=arm.set)),
                     place=place,
                 )
             )

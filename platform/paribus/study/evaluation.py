@@ -155,17 +155,30 @@ def lines_in(name: str) -> int | None:
 
 
 def unreadable_sets(runner: Runner, recipes: Sequence[Recipe], options: Options, evaluate: Evaluate) -> list[Fault]:
-    """Return the sets that the runner cannot evaluate for one of the recipes, each with the first reason."""
+    """Return the sets that the runner cannot evaluate for one of the recipes, each with the first reason.
+
+    A set with the problems of the recipe has no fault of its own where these cannot be read: the plan says so of them.
+    """
     found = []
     for name, each in evaluate.sets.items():
         for recipe in recipes:
             try:
                 runner.set_hash(recipe, options, each)
             except ParibusError as error:
+                if each.task is None and not _readable(runner, recipe, options):
+                    continue
                 inside = () if each.task is None else ("task",)
                 found.append(Fault(place=("evaluate", "sets", name, *inside), message=str(error)))
                 break
     return found
+
+
+def _readable(runner: Runner, recipe: Recipe, options: Options) -> bool:
+    try:
+        runner.hashes(recipe, options)
+    except ParibusError:
+        return False
+    return True
 
 
 def arm_hashes(runner: Runner, recipe: Recipe, options: Options, evaluate: Evaluate) -> Hashes:

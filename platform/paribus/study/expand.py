@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paribus.contract import Evaluate, Examination, Hashes, Options, Runner, Support, load_runner
+from paribus.contract import (
+    Evaluate,
+    Examination,
+    Hashes,
+    Options,
+    Requirements,
+    Resources,
+    Runner,
+    Support,
+    load_runner,
+)
 from paribus.errors import ParibusError, UnreadableInput, UnsupportedRecipe
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.adaptive import interim_rule
@@ -114,6 +124,8 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         evaluate=study.evaluate,
         stop_on=study.health.stop_on,
         profile=study.health.profile,
+        rules=loaded.rules,
+        mirror=study.mirror,
         webhook=(study.health.webhook or "").strip("${}"),
         command=study.health.command or (),
         gpu_hours=study.budget.gpu_hours,
@@ -131,8 +143,9 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         preset=study.base.preset,
         margin=study.margin,
         symptom_correction=study.report.symptom_correction,
+        pairing=study.report.pairing,
         published=study.report.published,
-        resources=study.resources,
+        resources=_resources(study.resources, [runner.requirements(arm.recipe, options) for arm in arms]),
         checkpoint=study.checkpoint,
         interim=interim_rule(study.seeds),
         later=runs[first:],
@@ -151,7 +164,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
 
 def _seen(arms: Sequence[Arm], runner: Runner, evaluate: Evaluate, options: Options) -> Examination:
     """Return what the runner sees of the data and models of all arms, each message once."""
-    distinct = {(arm.recipe.model, arm.recipe.task): arm.recipe for arm in arms}
+    distinct = {(r.model, r.task, r.schedule.max_new_tokens): r for r in (arm.recipe for arm in arms)}
     found = [runner.examine(recipe, evaluate, options) for recipe in distinct.values()]
     return Examination(
         facts=tuple(dict.fromkeys(x for each in found for x in each.facts)),
@@ -198,6 +211,16 @@ def _with_support(arm: Arm, runner: Runner, options: Options, evaluate: Evaluate
     )
 
 
+def _resources(declared: Resources, needs: Sequence[Requirements]) -> Resources:
+    """Return what each run holds: what the study declares, else what the runner cannot do without."""
+    gpus, cpus, cores = declared.gpus, declared.cpus, max(need.least_cpus for need in needs)
+    if gpus is None and any(need.most_gpus == 0 for need in needs):
+        gpus = 0.0  # else an engine with GPUs would give one that the run cannot use
+    if cpus is None and cores > 1:
+        cpus = cores
+    return Resources(gpus=gpus, cpus=cpus)
+
+
 def _unsupported(plan: Plan, runner: Runner, support: Mapping[str, Sequence[Support]]) -> str:
     """Return why the runner cannot train the plan, each reason with the arms that it holds for; empty if it can."""
     reasons: dict[str, list[str]] = {}
@@ -207,8 +230,14 @@ def _unsupported(plan: Plan, runner: Runner, support: Mapping[str, Sequence[Supp
         need = runner.requirements(arm.recipe, plan.options)
         if asked is not None and asked < need.least_gpus:
             found.append(f"A run needs at least {need.least_gpus:g} GPUs, and `resources.gpus` is {asked:g}.")
-        if asked is not None and need.most_gpus is not None and asked > need.most_gpus:
+        if asked and need.most_gpus == 0:
+            found.append(f"A run with these options trains on CPUs alone, and `resources.gpus` is {asked:g}.")
+        elif asked is not None and need.most_gpus is not None and asked > need.most_gpus:
             found.append(f"A run uses at most {need.most_gpus:g} GPUs, and `resources.gpus` is {asked:g}.")
+        if plan.resources.cpus is not None and plan.resources.cpus < need.least_cpus:
+            found.append(
+                f"A run needs {need.least_cpus} CPU cores or more, and `resources.cpus` is {plan.resources.cpus}."
+            )
         for reason in found:
             reasons.setdefault(reason, []).append(f"`{arm.label}`")
     lines = [f"  {reason} (arms: {', '.join(labels)})" for reason, labels in reasons.items()]
@@ -323,6 +352,7 @@ def with_fingerprint(plan: Plan) -> Plan:
         **({"profile": plan.profile} if plan.profile != "default" else {}),
         **({"margin": plan.margin} if plan.margin is not None else {}),  # one that is declared after a look is seen
         **({"symptoms": plan.symptom_correction} if plan.symptom_correction != "holm" else {}),
+        **({"pairing": plan.pairing} if plan.pairing != "always" else {}),
         **({"looks": [plan.interim.at, plan.interim.spending, plan.interim.width]} if plan.interim else {}),
         **({"screen": _meaning_of(plan.ranking)} if plan.ranking else {}),
         **({"origin": plan.origin} if plan.origin else {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
+from typing import Any
 
 from paribus.evaluate import HELDOUT
 from paribus.recipe import analysis
@@ -50,6 +51,7 @@ def lint(
         *_identical(rows),
         *_undone(rows),
         *_unequal_budgets(rows, arms),
+        *_other_heldout(arms),
         *_arm_warnings(arms, study.budget.pass_rates),
         *_evaluation_warnings(study, arms),
         *(PlanWarning(code=code, message=message) for code, message in seen),
@@ -174,6 +176,27 @@ def _unequal_budgets(rows: Sequence[Row], arms: Sequence[Arm]) -> Iterator[PlanW
                 message=f"{design}: arms sample different numbers of responses (steps x prompts x responses: {each}): "
                 "part of a difference may be compute. Compare at equal budget/gen_tokens, or make the products equal",
             )
+
+
+def _other_heldout(arms: Sequence[Arm]) -> Iterator[PlanWarning]:
+    """Yield which arms are not evaluated on the problems of the first, the base."""
+    base = _evaluated(arms[0].recipe)
+    others = [arm.label for arm in arms if _evaluated(arm.recipe) != base]
+    if others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        yield PlanWarning(
+            code="other_heldout",
+            arm=others[0],
+            message=f"{', '.join(f'`{label}`' for label in others[:_NAMED])}{more}: the held-out problems, or how they "
+            "are verified, are not those of the base, so a difference to it compares two tests. Put other problems "
+            "into `evaluate.sets`, which all arms share",
+        )
+
+
+def _evaluated(recipe: Recipe) -> Mapping[str, Any]:
+    """Return what of a task decides which held-out problems there are, and what counts as right."""
+    values: dict[str, Any] = recipe.task.model_dump()
+    return {name: values.get(name) for name in ("kind", "heldout", "format", "prompt", "answer", "verifier")}
 
 
 def _evaluation_warnings(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,19 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from paribus.contract import Options, unknown_runner
-from paribus.errors import ParibusError, Problem, StudyFileError
+from paribus.contract.rule import Rules
+from paribus.errors import MissingExtra, ParibusError, Problem, StudyFileError
+from paribus.published.tables import unknown_published
 from paribus.recipe.patch import with_numbers
 from paribus.recipe.recipe import Recipe
 from paribus.recipe.resolve import UNKNOWN_PRESET, Recipes, resolve_recipes
 from paribus.recipe.trainer_names import translate
+from paribus.study.dependencies import Dependencies, circles, dependency_faults
 from paribus.study.design_faults import design_faults, tricks_of
 from paribus.study.designs import MAX_ROWS, Draft, candidates, expand, row_count, tricks_alone
 from paribus.study.evaluation import evaluation_faults
-from paribus.study.published import unknown_published
+from paribus.study.path import Followed, PathTricks, follow
+from paribus.study.rules import rules_beside
 from paribus.study.sources import beside_study
 from paribus.study.spec import ALPHABETS, DESIGN_KINDS, DESIGN_SYNONYMS, Grid, Listed, OneAtATime, Search, Study
 from paribus.yaml_file.document import Fault, Node, plain, read_document
@@ -34,12 +39,14 @@ class LoadedStudy:
     """A study with every recipe resolved and checked.
 
     Attributes:
-        spec: the study as written.
+        spec: the study, the tricks of its path written out.
         options: what it says to its runner.
         base: the recipe that all arms start from.
         rows: rows of all designs with their recipes, in the order of the study file. A search has none yet.
         alone: for each fraction, the base and each trick alone: the rows of a fraction change several tricks at once.
         tuned: of a search, the base and each trick that it tunes.
+        rules: detectors of one's own.
+        path: the tricks that come from the path to another preset; ``None`` without one.
         file: path of the file, or the name of the study.
         root: content of the file with places; ``None`` for a study that came from no file.
     """
@@ -50,6 +57,8 @@ class LoadedStudy:
     rows: tuple[ResolvedRow, ...]
     alone: tuple[ResolvedRow, ...]
     tuned: tuple[ResolvedRow, ...]
+    rules: Rules
+    path: PathTricks | None
     file: str
     root: Node | None
 
@@ -79,16 +88,24 @@ def load_study(path: Path, *, installed: bool = False) -> LoadedStudy:
     study, wrong = _parse(rest)
     faults += wrong
     recipes: Recipes[Draft] = Recipes()
+    rules: Rules = ()
+    of_path: PathTricks | None = None
     if study is not None:
-        meaning, recipes = _resolved(study, tuple(_mapping(raw.get("tricks"))), installed=installed)
+        followed = follow(study)
+        study, of_path = followed.study, followed.path
+        defined = tuple(dict.fromkeys([*followed.tricks, *_mapping(raw.get("tricks"))]))
+        lost = {str(fault.place[0]) for fault in faults if fault.place} & {"path", "needs", "conflicts"}
+        meaning, recipes = _resolved(followed, defined, installed=installed, lost=lost)
         replaced = study.base.preset != _mapping(raw.get("base")).get("preset")  # and reported
         faults += [fault for fault in meaning if not (replaced and fault.place == ("base", "preset"))]
+        rules, wrong = rules_beside(path.parent, study.health.rules)
+        faults += wrong
     known = {(p.line, p.column) for p in document.problems}  # what stands there has no meaning that could be wrong
     meant = (fault.problem(root) for fault in faults)
     problems = {*document.problems, *(p for p in meant if (p.line, p.column) not in known)}
     if study is None or problems:
         raise StudyFileError(str(path), problems)
-    return _loaded(study, passthrough, recipes, str(path), root)
+    return _loaded(study, passthrough, recipes, str(path), root, rules, of_path)
 
 
 def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) -> LoadedStudy:
@@ -97,10 +114,12 @@ def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) ->
     Raises:
         StudyFileError: a patch or a design is wrong.
     """
-    faults, recipes = _resolved(study, tuple(study.tricks), installed=False)
-    if faults:
-        raise StudyFileError(study.study, {fault.problem(None) for fault in faults})
-    return _loaded(study, passthrough or {}, recipes, study.study, None)
+    followed = follow(study)
+    faults, recipes = _resolved(followed, tuple(followed.study.tricks), installed=False)
+    rules, wrong = rules_beside(Path(), study.health.rules)
+    if faults or wrong:
+        raise StudyFileError(study.study, {fault.problem(None) for fault in (*faults, *wrong)})
+    return _loaded(followed.study, passthrough or {}, recipes, study.study, None, rules, followed.path)
 
 
 def _with_numbers(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -128,7 +147,13 @@ def _without_section(raw: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[st
 
 
 def _loaded(
-    study: Study, passthrough: Mapping[str, Any], recipes: Recipes[Draft], file: str, root: Node | None
+    study: Study,
+    passthrough: Mapping[str, Any],
+    recipes: Recipes[Draft],
+    file: str,
+    root: Node | None,
+    rules: Rules,
+    path: PathTricks | None,
 ) -> LoadedStudy:
     assert recipes.base is not None  # without faults there is a base
     try:
@@ -153,6 +178,8 @@ def _loaded(
             for name, design in searches
             for row in candidates(name, design, study)
         ),
+        rules=rules,
+        path=path,
         file=file,
         root=root,
     )
@@ -196,6 +223,7 @@ def _without_set(evaluate: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 _NOTHING = {"kind": "list", "arms": {"-": {}}}
 _MAPPINGS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "base": ((str,), "{{preset: {0}}}"),
+    "path": ((str,), "{{to: {0}}}"),
     "seeds": ((int,), "{{n: {0}}}"),
     "evaluate": ((int,), "{{every: {0}}}"),
     "budget": ((int, float), "{{gpu_hours: {0}}}"),
@@ -271,29 +299,53 @@ def _mixed_up(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
     return ""
 
 
-def _resolved(study: Study, defined: Sequence[str], *, installed: bool) -> tuple[list[Fault], Recipes[Draft]]:
-    """Return what is wrong with the meaning of a study, and its recipes; ``defined`` are all names under ``tricks``."""
-    faults = [*evaluation_faults(study.evaluate), *_published_faults(study)]
+def _resolved(
+    followed: Followed, defined: Sequence[str], *, installed: bool, lost: Collection[str] = ()
+) -> tuple[list[Fault], Recipes[Draft]]:
+    """Return what is wrong with the meaning of a study, and its recipes.
+
+    Args:
+        followed: the study, its path written out.
+        defined: names of all tricks, also of those with faults.
+        installed: refuse a runner that is not installed.
+        lost: which of ``path``, ``needs`` and ``conflicts`` could not be read.
+    """
+    study = followed.study
+    faults = [*evaluation_faults(study.evaluate), *_published_faults(study), *_pairing_faults(study), *followed.faults]
+    complete_names = study.path is None and "path" not in lost
+    wrong = dependency_faults(study, defined) if complete_names else [*circles(study)]
+    faults += wrong
+    certain = complete_names and not wrong and not lost
+    rules = Dependencies.of(study) if certain else Dependencies()
     rows: list[Draft] = []
-    for name, design in study.designs.items():
+    for name, design in study.designs.items() if certain else ():
         found = design_faults(name, study, defined)
         faults += found
         if isinstance(design, Listed):  # each arm is checked, whatever is wrong with others
-            design = _with_known_tricks(design, study.tricks)
-        complete = all(trick in study.tricks for trick in tricks_of(design, defined))
+            design = _with_known_tricks(design, study.tricks, rules)
+        named = tricks_of(design, defined) or tuple(study.tricks)
+        needed = (other for trick in named for other in rules.needed_by(trick))
+        complete = all(trick in study.tricks for trick in (*named, *needed))
         if complete and (not found or isinstance(design, (Grid, Listed, OneAtATime))):
-            rows += expand(name, design, study.tricks) if row_count(design, defined) <= MAX_ROWS else ()
+            fits = row_count(design, defined, rules) <= MAX_ROWS
+            rows += expand(name, design, study.tricks, rules) if fits else ()
+    if installed and "tensorboard" in study.mirror and find_spec("tensorboard") is None:
+        missing = str(MissingExtra("tensorboard", "writing event files"))
+        faults.append(Fault(place=("mirror", study.mirror.index("tensorboard")), message=missing))
     if installed and (problem := unknown_runner(study.runner.kind)):
         faults.append(Fault(place=("runner",), message=problem))
-    recipes = resolve_recipes(study.base.preset, study.base.set, study.tricks, rows, _presets(study))
-    return [*faults, *recipes.faults], recipes
+    # where it is not known what a trick needs, it is in doubt what it does
+    needs = rules.needs if certain else dict.fromkeys(study.tricks, ("",))
+    recipes = resolve_recipes(study.base.preset, study.base.set, study.tricks, rows, _presets(study), needs)
+    return [*faults, *followed.own_words(recipes.faults)], recipes
 
 
-def _with_known_tricks(design: Listed, tricks: Collection[str]) -> Listed:
-    """Return a list whose arms name no trick that is missing or wrong."""
+def _with_known_tricks(design: Listed, tricks: Collection[str], rules: Dependencies) -> Listed:
+    """Return a list without arms that lack what a trick needs, whose arms name no trick that is missing or wrong."""
     arms = {
         label: arm.model_copy(update={"tricks": tuple(trick for trick in arm.tricks if trick in tricks)})
         for label, arm in design.arms.items()
+        if not any(rules.missing(arm.tricks))
     }
     return design.model_copy(update={"arms": arms})
 
@@ -304,6 +356,15 @@ def _presets(study: Study) -> Iterator[tuple[tuple[str, ...], str]]:
         for label, arm in design.arms.items() if isinstance(design, Listed) else ():
             if arm.preset is not None:
                 yield ("designs", name, "arms", label, "preset"), arm.preset
+
+
+def _pairing_faults(study: Study) -> list[Fault]:
+    if study.report.pairing == "always" or study.seeds.paired:
+        return []
+    message = (
+        "`where_it_helps` decides about pairs of seeds, and `seeds.paired: false` makes none: remove one of the two"
+    )
+    return [Fault(place=("report", "pairing"), message=message)]
 
 
 def _published_faults(study: Study) -> Iterator[Fault]:

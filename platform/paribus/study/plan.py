@@ -9,9 +9,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict
 from pydantic import Field as Stored
 
-from paribus.contract import Checkpoints, Evaluate, Hashes, Options, Resources, Support
+from paribus.contract import Checkpoints, Evaluate, Hashes, Options, Resources, StudyName, Support
+from paribus.contract.rule import Rules
 from paribus.recipe.recipe import Recipe
 from paribus.stats.multiple_testing import Correction, Spending
+from paribus.stats.pairing import Pairing
 from paribus.study.spec import Search
 
 
@@ -169,10 +171,13 @@ class Plan:
         warnings: what to know before the launch.
         stop_on: detectors that end a run when they become critical.
         profile: thresholds of the detectors.
+        rules: detectors of one's own; no part of the fingerprint.
+        mirror: where metrics are copied to; no part of the fingerprint.
         webhook: environment variable with the address that gets critical findings; empty: none.
         command: program and arguments that get them on standard input; empty: none.
         margin: difference in the primary metric below which arms count as equivalent; ``None`` if none was declared.
         symptom_correction: of the table of what each arm moves.
+        pairing: how arms with paired seeds are compared.
         published: published tables that the report shows for orientation; no part of the fingerprint.
         resources: what each run holds; no part of the fingerprint.
         checkpoint: when runs write checkpoints; no part of the fingerprint.
@@ -185,7 +190,7 @@ class Plan:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(serialize_by_alias=True)  # stored under the first names
 
-    study: str
+    study: StudyName
     fingerprint: str
     question: str
     runner: str
@@ -207,6 +212,7 @@ class Plan:
     run_hours: float | None = None
     margin: float | None = None
     symptom_correction: Correction = "holm"
+    pairing: Pairing = "always"
     published: tuple[str, ...] = ()
     resources: Resources = field(default_factory=Resources)
     interim: Annotated[InterimRule | None, Stored(alias="looks")] = None
@@ -215,11 +221,18 @@ class Plan:
     origin: str = ""
     options: Options = field(default_factory=Options)
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
+    rules: Rules = ()
+    mirror: tuple[str, ...] = ("mlflow",)
 
     @property
     def adaptive(self) -> bool:
         """Whether results may add runs."""
         return self.interim is not None or self.ranking is not None
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether results may still add runs: a search has not chosen yet, or seeds are left."""
+        return bool(self.later) if self.ranking is None else not self.ranking.confirmed
 
     @property
     def all_runs(self) -> tuple[PlannedRun, ...]:
@@ -242,7 +255,7 @@ class Plan:
     def under(self, first: Plan) -> Plan:
         """Return the plan with everything outside of its fingerprint as in ``first``: budget, checkpoints, alerts."""
         money = ("gpu_hours", "cpu_hours", "run_hours", "resources", "checkpoint")
-        terms = ("question", "warnings", "webhook", "command", "published", *money)
+        terms = ("question", "warnings", "webhook", "command", "published", "rules", "mirror", *money)
         return replace(self, **{name: getattr(first, name) for name in terms})
 
     def arm(self, key: str) -> Arm:

@@ -10,9 +10,9 @@ from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from paribus.contract import available
+from paribus.published.tables import published_names
 from paribus.recipe.presets import preset_names
 from paribus.recipe.shape import Choice, Leaf, Named, Record, Shape, paths, recipe_shape
-from paribus.study.published import published_names
 from paribus.study.spec import Study
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -28,12 +28,14 @@ def study_schema() -> dict[str, Any]:
         section = {"type": "object", "description": f"settings that the runner `{runner.name}` passes through"}
         schema["properties"].setdefault(runner.name, section)
     parts["Patch"] = patch_schema()
-    for owner in ("Base", "ListedArm"):
+    for owner in ("Base", "ListedArm", "PresetPath"):
         parts[owner]["properties"]["set"] |= _PATCH
         parts[owner]["properties"]["set"].pop("additionalProperties", None)
         parts[owner]["properties"]["set"].pop("type", None)
     parts["Base"]["properties"]["preset"] |= {"enum": list(preset_names())}
+    parts["PresetPath"]["properties"]["to"] |= {"enum": list(preset_names())}
     parts["Report"]["properties"]["published"]["items"] |= {"enum": list(published_names())}
+    _allow_sets_without_training(parts)
     tricks = schema["properties"]["tricks"]
     tricks["patternProperties"] = dict.fromkeys(tricks.get("patternProperties", {".*": {}}), _PATCH)
     tricks.pop("additionalProperties", None)
@@ -43,6 +45,24 @@ def study_schema() -> dict[str, Any]:
         parts[owner]["properties"]["over"] |= _each(every, lambda item: {"type": "array", "minItems": 1, "items": item})
     parts["Search"]["properties"]["over"] |= _each(every, lambda _: {"$ref": "#/$defs/Range"})
     return {"$schema": DIALECT, **schema}
+
+
+def _allow_sets_without_training(parts: dict[str, Any]) -> None:
+    """Let an evaluation set name a task, or describe one without ``train``, as the loader does."""
+    task = parts["EvaluationSet"]["properties"]["task"]
+    kinds, tasks = task["anyOf"][0]["discriminator"]["mapping"], []
+    for kind, reference in kinds.items():
+        part = parts[reference.rpartition("/")[2]]
+        members = {key: member for key, member in part["properties"].items() if key != "train"}
+        if kind == "dataset":
+            members["heldout"] = {"anyOf": [members["heldout"], {"type": "string"}]}
+        required = [key for key in part.get("required", ()) if key != "train"]
+        tasks.append({**part, "properties": members, "required": required})
+    parts["EvaluationSet"]["properties"]["task"] = {
+        "description": task["description"],
+        "anyOf": [{"enum": list(kinds)}, *tasks, {"type": "null"}],
+        "default": None,
+    }
 
 
 def patch_schema() -> dict[str, Any]:

@@ -10,14 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, field_v
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from paribus.contract import Checkpoints, Evaluate, Resources
+from paribus.contract import STUDY_NAME, Checkpoints, Evaluate, Resources, StudyName
 from paribus.recipe.factors import Fraction
 from paribus.stats.multiple_testing import LEAST_SHARE, Correction, Spending, shares
+from paribus.stats.pairing import Pairing
 
 WARNING_CODES = (
-    "approximate", "confounded", "cost", "evaluation_cost", "few_problems", "identical_rows", "inert",
-    "length_weighted", "limit", "magnitude", "never_clips", "no_change", "overlap", "rescaled", "same_responses",
-    "seeds", "undone", "unequal_budget", "unpinned",
+    "approximate", "confounded", "context", "cost", "end_of_turn", "evaluation_cost", "few_problems", "identical_rows",
+    "inert", "length_weighted", "limit", "magnitude", "never_clips", "no_change", "other_heldout", "overlap",
+    "rescaled", "same_responses", "seeds", "unanswerable", "undone", "unequal_budget", "unpinned",
 )  # fmt: skip
 """Codes of the warnings that ``allow`` may silence."""
 
@@ -40,17 +41,16 @@ DESIGN_SYNONYMS = {
 
 DETECTORS = (
     "nan", "data_bug", "rollout_errors", "dead_run", "mixed_groups", "copied_responses", "mismatch", "staleness",
-    "kl_blowup", "huge_update", "grad_spike", "dead_update", "zero_variance", "effective_batch",
-    "clip_saturation_high", "clip_saturation_low", "clip_zero", "entropy_collapse", "entropy_explosion",
-    "length_balloon", "length_collapse", "truncation", "repetition", "degenerate_text", "reward_noise",
-    "reward_stall", "format_hacking", "reward_hacking", "eval_regression",
+    "kl_blowup", "huge_update", "grad_spike", "dead_update", "clip_saturation_high", "clip_saturation_low",
+    "clip_zero", "entropy_collapse", "entropy_explosion", "length_reward", "length_balloon", "length_collapse",
+    "truncation", "repetition", "degenerate_text", "format_hacking", "reward_noise", "reward_crash", "reward_stall",
+    "zero_variance", "effective_batch", "reward_hacking", "eval_regression",
 )  # fmt: skip
 """Detectors that ``health.stop_on`` may name: those of :data:`paribus.health.diagnose.DETECTORS`."""
 
 PROFILES = ("base_model", "default", "moe")
 """Profiles of thresholds that ``health.profile`` may name."""
 
-STUDY_NAME = r"^[a-z0-9][a-z0-9_-]*$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 LABEL = r"^[^\x00-\x1f\x7f|`]+$"
 ALPHABETS = {
@@ -80,6 +80,15 @@ class Base(Part):
     set: Patch = Field(default={}, description="patch of the preset")
 
 
+class PresetPath(Part):
+    """Tricks from the difference between the base and another preset: one for each factor that differs."""
+
+    start: str | None = Field(default=None, alias="from", description="absent: the base's preset; no other is allowed")
+    to: str = Field(description="preset whose objective all tricks together make of the base")
+    set: Patch = Field(default={}, description="patch of that preset, e.g. lengths that suit the base's limit")
+    groups: dict[Name, TrickList] = Field(default={}, description="name of a trick to several factors that it sets")
+
+
 class RandomOrders(Part):
     """Random orders, the same for the same seed."""
 
@@ -91,7 +100,9 @@ class Cumulative(Part):
     """A ladder: each row adds the next trick to the row above; several orders make several ladders."""
 
     kind: Literal["cumulative"]
-    order: TrickList | None = Field(default=None, description="tricks from the first to the last")
+    order: TrickList | None = Field(
+        default=None, description="tricks from the first to the last; with a `path`, absent: all"
+    )
     orders: Annotated[tuple[TrickList, ...], Field(min_length=1)] | None = Field(
         default=None, description="in place of `order`: several orders of the same tricks, one ladder each"
     )
@@ -290,6 +301,9 @@ class Health(Part):
     stop_on: tuple[Literal[DETECTORS], ...] = Field(  # type: ignore[valid-type]
         default=("nan",), description="detectors that end a run when they become critical, as an outcome of the table"
     )
+    rules: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), description="detectors of your own: rule files beside the study, or names of installed detectors"
+    )
     webhook: str | None = Field(
         default=None, description="${NAME}: environment variable with the address that gets critical findings"
     )
@@ -356,6 +370,11 @@ class Report(Part):
         description="correction of the table of what each arm moves: holm allows one false mark in 5% of studies, "
         "benjamini_hochberg 5% of the marks, for studies that screen; scores are always corrected by Holm",
     )
+    pairing: Pairing = Field(
+        default="always",
+        description="whether arms with the same seeds are compared by pairs: always, or where_it_helps, that is where "
+        "the correlation of seeds, pooled over all arms, makes paired intervals the shorter ones",
+    )
 
 
 class RunnerChoice(BaseModel):
@@ -384,14 +403,19 @@ class RunnerChoice(BaseModel):
 class Study(Part):
     """A study file, read and checked."""
 
-    study: Annotated[str, Field(pattern=STUDY_NAME, max_length=64)] = Field(description="name of the study")
+    study: StudyName = Field(description="name of the study")
     question: str = Field(default="", max_length=2000, description="what the study asks; printed above its tables")
     runner: RunnerChoice = Field(
         default=RunnerChoice(kind="native"),
         description="an installed runner, or `{kind: <name>, ...}`",
     )
     base: Base
+    path: PresetPath | None = Field(default=None, description="makes tricks of the difference to another preset")
     tricks: dict[Name, Patch] = Field(default={}, description="named patches of the recipe")
+    needs: dict[Name, TrickList] = Field(default={}, description="trick to the tricks without which it is in no row")
+    conflicts: tuple[Annotated[tuple[str, ...], Field(min_length=2)], ...] = Field(
+        default=(), description="lists of tricks of which no row has two"
+    )
     designs: Annotated[dict[Name, Design], Field(min_length=1)] = Field(description="rules that make arms from tricks")
     seeds: Seeds = Seeds()
     evaluate: Evaluate = Evaluate()
@@ -401,6 +425,9 @@ class Study(Part):
         description="difference in the primary metric below which arms count as equivalent; declared before the run",
     )
     health: Health = Health()
+    mirror: tuple[Literal["mlflow", "tensorboard"], ...] = Field(
+        default=("mlflow",), description="where metrics are copied to, beside the run folder"
+    )
     budget: Budget = Budget()
     report: Report = Report()
     resources: Resources = Resources()

@@ -25,6 +25,7 @@ MAX_PROBLEMS = 100
 
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$")
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?$|[-+]?\.(?:inf|nan)$", re.I)
+_HALF = re.compile("[\ud800-\udfff]")
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 
@@ -93,6 +94,15 @@ def read_document(path: Path) -> Document:
     Raises:
         StudyFileError: the file cannot be read, or not to its end as YAML; everything found is listed.
     """
+    return parse_document(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a regular file of at most :data:`MAX_BYTES`.
+
+    Raises:
+        StudyFileError: it is no such file, cannot be read, or is not UTF-8.
+    """
     file = str(path)
     try:
         status = path.stat()
@@ -107,13 +117,12 @@ def read_document(path: Path) -> Document:
     except OSError as error:
         raise StudyFileError(file, [Problem(message=f"cannot be read: {error.strerror or error}")]) from error
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
         problem = Problem(message="this is not UTF-8 text: save the file as UTF-8", line=line, column=column)
         raise StudyFileError(file, [problem]) from error
-    return parse_document(text, file)
 
 
 def parse_document(text: str, file: str) -> Document:
@@ -259,6 +268,9 @@ class _Builder:
             self.say(mark, f"tags such as `{shown}` are not used here: leave it out")
 
     def _scalar(self, event: yaml.ScalarEvent, mark: Mark) -> Node:
+        if half := _HALF.search(event.value):  # no file, name or message can hold it
+            self.say(mark, f"`\\u{ord(half[0]):04x}` is half of a character: write the character itself")
+            return Node(_HALF.sub("\N{REPLACEMENT CHARACTER}", event.value), mark)
         return Node(event.value if event.style else self._resolve(event.value, mark), mark)
 
     def _resolve(self, text: str, mark: Mark) -> str | int | float | bool | None:

@@ -172,7 +172,8 @@ def _type_message(kind: str, given: object, context: Mapping[str, Any], message:
     if expected is not None:
         return f"expects {expected}, and {shown(given)} is not{_remedy(kind, given)}"
     if kind in ("too_short", "string_too_short"):
-        return f"needs at least {context['min_length']} {'entry' if kind == 'too_short' else 'character'}"
+        least, noun = context["min_length"], "entry" if kind == "too_short" else "character"
+        return f"needs at least {least} {noun if least == 1 else {'entry': 'entries'}.get(noun, 'characters')}"
     if kind in ("too_long", "string_too_long"):
         return f"has more than {context['max_length']} {'entries' if kind == 'too_long' else 'characters'}"
     return message

@@ -32,8 +32,8 @@ class Sampled(NamedTuple):
     finished: bool
 
 
-Sampler = Callable[[Sequence[str], int], Sequence[Sampled]]
-"""Takes prompts and k, and returns k responses to each prompt; those to one prompt are next to each other."""
+Sampler = Callable[[Sequence[str], Sequence[int]], Sequence[Sampled]]
+"""Takes prompts and their places in the set, and returns k responses to each prompt, next to each other."""
 
 
 @dataclass(frozen=True)
@@ -51,42 +51,71 @@ class Outcome:
     samples: tuple[dict[str, Any], ...]
 
 
-def evaluate(name: str, chosen: EvaluationSet, grader: Grader, sample: Sampler, step: int) -> Outcome:
+class Answered(NamedTuple):
+    """A problem with its k responses and what the verifier says of them."""
+
+    place: int
+    problem: Problem
+    responses: tuple[Sampled, ...]
+    verdicts: tuple[Verdict, ...]
+    failed: int
+
+
+def answered(
+    chosen: EvaluationSet, grader: Grader, sample: Sampler, share: Callable[[int], Sequence[int]] = range
+) -> list[Answered]:
     """Sample and verify ``chosen.samples`` responses to each of the first ``chosen.problems`` problems of a set.
 
     Reward functions are not called: an evaluation counts right answers, whatever is rewarded in training.
 
     Args:
-        name: the set.
         chosen: how many problems and responses; the sampler applies temperature, top-p and length limit.
         grader: verifies the responses to the held-out problems of its task.
-        sample: the model.
-        step: training steps before this evaluation.
+        sample: the model; not called without a problem.
+        share: takes the number of problems, and returns the places of those that are wanted.
     """
     k, problems = chosen.samples, grader.task.heldout(chosen.problems)
-    responses = sample([p.prompt for p in problems], k)
+    places = share(len(problems))
+    if not places:
+        return []
+    responses = sample([problems[place].prompt for place in places], places)
+    groups = [tuple(responses[i * k : (i + 1) * k]) for i in range(len(places))]
     batch = grader.batch(rewards=False)
-    for i, problem in enumerate(problems):
-        group = responses[i * k : (i + 1) * k]
-        batch.submit(problem, [r.text for r in group], [r.finished for r in group])
-    graded = batch.collect()
-    verdicts = [verdict for group in graded for verdict in group.verdicts]
-    failed = sum(fault != 0 for group in graded for (fault,) in group.faults)
+    for place, group in zip(places, groups, strict=True):
+        batch.submit(problems[place], [r.text for r in group], [r.finished for r in group])
+    return [
+        Answered(place, problems[place], group, tuple(graded.verdicts), sum(fault != 0 for (fault,) in graded.faults))
+        for place, group, graded in zip(places, groups, batch.collect(), strict=True)
+    ]
+
+
+def evaluated(name: str, chosen: EvaluationSet, answers: Iterable[Answered], step: int) -> Outcome:
+    """Return the evaluation of a set from the answers to all of its problems, in any order.
+
+    Args:
+        name: the set.
+        chosen: what was sampled.
+        answers: what :func:`answered` returned, of all shares.
+        step: training steps before this evaluation.
+    """
+    k, ordered = chosen.samples, sorted(answers, key=lambda x: x.place)
+    problems = [x.problem for x in ordered]
+    responses, verdicts = [r for x in ordered for r in x.responses], [v for x in ordered for v in x.verdicts]
     evaluation = _counts(name, step, k, problems, responses, verdicts)
     samples = tuple(
         {
             "step": step,
             **({"set": name} if name != HELDOUT else {}),
-            "problem": problems[i].identity,
-            "prompt": problems[i].prompt,
-            "response": responses[i * k].text,
-            "finished": responses[i * k].finished,
-            "correct": verdicts[i * k].correct,
+            "problem": x.problem.identity,
+            "prompt": x.problem.prompt,
+            "response": x.responses[0].text,
+            "finished": x.responses[0].finished,
+            "correct": x.verdicts[0].correct,
         }
-        for i in range(min(SHOWN, len(problems)))
+        for x in ordered[:SHOWN]
     )
     values = metrics(evaluation)
-    if failed:
+    if failed := sum(x.failed for x in ordered):
         values[f"eval/{evaluation.set}/failed_frac"] = failed / len(verdicts)
     return Outcome(evaluation, values, samples)
 

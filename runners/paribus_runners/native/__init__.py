@@ -1,4 +1,4 @@
-"""The native runner: reinforcement learning of a causal language model with verifiable rewards, in one process.
+"""The native runner: reinforcement learning of a causal language model with verifiable rewards.
 
 The adapter (:mod:`.runner`) is light; torch is imported when a run starts. Nothing outside this package imports it but
 through the entry point ``paribus.runners: native``.

@@ -75,7 +75,7 @@ def tokens_of(recipe: Recipe, experience: Experience, batch: Batch) -> Tokens:
         old=old,
         advantage=experience.advantage[at].float() * weight,
         weight=_weights(recipe, rollouts, batch)[row].float(),
-        correction=experience.correction[at].float(),
+        correction=None if experience.correction is None else experience.correction[at].float(),
         entropy_weight=torch.full_like(old, 1 / len(row)),
         nll_weight=right.float() / right.sum().clamp_min(1),
         reference=None if rollouts.reference is None else rollouts.reference[at],

@@ -62,6 +62,19 @@ def no_end(name: str) -> str:
     )
 
 
+def turn_end(tokenizer: Any) -> int | None:
+    """Return the special token that the chat template puts behind an answer; ``None`` if it puts none."""
+    mark = "answer"
+    try:
+        chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": mark}]
+        text: str = tokenizer.apply_chat_template(chat, tokenize=False)
+    except Exception:  # `render` says so, of the prompts of the study
+        return None
+    tail = text.rpartition(mark)[2].strip()
+    ids: Sequence[int] = tokenizer(tail, add_special_tokens=False).input_ids if mark in text and tail else ()
+    return ids[0] if ids and ids[0] in tokenizer.get_added_vocab().values() else None
+
+
 def _applied(tokenizer: Any, messages: Sequence[Message]) -> str:
     plain = [dict(message) for message in messages]
     text: str = tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)

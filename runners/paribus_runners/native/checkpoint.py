@@ -125,7 +125,7 @@ def load(place: Path, learner: Learner) -> None:
 
 def _model(folder: Path) -> nn.Module:
     """Return the policy as users load it, on the CPU."""
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
     return model
 
 

@@ -73,6 +73,7 @@ def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> dict[st
         ratio[at] = loss(recipe, new[at], tokens, entropy, torch.ones_like(new[at])).ratio
         found["token_weight"][at] = token_weight.weight(recipe.token_weight, entropy, tokens.old).to(new.dtype)
         found["weight"][at] = tokens.weight.to(new.dtype)
+    assert experience.correction is not None
     advantage, corrected = experience.advantage.to(new.dtype), experience.correction.to(new.dtype)
     plain = advantage * found["token_weight"] * corrected * found["weight"]
     factor = torch.where(plain != 0, found["surrogate"] / plain, torch.nan)

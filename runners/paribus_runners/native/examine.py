@@ -1,27 +1,28 @@
 """What a plan shows of data and model before a run: counts, the first prompt, overlap, and everything that is wrong.
 
-Reads the problems and the model's tokenizer, and needs no torch. A model on the hub is looked at only if it is in the
-local cache: a plan downloads no weights.
+Reads the problems and the model's tokenizer, and needs no torch.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from paribus.contract import Evaluate, Examination
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Source, Task
 from paribus_runners.native import chat
+from paribus_runners.native.model_files import ModelFiles
+from paribus_runners.native.requirements import set_faults
 from paribus_runners.native.tiny.spec import MODELS
+from paribus_runners.rewards.verifiers import EXTRACT, verify_answer
 from paribus_runners.tasks.base import Rendered
 from paribus_runners.tasks.dataset import Entries, Entry, conversation, entries_of
+from paribus_runners.tasks.formats import verifier_of
 from paribus_runners.tasks.jsonl import Jsonl
 from paribus_runners.tasks.overlap import GRAM, overlap
 from paribus_runners.tasks.rows import pinned, place_of, snapshot
@@ -34,73 +35,74 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
     """Return what a plan should say about model, task and evaluation sets.
 
     Args:
-        recipe: of which only task and model are read.
+        recipe: of which only task, model, sampler and the length limit of responses are read.
         evaluate: how many problems the evaluation uses, and its further sets.
     """
+    hot = tuple(set_faults(recipe, evaluate))
     tasks = [recipe.task, *(each.task for each in evaluate.sets.values())]
     if recipe.model.name in MODELS or not any(isinstance(task, DatasetTask | JsonlTask) for task in tasks):
-        return Examination()
-    model = _model(recipe)
+        return Examination(faults=hot)
+    model = ModelFiles.of(recipe.model.name, recipe.model.revision)
+    limit = recipe.schedule.max_new_tokens
     own, read = Examination(), dict[str, Entries]()
+    fatal = "context" if recipe.rollout.engine == "vllm" else None  # vLLM takes no prompt that leaves no room
     if isinstance(recipe.task, DatasetTask):  # `support` looks at the files of `jsonl`
-        own, read = _own(recipe.task, model, evaluate.problems)
-    sets = _sets(recipe.task, model, evaluate, read)
+        own, read = _own(recipe.task, model, evaluate.problems, limit)
+    elif isinstance(recipe.task, JsonlTask):
+        read = {"train": _lines(recipe.task.train), "heldout": _lines(recipe.task.heldout)}
+        own = Examination(warnings=tuple(_unanswerable(recipe.task, read)))
+    sets = _sets(recipe.task, model, evaluate, read, limit)
+    chats = any(isinstance(task, DatasetTask) and task.template == "chat" for task in tasks)
+    heard = [warning for each in (own, *sets) for warning in each.warnings]
+    heard += model.turn_warnings() if chats else ()
+    wrong = [fault for each in (own, *sets) for fault in each.faults]
     return Examination(
-        facts=(*own.facts, *(fact for each in sets for fact in each.facts)),
-        warnings=(*own.warnings, *(warning for each in sets for warning in each.warnings)),
-        faults=(*own.faults, *(fault for each in sets for fault in each.faults), *model.faults),
+        facts=tuple(fact for each in (own, *sets) for fact in each.facts),
+        warnings=tuple((code, message) for code, message in heard if code != fatal),
+        faults=(*wrong, *(message for code, message in heard if code == fatal), *model.faults, *hot),
     )
 
 
-@dataclass(frozen=True)
-class _Model:
-    """What is known of a model without its weights.
-
-    Attributes:
-        tokenizer: its tokenizer; ``None`` if it is not there.
-        unseen: why it is not there.
-        faults: what is wrong with it.
-    """
-
-    tokenizer: Any = None
-    unseen: str = ""
-    faults: tuple[str, ...] = ()
-
-
-def _own(task: DatasetTask, model: _Model, problems: int) -> tuple[Examination, dict[str, Entries]]:
+def _own(task: DatasetTask, model: ModelFiles, problems: int, limit: int) -> tuple[Examination, dict[str, Entries]]:
     """Return what to say about the task that a run trains on, and what its sources hold."""
     read, faults = _read(task, ("train", "heldout"))
     facts: list[str] = []
     warnings = [("unpinned", message) for message in _unpinned(task, found=bool(read))]
     if read:
         written, wrong = _prompts(task, model, read)
-        facts = [_counts(task, read), *_shown(written, model, read["train"].entries[0])]
+        lengths = _lengths(written, model.tokenizer)
+        facts = [_counts(task, read), *_shown(written, lengths, model, read["train"].entries[0])]
         faults += wrong
         warnings += [*_overlap(read["train"], read["heldout"]), *_few(read["heldout"], problems)]
+        warnings += [*_unanswerable(task, read), *_too_long("schedule.max_new_tokens", lengths, limit, model.context)]
     return Examination(facts=tuple(facts), warnings=tuple(warnings), faults=tuple(faults)), read
 
 
-def _sets(own: Task, model: _Model, evaluate: Evaluate, read: Mapping[str, Entries]) -> list[Examination]:
+def _sets(
+    own: Task, model: ModelFiles, evaluate: Evaluate, read: Mapping[str, Entries], limit: int
+) -> list[Examination]:
     """Return what to say about each evaluation set with problems of its own.
 
     Args:
         own: the task that a run trains on.
         model: its model.
         evaluate: the sets.
-        read: what the sources of a task ``dataset`` hold; empty if they have faults.
+        read: what the sources of this task hold; empty if they have faults.
+        limit: tokens of a response where a set has no limit of its own.
     """
     named = {name: each for name, each in evaluate.sets.items() if isinstance(each.task, DatasetTask | JsonlTask)}
     if not named:
         return []
-    train = _lines(own.train) if isinstance(own, JsonlTask) else read.get("train", Entries())
+    train = read.get("train", Entries())
     found: list[Examination] = []
     for name, each in named.items():
         stated = each.problems if each.problems != evaluate.problems else 0
-        found.append(_set(f"evaluate.sets.{name}", each.task, model, train, stated))
+        most = each.max_new_tokens or limit
+        found.append(_set(f"evaluate.sets.{name}", each.task, model, train, stated, most))
     return found
 
 
-def _set(where: str, task: Task | None, model: _Model, train: Entries, problems: int) -> Examination:
+def _set(where: str, task: Task | None, model: ModelFiles, train: Entries, problems: int, limit: int) -> Examination:
     """Return what to say about an evaluation set; its messages begin with its place."""
     facts: list[str] = []
     warnings: list[tuple[str, str]] = []
@@ -113,10 +115,14 @@ def _set(where: str, task: Task | None, model: _Model, train: Entries, problems:
         warnings += [("unpinned", f"`{where}`: {message}") for message in _unpinned(task, found=bool(read))]
         if read:
             heldout = read["heldout"]
-            faults += _prompts(task, model, read)[1]
+            written, wrong = _prompts(task, model, read)
+            faults += wrong
+            lengths = _lengths(written, model.tokenizer)
+            warnings += _too_long(f"{where}.max_new_tokens", lengths, limit, model.context)
             facts.append(f"`{where}`: {_count(heldout, 'problems', place_of(task.heldout))}")
             warnings += _few(heldout, problems, where, f"{where}.task.heldout")
-    warnings += [(code, f"`{where}`: {message}") for code, message in _overlap(train, heldout, "problems of this set")]
+    heard = [*_overlap(train, heldout, "problems of this set"), *_unanswerable(task, {"heldout": heldout})]
+    warnings += [(code, f"`{where}`: {message}") for code, message in heard]
     return Examination(
         facts=tuple(facts), warnings=tuple(warnings), faults=tuple(f"`{where}`: {fault}" for fault in faults)
     )
@@ -143,37 +149,7 @@ def _read(task: DatasetTask, names: Sequence[str]) -> tuple[dict[str, Entries], 
     return ({} if faults else read), faults
 
 
-def _model(recipe: Recipe) -> _Model:
-    """Return the tokenizer of the model, and what is wrong with it or with the token that ends a response."""
-    name = recipe.model.name
-    folder = Path(name).expanduser()
-    try:
-        from huggingface_hub import snapshot_download
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        return _Model(unseen=f"not shown, because {error.name} is not installed here")
-    try:
-        if not folder.is_dir():
-            folder = Path(snapshot_download(name, revision=recipe.model.revision, local_files_only=True))
-    except (OSError, ValueError):
-        return _Model(unseen=f"not shown, because the model {name} is not in the hub's cache here")
-    try:
-        tokenizer, end = AutoTokenizer.from_pretrained(str(folder)), _end(folder)
-    except Exception as error:  # a damaged tokenizer raises whatever its reader meets
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return _Model(faults=(f"`model.name: {name}`: its tokenizer cannot be loaded: {reason}",))
-    return _Model(tokenizer, faults=() if chat.ends_of(end, tokenizer) else (chat.no_end(name),))
-
-
-def _end(folder: Path) -> Any:
-    """Return the tokens that end a response by the model's configuration, as :meth:`Policy.load` gets them."""
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).is_file():
-            return json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
-    return None
-
-
-def _prompts(task: DatasetTask, model: _Model, read: dict[str, Entries]) -> tuple[list[str], list[str]]:
+def _prompts(task: DatasetTask, model: ModelFiles, read: dict[str, Entries]) -> tuple[list[str], list[str]]:
     """Return the prompts as the model gets them, and of each source the first that cannot be written."""
     if task.template == "chat" and model.tokenizer is None:
         return [], []
@@ -189,11 +165,15 @@ def _prompts(task: DatasetTask, model: _Model, read: dict[str, Entries]) -> tupl
     return ([] if faults else written), faults
 
 
-def _shown(written: Sequence[str], model: _Model, first: Entry) -> list[str]:
+def _shown(written: Sequence[str], lengths: Sequence[int], model: ModelFiles, first: Entry) -> list[str]:
     """Return lines about prompts, the first of which is shown."""
     if not written:
         return [f"first prompt: {model.unseen}"] if model.unseen else []
-    return [*_lengths(written, model.tokenizer), _first(written[0], first)]
+    facts = [_first(written[0], first)]
+    if lengths:
+        middle = statistics.median(lengths)
+        facts.insert(0, f"prompts: {min(lengths)} to {max(lengths)} tokens, {middle:g} in the middle")
+    return facts
 
 
 def _written(task: DatasetTask, tokenizer: Any, entry: Entry) -> str:
@@ -212,12 +192,46 @@ def _count(found: Entries, words: str, place: str) -> str:
     return f"{len(found.entries):,} {words} in {place}{repeated}"
 
 
-def _lengths(written: Sequence[str], tokenizer: Any) -> list[str]:
-    if tokenizer is None:
+def _lengths(written: Sequence[str], tokenizer: Any) -> list[int]:
+    """Return the tokens of each prompt; none if they cannot be counted."""
+    if tokenizer is None or not written:
         return []
     special = not isinstance(written[0], Rendered)
-    lengths = [len(ids) for ids in tokenizer(list(map(str, written)), add_special_tokens=special).input_ids]
-    return [f"prompts: {min(lengths)} to {max(lengths)} tokens, {statistics.median(lengths):g} in the middle"]
+    return [len(ids) for ids in tokenizer(list(map(str, written)), add_special_tokens=special).input_ids]
+
+
+def _too_long(place: str, lengths: Sequence[int], limit: int, context: int | None) -> list[tuple[str, str]]:
+    """Return a warning if prompts with a response of ``limit`` tokens are longer than the model can read."""
+    over = [n for n in lengths if n + limit > (context or math.inf)]
+    if not over or context is None:
+        return []
+    message = (
+        f"{len(over):,} of {len(lengths):,} prompts (the longest has {max(over):,} tokens) with a response of "
+        f"`{place}: {limit}` are longer than the {context:,} tokens that the model was made for: lower it to "
+        f"{max(context - max(over), 1):,}, or leave the longest prompts out"
+    )
+    return [("context", message)]
+
+
+def _unanswerable(task: Task | None, read: Mapping[str, Entries]) -> list[tuple[str, str]]:
+    """Return a warning for each source with answers that the verifier cannot find even in themselves."""
+    verifier = verifier_of(task) if isinstance(task, DatasetTask) else getattr(task, "verifier", "")
+    extract = EXTRACT.get(verifier)
+    if extract is None:  # math_verify reads what it can as mathematics, and the rest as text
+        return []
+    shape = "\\boxed{%s}" if verifier == "boxed" else "%s"
+    found = []
+    for name, held in read.items():
+        answers = [(x.problem.answer, x.place) for x in held.entries]
+        lost = [(a, place) for a, place in answers if not verify_answer(extract, a, shape % a).correct]
+        if lost:
+            message = (
+                f"`task.{name}`: `verifier: {verifier}` cannot find {len(lost):,} of {len(answers):,} answers, e.g. "
+                f"`{lost[0][0][:SHOWN]}` ({lost[0][1]}): no response to these problems can be right. Choose another "
+                "verifier, or leave them out"
+            )
+            found.append(("unanswerable", message))
+    return found
 
 
 def _first(prompt: str, entry: Entry) -> str:

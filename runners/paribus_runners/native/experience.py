@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import corrected_by_the_update
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.objective import correction, history
 from paribus_runners.native.objective.advantage import advantages, per_token, shaped_reward, token_advantages
@@ -33,6 +34,18 @@ class Before:
     value: Tensor | None = None
     entropy: Tensor | None = None
 
+    @staticmethod
+    def join(parts: Sequence[Before]) -> Before:
+        """Return the values of all parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        logp, value, entropy = (
+            torch.cat(x) if (x := [v for p in parts if (v := getattr(p, name)) is not None]) else None
+            for name in ("logp", "value", "entropy")
+        )
+        routings = [p.routing for p in parts if p.routing is not None]
+        return Before(logp, Routing.join(routings) if routings else None, value, entropy)
+
 
 @dataclass(frozen=True)
 class Experience:
@@ -42,7 +55,8 @@ class Experience:
         rollouts: the rollouts.
         old: [T] log-probability under the policy before the updates, nats.
         advantage: [T] A of each token.
-        correction: [T] importance weight between sampler and learner.
+        correction: [T] importance weight between sampler and learner; ``None`` if only the update finds it out, and
+            ``old`` as well: until then, these are the sampler's.
         entropy: [T] entropy over the full vocabulary when the token was sampled, nats; ``None`` if only the first
             update finds it out.
         value: [T] the critic's values; ``None`` without a critic.
@@ -54,7 +68,7 @@ class Experience:
     rollouts: Rollouts
     old: Tensor
     advantage: Tensor
-    correction: Tensor
+    correction: Tensor | None
     entropy: Tensor | None
     value: Tensor | None
     returns: Tensor | None
@@ -90,17 +104,33 @@ def weigh(
             visited = {**visited, **{p: v for p, v in zip(rollouts.problems, visits, strict=True) if v.count}}
         A = advantages(recipe, scored, rollouts.kept, visits)[row]
     old = responses.logp if before.logp is None else before.logp
+    later = before.logp is None and corrected_by_the_update(recipe)
     return Experience(
         rollouts=rollouts,
         old=old,
         advantage=A,
-        correction=correction.weight(recipe.correction, old, responses.logp, row, len(responses)),
+        correction=None if later else correction.weight(recipe.correction, old, responses.logp, row, len(responses)),
         entropy=responses.entropy if before.entropy is None else before.entropy,
         value=before.value,
         returns=returns,
         routing=before.routing,
         history=visited,
     )
+
+
+def corrected(recipe: Recipe, experience: Experience, inside: Tensor, old: Tensor) -> Experience:
+    """Return the experience with what the only update has found out about the responses ``inside`` [N] the loss.
+
+    Args:
+        recipe: its correction.
+        experience: the experience; what it says of other responses stays.
+        inside: which responses are in the loss.
+        old: [T] the log-probabilities of their tokens under the policy before the update.
+    """
+    responses = experience.rollouts.responses
+    logp = experience.old.index_copy(0, responses.places(inside), old.to(experience.old.dtype))
+    weight = correction.weight(recipe.correction, logp, responses.logp, responses.row, len(responses))
+    return replace(experience, old=logp, correction=weight)
 
 
 def _by_token(recipe: Recipe, rollouts: Rollouts, value: Tensor | None) -> tuple[Tensor, Tensor | None]:

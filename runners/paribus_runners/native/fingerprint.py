@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import hashlib
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -18,9 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paribus.contract import files_in
+from paribus.contract import files_in, input_hash
 from paribus.errors import ParibusError
+from paribus.recipe.analysis.facts import corrected_by_the_update
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
+from paribus_runners.native.requirements import of_sampler
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.rewards.functions import source_files
 from paribus_runners.tasks.rows import content_hash
@@ -33,6 +34,8 @@ NO_NUMBERS = frozenset(
         "native/coefficients.py",
         "native/examine.py",
         "native/fingerprint.py",
+        "native/model_files.py",
+        "native/requirements.py",
         "native/runner.py",
         "native/versions.py",
         "tasks/overlap.py",
@@ -47,16 +50,20 @@ KINDS = ("chain", "search", "jsonl", "dataset")
 def code(recipe: Recipe) -> str:
     """Return a hash of the source that trains, verifies and evaluates.
 
-    Recipes whose numbers a change moved, while all others kept theirs, have a hash of their own.
+    Recipes whose numbers a change moved, while all others kept theirs, have a hash of their own. The version of vLLM
+    counts where it samples: other versions draw other tokens from the same seeds.
     """
     moved = []
     if recipe.token_weight.kind == "top_entropy":
         moved.append("top_entropy: exactly its fraction, the earlier of equal tokens")
     if recipe.model.name not in MODELS:
         moved.append("logits of large vocabularies in chunks: other rounding")
+    if corrected_by_the_update(recipe):
+        moved.append("correction: from the forward pass of the only update, which rounds differently")
     schedule = recipe.schedule
     if recipe.filter.kind in ("refill", "refill_async") and schedule.prompts_per_step * schedule.group_size > AT_ONCE:
         moved.append("refill: a round ends where it has enough groups")
+    moved += [f"{package} {found}" for package, found in of_sampler(recipe.rollout).items()]
     return fingerprint_of([recorded("code"), *moved]) if moved else recorded("code")
 
 
@@ -193,8 +200,7 @@ def _files(part: str) -> list[Path]:
 
 def _hash_file(path: Path, field: str) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return input_hash(path)
     except OSError as error:
         raise ParibusError(f"`{field}`: cannot read {path}: {error.strerror or error}") from error
 

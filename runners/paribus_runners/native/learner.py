@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import corrected_by_the_update
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.critic import Critic
 from paribus_runners.native.experience import Before
@@ -17,6 +19,7 @@ from paribus_runners.native.objective import length
 from paribus_runners.native.objective.router import Routing
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.world import World
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Learner:
         critic: the critic; ``None`` without one.
         critic_optimizer: its optimizer.
         reference_moves: whether the reference follows the policy, so that checkpoints must hold it.
+        world: the processes that hold the same networks and share the work.
     """
 
     policy: Policy
@@ -38,9 +42,10 @@ class Learner:
     critic: Critic | None
     critic_optimizer: torch.optim.Optimizer | None
     reference_moves: bool
+    world: World = field(default_factory=World)
 
     @classmethod
-    def of(cls, recipe: Recipe, policy: Policy) -> Learner:
+    def of(cls, recipe: Recipe, policy: Policy, world: World | None = None) -> Learner:
         """Return the learner that starts from ``policy``; reference and critic start from the same weights."""
         reference = None
         if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
@@ -51,7 +56,7 @@ class Learner:
             critic_optimizer = _adam(recipe, critic.model, recipe.auxiliary.value.learning_rate)
         optimizer = _adam(recipe, policy.model, recipe.optimizer.learning_rate)
         moves = isinstance(getattr(recipe.kl, "reference", None), f.SyncedReference)
-        return cls(policy, optimizer, reference, critic, critic_optimizer, moves)
+        return cls(policy, optimizer, reference, critic, critic_optimizer, moves, world or World())
 
     @property
     def networks(self) -> tuple[torch.nn.Module, ...]:
@@ -64,26 +69,34 @@ class Learner:
         """Compute what the objective needs from the rollouts before the first update, and nothing else.
 
         Without a correction, the log-probabilities from sampling count as the old ones, even for stale rollouts: the
-        ratio then corrects for the staleness. With a correction, they are computed again, and the correction does.
+        ratio then corrects for the staleness. With a correction, they are computed again, and the correction does; if
+        the step has one update, its own forward pass computes them.
 
         Entropies that the sampler does not give are computed here unless the first update sees all tokens anyway.
         """
-        shift, responses = recipe.token_weight.kind == "router_shift", rollouts.responses
-        logp, entropy, routing, value = None, responses.entropy, None, None
-        blind = entropy is None and not _seen_by_first_update(recipe, rollouts)
-        if recipe.correction.kind != "off" or shift or blind:
-            temperature, need = recipe.schedule.temperature, entropy is None
-            scores = score_all(
-                self.policy, rollouts.prompts, responses, temperature, with_entropy=need, with_router=shift
-            )
-            logp = scores.logp if recipe.correction.kind != "off" else None
-            entropy = scores.entropy if need else entropy
-            if scores.router is not None:
-                assert self.policy.experts_per_token is not None
-                routing = Routing.of(scores.router, self.policy.experts_per_token)
-        if self.critic is not None:
-            value = self.critic.values_of_all(rollouts.prompts, rollouts.responses)
-        return Before(logp, routing, value, entropy)
+        need = _Need.of(recipe, rollouts)
+        if not need.scores and self.critic is None:
+            return Before()
+        lengths = rollouts.responses.length.view(len(rollouts.prompts), -1).sum(1).tolist()
+        mine = self.world.share([len(p) + n for p, n in zip(rollouts.prompts, lengths, strict=True)])
+        share = rollouts if len(mine) == len(rollouts.prompts) else rollouts.groups(mine)
+        found = self.world.gather(self._before(recipe, share, need) if mine else None)
+        return Before.join([part for part in found if part is not None])
+
+    def _before(self, recipe: Recipe, rollouts: Rollouts, need: _Need) -> Before:
+        prompts, responses = rollouts.prompts, rollouts.responses
+        value = None if self.critic is None else self.critic.values_of_all(prompts, responses)
+        if not need.scores:
+            return Before(value=value)
+        temperature = recipe.schedule.temperature
+        scores = score_all(
+            self.policy, prompts, responses, temperature, with_entropy=need.entropy, with_router=need.router
+        )
+        routing = None
+        if scores.router is not None:
+            assert self.policy.experts_per_token is not None
+            routing = Routing.of(scores.router, self.policy.experts_per_token)
+        return Before(scores.logp if need.logp else None, routing, value, scores.entropy)
 
     @torch.no_grad()
     def sync(self, recipe: Recipe, step: int) -> None:
@@ -94,6 +107,27 @@ class Learner:
         pairs = zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True)
         for old, new in pairs:
             old.lerp_(new, level.mix)
+
+
+class _Need(NamedTuple):
+    """What the policy must compute from the rollouts before the first update."""
+
+    logp: bool
+    router: bool
+    entropy: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, rollouts: Rollouts) -> _Need:
+        """Return what the recipe needs; entropies come with other needs, and alone only if no update sees them all."""
+        corrected, router = recipe.correction.kind != "off", recipe.token_weight.kind == "router_shift"
+        logp = corrected and not corrected_by_the_update(recipe)
+        absent = rollouts.responses.entropy is None
+        entropy = absent and (logp or router or not _seen_by_first_update(recipe, rollouts))
+        return cls(logp or (corrected and entropy), router, entropy)
+
+    @property
+    def scores(self) -> bool:
+        return any(self)
 
 
 def _seen_by_first_update(recipe: Recipe, rollouts: Rollouts) -> bool:

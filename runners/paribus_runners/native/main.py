@@ -1,66 +1,54 @@
-"""One run in one process: configures torch, loads model and task, resumes, trains."""
+"""One run: configures torch, loads model and task, resumes, trains; in several processes if it has several GPUs."""
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import torch
 import transformers.models.llama.modeling_llama  # noqa: F401 - loaded here, so that forked processes have it
-from pydantic import ValidationError
 
 from paribus.contract import Job
-from paribus.errors import ParibusError, RunFolderError
+from paribus.errors import RunFolderError, RunnerError
 from paribus.recipe.recipe import Recipe
-from paribus.run_folder.attempt_files import read_environment
+from paribus.run_folder.attempt_files import read_environment, read_job
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, write_json
 from paribus_runners.native import checkpoint, fingerprint, resume
 from paribus_runners.native import versions as environment
+from paribus_runners.native.launch import launch, processes_of, threads
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
+from paribus_runners.native.requirements import of_sampler
+from paribus_runners.native.stopping import termination
 from paribus_runners.native.tiny import make as tiny
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.native.trainer import Trainer
-from paribus_runners.tasks import Grader, Render, task_of
+from paribus_runners.native.world import World
+from paribus_runners.tasks import Grader, task_of
 
-THREADS = "PARIBUS_THREADS"
-"""Environment variable: number of threads that torch uses on a CPU."""
-CORES = "OMP_NUM_THREADS"
-"""Environment variable: the same where :data:`THREADS` is unset; engines set it to ``resources.cpus``."""
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """Configure torch for the duration: ``PARIBUS_THREADS`` threads, else ``OMP_NUM_THREADS``, else one.
+    """Configure torch for the duration: as many threads as :func:`threads` says.
 
     Equal runs are equal to the bit only with the same number of threads, which ``environment.json`` records: sums over
     more threads have another order. Denormal numbers are flushed to zero, because they slow a CPU down many times.
 
     Raises:
-        ParibusError: ``PARIBUS_THREADS`` is not a positive number.
+        ParibusError: the variable is not a positive number.
     """
-    wanted = os.environ.get(THREADS)
-    if wanted is not None and not _is_count(wanted):
-        raise ParibusError(f"{THREADS} is {wanted!r}: set it to a number of threads, 1 or more, or unset it")
-    cores = os.environ.get(CORES, "1").split(",")[0].strip()  # OpenMP's list holds one number for each nested level
-    threads = torch.get_num_threads()
-    torch.set_num_threads(int(wanted or (cores if _is_count(cores) else 1)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads())
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
         torch.set_flush_denormal(False)
-        torch.set_num_threads(threads)
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) > 0
+        torch.set_num_threads(before)
 
 
 def prepare(recipe: Recipe, cache: Path) -> None:
@@ -71,45 +59,67 @@ def prepare(recipe: Recipe, cache: Path) -> None:
 
 
 def run(path: Path) -> None:
-    """Train the job in the folder ``path``.
+    """Train the job in the folder ``path``, in as many processes as it has GPUs or wants.
 
     Raises:
         RunFolderError: ``job.json`` is not a job.
+        ParibusError: it wants processes on a CPU, and holds a GPU.
+        RunnerError: one of several processes has failed.
         SystemExit: with status 75 after SIGTERM.
     """
     folder = RunFolder(path)
-    try:
-        job = Job.model_validate_json(folder.job.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise RunFolderError(f"cannot read {folder.job}: {error}") from error
-    with settled(), _termination() as asked, ExitStack() as stack:
-        write_json(folder.environment, environment.describe())
-        learner = Learner.of(job.recipe, _load(job))
+    job = read_job(folder.job)
+    size, cpu = processes_of(job)
+    if size > 1:
+        launch(path, size, cpu=cpu)
+    else:
+        train(folder, job)
+
+
+def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
+    """Train a job, as one of the processes of its run.
+
+    Raises:
+        SystemExit: with status 75 after SIGTERM.
+    """
+    world = world or World()
+    with settled(), termination() as asked, ExitStack() as stack:
+        about = environment.describe() | of_sampler(job.recipe.rollout)
+        about |= {"processes": world.size} if world.size > 1 else {}
+        if world.writes:
+            write_json(folder.environment, about)
+        learner = Learner.of(job.recipe, _load(job), world)
         weights = learner.policy.weights_hash()
-        write_json(folder.environment, environment.describe() | {INITIAL_WEIGHTS: weights})
-        _compare_weights(folder, weights)
-        grader, others = _graders(job, folder, learner.policy.render, stack)
+        if len(set(world.gather(weights))) > 1:
+            raise RunnerError(f"the processes of this run have loaded different weights of {job.recipe.model.name}")
+        if world.writes:
+            write_json(folder.environment, about | {INITIAL_WEIGHTS: weights})
+            _compare_weights(folder, weights)
+        grader, others = _graders(job, folder, learner, stack)
         trainer = Trainer(job, folder, learner, asked.is_set, grader, others)
-        found = resume.find(folder, job)
+        found = world.gather(resume.find(folder, job) if world.writes else None)[0]
         if found is not None:
             attempt, place, progress = found
             checkpoint.load(place, learner)
-            resume.take_over(folder, attempt, progress)
+            if world.writes:
+                resume.take_over(folder, attempt, progress)
+        asked.begun = True
         trainer.run(found[2] if found else None)
 
 
-def _graders(job: Job, folder: RunFolder, render: Render, stack: ExitStack) -> tuple[Grader, dict[str, Grader]]:
+def _graders(job: Job, folder: RunFolder, learner: Learner, stack: ExitStack) -> tuple[Grader, dict[str, Grader]]:
     """Return the grader of a job, and those of the evaluation sets that have problems of their own.
 
     The files of the reward functions are written into the folder, as they were planned.
     """
     functions, sources = job.recipe.reward.functions, job.options.sources
-    place = folder.path / "rewards"
-    if functions and sources:
+    place, render = folder.path / "rewards", learner.policy.render
+    if functions and sources and learner.world.writes:
         for name, text in sources.items():
             file = place / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(text.encode())
+    learner.world.gather(None)  # the files are there
     task = task_of(job.recipe.task, render, columns=bool(functions))
     grader = stack.enter_context(Grader(task, functions, place if functions and sources else None))
     sets = {name: each.task for name, each in job.evaluate.sets.items() if each.task is not None}
@@ -134,17 +144,3 @@ def _load(job: Job) -> Policy:
         return Policy.load(model.name, model.revision, model.dtype)
     folder = tiny.make(Path(job.cache), fingerprint.model(job.recipe), MODELS[model.name], WarmUp.of(job.recipe.task))
     return Policy.load(str(folder), None, model.dtype)
-
-
-@contextmanager
-def _termination() -> Iterator[threading.Event]:
-    """Turn SIGTERM into an event for the duration; only the main thread may handle signals."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -125,6 +125,7 @@ def _of_rewards(recipe: Recipe, rewards: Tensor, faults: Tensor) -> dict[str, fl
 
 def _of_correction(recipe: Recipe, experience: Experience, inside: Tensor) -> dict[str, float]:
     at, responses = experience.rollouts.responses.places(inside), experience.rollouts.responses.select(inside)
+    assert experience.correction is not None
     weight, old = experience.correction[at].double(), experience.old[at]
     raw = correction.raw_weight(recipe.correction, old, responses.logp, responses.row, len(responses))
     total = float(weight.sum())
@@ -200,7 +201,7 @@ def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict
         values["clip/dual_frac"] = sum(p.dual for p in parts) / tokens
     if recipe.clip.kind == "is_cap_sg":
         values["clip/capped_frac"] = sum(p.capped for p in parts) / tokens
-    if recipe.correction.kind == "off":  # otherwise they come from the log-probabilities before the updates
+    if recipe.correction.kind == "off":  # otherwise they come from the old log-probabilities
         values |= _of_mismatch([p for p in done[0].parts if p.tokens])
     if experience.entropy is None:
         values["policy/entropy"] = sum(p.entropy_sum for p in done[0].parts) / sum(p.tokens for p in done[0].parts)

@@ -56,7 +56,7 @@ class Policy:
 
     @classmethod
     def load(cls, name: str, revision: str | None, dtype: str) -> Policy:
-        """Load a model; code that comes with a model is never run.
+        """Load a model from safetensors; code that comes with a model is never run.
 
         Raises:
             RunnerError: the model cannot be loaded, or has no attention or output layer that can be replaced.
@@ -66,7 +66,11 @@ class Policy:
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main")
             model = AutoModelForCausalLM.from_pretrained(
-                source, revision=revision or "main", dtype=torch.float32, attn_implementation=attention.NAME
+                source,
+                revision=revision or "main",
+                dtype=torch.float32,
+                attn_implementation=attention.NAME,
+                use_safetensors=True,  # other formats are unpickled
             )
         except (OSError, ValueError, ImportError) as error:
             raise RunnerError(f"`model.name: {name}` cannot be loaded: {error}") from error

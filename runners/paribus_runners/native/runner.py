@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from functools import cache
+from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from paribus.contract import (
     Evaluate,
@@ -29,6 +30,7 @@ from paribus.run_folder.folder import RunFolder
 from paribus.study.evaluation import arm_hashes
 from paribus_runners.native import fingerprint
 from paribus_runners.native.examine import examine
+from paribus_runners.native.requirements import of_sampler, sampler_faults, versions
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.functions import fault
 from paribus_runners.tasks.dataset import columns_of
@@ -36,11 +38,22 @@ from paribus_runners.tasks.formats import verifier_of
 from paribus_runners.tasks.jsonl import columns, first_fault
 
 
+class NativeOptions(BaseModel):
+    """What a study writes beside ``kind: native``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    processes: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="processes of a run on a CPU; on GPUs there is one each"
+    )
+
+
 class NativeRunner(RunnerBase):
     """Implements :class:`paribus.contract.Runner`."""
 
     name = "native"
     evaluates_sets = True
+    options_model = NativeOptions
 
     def support(self, recipe: Recipe, options: Options) -> Sequence[Support]:
         """Return what this runner can't train: it knows all levels of all factors, but not every model fits a task."""
@@ -57,15 +70,22 @@ class NativeRunner(RunnerBase):
             needs = "`token_weight: router_shift` needs a mixture of experts"
             reason = f"{needs}; `model.name: {name}` is dense: set `tiny_moe`."
             found.append(Support(feature="token_weight.kind", level="unsupported", reason=reason))
+        found += [Support(feature="rollout.engine", level="unsupported", reason=f"{fault}.")
+                  for fault in sampler_faults(recipe)]  # fmt: skip
         found += [Support(feature="reward.functions", level="unsupported", reason=f"{fault}.")
                   for fault in _reward_faults(recipe, options)]  # fmt: skip
         return found
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
-        """Return that a run uses at most one GPU and samples with the code that trains."""
+        """Return that a run uses any number of GPUs, but for one on CPUs, a core for each process; and who samples."""
         mathematics = ("math-verify", "sympy") if _verifier(recipe.task) == "math_verify" else ()
-        versions = _versions("torch", "transformers", *mathematics)
-        return Requirements(most_gpus=1.0, versions=versions, samples_with_training_code=True)
+        found = {**versions("torch", "transformers", *mathematics), **of_sampler(recipe.rollout)}
+        processes = options.own.get("processes")
+        most = None if processes is None else 0.0
+        itself = recipe.rollout.engine == "torch"
+        return Requirements(
+            most_gpus=most, least_cpus=int(processes or 1), versions=found, samples_with_training_code=itself
+        )
 
     def hashes(self, recipe: Recipe, options: Options) -> Hashes:
         """Return hashes of the trainer's source, of problems, verifier and reward functions, and of the initial model.
@@ -96,8 +116,10 @@ class NativeRunner(RunnerBase):
         return found
 
     def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
-        """Return counts, the first prompt and overlaps of the problems, and what is wrong with them or the model."""
-        return examine(recipe, evaluate)
+        """Return processes, counts, the first prompt and overlaps of the problems, and what is wrong with them."""
+        found, processes = examine(recipe, evaluate), options.own.get("processes")
+        facts = () if processes is None else (f"processes: {processes} a run, on CPUs",)
+        return replace(found, facts=(*facts, *found.facts))
 
     def warm(self) -> None:
         """Import torch and transformers, so that forked processes start at once; nothing is computed."""
@@ -150,7 +172,7 @@ def _reward_faults(recipe: Recipe, options: Options) -> Iterator[str]:
         yield missing
     if not recipe.reward.functions:
         return
-    known: list[str] | None = ["answer"]
+    known: dict[str, str] | None = {"answer": ""}
     if isinstance(task, JsonlTask | DatasetTask):
         known = columns(task) if isinstance(task, JsonlTask) else columns_of(task)
     for name, function in recipe.reward.functions.items():
@@ -167,19 +189,9 @@ def _verifier(task: Task) -> str:
 
 def _missing_verifier(task: Task) -> str:
     """Return what to install for a verifier that is a library of its own; empty if nothing is missing."""
-    if _verifier(task) != "math_verify" or _versions("math-verify"):
+    if _verifier(task) != "math_verify" or versions("math-verify"):
         return ""
     return f"`task.verifier: math_verify` needs a part that is not installed. Install it: {install_command('math')}"
-
-
-@cache
-def _versions(*packages: str) -> dict[str, str]:
-    """Return the versions of installed packages, without importing them."""
-    found = {}
-    for package in packages:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
 
 
 def _main() -> ModuleType:

@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import corrected_by_the_update
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import TRAIN, to_json_number
+from paribus_runners.native.batch import in_loss
 from paribus_runners.native.experience import Experience
 from paribus_runners.native.objective import length, reward
 from paribus_runners.native.objective.advantage import Scored, per_token, shaped_reward
@@ -26,7 +28,8 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
     """Return the responses of the first groups of a step, including those that the filter dropped.
 
     Most steps of a run of more than :data:`STEPS` have none. A response that takes no part in the baseline has no
-    advantage, nor does one whose tokens have their own. Only a correction measures how learner and sampler differ.
+    advantage, nor does one whose tokens have their own. Only a correction measures how learner and sampler differ, and
+    where the update itself does that, only for what is trained on.
     """
     if step % math.ceil(recipe.schedule.steps / STEPS):
         return []
@@ -39,7 +42,7 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
     rewards, parts = shaped_reward(recipe, rollouts.scored), _parts(recipe, rollouts.scored)
     difference = (experience.old - rollouts.responses.logp).abs()[rollouts.responses.places(rows)]
     apart = responses.padded(difference, recipe.schedule.max_new_tokens).sum(1) / responses.length
-    first = rollouts.responses.first
+    first, inside = rollouts.responses.first, in_loss(recipe, experience) | (not corrected_by_the_update(recipe))
     found = []
     for place, (row, text) in enumerate(zip(rows.tolist(), texts, strict=True)):
         record: dict[str, Any] = {
@@ -57,7 +60,7 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
             record["reward_parts"] = {name: _number(values[row]) for name, values in parts.items()}
         if bool(rollouts.kept[row]) and not per_token(recipe):
             record["advantage"] = _number(experience.advantage[first[row]])
-        if recipe.correction.kind != "off":
+        if recipe.correction.kind != "off" and bool(inside[row]):
             record["logp_abs_diff_mean"] = _number(apart[place])
         found.append(record)
     return found

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from torch import nn
 
@@ -51,3 +54,35 @@ class StopCheck:
             self._since = min(self._since, now)
             if now - self._since >= (FINISH_S if self.changed else 0.0):
                 raise Stopped
+
+
+class Termination(threading.Event):
+    """Set by SIGTERM. Before training has begun there is nothing to keep, and loading ends where it is.
+
+    Attributes:
+        begun: whether training has begun.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = False
+
+    def arrive(self, *_: object) -> None:
+        """Take the signal."""
+        self.set()
+        if not self.begun:
+            raise SystemExit(PREEMPTED)
+
+
+@contextmanager
+def termination() -> Iterator[Termination]:
+    """Note SIGTERM for the duration; only the main thread may handle signals."""
+    asked = Termination()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGTERM, asked.arrive)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)

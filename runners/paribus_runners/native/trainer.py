@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -15,16 +16,16 @@ from paribus.contract import EvaluationSet, Job
 from paribus.evaluate import HELDOUT
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
-from paribus_runners.evaluation.evaluator import Sampled, evaluate
+from paribus_runners.evaluation.evaluator import Sampled, answered, evaluated
 from paribus_runners.native import checkpoint, metrics, samples
 from paribus_runners.native.batch import minibatches
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.rollout.collect import Source, collect
+from paribus_runners.native.rollout.engine import sampler_of
 from paribus_runners.native.rollout.queue import RolloutQueue
 from paribus_runners.native.rollout.sampler import Requests, complete
-from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
 from paribus_runners.tasks import Grader
@@ -52,10 +53,13 @@ class Trainer:
         others: Mapping[str, Grader] | None = None,
     ) -> None:
         self._job, self._recipe, self._folder = job, job.recipe, folder
-        self._learner, self._grader, self._others = learner, grader, others or {}
-        self._sampler = TorchSampler(learner.policy)
-        self._source = Source(learner.policy, learner.reference, grader.task, job.seed, self._sampler, grader)
+        self._learner, self._grader, self._others, self._world = learner, grader, others or {}, learner.world
         self._stop = StopCheck(asked_to_stop, learner.networks)
+        self._world.while_waiting = self._stop.check
+        self._sampler = sampler_of(job.recipe, learner.policy, grader.task, job.seed, self._stop.check, self._world)
+        self._source = Source(
+            learner.policy, learner.reference, grader.task, job.seed, self._sampler, grader, self._world
+        )
 
     def run(self, progress: Progress | None) -> None:
         """Train to the end, from ``progress`` if a checkpoint was loaded.
@@ -65,10 +69,10 @@ class Trainer:
                 the weights have changed since (:mod:`paribus_runners.native.stopping`); before step 0, nothing.
         """
         last = self._recipe.schedule.steps
-        self._load()
+        synced = self._load()
         if progress is None:
             progress, values = self._pretrain()
-            self._write(0, self._evaluated(0, values))
+            self._write(0, self._evaluated(0, {**values, **synced}))
             self._boundary(progress)
         while progress.step < last:
             try:
@@ -123,8 +127,9 @@ class Trainer:
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
         self._stop.changed = True
         done = updates(recipe, learner, experience, self._job.seed, step)
+        experience = done.experience
         learner.sync(recipe, step)
-        self._load()
+        synced = self._load()
         updated = time.perf_counter()
         self._keep(samples.of_step(recipe, learner.policy, experience, step))
         end = time.perf_counter()
@@ -133,6 +138,7 @@ class Trainer:
             metrics.of_experience(recipe, experience, progress.history, progress.spent.optimizer_steps)
             | metrics.of_updates(recipe, experience, done)
             | metrics.of_spent(spent)
+            | synced
         )
         values |= {
             "optim/lr": rate,
@@ -153,9 +159,9 @@ class Trainer:
             steps.append(rollouts)
         return RolloutQueue(tuple(steps), surplus)
 
-    def _load(self) -> None:
-        """Let the sampler take over the policy's weights."""
-        self._sampler.load(self._learner.policy.model.named_parameters())
+    def _load(self) -> dict[str, float]:
+        """Let the sampler take over the policy's weights; return how well the two agree, if it has a copy of them."""
+        return dict(self._sampler.load(self._learner.policy.model.named_parameters()))
 
     def _set_rate(self, step: int) -> float:
         settings = self._recipe.optimizer
@@ -172,40 +178,50 @@ class Trainer:
         start, found = time.perf_counter(), dict[str, float]()
         for name, chosen in due.items():
             grader = self._others.get(name, self._grader)
-            outcome = evaluate(name, chosen, grader, partial(self._sample_set, name, chosen, step), step)
-            self._folder.write_evaluation(outcome.evaluation)
+            mine = answered(chosen, grader, partial(self._sample_set, name, chosen, step), self._world.turns)
+            outcome = evaluated(name, chosen, chain.from_iterable(self._world.gather(mine)), step)
+            if self._world.writes:
+                self._folder.write_evaluation(outcome.evaluation)
             self._keep(outcome.samples)
             found |= outcome.values
         seconds = time.perf_counter() - start
         times = {"perf/time_eval_s": seconds, "perf/time_step_s": values.get("perf/time_step_s", 0.0) + seconds}
         return values | found | times
 
-    def _sample_set(self, name: str, chosen: EvaluationSet, step: int, prompts: Sequence[str], k: int) -> list[Sampled]:
+    def _sample_set(
+        self, name: str, chosen: EvaluationSet, step: int, prompts: Sequence[str], places: Sequence[int]
+    ) -> list[Sampled]:
         policy, room = self._learner.policy, chosen.max_new_tokens or self._recipe.schedule.max_new_tokens
         place, apart = (self._job.seed, "evaluate", name, step), name != HELDOUT
-        requests = Requests(policy.encode(prompts), k, room, chosen.temperature, place, chosen.top_p, apart)
+        encoded = policy.encode(prompts)
+        requests = Requests(encoded, chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places)
         responses = complete(self._sampler, requests)
         texts = policy.decode(responses.tokens())
         ended = (~responses.truncated).tolist()
         return [Sampled(*values) for values in zip(texts, responses.length.tolist(), ended, strict=True)]
 
     def _keep(self, records: Iterable[dict[str, Any]]) -> None:
+        if not self._world.writes:
+            return
         with self._folder.samples.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(record) + "\n" for record in records)
 
     def _write(self, step: int, values: dict[str, float]) -> None:
-        self._folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
+        if self._world.writes:
+            self._folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
 
     def _boundary(self, progress: Progress) -> None:
         """Save a checkpoint where one is due, or when asked to stop; in the latter case, exit."""
         self._stop.changed = False
         stop, every = self._stop.asked(), self._job.checkpoint.every or self._job.evaluate.every
-        if stop or (progress.step > 0 and progress.step % every == 0):
+        if self._world.writes and (stop or (progress.step > 0 and progress.step % every == 0)):
             checkpoint.save(self._folder, self._job, progress, self._learner)
         if stop:
             raise Stopped
 
     def _end(self, progress: Progress, status: str, reason: str) -> None:
+        if not self._world.writes:
+            return
         if status == "succeeded":  # else the weights are not finite: those of the newest checkpoint stay
             checkpoint.save(self._folder, self._job, progress, self._learner)
         record = {"status": status, "reason": reason, "step": progress.step, **metrics.of_spent(progress.spent)}

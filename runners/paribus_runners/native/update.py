@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from random import Random
 
 import torch
 from torch import Tensor
 
+from paribus.errors import RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.batch import Batch, minibatches, part, passes, tokens_of
-from paribus_runners.native.experience import Experience
+from paribus_runners.native.batch import Batch, in_loss, minibatches, part, passes, tokens_of
+from paribus_runners.native.experience import Experience, corrected
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.log_probabilities import BUDGET, score, split
-from paribus_runners.native.objective import clip, router
+from paribus_runners.native.objective import clip, correction, router
 from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.loss import Tokens, loss
 from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.world import World
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Part:
         shift_min: smallest.
         entropy_sum: sum of the entropy, nats; 0 where it was not asked for.
         loss: share in the loss of the update.
+        old: [T] log-probability of its tokens before the update; ``None`` where it was known before.
     """
 
     tokens: float
@@ -66,6 +69,7 @@ class Part:
     shift_min: float
     entropy_sum: float
     loss: float
+    old: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,12 @@ class Updates:
     Attributes:
         policy: those of the policy.
         value_loss: loss of each update of the critic.
+        experience: the experience, with what only they have found out.
     """
 
     policy: tuple[Update, ...]
     value_loss: tuple[float, ...]
+    experience: Experience
 
 
 def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int, step: int) -> Updates:
@@ -101,12 +107,36 @@ def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int,
                 learner.optimizer.zero_grad(set_to_none=True)
                 parts = tuple(backward(recipe, learner, experience.rollouts, batch, tokens, measure))
                 measure = False
+                learner.world.sum_gradients(parameters)
                 norm = clip_gradients(parameters, recipe.optimizer.max_grad_norm)
                 learner.optimizer.step()
                 done.append(Update(parts, norm))
             if learner.critic is not None:
                 losses.append(update_critic(recipe, learner, experience, batch))
-    return Updates(tuple(done), tuple(losses))
+    every = _of_all(learner, done)
+    old = [x.old for update in every for x in update.parts if x.old is not None]
+    if old:
+        experience = corrected(recipe, experience, in_loss(recipe, experience), torch.cat(old))
+    return Updates(every, tuple(losses), experience)
+
+
+def _of_all(learner: Learner, done: list[Update]) -> tuple[Update, ...]:
+    """Return the updates with the forward passes of all processes.
+
+    Raises:
+        RunnerError: the processes do not hold the same weights any more.
+    """
+    if learner.world.size == 1:
+        return tuple(done)
+    norms = torch.stack([p.detach().norm() for p in learner.policy.model.parameters()])
+    every = learner.world.gather((done, float(norms.norm()).hex()))  # as text nan equals nan
+    if len({norm for _, norm in every}) > 1:
+        found = ", ".join(str(float.fromhex(norm)) for _, norm in every)
+        raise RunnerError(f"the processes of this run have drifted apart: norms of their weights are {found}")
+    return tuple(
+        replace(same[0], parts=tuple(x for update in same for x in update.parts))
+        for same in zip(*(updates for updates, _ in every), strict=True)
+    )
 
 
 def backward(
@@ -114,7 +144,7 @@ def backward(
 ) -> Iterator[Part]:
     """Add the gradient of one update of the policy, one forward pass after the other; ``measure`` the entropy."""
     policy, shift = learner.policy, recipe.token_weight if recipe.token_weight.kind == "router_shift" else None
-    for first, end, prompts, texts in _forward_passes(recipe, rollouts, batch, policy.device.type):
+    for first, end, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, policy.device.type):
         mine = part(tokens, first, end, policy.device)
         now = score(
             policy,
@@ -124,6 +154,10 @@ def backward(
             with_entropy=measure or recipe.auxiliary.entropy != 0,
             with_router=shift is not None,
         )
+        old = now.logp.detach() if mine.correction is None else None
+        if old is not None:
+            weight = correction.weight(recipe.correction, old, mine.old, mine.row, mine.rows)
+            mine = replace(mine, old=old, correction=weight.float())
         gamma = None
         if shift is not None:
             assert mine.routing is not None
@@ -132,7 +166,8 @@ def backward(
         found = loss(recipe, now.logp, mine, now.entropy, gamma)
         found.value.backward()  # type: ignore[no-untyped-call]
         entropy = now.entropy.detach() if measure and now.entropy is not None else None
-        yield observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach(), entropy)
+        seen = observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach(), entropy)
+        yield seen if old is None else replace(seen, old=old.cpu())
 
 
 def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batch: Batch) -> float:
@@ -150,27 +185,33 @@ def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batc
     count = len(at)
     optimizer.zero_grad(set_to_none=True)
     total = 0.0
-    for first, end, prompts, texts in _forward_passes(recipe, rollouts, batch, critic.device.type):
+    for first, end, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, critic.device.type):
         here = (row >= first) & (row < end)
         targets = [x[here].float().to(critic.device) for x in (old, returns)]
         share = value_loss.loss(level, critic.values(prompts, texts), *targets).sum() / count
         share.backward()  # type: ignore[no-untyped-call]
         total += float(share.detach())
-    clip_gradients(list(critic.model.parameters()), recipe.optimizer.max_grad_norm)
+    parameters = list(critic.model.parameters())
+    learner.world.sum_gradients(parameters)
+    clip_gradients(parameters, recipe.optimizer.max_grad_norm)
     optimizer.step()
-    return total
+    return sum(learner.world.gather(total))
 
 
 def _forward_passes(
-    recipe: Recipe, rollouts: Rollouts, batch: Batch, device: str
+    recipe: Recipe, world: World, rollouts: Rollouts, batch: Batch, device: str
 ) -> Iterator[tuple[int, int, list[list[int]], list[list[list[int]]]]]:
-    """Yield parts of a batch that fit into memory: first and end response, prompts, responses by prompt."""
+    """Yield parts of this process's share of a batch that fit into memory.
+
+    Each is first and end response, prompts, responses by prompt.
+    """
     responses, groups = rollouts.responses.select(batch.rows), rollouts.scored.group[batch.rows].tolist()
     ids = responses.tokens()
     costs = [len(x) + len(rollouts.prompts[g]) // recipe.schedule.group_size for x, g in zip(ids, groups, strict=True)]
     unit = 2 if recipe.loss.kind == "pair_dpo" else 1
     sums = [sum(costs[i : i + unit]) for i in range(0, len(ids), unit)]
-    for units in split(range(len(sums)), sums, BUDGET[device]):
+    mine = world.share(sums)
+    for units in split(mine, [sums[i] for i in mine], BUDGET[device]):
         first, end = units[0] * unit, (units[-1] + 1) * unit
         yield first, end, *_by_group(range(first, end), ids, groups, rollouts.prompts)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,8 @@ from paribus_runners.rewards.pool import Fault, Outcome
 
 GIVEN = ("prompts", "completions")
 """Arguments that a function gets beside the columns of the data."""
+MOST_SCORE = 1e30
+"""The largest score: times the largest weight it is still a float32."""
 
 
 def installed(module: str) -> Source | None:
@@ -74,14 +76,15 @@ def _given(sources: Mapping[str, str]) -> Find:
     return find
 
 
-def fault(name: str, function: RewardFunction, sources: Mapping[str, str], columns: Collection[str] | None) -> str:
+def fault(name: str, function: RewardFunction, sources: Mapping[str, str], columns: Mapping[str, str] | None) -> str:
     """Return what is wrong with a function as far as its source shows it, with what to do; empty if nothing is.
 
     Args:
         name: its name in the study.
         function: the function.
         sources: the files beside the study, by path.
-        columns: columns of the data; ``None`` if they are not known, because the data cannot be read.
+        columns: columns of the data, each with the place of the first row that lacks it, or an empty text; ``None`` if
+            they are not known, because the data cannot be read.
 
     Raises:
         ParibusError: a source file cannot be read.
@@ -135,7 +138,7 @@ def _definitions(body: Sequence[ast.stmt]) -> dict[str, ast.stmt]:
     return found
 
 
-def _unfit(node: ast.stmt, name: str, columns: Collection[str] | None) -> Iterator[str]:
+def _unfit(node: ast.stmt, name: str, columns: Mapping[str, str] | None) -> Iterator[str]:
     """Yield why a definition cannot serve as a reward function."""
     if isinstance(node, ast.ClassDef):
         yield f"defines `{name}` as a class: write a function, or an instance with `__call__`"
@@ -155,6 +158,9 @@ def _unfit(node: ast.stmt, name: str, columns: Collection[str] | None) -> Iterat
         elif columns is not None and (lacking := [x.arg for x in needed if x.arg not in there]):
             what = ", ".join(f"`{x}`" for x in lacking)
             yield f"needs {what}, and there are only {', '.join(f'`{x}`' for x in there)}: give it a default value"
+        elif columns and (gaps := [(x.arg, columns[x.arg]) for x in needed if columns.get(x.arg)]):
+            name, place = gaps[0]
+            yield f"needs `{name}`, which {place} lacks: give it a default value, or add it to every row"
 
 
 def scores(outcome: Outcome, count: int) -> tuple[list[float], Fault | None, str]:
@@ -174,10 +180,15 @@ def scores(outcome: Outcome, count: int) -> tuple[list[float], Fault | None, str
     wrong = [x for x in value if not isinstance(x, bool | int | float)]
     if wrong:
         return [], "not_a_number", f"returned {_kind(wrong[0])} for {len(wrong)} of {count} responses"
-    bad = [x for x in value if not (abs(x) <= sys.float_info.max)]
+    bad = [x for x in value if not (abs(x) <= MOST_SCORE)]
     if bad:
-        return [], "not_finite", f"returned {'nan' if bad[0] != bad[0] else 'inf'} for {len(bad)} of {count} responses"
+        return [], "not_finite", f"returned {_short(bad[0])} for {len(bad)} of {count} responses"
     return [float(x) for x in value], None, ""
+
+
+def _short(number: float) -> str:
+    """Return a number that is no score, in a few letters."""
+    return f"{number:.3g}" if isinstance(number, float) else f"a whole number of {len(str(abs(number)))} digits"
 
 
 def _kind(value: object) -> str:

@@ -17,10 +17,20 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
 from typing import Any
 
 from paribus.engines.process import die_with_parent
+
+MOST_FILE = 1 << 30
+"""Most bytes of a file that a function writes."""
+
+MORE_TASKS = 4096
+"""Most processes and threads of the user beside those that were there when the worker started.
+
+Far above what a training starts later, and far below what brings a machine down.
+"""
 
 SHOWN = 2_000
 """Characters of a traceback, and of what a call prints, that are handed on."""
@@ -66,12 +76,30 @@ def main() -> None:
 
 
 def _limit(memory_gib: float) -> None:
-    """Limit the address space; a limit that the process has already is kept if it is smaller."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = int(memory_gib * 2**30)
-    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    """Limit address space, size of a file, and processes; a smaller limit that the process has already is kept.
+
+    The kernel counts the processes and threads of the user, not of this function, and doesn't count those of root.
+    """
+    limits = {
+        resource.RLIMIT_AS: int(memory_gib * 2**30),
+        resource.RLIMIT_FSIZE: MOST_FILE,
+        resource.RLIMIT_NPROC: _tasks_of_user() + MORE_TASKS,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, wanted in limits.items():
+        _, hard = resource.getrlimit(kind)
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(kind, (limit, limit))
+
+
+def _tasks_of_user() -> int:
+    """Return the number of threads of all processes of this user."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):  # it has ended meanwhile
+            if process.stat().st_uid == os.getuid():
+                found += int((process / "stat").read_text().rpartition(")")[2].split()[17])
+    return found
 
 
 def _only(process: int) -> None:

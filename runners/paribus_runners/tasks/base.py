@@ -97,6 +97,22 @@ def _distinct(drawn: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
             yield prompt, answer
 
 
+def gaps(rows: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
+    """Return all columns of rows, each with the place of the first row that lacks it; empty where none does.
+
+    Args:
+        rows: place and columns of each row.
+    """
+    found: dict[str, str] = {}
+    first = ""
+    for place, names in rows:
+        there = set(names)
+        new = dict.fromkeys(sorted(there - found.keys()), first)
+        found = {name: found[name] or ("" if name in there else place) for name in found} | new
+        first = first or place
+    return found
+
+
 def visit(problems: Sequence[T], kind: str, seed: int, step: int, round_: int, count: int) -> list[T]:
     """Return the problems that a sampling round takes from a list, a function of the arguments alone.
 

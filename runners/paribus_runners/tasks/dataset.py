@@ -8,14 +8,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.recipe import DatasetTask, Source
 from paribus_runners.rewards.verifiers import APART, EXTRACT, Verdict, exact, verify_answer
-from paribus_runners.tasks.base import Problem, Rendered, visit
+from paribus_runners.tasks.base import Problem, Rendered, gaps, visit
 from paribus_runners.tasks.formats import Format, format_of, verifier_of
-from paribus_runners.tasks.rows import place_of, rows
+from paribus_runners.tasks.rows import is_lines, place_of, rows
 
 ROLES = ("system", "user", "assistant", "tool")
 MOST_FAULTS = 5
@@ -216,13 +217,13 @@ def _is_text(text: str) -> bool:
         return False
 
 
-def columns_of(task: DatasetTask) -> list[str] | None:
-    """Return the columns of the first training row without its prompt; ``None`` if it cannot be read."""
+def columns_of(task: DatasetTask) -> dict[str, str] | None:
+    """Return :func:`gaps` of the training rows without their prompts; ``None`` if they cannot be read."""
+    prompt = format_of(task, task.train).prompt
     with suppress(ParibusError):
-        first = next((row for _, row in rows(task.train, "task.train") if not isinstance(row, str)), None)
-        if first is None:
-            return None
-        return sorted({"answer", *other_columns(first, format_of(task, task.train).prompt)})
+        read = ((place, row) for place, row in rows(task.train, "task.train") if not isinstance(row, str))
+        enough = None if is_lines(task.train) else 1  # a table has the same columns in all rows
+        return gaps((place, ("answer", *other_columns(row, prompt))) for place, row in islice(read, enough)) or None
     return None
 
 

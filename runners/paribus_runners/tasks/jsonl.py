@@ -9,7 +9,7 @@ from pathlib import Path
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import JsonlTask
 from paribus_runners.rewards.verifiers import APART, EXTRACT, Verdict, exact, verify_answer
-from paribus_runners.tasks.base import Problem, visit
+from paribus_runners.tasks.base import Problem, gaps, visit
 
 
 class Jsonl:
@@ -63,12 +63,13 @@ def first_fault(level: JsonlTask) -> str:
     return ""
 
 
-def columns(level: JsonlTask) -> list[str] | None:
-    """Return the columns of the first training problem without its prompt; ``None`` if it cannot be read."""
+def columns(level: JsonlTask) -> dict[str, str] | None:
+    """Return :func:`gaps` of the training problems without their prompts; ``None`` if they cannot be read."""
+    path = Path(level.train).expanduser()
     try:
-        with Path(level.train).expanduser().open("rb") as file:
-            first = next((line for line in file if line.strip()), b"")
-        return ["answer", *_problem(first.decode(), level.train).columns]
+        with path.open(encoding="utf-8", newline="\n") as file:
+            lines = ((f"{path}:{n}", line) for n, line in enumerate(file, 1) if line.strip())
+            return gaps((place, ("answer", *_problem(line, place).columns)) for place, line in lines) or None
     except (OSError, UnicodeDecodeError, ParibusError):  # which the check of the problems reports
         return None
 

@@ -7,7 +7,6 @@ the hub is downloaded as a whole into the hub's cache, and read from there witho
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paribus.contract import files_in
+from paribus.contract import files_in, input_hash
 from paribus.errors import MissingExtra, ParibusError
 from paribus.recipe.recipe import LINES, Source
 
@@ -42,6 +41,11 @@ def pinned(source: Source) -> bool:
     return source.name is None or bool(source.revision and COMMIT.fullmatch(source.revision))
 
 
+def is_lines(source: Source) -> bool:
+    """Return whether a source is a file of JSON lines."""
+    return source.path is not None and Path(source.path).suffix.lower() in LINES
+
+
 def rows(source: Source, field: str, columns: Sequence[str] = ()) -> Iterator[Placed]:
     """Yield the rows of a source in order.
 
@@ -56,7 +60,7 @@ def rows(source: Source, field: str, columns: Sequence[str] = ()) -> Iterator[Pl
     """
     path = Path(source.path).expanduser() if source.path else snapshot(source, field)
     _refuse_missing(path, source, field)
-    if path.is_file() and path.suffix.lower() in LINES:
+    if is_lines(source) and path.is_file():
         yield from _lines(path, field)
     else:
         yield from _table(path, source, field, columns)
@@ -75,7 +79,7 @@ def content_hash(source: Source, field: str) -> object:
     _refuse_missing(path, source, field)
     files = files_in(path) if path.is_dir() else [path]
     with _reading(path, field):
-        return [[p.relative_to(path).as_posix(), _digest(p)] for p in files] + [source.config, source.split]
+        return [[p.relative_to(path).as_posix(), input_hash(p)] for p in files] + [source.config, source.split]
 
 
 def snapshot(source: Source, field: str) -> Path:
@@ -137,10 +141,12 @@ def _table(path: Path, source: Source, field: str, columns: Sequence[str]) -> It
             if path.suffix.lower() != ".parquet":
                 raise ParibusError(f"`{field}`: {path} must end in .jsonl, .json, .ndjson or .parquet")
             files = glob.escape(str(path))  # the library reads a path as a pattern
-            # a size of batches is given because the one that the library takes from an empty file is 0
-            table = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True, batch_size=_BATCH)
+            builder = datasets.load_dataset_builder("parquet", data_files=files)
         else:
-            table = datasets.load_dataset(str(path), source.config, split=source.split, streaming=True)
+            builder = datasets.load_dataset_builder(str(path), source.config)
+        if hasattr(builder.config, "batch_size"):  # of Parquet: the size that the library takes from an empty file is 0
+            builder.config.batch_size = _BATCH
+        table = builder.as_streaming_dataset(split="train" if path.is_file() else source.split)
         if columns and table.column_names and set(columns) <= set(table.column_names):
             table = table.select_columns(list(columns))
         n = 0
@@ -172,8 +178,3 @@ def _library() -> Iterator[None]:
 def _first_line(error: BaseException) -> str:
     lines: Iterable[str] = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__).rstrip(".")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -17,7 +18,7 @@ from paribus_dashboards.compare.figure import alone, compare_figure
 from paribus_dashboards.compare.page import part
 from paribus_dashboards.compare.view import MAX_ARMS, choose
 from paribus_dashboards.data.home import NotFound
-from paribus_dashboards.health.page import arms_view
+from paribus_dashboards.health.page import study_health
 from support.studies import Shape, made_up_study
 
 PAGE = "/study/made-up/compare"
@@ -44,7 +45,9 @@ def test_curves_are_those_of_the_report(seeds, metric):
     (printed,) = curves(analysis)
     key = "score" if metric == SCORE else metric
     panel = next(p for p in printed.panels if p.key == f"curves.ladder.{key}")
-    assert compared(analysis, spec(analysis, metric)).lines == panel.lines
+    named = zip(analysis.plan.arms, panel.lines, strict=True)  # the dashboard names rows of the ladder as the plan does
+    lines = tuple(replace(line, arm=arm.label) for arm, line in named)
+    assert compared(analysis, spec(analysis, metric)).lines == lines
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -186,7 +189,7 @@ def test_the_page_and_all_that_it_asks_for(client, home):
 
 def test_one_arm_in_a_chart_has_the_axis_of_all(client, home):
     """The range does not depend on which arm is drawn."""
-    arms = [a.key for a in arms_view(home, home.study("made-up"))]
+    arms = [a.key for a in study_health(home, home.study("made-up")).table.arms]
     address = f"/data{PAGE}/curve.json?metric={ENTROPY}&" + "&".join(f"arm={a}" for a in arms)
     whole, one = client.get(address).json(), client.get(f"{address}&only={arms[1]}").json()
     assert one["layout"] == whole["layout"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import statistics
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paribus.contract.rule import HealthRule
 from paribus.health.diagnose import DETECTORS, diagnose
-from paribus.health.finding import Finding, Remedy, to_json
+from paribus.health.finding import Finding, Remedy, to_json, worst
 from paribus.health.judge import judge_run, read_run
+from paribus.health.own_rules import detector_of
 from paribus.health.profile import load_profile
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe
@@ -25,8 +29,10 @@ from paribus.run_folder.folder import SHORT, MetricLine, write_json
 from paribus.run_folder.series import Columns, points
 from paribus_dashboards.data import verdicts
 from paribus_dashboards.data.home import Home
+from paribus_dashboards.data.run_now import Raised, RunNow
 from paribus_dashboards.data.verdicts import RunDiagnosis, Verdicts
 from paribus_dashboards.health.figure import panel_figure, panel_text, y_range
+from paribus_dashboards.health.matrix import matrix, sickest
 from paribus_dashboards.health.panels import (
     BY_KEY,
     KINDS,
@@ -40,6 +46,7 @@ from paribus_dashboards.health.panels import (
 from paribus_dashboards.health.view import arm_headline, headline, patch_text, verdict_view
 from paribus_dashboards.server.access import Access
 from paribus_dashboards.server.app import make_app
+from support.plans import small_plan
 
 PAGE = "/study/made-up/health"
 
@@ -82,17 +89,14 @@ def entropy_panel(values, found, **limits):
     )
 
 
-def test_the_headline_says_what_since_when_and_what_to_try():
-    """The first finding that is as bad as the run, what came before it, and the first patch."""
-    assert headline(diagnosis(COLLAPSE), Recipe()) == (
-        "Critical: entropy collapse since step 212; suspect `clip.high` (0.2); suggested ablation: `clip.high: 0.28`."
-    )
-    both = headline(diagnosis(COLLAPSE, MISMATCH), Recipe())
-    assert both.startswith("Critical: entropy collapse since step 212, after mismatch; suspect")
-    bare = replace(COLLAPSE, remedies=())
-    assert headline(diagnosis(bare), Recipe()) == "Critical: entropy collapse since step 212."
+def test_the_headline_says_what_since_when_and_what_the_study_adds():
+    """The first finding that is as bad as the run, and what came before it; a run alone has no known cause."""
+    alone = "The cause is not known: one run does not show it."
+    assert headline(diagnosis(COLLAPSE)) == f"Critical: entropy collapse since step 212. {alone}"
+    both = headline(diagnosis(COLLAPSE, MISMATCH), "The arm differs.")
+    assert both == "Critical: entropy collapse since step 212, after mismatch. The arm differs."
     healthy = diagnosis()
-    assert headline(healthy, Recipe()) == healthy.sentence
+    assert headline(healthy) == healthy.sentence
 
 
 def test_a_patch_reads_as_in_a_study_file():
@@ -203,6 +207,21 @@ def test_the_diagnosis_of_the_supervisor_is_used(new_folder):
     home.close()
 
 
+def test_a_study_with_other_rules_has_other_verdicts(home):
+    """Runs are shared by studies, and a study is submitted again with other rules; neither writes into a run."""
+    study = home.study("made-up")
+    run, plan = study.runs[0], study.record.plan
+    rule = HealthRule(name="mine", metric="policy/entropy", test={"kind": "above", "limit": 9.0}, level="warn")
+    assert "mine" not in [f.detector for f in home.verdict(plan, run).diagnosis.findings]
+    for limit in (9.0, 8.0):
+        mine = rule.model_copy(update={"test": rule.test.model_copy(update={"limit": limit})})
+        found = home.verdict(replace(plan, rules=(mine,)), run)
+        own = next(f for f in found.diagnosis.findings if f.detector == "mine")
+        assert own.profile.endswith(f"mine ({detector_of(mine).version})")
+    moe = home.verdict(replace(plan, profile="moe"), run).diagnosis
+    assert {f.profile for f in moe.findings} == {load_profile("moe").identity}
+
+
 def test_a_long_run_is_judged_while_pages_go_on(home, monkeypatch):
     """At first there is no verdict; later there is the same."""
     study = home.study("made-up")
@@ -222,10 +241,14 @@ def test_a_long_run_is_judged_while_pages_go_on(home, monkeypatch):
 
 
 def test_the_page_of_a_run(client, home):
-    """All detectors as links to their findings, recorded panels as charts, the others in one line."""
+    """All detectors in a table, recorded panels as charts, the others in one line; links to what shows more."""
     study = home.study("made-up")
     page = client.get(PAGE, params={"run": study.runs[0].fingerprint[:SHORT]}).text
-    assert set(re.findall(r'<li><a class="entry \w+" href="#d-(\w+)"', page)) == {d.name for d in DETECTORS}
+    assert set(re.findall(r'id="d-(\w+)"', page)) == {d.name for d in DETECTORS}
+    assert "Compare with the base" not in page  # this is the base
+    other = next(r for r in study.runs if r.arm != study.record.plan.base)
+    page_of_other = client.get(PAGE, params={"run": other.fingerprint[:SHORT]}).text
+    assert f"/study/made-up/compare?arm={study.record.plan.base}&amp;arm={other.arm}" in page_of_other
     assert set(re.findall(r'href="#(d-\w+)"', page)) <= set(re.findall(r'id="(d-\w+)"', page))
     charts = re.findall(r'data-src="([^"]*)"', page)
     assert len(charts) == 6
@@ -238,14 +261,28 @@ def test_the_page_of_a_run(client, home):
 
 
 def test_the_page_of_an_arm_and_of_all(client, home):
-    """An arm has its seeds side by side; without a choice there is a list of all."""
+    """An arm has its seeds side by side; without a choice there is a table of all, and a chart for each metric."""
     study = home.study("made-up")
     arm = study.record.plan.arms[1].key
     page = client.get(PAGE, params={"arm": arm}).text
     assert len(re.findall(r'href="/study/made-up/health\?run=\w+"', page)) == 3
     figure = client.get(f"/data{PAGE}/entropy.json", params={"arm": arm}).json()
     assert [t["name"] for t in figure["data"]] == ["seed 0", "seed 1"]  # the third recorded too few steps for a median
-    assert client.get(PAGE).text.count("?run=") == len(study.runs)
+    every = client.get(PAGE).text
+    assert every.count("?run=") == len(study.runs) + 1  # each seed, and the finding of one of them
+    assert 'aria-label="base: entropy collapse (critical) in 1 of 1 seed, from step 2"' in every
+    charts = [html.unescape(at) for at in re.findall(r'data-src="([^"]*)"', every)]
+    assert [at.partition("?")[0].rpartition("/")[2] for at in charts] == [
+        f"{key}.json" for key in ("score", "entropy", "length", "truncation")
+    ]
+    figures = {at.partition("?")[0].rpartition("/")[2]: client.get(at).json() for at in charts}
+    [mark] = figures["entropy.json"]["layout"]["annotations"]
+    assert (mark["x"], mark["text"]) == (2, "■")
+    assert mark["hovertext"] == "base: entropy collapse in 1 of 3 seeds, from step 2"
+    assert mark["hovertext"] in figures["entropy.json"]["text"]
+    assert not figures["length.json"]["layout"]["annotations"]
+    assert client.get(f"/data{PAGE}/arms/gradient.json").status_code == 404
+    assert client.get(f"/data{PAGE}/arms/reward.json", params={"arm": "nobody"}).status_code == 404
     assert client.get(f"{PAGE}/now", params={"arm": arm}).status_code == 200
     assert "<h1" in client.get(f"{PAGE}/verdict", params={"arm": arm}).text
 
@@ -257,13 +294,13 @@ def test_a_run_that_goes_on_is_followed(new_folder):
     run = next(r for r in home.study("made-up").runs if r.state == "RUNNING")
     asked = {"run": run.fingerprint[:SHORT]}
     before = [browser.get(at, params=asked) for at in (f"{PAGE}/now", f"/data{PAGE}/truncation.json")]
-    for step in range(5, 12):
+    for step in range(5, 21):
         values = {"response/truncated_frac": 0.9, "policy/entropy": 0.5}
         home.run_folder(run).append_metrics(MetricLine(step=step, time_ms=step, values=values))
-    assert "step 11 of 40" in browser.get(f"{PAGE}/now", params=asked, headers=tag(before[0])).text
+    assert "step 20 of 40" in browser.get(f"{PAGE}/now", params=asked, headers=tag(before[0])).text
     figure = browser.get(f"/data{PAGE}/truncation.json", params=asked, headers=tag(before[1])).json()
-    assert max(figure["data"][0]["x"]) == 11
-    assert "Critical: truncation" in browser.get(f"{PAGE}/verdict", params=asked).text
+    assert max(figure["data"][0]["x"]) == 20
+    assert "truncation since step 5" in browser.get(f"{PAGE}/verdict", params=asked).text
     home.close()
 
 
@@ -278,3 +315,54 @@ def test_what_is_not_there_is_said(client, at):
     answer = client.get(at)
     assert answer.status_code == 404
     assert "<b>`" not in answer.text
+
+
+def test_a_note_is_shown_and_raises_nothing(new_folder):
+    """The page of a run whose reward has reached a plateau; a critical finding links to its samples."""
+    home = Home(new_folder())
+    sick, noted = home.study("made-up").runs[:2]
+    note = Finding(detector="reward_stall", state="note", evidence="the reward has not risen for 5 points")
+    line, profile = MetricLine(step=8, time_ms=0, values={}), load_profile("default").identity
+    write_json(home.run_folder(noted).health, to_json(diagnosis(note), line, profile))
+    write_json(home.run_folder(sick).health, to_json(diagnosis(replace(COLLAPSE, step_onset=2)), line, profile))
+    browser = TestClient(make_app(home, access=Access(), keep_s=0), base_url="http://localhost")
+    page = browser.get(PAGE, params={"run": noted.fingerprint[:SHORT]}).text
+    assert "reward stall</span>: the reward has not risen for 5 points" in " ".join(page.split())
+    assert "Findings and remedies" not in page
+    page = browser.get(PAGE, params={"run": sick.fingerprint[:SHORT]}).text
+    assert f'/study/made-up/samples?run={sick.fingerprint[:SHORT]}&amp;set=train&amp;step=2"' in page
+    home.close()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.lists(st.tuples(st.sampled_from(["truncation", "kl_blowup", "own_rule"]),
+        st.sampled_from(["warn", "critical"]), st.none() | st.integers(1, 90)), max_size=3, unique_by=lambda f: f[0])),
+        max_size=12,
+    )
+)  # fmt: skip
+def test_the_table_counts_what_the_seeds_have(drawn):
+    """Each cell against a count by hand; a detector that found nothing has no column."""
+    plan = small_plan("counted", arms=4, seeds=3)
+    runs = {a.key: [] for a in plan.arms}
+    for seed, (place, found) in enumerate(drawn):
+        key = plan.arms[place].key
+        raised = tuple(Raised(*f) for f in found)
+        status = worst(Finding(detector=f.detector, state=f.status) for f in raised) if raised else "ok"
+        run = SimpleNamespace(seed=seed, fingerprint=f"{seed:064x}", arm=key)
+        runs[key].append((run, RunNow(step=9, status=status, raised=raised)))
+    table = matrix(plan.arms, runs)
+    names = [name for name in ("kl_blowup", "truncation", "own_rule") if any(f[0] == name for _, x in drawn for f in x)]
+    assert table.detectors == tuple(name.replace("_", " ") for name in names)
+    for place, row in enumerate(table.arms):
+        mine = [found for where, found in drawn if where == place]
+        for name, cell in zip(names, row.cells, strict=True):
+            hits = [f for found in mine for f in found if f[0] == name]
+            assert (cell is None) == (not hits)
+            if cell is not None:
+                onsets = [f[2] for f in hits if f[2] is not None]
+                assert (cell.sick, cell.seeds, cell.onset) == (len(hits), len(mine), min(onsets, default=None))
+                assert cell.status == ("critical" if any(f[1] == "critical" for f in hits) else "warn")
+    sick = sickest(plan.arms, runs, plan.base, 2)
+    assert plan.base in sick
+    assert len(sick) == 2

@@ -72,6 +72,11 @@ def spikes(step):
     return 20.0 if step in (ONSET, ONSET + 5, ONSET + 9, ONSET + 15) else 1.0
 
 
+def along(step):
+    """Return a curve that rises from the onset on and wobbles, so that another may follow it."""
+    return (1 + max(0, step - ONSET) / 100) * (1 + 0.1 * math.sin(step * step))
+
+
 E, R, L, Z = "policy__entropy", "signal__reward", "response__length_mean", "group__zero_std_frac"
 G, S, SE, C = "optim__grad_norm", "signal__score", "signal__score_se", "reward__correct_frac"
 C_RIGHT, C_WRONG = EXACT = ("group__all_correct_frac", "group__all_wrong_frac")
@@ -87,9 +92,9 @@ PLANTED = {
     "mismatch": ({"mismatch__logp_abs_diff_mean": at(0.01, 0.08)}, "critical"),
     "staleness": ({"staleness__steps_mean": at(3, 12)}, "warn"),
     "kl_blowup": ({"kl__ref_k3": at(0.01, 0.2), R: 0.5}, "warn"),
-    "grad_spike": ({G: spikes}, "critical"),
+    "grad_spike": ({G: spikes}, "warn"),
     "dead_update": ({G: at(1.0, 0.0), Z: 0.3}, "critical"),
-    "zero_variance": ({Z: at(0.3, 0.9)}, "critical"),
+    "zero_variance": ({Z: at(0.3, 1.0)}, "critical"),
     "effective_batch": ({"correction__effective_frac": at(0.9, 0.1)}, "warn"),
     "clip_saturation_high": ({"clip__high_frac": at(0.01, 0.2)}, "warn"),
     "clip_saturation_low": ({"clip__low_frac": at(0.01, 0.4)}, "critical"),
@@ -102,7 +107,9 @@ PLANTED = {
     "repetition": ({"signal__repetitive_frac": every(10, 0, 0.2)}, "critical"),
     "degenerate_text": ({"signal__degenerate_frac": every(10, 0, 0.9)}, "critical"),
     "reward_noise": ({R: lambda s: 0.5 + (0.15 if s >= ONSET and s % 2 else 0.0)}, "warn"),
-    "reward_stall": ({R: lambda s: 0.3 + 0.002 * min(s, 40)}, "warn"),
+    "reward_stall": ({R: lambda s: 0.3 + 0.002 * min(s, 40)}, "note"),
+    "reward_crash": ({R: at(0.5, 0.1)}, "critical"),
+    "length_reward": ({"reward__mean": along, L: lambda s: 500 * along(s)}, "warn"),
     "format_hacking": ({"reward__mean": rising(0.002), C: 0.5}, "warn"),
     "reward_hacking": ({S: every(5, 0.6, 0.4), SE: every(5, 0.02, 0.02), **LEARNS}, "critical"),
     "eval_regression": ({S: every(5, 0.6, 0.4), SE: every(5, 0.02, 0.02)}, "critical"),
@@ -134,6 +141,8 @@ NEAR = {
     "degenerate_text": {"signal__degenerate_frac": every(10, 0, 0.15)},
     "reward_noise": {R: lambda s: 0.5 + (0.02 if s >= ONSET and s % 2 else 0.0)},
     "reward_stall": {R: lambda s: 0.3 + 0.0002 * s},
+    "reward_crash": {R: at(0.5, 0.3)},
+    "length_reward": {"reward__mean": along, L: lambda s: 500 * along(s + 1)},
     "format_hacking": {"reward__mean": rising(0.002), C: rising(0.002)},
     "reward_hacking": {S: every(5, 0.6, 0.59), SE: every(5, 0.02, 0.02), **LEARNS},
     "eval_regression": {S: every(5, 0.6, 0.55), SE: every(5, 0.02, 0.02)},
@@ -144,7 +153,6 @@ NOT_FOR = {
     "mixed_groups": {"schedule.group_size": 1, "baseline": "none", "scale": "none"},
     "copied_responses": {"schedule.group_size": 1, "baseline": "none", "scale": "none"},
     "zero_variance": {"schedule.group_size": 1, "baseline": "none", "scale": "none"},
-    "effective_batch": {"filter": "refill"},
     "clip_saturation_high": {"schedule.minibatches": 1, "schedule.epochs": 1},
     "clip_saturation_low": {"clip": "none", "schedule.minibatches": 2},
     "clip_zero": {"ratio": "seq_geo", "schedule.minibatches": 2},
@@ -278,7 +286,7 @@ def test_numbers_at_the_end_of_the_floats_are_no_noise():
     curves = {R: lambda s: 1.7e308 if s % 2 else -1.7e308, E: lambda s: 1.7e308 if s % 3 else 0.5}
     said = judge_lines(setting(), run(**curves))
     [found] = [f for f in said if f.detector == "reward_noise"]
-    assert found.state == "unknown"
+    assert found.state in ("unknown", "ok")
     assert not [f.evidence for f in said if "nan" in f.evidence]
 
 
@@ -329,10 +337,11 @@ def test_one_token_with_a_huge_ratio_is_no_huge_update():
 
 
 @pytest.mark.parametrize(
-    ("first", "later", "status"), [(0.02, 0.4, "warn"), (0.02, 0.6, "critical"), (0.4, 0.4, "critical")]
+    ("first", "later", "status"),
+    [(0.02, 0.4, "warn"), (0.02, 0.6, "critical"), (0.4, 0.4, "warn"), (0.6, 0.6, "critical")],
 )
-def test_truncation_is_critical_from_the_first_step_or_at_a_half(first, later, status):
-    """A third cut off is the price of length where it grew; from the first step on, the limit is too low."""
+def test_truncation_is_critical_at_a_half(first, later, status):
+    """Below a half of the responses the run may learn well."""
     assert status_of("truncation", {"response__truncated_frac": at(first, later)}) == status
 
 
@@ -414,11 +423,11 @@ def test_a_value_now_and_then_raises_nothing(often, status):
 
 
 def test_the_state_of_all_detectors_is_small():
-    """What a run's detectors remember stays below 80 kB, however long the run."""
+    """What a run's detectors remember stays below 150 kB, however long the run."""
     curves = {k: v for name in PLANTED for k, v in PLANTED[name][0].items()}
     lines = run(**curves)
     short, long = (json.dumps(advance(setting(), initial_states(), x)[0]) for x in (lines, lines * 3))
-    assert len(long) < 80_000
+    assert len(long) < 150_000
     assert len(long) < 1.3 * len(short)
 
 

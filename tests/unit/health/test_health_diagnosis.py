@@ -52,13 +52,13 @@ def test_at_the_same_step_causes_come_before_effects():
 def test_nothing_known_is_not_healthy():
     """A run for which at most the sanity checks ran is unknown, not ok."""
     unknown = [Finding(detector=d.name, state="unknown") for d in DETECTORS]
-    assert diagnose(unknown).sentence.startswith("Too little data to judge (0 of 29 detectors ran")
+    assert diagnose(unknown).sentence.startswith("Too little data to judge (0 of 31 detectors ran")
     always = [Finding(detector=name, state="ok") for name in ("nan", "data_bug")]
     least = diagnose([*always, *unknown[2:]])
     assert least.status == "unknown"
-    assert least.sentence.startswith("Too little data to judge (2 of 29 detectors ran,")
+    assert least.sentence.startswith("Too little data to judge (2 of 31 detectors ran,")
     some = diagnose([*always, *unknown[2:-1], Finding(detector="eval_regression", state="ok")])
-    assert (some.status, some.sentence.split(",")[0]) == ("ok", "Healthy (3 of 29 detectors ran")
+    assert (some.status, some.sentence.split(",")[0]) == ("ok", "Healthy (3 of 31 detectors ran")
 
 
 def test_every_detector_has_thresholds_with_a_source_and_remedies_with_evidence():
@@ -107,7 +107,7 @@ def test_a_profile_of_ones_own_extends_another(tmp_path):
     assert mine.identity.split("(")[1] != default.identity.split("(")[1]
     file.with_name("bad.yaml").write_text("version: 1\nabout: x\nextends: default\nthresholds:\n  truncation:\n"
                                           "    wran: {value: 0.5, source: ours}\n")  # fmt: skip
-    with pytest.raises(StudyFileError, match=r"bad.yaml:6:\d+.*no threshold `wran`; it has warn, critical"):
+    with pytest.raises(StudyFileError, match=r"bad.yaml:6:\d+.*no threshold `wran`; it has note, warn, critical"):
         load_profile(str(tmp_path / "bad.yaml"))
     with pytest.raises(StudyFileError, match="Did you mean `default`"):
         load_profile("defalt")
@@ -116,8 +116,8 @@ def test_a_profile_of_ones_own_extends_another(tmp_path):
 def test_a_finding_is_experimental_by_what_it_was_held_against():
     """A sourced threshold beside one of ours is no proposal; where the limit is no threshold, all of them count."""
     default = load_profile("default")
-    warn, critical = (default.of("truncation")[name] for name in ("warn", "critical"))
-    assert not default.experimental("truncation", warn)
+    critical = default.of("truncation")["critical"]
+    assert not default.experimental("truncation", default.of("truncation")["note"])
     assert default.experimental("truncation", critical)
     assert default.experimental("truncation")
     assert not default.experimental("staleness", 3.5)

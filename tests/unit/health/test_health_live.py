@@ -7,8 +7,10 @@ import pytest
 
 from paribus.attempt.supervisor import HealthMonitor
 from paribus.contract import Evaluate, Job
+from paribus.contract.rule import HealthRule
 from paribus.health.finding import plain, read_health
 from paribus.health.judge import LiveJudge, judge_run, read_attempts, saved_diagnosis
+from paribus.health.own_rules import own_detectors
 from paribus.health.profile import load_profile
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe
@@ -129,3 +131,20 @@ def test_a_detector_that_fails_ends_the_looking_alone(attempt, capsys):
     monitor = HealthMonitor(folder, job, lambda: 0.0)
     assert monitor.look(lines, ended=True) == monitor.look(lines, ended=True) == []
     assert "RunFolderError" in capsys.readouterr().err
+
+
+def test_rules_of_ones_own_judge_while_it_trains(attempt):
+    """Their findings are in the file as those of Paribus, and become critical once."""
+    folder, job = attempt()
+    test = {"kind": "above", "limit": 0.3}
+    rule = HealthRule(name="cut", metric="response/truncated_frac", test=test, window=5, level="critical")
+    job = job.model_copy(update={"rules": (rule,)})
+    said = LiveJudge(folder, Job.model_validate_json(job.model_dump_json())).take(record(folder, 0, STEPS))
+    assert [f.detector for f in said].count("cut") == 1
+    known = read_health(folder)
+    [cut] = [f for f in known.raised if f.detector == "cut"]
+    assert (cut.state, cut.step_onset) == ("critical", 20)
+    own = own_detectors(job.rules)
+    assert saved_diagnosis(known, own).first is not None
+    assert saved_diagnosis(known) is None
+    assert known.profile == f"{load_profile('default').identity}, cut ({own[0].version})"

@@ -1,5 +1,6 @@
 """Logs of other trainers: what is read of them, and what is said of files that are none."""
 
+import gzip
 import json
 import re
 
@@ -7,7 +8,9 @@ import pytest
 
 from paribus.errors import LogFileError, MissingExtra, install_command
 from paribus.health.import_logs import map_keys, mappings, read_log, read_tensorboard
-from paribus.health.judge import read_run
+from paribus.health.judge import judge_log, read_run
+from paribus.health.log_files import find_log
+from paribus.health.profile import load_profile
 from paribus.health.signals import SIGNALS
 from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.run_folder.metrics import find_metric
@@ -48,7 +51,7 @@ def test_trainer_state_of_trl(tmp_path):
         ({"step": 3, "data": {"val-core/gsm8k/acc/mean@4": 0.6, "actor/entropy": 0.3}}, "verl",
          {"policy/entropy": 0.3, "eval/heldout/avg_at_1": 0.6}),
         ({"step": 3, "mismatch_kl/all/mean": 0.001, "reward/all/mean": 0.5}, "prime_rl",
-         {"signal/mismatch_k3": 0.001, "reward/mean": 0.5}),
+         {"mismatch/k3": 0.001, "reward/mean": 0.5}),
         ({"step": 3, "val/stop_rate": 0.9, "policy/entropy_avg": 0.3}, "open_instruct",
          {"response/truncated_frac": pytest.approx(0.1), "policy/entropy": 0.3}),
         ({"step": 3, "time_ms": 5, "values": {"policy/entropy": "nan", "reward/mean": 0.5}}, "paribus",
@@ -138,6 +141,9 @@ def test_every_name_in_the_table_is_canonical_and_each_source_is_used_once():
         ("a.json", "[1]", "neither a `trainer_state.json`"),
         ("a.json", "[" * 100_000, "not JSON"),
         ("a.jsonl", "step 3: loss 0.5\n", r"a.jsonl:1: not JSON"),
+        ("a.log", "Traceback: no metrics here\n", "no line has metrics as verl or transformers print them"),
+        ("a.csv", "Step,one - train/reward,two - train/reward\n1,0.1,0.2\n", "columns of 2 runs, such as `one`"),
+        ("a.jsonl.gz", "no gzip", "not a gzip file"),
         ("a.jsonl", "[1]\n", r"a.jsonl:1: not an object"),
         ("a.jsonl", '{"entropy": 1}\n', "no record has a step"),
         ("a.jsonl", '{"step": 1.5, "entropy": 1}\n', "the step is 1.5"),
@@ -188,3 +194,107 @@ def test_a_resumed_attempt_replaces_what_came_after_its_first_step(tmp_path):
     damaged = read_run(tmp_path, "f" * 64, 2)
     assert damaged.lines == found.lines
     assert "a2/metrics.jsonl:3: not a metric line" in damaged.trouble
+
+
+def trl_rows(count=12):
+    """Return records of TRL that are enough for a verdict."""
+    return [
+        {"step": i, "reward": 0.02 * i, "completions/mean_length": 90.0, "grad_norm": 0.5 + 0.01 * (i % 3)}
+        for i in range(1, count + 1)
+    ]
+
+
+def test_what_trainers_and_tools_write_is_the_same_log(tmp_path):
+    """TRL's folder and checkpoints, JSON lines, gzip, consoles, CSV of W&B and of spreadsheets, and MLflow's files."""
+    rows = trl_rows()
+    lines = "".join(json.dumps(r) + "\n" for r in rows)
+    state = {"log_history": rows}
+    for step in (9, 12):
+        (tmp_path / f"out/checkpoint-{step}").mkdir(parents=True)
+        write(tmp_path / f"out/checkpoint-{step}/trainer_state.json", {"log_history": rows[:step]})
+    write(tmp_path / "m.ndjson", lines)
+    with gzip.open(tmp_path / "m.jsonl.gz", "wt") as file:
+        file.write(lines)
+    names = [k for k in rows[0] if k != "step"]
+    panel = ['"Step",' + ",".join(f'"run-7 - train/{n}","run-7 - train/{n}__MIN"' for n in names)]
+    panel += [f"{r['step']}," + ",".join(f"{r[n]},{r[n]}" for n in names) for r in rows]
+    write(tmp_path / "wandb.csv", "\n".join(panel))
+    long = ["run_id,key,value,step,timestamp"] + [f"a1,{n},{r[n]},{r['step']},0" for r in rows for n in names]
+    write(tmp_path / "mlflow.csv", "\n".join(long))
+    console = [str({k: v for k, v in r.items() if k != "step"}) for r in rows]
+    write(tmp_path / "train.log", "WARNING: something\n" + "\n".join(console))
+    kept = tmp_path / "mlruns/0/a1/metrics"
+    for n in names:
+        (kept / n).parent.mkdir(parents=True, exist_ok=True)
+        write(kept / n, "".join(f"17 {r[n]} {r['step']}\n" for r in rows))
+    wanted = read_log(write(tmp_path / "trainer_state.json", state)).lines
+    found = [find_log(tmp_path / "out"), find_log(tmp_path / "mlruns"), tmp_path / "m.ndjson", tmp_path / "m.jsonl.gz"]
+    found += [tmp_path / "wandb.csv", tmp_path / "mlflow.csv"]
+    for path in found:
+        assert read_log(path).lines == wanted, path
+    printed = read_log(tmp_path / "train.log").lines
+    assert printed == wanted
+
+
+def test_the_console_of_verl(tmp_path):
+    """Lines between others; numbers of numpy."""
+    text = "(TaskRunner pid=1) step:3 - actor/entropy:0.25 - critic/score/mean:np.float64(0.5)"
+    text += " - val-core/a/reward/mean@4:0.75\n"
+    log = read_log(write(tmp_path / "run.log", "loading\n" + text))
+    assert log.mapped.trainer == "verl"
+    assert [(x.step, x.values) for x in log.lines] == [
+        (3, {"policy/entropy": 0.25, "reward/mean": 0.5, "eval/heldout/avg_at_1": 0.75})
+    ]
+
+
+def test_the_csv_of_tensorboard_has_its_metric_in_its_name(tmp_path):
+    """One value a row."""
+    log = read_log(write(tmp_path / "run-a-tag-train_reward.csv", "Wall time,Step,Value\n1.0,1,0.5\n"), "trl")
+    assert [x.values for x in log.lines] == [{"reward/mean": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("names", "trainer"),
+    [
+        (["train/reward", "train/response_length", "train/response_clip_ratio", "train/policy_loss"], "openrlhf"),
+        (["rollout/raw_reward", "rollout/response_len/mean", "rollout/truncated_ratio", "train/grad_norm"], "slime"),
+        (["critic/score/mean", "tokens/response_length/mean", "critic/entropy/mean"], "roll"),
+        (["train/reward", "train/mean_gen_tokens_per_sample", "train/approx_entropy", "train/gen_kl_error"], "nemo_rl"),
+    ],
+)  # fmt: skip
+def test_trainers_are_known_by_their_names(names, trainer):
+    """Names that two trainers share do not decide."""
+    assert map_keys(names, "x").trainer == trainer
+
+
+def test_two_points_for_a_hit_are_no_share(tmp_path):
+    """A reward function that pays 2 is not taken for a share of correct responses, and is listed as not used."""
+    rows = [{**r, "rewards/correctness_reward_func/mean": 2.0 * r["reward"] + 1} for r in trl_rows()]
+    log = read_log(write(tmp_path / "trainer_state.json", {"log_history": rows}))
+    assert all("reward/correct_frac" not in x.values for x in log.lines)
+    assert log.mapped.relevant == ("rewards/correctness_reward_func/mean",)
+    assert judge_log(load_profile("default"), log).status == "ok"
+
+
+def test_green_needs_reward_length_and_one_of_entropy_kl_and_gradient(tmp_path):
+    """What is missing is named; short runs are unknown."""
+    for without, says in (
+        ("reward", "no reward in 8"),
+        ("completions/mean_length", "no length"),
+        ("grad_norm", "no one of entropy"),
+    ):
+        rows = [{k: v for k, v in r.items() if k != without} | {"learning_rate": 1e-6} for r in trl_rows()]
+        said = judge_log(load_profile("default"), read_log(write(tmp_path / "t.json", {"log_history": rows})))
+        assert (said.status, says in said.sentence) == ("unknown", True), said.sentence
+    few = judge_log(load_profile("default"), read_log(write(tmp_path / "t.json", {"log_history": trl_rows(7)})))
+    assert (few.status, "7 steps, at least 8" in few.sentence) == ("unknown", True)
+
+
+def test_a_line_that_only_looks_like_metrics_is_none(tmp_path):
+    """What Python reads as a set, or does not read at all, stands in many consoles; a row may be cut."""
+    lines = "{'loss', 'reward'}\n{'a': 1, []: 2}\n{'entropy': 0.5}\n"
+    assert [x.values for x in read_log(write(tmp_path / "x.out", lines)).lines] == [{"policy/entropy": 0.5}]
+    rows = "key,step,value\nentropy,1,0.5\nentropy\nentropy,2\n"
+    assert [x.step for x in read_log(write(tmp_path / "x.csv", rows)).lines] == [1]
+    with pytest.raises(LogFileError, match=r"x.csv:2: the step is '9+…; it must be a whole number"):
+        read_log(write(tmp_path / "x.csv", f"step,entropy\n{'9' * 5000},1\n"))

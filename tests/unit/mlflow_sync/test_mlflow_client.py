@@ -13,9 +13,9 @@ import pytest
 
 from paribus.audit import doctor
 from paribus.health.import_logs import read_mlflow
-from paribus.mlflow_sync.client import LATER_TAG, MlflowWriter, RunCard, tracking_uri
+from paribus.mlflow_sync.client import LATER_TAG, Digest, MlflowWriter, RunCard, is_refusal, tracking_uri
 from paribus.mlflow_sync.database_file import doubled_points, is_half_made, prepared
-from paribus.mlflow_sync.offsets import identity_of, refused_names, unsynced
+from paribus.mlflow_sync.offsets import dead_letters, identity_of, refused_names, replay, unsynced
 from paribus.run_folder.folder import MetricLine, write_json
 from support.mlflow_case import Case, write
 
@@ -95,7 +95,8 @@ def test_a_run_is_written_once_however_often_it_is_sent(tmp_path, empty, monkeyp
     assert [m.step for m in history] == list(range(600))
     assert [m.timestamp for m in history] == [1_000 + s for s in range(600)]
     assert all(math.isnan(m.value) for m in history)
-    assert mirror.steps(identity, ["reward/mean"]) == {"reward/mean": set(range(600))}
+    assert mirror.digests(identity, ["reward/mean"]) == {"reward/mean": Digest.of((i, 0.5) for i in range(600))}
+    assert mirror.digests(identity, ["kl/old_k3"]) == {"kl/old_k3": Digest.of((i, math.nan) for i in range(600))}
     log = read_mlflow(identity, tracking_uri(tmp_path))
     assert (log.mapped.trainer, [line.step for line in log.lines]) == ("paribus", list(range(600)))
     assert all(line.values["reward/mean"] == 0.5 for line in log.lines)
@@ -242,6 +243,70 @@ def test_a_name_that_mlflow_refuses_is_left_out_and_reported(case):
     assert "pass@1" in tags(case, identity)["paribus.refused"]
     (check,) = doctor.mlflow_names(case.home)
     assert (check.level, "pass@1" in check.message) == ("warn", True)
+
+
+def test_names_that_mlflow_takes_after_all_are_sent_by_a_replay(case, monkeypatch):
+    """Every point of them, once; also by a sync that goes on meanwhile."""
+    folder = case.attempt()
+    for step in range(3):
+        folder.append_metrics(MetricLine(step=step, time_ms=step, values={"reward/mean": 1.0, "pass_at_1": 0.5}))
+    case.finish()
+    sync = case.sync()
+    log, refusing = MlflowWriter.log, [True]
+
+    def refuse(self, identity, lines):
+        return log(self, identity, lines) if not refusing else frozenset({"pass_at_1"})
+
+    monkeypatch.setattr(MlflowWriter, "log", refuse)
+    sync.turn()
+    refusing.clear()
+    assert refused_names(case.home) == ("pass_at_1",)
+    assert (replay(case.home), refused_names(case.home)) == (1, ())
+    assert sync.turn() == 0
+    identity = identity_of(case.home, case.run)
+    assert [points(case, identity, name) for name in ("reward/mean", "pass_at_1")] == [
+        [(i, 1.0) for i in range(3)],
+        [(i, 0.5) for i in range(3)],
+    ]
+    assert replay(case.home) == 0
+
+
+def test_a_run_that_was_deleted_in_mlflow_is_a_dead_letter_and_a_replay_makes_it_again(case):
+    """The other calls go on; doctor names the run and what to do."""
+    folder, sync = case.attempt(), case.sync()
+    write(folder, range(3))
+    sync.turn()
+    gone = identity_of(case.home, case.run)
+    case.connect(case.home)._client.delete_run(gone)
+    write(folder, range(3, 5))
+    case.finish()
+    for _ in range(4):
+        case.now += 100
+        behind = sync.turn()
+    assert behind == 0
+    assert list(dead_letters(case.home)) == [case.run]
+    checks = list(doctor.mlflow_names(case.home))
+    assert ("1 runs are not completely in MLflow" in checks[0].message, "--replay" in checks[0].remedy) == (True, True)
+    assert replay(case.home) == 1
+    assert sync.turn() == 0
+    identity = identity_of(case.home, case.run)
+    assert identity != gone
+    assert points(case, identity) == [(i, float(i)) for i in range(5)]
+    assert list(doctor.mlflow_names(case.home)) == []
+
+
+def test_a_busy_server_is_no_refusal():
+    """Its connections to the database are used up, which MLflow answers with 400, too."""
+    from mlflow.exceptions import MlflowException, RestException
+
+    full = "QueuePool limit of size 5 overflow 10 reached, connection timed out, timeout 30.00"
+    assert not is_refusal(MlflowException(full, error_code=3))  # BAD_REQUEST
+    assert not is_refusal(RestException({"error_code": "BAD_REQUEST", "message": full}))
+    assert not is_refusal(RestException({"error_code": "INTERNAL_ERROR", "message": "x"}))
+    assert not is_refusal(RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "message": "x"}))
+    assert not is_refusal(ConnectionError("refused"))
+    assert is_refusal(RestException({"error_code": "BAD_REQUEST", "message": "value too long"}))
+    assert is_refusal(RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no such name"}))
 
 
 # ---- two home folders that share a store ---------------------------------------------------------------

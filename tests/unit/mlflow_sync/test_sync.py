@@ -4,13 +4,24 @@ import math
 
 import pytest
 
-from paribus.errors import RunFolderError
+from paribus.audit.doctor import mlflow_names
 from paribus.mlflow_sync import offsets
-from paribus.mlflow_sync.offsets import unsynced
+from paribus.mlflow_sync.client import Digest
+from paribus.mlflow_sync.offsets import Offsets, dead_letters, replay, unsynced
+from paribus.mlflow_sync.sync import REFUSALS
 from paribus.run_folder import series_file
-from paribus.run_folder.folder import MetricLine, write_json
+from paribus.run_folder.folder import SHORT, MetricLine, write_json
 from paribus.store.states import RunState
 from support.mlflow_case import Case, write
+
+
+class Answer(Exception):
+    """What a server answers."""
+
+    error_code = "BAD_REQUEST"
+
+
+REFUSED, BUSY = Answer("the parameter is too long"), Answer("QueuePool limit of size 5 overflow 10 reached")
 
 
 class FakeMlflow:
@@ -86,10 +97,10 @@ class FakeMlflow:
         self._call()
         self.status[identity] = succeeded
 
-    def steps(self, identity, keys):
-        """Return the steps of each metric."""
+    def digests(self, identity, keys):
+        """Return what is there of each metric."""
         self._call()
-        return {k: {step for key, step, _, _ in self.points[identity] if key == k} for k in keys}
+        return {k: Digest.of((step, v) for key, step, _, v in self.points[identity] if key == k) for k in keys}
 
 
 class FakeCase(Case):
@@ -224,8 +235,70 @@ def test_an_mlflow_that_keeps_losing_is_not_believed(case):
     case.mlflow.forget = 100
     sync = case.sync()
     assert sync.turn() == 1
-    assert RunFolderError.__name__ in sync.trouble
+    assert "IncompleteCopy: MLflow has other points of run" in sync.trouble
     assert case.mlflow.status == {}
+    for _ in range(REFUSALS):
+        case.now += 100
+        behind = sync.turn()
+    assert (behind, list(dead_letters(case.home))) == (0, [case.run])
+    case.mlflow.forget = 0
+    assert replay(case.home) == 1
+    assert sync.turn() == 0
+    assert len(case.steps_held()) == 3
+    assert case.mlflow.status == {case.run: True}
+
+
+def test_other_values_under_the_same_steps_are_noticed(case):
+    """A count of steps alone would be content."""
+    write(case.attempt(), range(3))
+    sync = case.sync()
+    sync.turn()
+    case.mlflow.points[case.run] = {
+        (key, step, at, v + (step == 1)) for key, step, at, v in case.mlflow.points[case.run]
+    }
+    case.finish()
+    assert sync.turn() == 1
+    assert "other points" in sync.trouble
+
+
+def test_a_refused_run_does_not_keep_the_others_waiting_and_a_busy_server_buries_none(case):
+    """Three refusals in a row make a dead letter; a busy server counts from the beginning again."""
+    write(case.attempt(), range(3))
+    case.finish()
+    sync, said = case.sync(), [REFUSED, REFUSED, BUSY, REFUSED, REFUSED, BUSY]
+
+    def describe(identity, card):
+        if said:
+            raise said.pop(0)
+
+    case.mlflow.describe = describe
+    while said:
+        case.now += 100
+        assert sync.turn() == 1
+        assert not dead_letters(case.home)
+    said += [REFUSED] * REFUSALS
+    while said:
+        case.now += 100
+        sync.turn()
+    assert list(dead_letters(case.home).values()) == ["Answer: the parameter is too long"]
+    assert case.sync().turn() == 0
+    assert case.mlflow.status == {}
+
+
+def test_dead_letters_of_another_address_are_found_and_replayed(case):
+    """Beside `paribus up`, a shell knows nothing of the address of its MLflow."""
+    up = Offsets(case.home, "http://127.0.0.1:5000")
+    up.bury(case.run, 1, "too long")
+    assert dead_letters(case.home) == {case.run: "too long"}
+    assert dead_letters(case.home, "http://127.0.0.1:5001") == {}
+    assert dead_letters(case.home, "http://127.0.0.1:5000/") == {case.run: "too long"}
+    assert [check.message for check in mlflow_names(case.home)] == [
+        f"1 runs are not completely in MLflow, because it refuses them: run {case.run[:SHORT]}: too long"
+    ]
+    before = up.replays()
+    assert replay(case.home) == 1
+    assert (up.dead(), up.replays() - before, dead_letters(case.home)) == ({}, 1, {})
+    up.close()
 
 
 def test_a_line_that_cannot_be_read_is_told_and_the_run_is_closed(case):

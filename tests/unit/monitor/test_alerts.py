@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from paribus.cli.status import page_of
 from paribus.monitor.alerts import Alerts
+from paribus.monitor.status import page_of
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, write_json
 from paribus.store.store import Store
 from support.plans import small_plan

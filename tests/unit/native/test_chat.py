@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import constants
+from safetensors.torch import load_file
 
 from paribus.contract import Evaluate, Examination, Options
 from paribus.errors import RunnerError
@@ -158,7 +160,7 @@ def test_a_plan_sees_what_is_wrong_with_an_evaluation_set(
 ) -> None:
     """As with the task of the run, whatever that is; the message names the set, and no training problems."""
     folder = save_chat_model(tmp_path / "model", NO_SYSTEM)
-    lines = str(write_lines(tmp_path / "j.jsonl", [{"prompt": "b", "answer": "b"}]))
+    lines = str(write_lines(tmp_path / "j.jsonl", [{"prompt": "b", "answer": "1"}]))
     own = {"kind": kind} if kind == "chain" else {"kind": "jsonl", "train": lines, "heldout": lines}
     recipe = made(str(folder))
     if kind != "dataset":
@@ -274,3 +276,81 @@ def test_the_tiny_models_read_no_datasets(made: Callable[..., Recipe]) -> None:
     (found,) = runner.support(recipe, Options())
     assert "name another model for `dataset`" in found.reason
     assert seen(recipe) == Examination()
+
+
+def test_a_plan_warns_of_answers_that_the_verifier_cannot_find(made: Callable[..., Recipe], tmp_path: Path) -> None:
+    """No response could be right; which verifier finds an answer is asked of the verifier itself."""
+    rows = [{"prompt": f"Where is {i}?", "answer": a} for i, a in enumerate(["Paris", "1,000", "-3.50", "{", "12 km"])]
+    lines = str(write_lines(tmp_path / "places.jsonl", rows))
+    found = {}
+    for verifier in ("last_number", "boxed", "exact"):
+        source = {"path": lines}
+        recipe = made(format=None, train=source, heldout=source, verifier=verifier)
+        found[verifier] = [m for code, m in seen(recipe, problems=5).warnings if code == "unanswerable"]
+        task = {"kind": "jsonl", "train": lines, "heldout": lines, "verifier": verifier}
+        plain = Recipe.model_validate({"model": recipe.model, "task": task})
+        assert [m for code, m in seen(plain).warnings if code == "unanswerable"][:1] != [] or verifier == "exact"
+    assert found["exact"] == []
+    assert [len(found[v]) for v in ("last_number", "boxed")] == [2, 2]
+    assert f"cannot find 3 of 5 answers, e.g. `Paris` ({lines}:1)" in found["last_number"][0]
+    assert f"cannot find 1 of 5 answers, e.g. `{{` ({lines}:4)" in found["boxed"][0]
+    hard = with_set(made(), Path(lines), verifier="last_number").warnings
+    assert any(m.startswith("`evaluate.sets.hard`: `task.heldout`: `verifier: last_number`") for _, m in hard)
+
+
+def test_a_plan_warns_of_a_turn_that_ends_no_response(made: Callable[..., Recipe], tmp_path: Path) -> None:
+    """Base models with the template of a chat: the token that the template puts behind an answer ends nothing."""
+    recipe = made()
+    assert "end_of_turn" not in dict(seen(recipe).warnings)
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
+    message = dict(seen(recipe).warnings)["end_of_turn"]
+    assert "ends a turn with `<|im_end|>`, but a response ends with `<pad>`" in message
+    assert '`"eos_token_id": [0, 3]`' in message
+    assert seen(made(template="none")).warnings == ()
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 3]}))
+    assert seen(recipe).warnings == ()
+
+
+def test_a_plan_warns_of_prompts_that_leave_no_room(made: Callable[..., Recipe], tmp_path: Path) -> None:
+    """By the positions that the model was made for; a set has a limit of its own."""
+    base, place = made(), tmp_path / "model" / "config.json"
+    config = json.loads(place.read_text()) | {"max_position_embeddings": 100}
+    place.write_text(json.dumps(config))
+    long, short = (Recipe.model_validate({**dict(base), "schedule": {"max_new_tokens": n}}) for n in (60, 9))
+    message = dict(seen(long).warnings)["context"]
+    assert message.startswith("25 of 25 prompts (the longest has ")
+    assert "`schedule.max_new_tokens: 60` are longer than the 100 tokens that the model was made for" in message
+    assert "context" not in dict(seen(short).warnings)
+    refused = seen(Recipe.model_validate({**dict(long), "rollout": {"engine": "vllm"}}))  # vLLM takes no such prompt
+    assert refused.faults == (message,)
+    assert "context" not in dict(refused.warnings)
+    rows = write_lines(tmp_path / "hard.jsonl", [{"prompt": f"{i}", "answer": "1"} for i in range(5)])
+    task = {"kind": "dataset", "heldout": str(rows)}
+    evaluate = Evaluate.model_validate({"problems": 5, "sets": {"hard": {"task": task, "max_new_tokens": 99}}})
+    warnings = dict(runner.examine(short, evaluate, Options()).warnings)
+    assert "`evaluate.sets.hard.max_new_tokens: 99`" in warnings["context"]
+    place.write_text(json.dumps(config | {"rope_scaling": {"type": "yarn", "factor": 4.0}}))
+    assert "context" not in dict(seen(long).warnings)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
+def test_damaged_settings_of_a_model_are_named(
+    made: Callable[..., Recipe], tmp_path: Path, name: str, text: str
+) -> None:
+    """They were shown as a damaged tokenizer."""
+    recipe = made()
+    (tmp_path / "model" / name).write_bytes(text.encode(errors="surrogateescape"))
+    (fault,) = seen(recipe).faults
+    assert fault.startswith(f"`model.name: {tmp_path / 'model'}`: {name} ")
+
+
+def test_weights_come_from_safetensors_alone(tmp_path: Path) -> None:
+    """Other files of weights are pickles, whatever is in them."""
+    folder = save_chat_model(tmp_path / "model", CHAT)
+    weights = folder / "model.safetensors"
+    torch.save(load_file(weights), folder / "pytorch_model.bin")
+    Policy.load(str(folder), None, "float32")
+    weights.unlink()
+    with pytest.raises(RunnerError, match=r"cannot be loaded: .*safetensors"):
+        Policy.load(str(folder), None, "float32")

@@ -36,8 +36,9 @@ class _Some(Chain):
 class _OneByOne:
     """Hands out one group at a time, in a given order, and counts them."""
 
-    def __init__(self, policy: Policy, order: list[int]) -> None:
+    def __init__(self, policy: Policy, order: list[int], *, all_at_once: bool = False) -> None:
         self._inner, self._order = TorchSampler(policy), order
+        self.all_at_once = all_at_once
         self.handed_out = 0
 
     def sample(self, requests: Requests) -> Iterator[Finished]:
@@ -77,21 +78,26 @@ def test_the_order_in_which_groups_end_changes_nothing(order: list[int], recipe:
     assert got.kept.view(6, 8)[:, 0].tolist() == [False, True, False, False, True, False]
 
 
-def test_a_round_ends_where_it_has_enough_groups(recipe: Recipe, policy: Policy) -> None:
-    """Two groups with spread are missing after the first round: the second one ends with the second of them."""
+@pytest.mark.parametrize("all_at_once", [False, True])
+def test_a_round_ends_where_it_has_enough_groups(recipe: Recipe, policy: Policy, all_at_once: bool) -> None:
+    """Two groups with spread are missing after the first round: the second one ends with the second of them.
+
+    A sampler that has worked on the others meanwhile goes on to the end of the round: what is generated is counted.
+    """
     first = Chain().training(0, 1, 0, 6)
     second = Chain().training(0, 1, 1, 6)
     task = _Some({p.prompt for p in [*first[:4], *second]})
-    sampler = _OneByOne(policy, [0, 2, 1, 3, 4, 5])
+    sampler = _OneByOne(policy, [0, 2, 1, 3, 4, 5], all_at_once=all_at_once)
     schedule = recipe.schedule.model_copy(update={"prompts_per_step": 6})
     level = f.Refill(max_generation_batches=3)
     changed = Recipe.model_validate({**dict(recipe), "schedule": schedule, "filter": level})
     rollouts = collect(changed, Source(policy, None, task, 0, sampler), 1).rollouts
     assert rollouts.rounds == 2
-    assert sampler.handed_out == 6 + 3  # of the second round 0, 2 and 1: group 2 does not count before group 1 is there
-    assert len(rollouts.prompts) == 9
-    groups = rollouts.kept.view(9, 8)[:, 0].tolist()
-    assert groups == [True] * 4 + [False] * 2 + [True, True, False]
+    # of the second round 0, 2 and 1: group 2 does not count before group 1 is there
+    count = 6 + (6 if all_at_once else 3)
+    assert sampler.handed_out == len(rollouts.prompts) == count
+    groups = rollouts.kept.view(count, 8)[:, 0].tolist()
+    assert groups == [True] * 4 + [False] * 2 + [True, True] + [False] * (count - 8)
 
 
 def test_surplus_is_bounded_and_rounds_that_are_used_up_end_the_search(recipe: Recipe, policy: Policy) -> None:

@@ -15,7 +15,7 @@ import torch
 from paribus.contract import Evaluate, EvaluationSet, Job
 from paribus.recipe.recipe import JsonlTask, Recipe
 from paribus.run_folder.folder import Evaluation, RunFolder
-from paribus_runners.evaluation.evaluator import Sampled, evaluate, metrics
+from paribus_runners.evaluation.evaluator import Sampled, answered, evaluated, metrics
 from paribus_runners.native import runner, trainer
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
@@ -45,12 +45,12 @@ def _records(k: int, problems: int, seed: int) -> tuple[Evaluation, list[list[Sa
         answers = [chance.choice(["", "a", "b/right", "c", "d/right"]) for _ in range(k)]
         made.append([Sampled(text, chance.randint(1, 9), chance.random() < 0.7) for text in answers])
 
-    def sample(prompts: Sequence[str], copies: int) -> list[Sampled]:
-        assert (len(prompts), copies) == (problems, k)
+    def sample(prompts: Sequence[str], places: Sequence[int]) -> list[Sampled]:
+        assert len(prompts) == len(places) == problems
         return [response for group in made for response in group]
 
     chosen = EvaluationSet(problems=problems, samples=k)
-    return evaluate("extra", chosen, Grader(Guesses()), sample, 7).evaluation, made
+    return evaluated("extra", chosen, answered(chosen, Grader(Guesses()), sample), 7).evaluation, made
 
 
 def _majority(group: Sequence[str]) -> float:
@@ -155,7 +155,7 @@ def test_random_numbers_depend_on_seed_set_step_and_response_alone(
         job = Job.model_validate_json((folder / "job.json").read_bytes())
         made = trainer.Trainer(job, RunFolder(folder), learner, lambda: False, Grader(task_of(recipe.task)))
         with pytest.raises(InterruptedError):
-            made._sample_set(name, chosen, step, ["a1b2=", "a1b3="], 3)
+            made._sample_set(name, chosen, step, ["a1b2=", "a1b3="], [0, 1])
         return seen.pop()
 
     short, long = numbers(5, "x", 2), numbers(30, "x", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +16,9 @@ from paribus.contract import Evaluate
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import RunFolder
-from paribus_runners.native import learner, trainer
+from paribus_runners.native import learner, log_probabilities
 from paribus_runners.native.main import run
-from paribus_runners.native.rollout import collect
+from paribus_runners.native.rollout import collect, engine
 from paribus_runners.native.rollout.sampler import Finished, Requests
 from paribus_runners.native.rollout.torch import TorchSampler
 
@@ -32,6 +33,18 @@ class _Silent(TorchSampler):
         """Yield what the other one does, without entropies."""
         for prompts, responses in super().sample(requests):
             yield Finished(prompts, dataclasses.replace(responses, entropy=None))
+
+
+def _wrong(*off: float) -> type[TorchSampler]:
+    """Return a sampler whose log-probabilities are too low by these amounts, token after token."""
+
+    class Wrong(TorchSampler):
+        def sample(self, requests: Requests) -> Iterator[Finished]:
+            for prompts, responses in super().sample(requests):
+                shift = torch.tensor(off)[torch.arange(len(responses.ids)) % len(off)]
+                yield Finished(prompts, dataclasses.replace(responses, logp=responses.logp - shift))
+
+    return Wrong
 
 
 def _changed(recipe: Recipe, schedule: dict[str, Any], **changes: Any) -> Recipe:
@@ -53,11 +66,26 @@ def _steps(folder: Path) -> list[dict[str, float]]:
         ({}, {}, 2),
         (ONE, {"filter": f.Drop()}, 2),
         (ONE, {"token_weight": f.TopEntropy(fraction=0.3)}, 2),
-        (ONE, {"correction": f.TokenTruncate()}, 2),
+        (ONE, {"correction": f.TokenTruncate()}, 0),
+        ({**ONE, "epochs": 2}, {"correction": f.TokenTruncate()}, 2),
+        (ONE, {"correction": f.TokenTruncate(), "filter": f.Drop()}, 2),
+        (ONE, {"correction": f.TokenTruncate(), "token_weight": f.AdvantageReweight()}, 2),
         ({**ONE, "staleness": 1}, {}, 2),
         ({}, {"filter": f.RefillAsync(max_generation_batches=2)}, None),
     ],
-    ids=["one", "bonus", "four", "drop", "top_entropy", "correction", "stale", "refill_async"],
+    ids=[
+        "one",
+        "bonus",
+        "four",
+        "drop",
+        "top_entropy",
+        "correction",
+        "correction_twice",
+        "correction_drop",
+        "correction_reweight",
+        "stale",
+        "refill_async",
+    ],
 )
 def test_the_entropy_does_not_depend_on_who_computes_it(
     schedule: dict[str, Any],
@@ -79,7 +107,7 @@ def test_the_entropy_does_not_depend_on_who_computes_it(
             return plain(*args, **more)
 
         monkeypatch.setattr(module, "score_all", counted)
-    monkeypatch.setattr(trainer, "TorchSampler", _Silent)
+    monkeypatch.setattr(engine, "TorchSampler", _Silent)
     got = _steps(job_folder(recipe, name="silent", evaluate=EVALUATE))
     assert passes is None or len(calls) == passes
     assert want[0]["policy/entropy"] > 0.1
@@ -94,14 +122,7 @@ def test_mismatch_is_recorded_with_and_without_a_correction(
 ) -> None:
     """A sampler that is off by known amounts: mean, largest, k3 and effective sample size are those by hand."""
     off = torch.tensor([0.1, -0.2, 0.0, 0.3])
-
-    class Wrong(TorchSampler):
-        def sample(self, requests: Requests) -> Iterator[Finished]:
-            for prompts, responses in super().sample(requests):
-                shift = off[torch.arange(len(responses.ids)) % 4]
-                yield Finished(prompts, dataclasses.replace(responses, logp=responses.logp - shift))
-
-    monkeypatch.setattr(trainer, "TorchSampler", Wrong)
+    monkeypatch.setattr(engine, "TorchSampler", _wrong(*off.tolist()))
     values = _steps(job_folder(_changed(recipe, ONE, correction=correction), evaluate=EVALUATE))[0]
     share = 1e-2  # the number of tokens is not a multiple of four
     d = off.double()
@@ -111,6 +132,54 @@ def test_mismatch_is_recorded_with_and_without_a_correction(
     effective = float(d.exp().sum() ** 2 / (4 * (2 * d).exp().sum()))
     assert values["mismatch/effective_frac"] == pytest.approx(effective, rel=share)
     assert not math.isclose(effective, 1, rel_tol=2 * share)
+
+
+CORRECTIONS: list[tuple[f.Correction, dict[str, Any]]] = [
+    (f.TokenTruncate(cap=1.1), {"clip": f.PpoMin(low=0.1, high=0.1), "filter": f.Refill(metric="correct")}),
+    (f.TokenMask(low=0.85, high=1.15), {"schedule": {"staleness": 1}, "kl": f.KlInLoss(beta=0.1)}),
+    (f.SequenceTruncate(cap=1.1), {"length": f.Length(truncated="mask_loss"), "token_weight": f.TopEntropy()}),
+    (f.SequenceMask(low=0.7, high=1.3), {"filter": f.RefillAsync(metric="correct"), "clip": f.CappedWeight()}),
+    (f.GeometricMask(low=0.97, high=1.03), {"ratio": f.SequenceGeometric(), "aggregation": f.TokenBatch()}),
+]
+
+
+@pytest.mark.parametrize(("correction", "changes"), CORRECTIONS, ids=[c.kind for c, _ in CORRECTIONS])
+def test_the_only_update_corrects_as_a_pass_before_it_would(
+    correction: f.Correction,
+    changes: dict[str, Any],
+    recipe: Recipe,
+    job_folder: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same metrics and samples to rounding, in several forward passes an update, and without the pass before."""
+    monkeypatch.setattr(engine, "TorchSampler", _wrong(0.1, -0.2, 0.0, 0.3))
+    monkeypatch.setitem(log_probabilities.BUDGET, "cpu", 250)
+    calls: list[bool] = []
+    plain = learner.score_all
+
+    def counted(*args: Any, **more: Any) -> Any:
+        calls.append(True)
+        return plain(*args, **more)
+
+    monkeypatch.setattr(learner, "score_all", counted)
+    recipe = _changed(recipe, {**ONE, **changes.pop("schedule", {})}, correction=correction, **changes)
+    folder = job_folder(recipe, name="within", evaluate=EVALUATE)
+    got = _steps(folder)
+    assert not calls
+    monkeypatch.setattr(learner, "corrected_by_the_update", lambda _: False)
+    other = job_folder(recipe, name="before", evaluate=EVALUATE)
+    want = _steps(other)
+    assert len(calls) == len(want) == 2
+    assert 0 < want[0]["correction/changed_frac"] < 1
+    for ours, theirs in zip(got, want, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in (x for x in ours if not x.startswith("perf/")):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=2e-5), name
+    ours, theirs = ([json.loads(x) for x in (p / "samples.jsonl").read_text().splitlines()] for p in (folder, other))
+    assert [x["response"] for x in ours] == [x["response"] for x in theirs]
+    assert sum("logp_abs_diff_mean" in x for x in ours) > 0
+    for mine, its in zip(ours, theirs, strict=True):
+        assert mine.get("logp_abs_diff_mean") == pytest.approx(its.get("logp_abs_diff_mean"), abs=1e-5)
 
 
 def test_a_sampler_that_agrees_has_no_mismatch(recipe: Recipe, job_folder: Callable[..., Path]) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,37 +18,26 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from paribus.contract import Checkpoints, Evaluate, Job
-from paribus.errors import RunFolderError
+from paribus.errors import RunFolderError, RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Model, Recipe
 from paribus.run_folder.checkpoints import published, read_manifest
 from paribus.run_folder.folder import RunFolder, read_json
-from paribus_runners.native import checkpoint, resume, runner, stopping, trainer
+from paribus_runners.native import checkpoint, main, resume, runner, stopping, trainer, world
 from paribus_runners.native.attention import pack
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.tiny.make import tokenizer
+from paribus_runners.native.world import World
 from paribus_runners.tasks import chain
-from support.kills import killed_at, killed_at_byte, killed_in
-from support.native_runs import changed, lines_of, same, weights_of
+from support.kills import kill_this_process_at, killed_at, killed_at_byte, killed_in
+from support.native_runs import STATES, changed, lines_of, same, weights_of
+from support.ranks import ends_of_ranks, in_ranks
 
 JobFolder = Callable[..., Path]
 
 
-STATES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "critic": {
-        "baseline": f.CriticGae(),
-        "scale": f.BatchWhiten(unit="token"),
-        "auxiliary": {"value": {"pretrain_steps": 1}},
-    },
-    "reference": {"kl": f.KlInLoss(reference=f.SyncedReference(every=1, mix=0.3))},
-    "history": {"baseline": f.History(), "scale": f.HistorySmooth()},
-    "ahead": {"schedule": {"staleness": 1}, "correction": f.TokenTruncate()},
-    "surplus": {"filter": f.RefillAsync(metric="correct"), "schedule": {"group_size": 12}, "kl": f.KlInLoss()},
-}
-"""What a run carries from step to step beside the policy and its optimizer."""
 FILES = {
     "critic": "critic.safetensors",
     "reference": "reference.safetensors",
@@ -55,7 +45,7 @@ FILES = {
     "ahead": "backlog.safetensors",
     "surplus": "backlog.safetensors",
 }
-"""Where a checkpoint keeps it."""
+"""Where a checkpoint keeps what a run carries."""
 
 
 EVERYTHING = {
@@ -228,18 +218,16 @@ def test_a_sample_that_was_half_written_costs_nothing(recipe: Recipe, job_folder
 
 
 class Crashed(Exception):
-    """The first attempt has shown what it was to show."""
+    """The first attempt has shown what it was to show.
+
+    Its arguments are what the next attempt would go on from after each kill (step, and hashes of the checkpoint's
+    files), and a copy of the folder with each of these steps.
+    """
 
 
-def test_a_kill_anywhere_in_a_save_costs_no_bit(
-    recipe: Recipe, job_folder: JobFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before each call of the file system and in the middle of writes: the checkpoint before, or the new one, whole."""
-    recipe = changed(recipe, **EVERYTHING)
-    whole = job_folder(recipe, name="whole")
-    runner.run(whole)
-    first = RunFolder(job_folder(recipe, checkpoint=Checkpoints(every=1)))
-    save, before = checkpoint.save, tmp_path / "before"
+def killed_everywhere(first: RunFolder, scratch: Path) -> Callable[..., Path]:
+    """Return what stands for `checkpoint.save`: from the second step on, it dies before each of its file operations."""
+    save, before = checkpoint.save, scratch / "before"
     later = Job.model_validate_json(first.job.read_bytes()).model_copy(update={"token": 2})
     found: list[tuple[int, dict[str, str]]] = []
     left: dict[int, Path] = {}
@@ -250,7 +238,7 @@ def test_a_kill_anywhere_in_a_save_costs_no_bit(
         assert usable is not None, f"after {len(found)} kills"
         found.append((usable[2].step, dict(read_manifest(usable[1]).files)))
         if usable[2].step not in left:
-            left[usable[2].step] = shutil.copytree(first.path, tmp_path / f"left{usable[2].step}" / "a1")
+            left[usable[2].step] = shutil.copytree(first.path, scratch / f"left{usable[2].step}" / "a1")
         shutil.rmtree(first.checkpoints)
         shutil.copytree(before, first.checkpoints)
 
@@ -266,13 +254,34 @@ def test_a_kill_anywhere_in_a_save_costs_no_bit(
             killed = killed_at(call, again)
             examine()
             if not killed:
-                raise Crashed
+                raise Crashed(found, left)
         raise AssertionError
 
-    monkeypatch.setattr(checkpoint, "save", kill_everywhere)
-    with pytest.raises(Crashed):
-        runner.run(first.path)
-    monkeypatch.undo()
+    return kill_everywhere
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_kill_anywhere_in_a_save_costs_no_bit(
+    recipe: Recipe, job_folder: JobFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Before each call of the file system and in the middle of writes: the checkpoint before, or the new one, whole.
+
+    Of two processes, the first one dies; the second one has nothing to save, and waits for it.
+    """
+    monkeypatch.setattr(world, "LOST_S", 0.0)
+    recipe = changed(recipe, **EVERYTHING)
+    whole = job_folder(recipe, name="whole")
+    in_ranks(size, whole / "ranks", partial(_train, whole))
+    first = RunFolder(job_folder(recipe, checkpoint=Checkpoints(every=1)))
+    save = killed_everywhere(first, tmp_path)
+
+    def action(here: World) -> tuple[list[tuple[int, dict[str, str]]], dict[int, Path]] | None:
+        checkpoint.save = save  # type: ignore[assignment]
+        with pytest.raises((Crashed, RunnerError)) as caught:
+            _train(first.path, here)
+        return caught.value.args if here.writes else None
+
+    found, left = in_ranks(size, first.path / "ranks", action)[0]
     steps = [step for step, _ in found]
     assert steps == sorted(steps)
     assert steps.count(1) > 40
@@ -280,9 +289,103 @@ def test_a_kill_anywhere_in_a_save_costs_no_bit(
     assert all(files == dict(found)[step] for step, files in found)  # to the bit, whenever it was killed
     for step, folder in left.items():
         second = job_folder(recipe, name=f"left{step}", token=2)
-        runner.run(second)
-        assert resume.find(RunFolder(second), later)[0].path == folder
+        in_ranks(size, second / "ranks", partial(_train, second))
+        job = Job.model_validate_json((second / "job.json").read_bytes())
+        assert resume.find(RunFolder(second), job)[0].path == folder
         assert_equal_runs(second, whole)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 1), (1, 2)])
+def test_a_run_in_several_processes_that_was_killed_goes_on(
+    recipe: Recipe, job_folder: JobFolder, sizes: tuple[int, int]
+) -> None:
+    """To the bit in as many processes; in fewer or more, the numbers differ by rounding alone."""
+    recipe = changed(recipe, **EVERYTHING)
+    whole, first = job_folder(recipe, name="whole"), job_folder(recipe, name="cut", checkpoint=Checkpoints(every=1))
+    in_ranks(sizes[0], whole / "ranks", partial(_train, whole))
+
+    calls = itertools.count(-1)  # the first is in the training of the critic alone, before step 1
+
+    def killed(self: Learner, *given: Any) -> Any:
+        if next(calls) == 2 and self.world.rank == sizes[0] - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return learner_before(self, *given)
+
+    learner_before = Learner.before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "before", killed)
+        assert -signal.SIGKILL in ends_of_ranks(sizes[0], first / "ranks", partial(_train, first))
+    assert [p.name for p in published(RunFolder(first))] in (["step-000001"], ["step-000002"])  # killed in its save
+    second = job_folder(recipe, name="cut", token=2)
+    in_ranks(sizes[1], second / "ranks", partial(_train, second))
+    if sizes[0] == sizes[1]:
+        assert_equal_runs(second, whole)
+    else:
+        for line, other in zip(lines_of(second), lines_of(whole), strict=True):
+            assert line == pytest.approx(other, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("call", [0, 20, 45, 60])
+def test_a_kill_in_a_save_of_two_processes_costs_no_bit(recipe: Recipe, job_folder: JobFolder, call: int) -> None:
+    """The first process dies before a call of the file system; the second one has nothing to save."""
+    recipe = changed(recipe, **EVERYTHING)
+    whole, first = job_folder(recipe, name="whole"), job_folder(recipe, name="cut", checkpoint=Checkpoints(every=1))
+    in_ranks(2, whole / "ranks", partial(_train, whole))
+    save = checkpoint.save
+
+    def killed(folder: RunFolder, job: Job, progress: Progress, learner: Learner) -> Path:
+        if progress.step == 2:
+            kill_this_process_at(call)
+        return save(folder, job, progress, learner)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save", killed)
+        assert ends_of_ranks(2, first / "ranks", partial(_train, first))[0] == -signal.SIGKILL
+    assert [p.name for p in published(RunFolder(first))] in (["step-000001"], ["step-000002"])
+    second = job_folder(recipe, name="cut", token=2)
+    in_ranks(2, second / "ranks", partial(_train, second))
+    assert_equal_runs(second, whole)
+
+
+@pytest.mark.parametrize("changed_weights", [False, True])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sigterm_is_answered_by_all_processes(
+    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, rank: int, changed_weights: bool
+) -> None:
+    """One of them gets it in the second step, the other a little later; none hangs, and what is saved is complete."""
+    monkeypatch.setattr(stopping, "FINISH_S", 0.0)
+    whole, first = job_folder(recipe, name="whole"), job_folder(recipe, name="cut")
+    in_ranks(2, whole / "ranks", partial(_train, whole))
+    check = stopping.StopCheck.check
+
+    def signalled(self: stopping.StopCheck) -> None:
+        if len(lines_of(first)) == 2 and self.changed == changed_weights:
+            mark = first / "signalled"
+            if me == rank and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGTERM)
+            elif me != rank and mark.exists() and time.time() > mark.stat().st_mtime + 0.5:
+                os.kill(os.getpid(), signal.SIGTERM)
+        check(self)
+
+    me = -1
+
+    def action(world: World) -> None:
+        nonlocal me
+        me = world.rank
+        _train(first, world)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stopping.StopCheck, "check", signalled)
+        assert ends_of_ranks(2, first / "ranks", action) == [75, 75]
+    assert [p.name for p in published(RunFolder(first))] == ([] if changed_weights else ["step-000001"])
+    second = job_folder(recipe, name="cut", token=2)
+    in_ranks(2, second / "ranks", partial(_train, second))
+    assert_equal_runs(second, whole)
+
+
+def _train(folder: Path, world: World) -> None:
+    main.train(RunFolder(folder), Job.model_validate_json((folder / "job.json").read_bytes()), world)
 
 
 @pytest.mark.parametrize("damage", ["weights", "manifest", "index", "gone", "metrics", "old"])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from paribus.contract import Evaluate, Options
+from paribus.contract import PREEMPTED, Evaluate, Options
 from paribus.health.detector import Setting, finding_of, initial_state, update
 from paribus.health.diagnose import DETECTORS
 from paribus.health.profile import load_profile
@@ -27,6 +30,7 @@ from paribus_runners.native.experience import weigh
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.tasks import Chain, Grader, Jsonl, Problem
 from paribus_runners.tasks.grader import code
+from support.native_runs import changed
 
 MINE = """
 from helper import share
@@ -183,7 +187,7 @@ def test_a_plan_needs_math_verify_installed(tmp_path: Path, monkeypatch: pytest.
 
     level = JsonlTask(train="x", heldout="y", verifier="math_verify")
     recipe = Recipe.model_validate({"task": level, "model": {"name": "elsewhere"}})
-    monkeypatch.setattr(sys.modules[type(module).__module__], "_versions", lambda *_: {})
+    monkeypatch.setattr(sys.modules[type(module).__module__], "versions", lambda *_: {})
     assert any("math_verify` needs a part" in s.reason for s in module.support(recipe, Options()))
 
 
@@ -276,3 +280,25 @@ def test_a_study_with_a_reward_file_beside_it(tmp_path: Path, chain_model: Path)
         assert last.values["reward/digits/mean"] > 0
         assert "reward/brevity/mean" in last.values
         assert (run / "rewards" / "mine.py").read_text() == MINE
+
+
+def test_sigterm_while_reward_functions_load_ends_the_run_at_once(
+    tmp_path: Path, recipe: Recipe, job_folder: Callable[..., Path]
+) -> None:
+    """Nothing is trained yet, so nothing is to be saved; loading may take minutes."""
+    begun = tmp_path / "begun"
+    slow = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\ndef f(completions): return []"
+    recipe = changed(recipe, reward={"functions": {"f": {"path": "slow.f"}}})
+    folder = job_folder(recipe, options=Options(sources={"slow.py": slow}))
+
+    def stop() -> None:
+        while not begun.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(SystemExit) as ended:
+        runner.run(folder)
+    assert ended.value.code == PREEMPTED
+    assert not RunFolder(folder).checkpoints.exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

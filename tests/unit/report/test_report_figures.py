@@ -113,7 +113,7 @@ def test_every_figure_has_words_and_leads_to_its_numbers(tmp_path: Path) -> None
     for line, plot in ((x, p) for f in model.figures for p in f.panels for x in p.lines if x.mean):
         assert f"{line.arm} from {float(f'{line.mean[0]:.3g}'):g} at " in plot.alt
         assert f" to {float(f'{line.mean[-1]:.3g}'):g} at {float(f'{line.x[-1]:.3g}'):g} (n={line.n})" in plot.alt
-    ids, links = set(re.findall(r'<section[^>]* id="([^"]*)"', page)), re.findall(r'href="#([^"]*)"', page)
+    ids, links = set(re.findall(r'<(?:section|h2)[^>]* id="([^"]*)"', page)), re.findall(r'href="#([^"]*)"', page)
     assert links
     assert set(links) <= ids
     assert 'class="matrix"' in page

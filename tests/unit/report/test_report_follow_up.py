@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from paribus.cli.next import write
 from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.follow_up import FollowUp, follow_up
+from paribus.report.sentences import words
 from paribus.study.expand import make_plan
 from paribus.study.load import load_study
 from paribus.study.plan import Plan
@@ -76,7 +78,7 @@ def test_what_stood_out_with_few_seeds_is_confirmed_on_fresh_ones(tmp_path: Path
     """The arms that the file makes are those that are asked for, and no seed was seen before."""
     analysis, path = results(tmp_path, lambda on: 0.2 * ("a" in on), noise=0.004)
     found = asked(analysis, path)
-    (reason,) = (r for r in found.reasons if r.startswith("`+ a`"))
+    (reason,) = (r for r in found.reasons if r.startswith("`a`"))
     assert "stood out with few seeds" in reason
     plan = written(found, path)
     arms = {a.label: a.key for a in analysis.plan.arms}
@@ -97,6 +99,16 @@ def test_open_questions_get_the_seeds_that_they_take(tmp_path: Path) -> None:
     counts = [int(r.partition("takes about ")[2].split()[0]) for r in undecided]
     assert many.changes["seeds"]["n"] >= max(counts) > 3
     assert len(few.reasons) < len(many.reasons)
+
+
+def test_the_report_promises_the_seeds_that_next_asks_for(tmp_path: Path) -> None:
+    """For every undecided arm both say the same number, whatever difference was seen."""
+    analysis, path = results(tmp_path, lambda on: 0.01 * len(on), noise=0.02)
+    said = dict(re.findall(r"`(\w)` alone: undecided.* takes (about \d+) seeds", "\n".join(words(analysis))))
+    reasons = "\n".join(asked(analysis, path, most=100).reasons)
+    asked_for = dict(re.findall(r"`(\w)` is undecided.* takes (about \d+) seeds", reasons))
+    assert said
+    assert said == {name: count for name, count in asked_for.items() if name in said}
 
 
 def test_sums_that_do_not_fit_ask_for_all_combinations(tmp_path: Path) -> None:

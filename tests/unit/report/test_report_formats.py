@@ -24,13 +24,24 @@ from paribus.report.model import ReportModel
 from paribus.report.render import plotly as plotly_module
 from paribus.report.render.html import to_html
 from paribus.report.render.plotly import forest_figure, legend, panel_figure, plotly_script
-from paribus.report.render.text import FIELDS, escape_latex, escape_markdown, to_csv, to_latex, to_markdown, to_terminal
+from paribus.report.render.text import (
+    FIELDS,
+    escape_latex,
+    escape_markdown,
+    latex_tables,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_markdown_appendix,
+    to_terminal,
+)
 from paribus.report.write import write_model
 from support.studies import Shape, made_up_study
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "report"
 RENDER = {
     "report.md": to_markdown,
+    "report_appendix.md": to_markdown_appendix,
     "report.csv": to_csv,
     "report.tex": to_latex,
     "report.json": ReportModel.to_json,
@@ -87,7 +98,8 @@ def test_rendering_never_computes(shape: Shape) -> None:
     model = build_report(made_up_study(shape))
     known = known_numbers(model)
     footnotes = re.compile(r"\[\^\d+[a-z]\]")
-    assert numbers(footnotes.sub("", to_markdown(model))) <= known
+    for shown in (to_markdown(model), to_markdown_appendix(model)):
+        assert numbers(footnotes.sub("", re.sub(r"\]\([^)]*\)", "]", shown))) <= known
     assert numbers(to_terminal(model).replace("\n", " ")) <= known | numbers(to_terminal(model, width=10_000))
     assert numbers(to_terminal(model, width=10_000)) <= known
     layout = re.compile(r"\\setlength\{\\tabcolsep\}\{4pt\}|p\{0\.7\\linewidth\}|T1")
@@ -174,7 +186,9 @@ def test_written_without_plotly(model: ReportModel, tmp_path: Path, monkeypatch:
         "report.json",
         "report.md",
         "report.tex",
+        "report_appendix.md",
     ]
+    assert {p.stem for p in (tmp_path / "deep" / "folder" / "tables").iterdir()} == {t.key for t in model.tables}
     assert all(p.stat().st_size > 0 for p in written.paths)
     assert install_command("figures") in written.notes[0]
 
@@ -200,6 +214,16 @@ def test_latex_structure(model: ReportModel) -> None:
     assert bare.replace(r"\{", "").count("{") == bare.replace(r"\}", "").count("}")
     for name in ("table", "tabular", "threeparttable", "tablenotes", "adjustbox"):
         assert text.count(rf"\begin{{{name}}}") == text.count(rf"\end{{{name}}}")
+
+
+def test_latex_tables_define_their_intervals(model: ReportModel) -> None:
+    """Each file holds one table; a note that begins with a bracket is no label of its item."""
+    whole = latex_tables(model)
+    assert whole.keys() == {t.key for t in model.tables}
+    for text in whole.values():
+        assert text.count(r"\begin{table}") == 1
+        assert not re.search(r"\\item\s*\[(?![a-z]\])", text)
+    assert r"\item{} [low, high]: 95\% Student t interval" in whole["ladder.score"]
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
@@ -249,7 +273,7 @@ def test_hostile_study_renders(model: ReportModel, question: str, label: str) ->
 
 def test_csv_texts_are_no_formulas(model: ReportModel) -> None:
     """A cell that begins like a formula is quoted for spreadsheets; numbers keep all digits of the model."""
-    table = model.tables[0]
+    table = next(t for t in model.tables if t.key == "learning")
     rows = (replace(table.rows[0], label="=1+1"), *table.rows[1:])
     changed = replace(model, tables=(replace(table, rows=rows),))
     found = list(csv.DictReader(io.StringIO(to_csv(changed))))

@@ -15,7 +15,7 @@ from paribus.report.model import ReportModel, Table
 from paribus.run_folder.folder import RunFolder, write_json
 from support.studies import Shape, made_up_study
 
-ARM = "+ soft_overlong"
+ARM = "soft_overlong"
 SHAPE = Shape(steps=4, tricks=("soft_overlong",), designs=("cumulative",))
 
 
@@ -100,7 +100,7 @@ def test_unjudged_runs_are_no_healthy_ones() -> None:
 
 def test_stopped_and_unfinished_runs_are_told_once() -> None:
     """A run that a finding stopped is one critical run, marked as everywhere; a verdict so far is said to be one."""
-    shape = replace(SHAPE, outcomes=((ARM, 0, "stopped_early"), (ARM, 1, "pending")))
+    shape = replace(SHAPE, outcomes=((f"+ {ARM}", 0, "stopped_early"), (f"+ {ARM}", 1, "pending")))
     data = made_up_study(shape)
     verdicts: dict[int, HealthFile | None] = {
         0: found(("nan", "critical", 2)),

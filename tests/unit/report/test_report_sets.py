@@ -142,10 +142,10 @@ def test_two_studies_compare_on_the_set_of_their_primary_metric(plain: StudyData
     """Other sets do not keep them apart; another k on the primary one does."""
     made = _with_sets(plain)
     other = replace(made, plan=replace(made.plan, study="other", fingerprint="0" * 64))
-    assert "evaluated differently" not in " ".join(compare(plain, other).summary)
+    assert "evaluated differently" not in compare(plain, other).answer
     odd = made_up_study(Shape(tricks=("clip_higher",), steps=8, samples=2, study="odd"))
     odd = replace(odd, plan=replace(odd.plan, fingerprint="1" * 64))
-    assert "evaluated differently: samples 1 and 2" in " ".join(compare(plain, odd).summary)
+    assert "evaluated differently: samples 1 and 2" in compare(plain, odd).answer
 
 
 def test_studies_without_sets_have_no_such_table(plain: StudyData) -> None:

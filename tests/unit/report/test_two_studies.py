@@ -46,8 +46,8 @@ def test_the_same_recipes_are_tested_and_others_set_beside() -> None:
     assert any("With 3 and 3 seeds an exact permutation test cannot go below 0.1" in n for n in model.tables[0].notes)
     recipes = {r.label: [c.text for c in r.cells] for r in model.tables[1].rows}
     assert recipes["clip_higher"] == ["base (two)", "clip.high: 0.28 / 0.2", "1"]
-    assert model.summary[0].startswith("2 recipes are in both")
-    assert "does not prove that the studies agree" in model.summary[1]
+    assert model.answer.startswith("2 recipes are in both")
+    assert "does not prove that the studies agree" in model.answer
 
 
 def test_a_real_difference_is_found() -> None:
@@ -59,7 +59,7 @@ def test_a_real_difference_is_found() -> None:
     model = compare(named(data, "one"), named(replace(data, runs=tuple(swapped)), "two"))
     assert model.tables[0].rows[0].cells[3].verdict == "separated"
     assert results(model)["base"]["exact_p"] == "<0.001"
-    assert "2 of 3 differences in held-out accuracy are confirmed" in model.summary[1]
+    assert "2 of 3 differences in held-out accuracy are confirmed" in model.answer
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_cannot_be_compared_is_not_tested(other: Shape, reason: str) -> Non
     row = results(model)["base"]
     assert reason in row["tested"]
     assert (row["difference"], row["p"]) == ("—", "—")
-    assert reason in model.summary[1]
+    assert reason in model.answer
 
 
 def test_other_problems_are_told() -> None:
@@ -94,6 +94,6 @@ def test_it_is_written_in_all_formats(tmp_path: Path) -> None:
     """The comparison is a report like any other; a study against itself is refused."""
     one, two = made_up_study(ONE), named(made_up_study(TWO), "two")
     written = write_model(compare(one, two), tmp_path)
-    assert len(written.paths) == 5
+    assert len(written.paths) == 6
     with pytest.raises(ParibusError, match="same plan"):
         compare(one, one)

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from paribus.contract import Options, load_runner
 from paribus.errors import ParibusError, StudyFileError, UnsupportedRecipe
 from paribus.recipe.factors import Reward, RewardFunction
-from paribus.recipe.recipe import JsonlTask, Recipe
+from paribus.recipe.recipe import JsonlTask, Recipe, difference
 from paribus.study.expand import draft_file
 from paribus.study.load import load_study
 from paribus.study.sources import MOST_BYTES, beside, follow
 from paribus_runners.native import fingerprint
-from paribus_runners.rewards.functions import fault, installed
+from paribus_runners.rewards.functions import fault, installed, scores
+from paribus_runners.rewards.pool import Outcome
+from support.hub import write_lines
 
 MINE = """
 import sys
@@ -39,7 +42,7 @@ if sys.platform:
 
 
 def _fault(path: str, text: str = MINE, columns: tuple[str, ...] = ("answer",)) -> str:
-    return fault("f", RewardFunction(path=path), {"mine.py": text}, columns)
+    return fault("f", RewardFunction(path=path), {"mine.py": text}, dict.fromkeys(columns, ""))
 
 
 @pytest.mark.parametrize("name", ["brevity", "plain", "branch", "encode", "made"])
@@ -244,3 +247,58 @@ def test_columns_of_json_lines_are_known_to_the_check(tmp_path: Path) -> None:
 
     assert reasons("mine.f") == []
     assert "`prompts`, `completions`, `answer`, `level`" in reasons("mine.g")[0]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "dataset"])
+def test_a_row_without_a_column_that_a_function_needs_is_named(tmp_path: Path, kind: str) -> None:
+    """At plan time, and not at the step that draws it; a default value is enough."""
+    rows = [{"prompt": "p", "answer": 1}, {"prompt": "q", "answer": 2, "level": 3}, {"prompt": "r", "answer": 2}]
+    data = str(write_lines(tmp_path / "data.jsonl", rows))
+    mine = "def f(completions, level): return []\ndef g(completions, level=0): return []"
+
+    def reasons(path: str) -> list[str]:
+        reward = Reward.model_validate({"functions": {"f": {"path": path}}})
+        source = data if kind == "jsonl" else {"path": data}
+        task = {"kind": kind, "train": source, "heldout": source}
+        recipe = Recipe.model_validate({"task": task, "reward": reward, "model": {"name": "elsewhere"}})
+        return [s.reason for s in load_runner("native").support(recipe, Options(sources={"mine.py": mine}))]
+
+    assert f"needs `level`, which {data}:1 lacks" in reasons("mine.f")[0]
+    assert reasons("mine.g") == []
+    write_lines(tmp_path / "data.jsonl", [rows[1], rows[1], rows[2]])
+    assert f"needs `level`, which {data}:3 lacks" in reasons("mine.f")[0]
+    write_lines(tmp_path / "data.jsonl", [rows[1]])
+    assert reasons("mine.f") == []
+
+
+def test_only_what_a_new_function_states_is_a_change() -> None:
+    """The row of a plan would be hidden behind four defaults; between two recipes with it, each value counts."""
+    without = Recipe()
+    functions = {"brevity": {"path": "mine.brevity", "weight": 0.5}}
+    one = Recipe.model_validate({"reward": {"functions": functions}})
+    assert difference(without, one) == {
+        "reward.functions.brevity.path": (None, "mine.brevity"), "reward.functions.brevity.weight": (None, 0.5),
+    }  # fmt: skip
+    assert {k: v[::-1] for k, v in difference(one, without).items()} == difference(without, one)
+    functions["brevity"]["timeout_s"] = 3.0
+    other = Recipe.model_validate({"reward": {"functions": functions}})
+    assert difference(one, other) == {"reward.functions.brevity.timeout_s": (10.0, 3.0)}
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [{"weights": {"correct": 1e300}}, {"weights": {"format": -2e6}}, {"factor": 1e7},
+     {"functions": {"f": {"path": "m.f", "weight": 1e39}}}, {"functions": {"f": {"path": "m.f", "on_failure": -1e39}}}],
+)  # fmt: skip
+def test_weights_whose_sums_could_overflow_are_no_recipe(reward: dict[str, Any]) -> None:
+    """A sum that is infinite has no advantage: the run would end in its first step."""
+    with pytest.raises(ValidationError):
+        Reward.model_validate(reward)
+
+
+def test_a_score_that_overflows_with_its_weight_counts_as_a_failure() -> None:
+    """As infinity does."""
+    assert scores(Outcome(value=[1.0, 1e31]), 2)[1:] == ("not_finite", "returned 1e+31 for 1 of 2 responses")
+    assert scores(Outcome(value=[10**400]), 1)[1:] == ("not_finite", "returned a whole number of 401 digits for 1 of 1 "
+                                                       "responses")  # fmt: skip
+    assert scores(Outcome(value=[1e30, -1e30]), 2)[0] == [1e30, -1e30]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from paribus.errors import ParibusError
 from paribus_runners.rewards import pool
 from paribus_runners.rewards.functions import scores
 from paribus_runners.rewards.pool import PASSED_ON, Outcome, Pool, Worker, environment, workers
+from paribus_runners.rewards.worker import MORE_TASKS, MOST_FILE
 
 SOURCE = """
 import os, signal, subprocess, sys, time
@@ -137,7 +139,7 @@ def test_a_function_gets_its_arguments_and_gives_its_scores(folder: Path, name: 
         ("nothing", "not_a_number", "returned None, not a list"),
         ("short", "wrong_length", "returned 1 scores for 3 responses"),
         ("nan", "not_finite", "returned nan for 3 of 3 responses"),
-        ("huge", "not_finite", "returned inf for 3 of 3 responses"),
+        ("huge", "not_finite", "returned a whole number of 401 digits for 3 of 3 responses"),
     ],
 )
 def test_every_failure_has_its_name(folder: Path, name: str, fault: str, reason: str) -> None:
@@ -162,7 +164,7 @@ def _children(folder: Path) -> list[int]:
 
 def _alive(pid: int) -> bool:
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return shown.stdout.strip() not in ("", "Z", "Zs")
+    return shown.stdout.strip()[:1] not in ("", "Z")  # where process 1 reaps nothing, the dead stay listed
 
 
 def test_what_a_function_forked_dies_with_it(folder: Path) -> None:
@@ -323,6 +325,104 @@ def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = ("HF_TOKEN", "WANDB_API_KEY", "PGPASSWORD")
     for name in (*tokens, "PARIBUS_DATABASE_URL", "MLFLOW_TRACKING_URI", "AWS_PROFILE", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "secret")
+
+
+LIMITS = """
+import os, resource, time
+
+def seen(completions):
+    kinds = (resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE)
+    return [list(resource.getrlimit(kind)) for kind in kinds]
+
+def grows(completions):
+    with open(os.environ["TMPDIR"] + "/large", "wb") as file:
+        file.seek((1 << 30) - 1)
+        file.write(b"xx")
+        file.flush()
+    return [1.0] * len(completions)
+
+def bombs(completions):
+    while True:
+        try:
+            if os.fork() == 0:
+                os.setsid()
+        except OSError:
+            time.sleep(0.001)
+"""
+
+
+def test_files_and_processes_of_a_function_are_limited(folder: Path) -> None:
+    """A file ends at a gigabyte, as an exception of that call; processes are those of the user and some thousands."""
+    (folder / "mine.py").write_text(LIMITS)
+    file, tasks, core = _outcome(folder, "seen", timeout_s=60).value
+    assert file == [MOST_FILE, MOST_FILE]
+    assert core == [0, 0]
+    threads = sum(1 for p in Path("/proc").glob("[0-9]*/task/*") if _owner(p) == os.getuid())
+    assert abs(tasks[0] - MORE_TASKS - threads) < 500
+    outcome = _outcome(folder, "grows", timeout_s=60)
+    assert outcome.fault == "exception"
+    assert "File too large" in outcome.reason
+    assert (folder / "large").stat().st_size <= MOST_FILE
+
+
+def _owner(path: Path) -> int:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return -1
+
+
+def test_a_fork_bomb_ends_with_its_call() -> None:
+    """Its processes leave the group and fork again until the limit; at the time-out all of them are killed."""
+    code = (
+        "import os, resource, sys, tempfile, time\n"
+        "from pathlib import Path\n"
+        "from paribus_runners.rewards import worker\n"
+        "from paribus_runners.rewards.pool import Pool, Worker\n"
+        "def alive():\n"
+        "    found = 0\n"
+        "    for entry in Path('/proc').glob('[0-9]*/stat'):\n"
+        "        try:\n"
+        "            mine = entry.stat().st_uid == os.getuid()\n"
+        "            found += mine and entry.read_text().rpartition(')')[2].split()[0] != 'Z'\n"
+        "        except OSError:\n"
+        "            pass\n"
+        "    return found\n"
+        "folder = tempfile.mkdtemp()\n"
+        "Path(folder, 'mine.py').write_text(sys.argv[1])\n"
+        "before, most = alive(), worker._tasks_of_user() + 80\n"
+        "resource.setrlimit(resource.RLIMIT_NPROC, (most, most))\n"
+        "with Pool(Worker(path='mine.bombs', folder=folder, timeout_s=2.0, memory_gib=1.0), 1) as pool:\n"
+        "    pool.wait_until_loaded()\n"
+        "    call = pool.submit({'completions': ['a']})\n"
+        "    reached = 0\n"
+        "    while not call.done():\n"
+        "        reached = max(reached, worker._tasks_of_user())\n"
+        "        time.sleep(0.02)\n"
+        "    left = alive()\n"
+        "print(call.result().fault, reached >= most, left < before + 20)\n"
+    )
+    command = [sys.executable, "-c", code, LIMITS]
+    if os.getuid() == 0:  # the kernel does not count the processes of root
+        command = [*_AS_ANOTHER_USER, *command]
+        if not shutil.which("setpriv") or not _can_start(_AS_ANOTHER_USER):
+            pytest.skip("as root, where no process can become one of another user that may read all files")
+    environment = {**os.environ, "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.stdout.split() == ["timeout", "True", "True"], done.stderr
+
+
+# The right to read everything stays, as Python or the project can lie in a folder of root alone. `env` starts the
+# command once more: `setpriv` itself still has rights that its command loses.
+_AS_ANOTHER_USER = (
+    *("setpriv", "--reuid=54321", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
+    "env",
+)
+
+
+def _can_start(prefix: Sequence[str]) -> bool:
+    code = "import paribus_runners.rewards.worker"
+    return subprocess.run([*prefix, sys.executable, "-c", code], capture_output=True, timeout=120).returncode == 0
 
 
 @pytest.mark.usefixtures("_secrets")

@@ -1,6 +1,6 @@
 """Whatever bytes a file of a run holds, its reader returns checked values or one error that names the file.
 
-``PARIBUS_DAMAGED_FILES=20000`` reads so many damaged files of each kind; ``make test`` reads 300.
+``make test-fuzz`` reads more damaged files of each kind.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ from paribus.run_folder.samples import SampleFile
 from paribus.run_folder.series import Columns
 from paribus.run_folder.series_file import PREFIX, AttemptSeries, pack
 from paribus.store.reader import Reader
-from support.damage import DEEP, TEXTS, damaged, other
+from support.confined import confined
+from support.damage import COUNT, DEEP, TEXTS, damaged, dice, other
 from support.homes import made_up_home
 from support.studies import Shape
-
-COUNT = int(os.environ.get("PARIBUS_DAMAGED_FILES", "300"))
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +197,11 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_bytes_give_values_or_one_error_that_names_the_file(home: Path, tmp_path: Path, kind: str) -> None:
-    """Real files with mistakes in their bytes or values, odd texts, and files of other kinds."""
+    """Real files with mistakes in their bytes or values, odd texts, and files of other kinds; see also `confined`."""
+    confined(lambda: _read_damaged_files(home, tmp_path, kind), tmp_path)
+
+
+def _read_damaged_files(home: Path, tmp_path: Path, kind: str) -> None:
     path, use = KINDS[kind].path, KINDS[kind].use
     real = [p.read_bytes() for p in sorted((home / "runs").glob(f"*/a*/{path}"))][:6] or [b"0\n", b"-15\n"]
     if kind == "outcome":
@@ -209,7 +212,7 @@ def test_any_bytes_give_values_or_one_error_that_names_the_file(home: Path, tmp_
     file.parent.mkdir(parents=True, exist_ok=True)
     refused = 0
     for number in range(-len(TEXTS), COUNT):
-        chance = random.Random(f"{kind}/{number}")
+        chance = dice(kind, number)
         data = TEXTS[number] if number < 0 else damaged(real, chance)
         if kind == "series" and number % 2:
             data = with_other_header(chance.choice(real), chance)

@@ -1,4 +1,4 @@
-"""Fits to factorials of which runs are missing."""
+"""Weights of contrasts of factorials of which runs are missing, and Shapley weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from paribus.stats.factorial import fit_pairs, shapley_weights
+from paribus.stats.factorial import shapley_weights, weights_where_runs_are_missing
 from paribus.stats.intervals import difference_interval
-from paribus.stats.problems import rest_alone
 
 TRICKS = "abc"
 CELLS = {
@@ -25,108 +23,76 @@ def effect(trick: str) -> dict[str, float]:
     return {arm: (1 if trick in on else -1) / 4 for arm, (on,) in CELLS.items()}
 
 
-def interaction(first: str, second: str) -> dict[str, float]:
-    """Weights of an interaction of two."""
-    return {arm: (1 if (first in on) == (second in on) else -1) / 2 for arm, (on,) in CELLS.items()}
-
-
 def shapley(trick: str) -> dict[str, float]:
     """Weights of a Shapley value."""
     by_cell = shapley_weights(TRICKS)[trick]
     return {arm: by_cell[on] for arm, (on,) in CELLS.items()}
 
 
-def drawn(rng: np.random.Generator, block: float = 1.0) -> dict[str, dict[int, float]]:
-    """Scores of three seeds without effects, by arm, with what the runs of a seed share."""
-    shared = rng.normal(0, block, 3)
-    return {arm: {s: float(shared[s] + rng.normal()) for s in range(3)} for arm in CELLS}
+def total(weights: Mapping[str, float] | None, scores: Mapping[str, float]) -> float:
+    """The weighted sum."""
+    assert weights is not None
+    return math.fsum(w * scores[arm] for arm, w in weights.items())
 
 
-@pytest.mark.parametrize("paired", [True, False])
-def test_with_all_runs_effects_are_contrasts(paired: bool) -> None:
-    """Main effects, interactions and Shapley values of arms' means, to 1e-12."""
-    scores = drawn(np.random.default_rng(1))
-    means = {a: math.fsum(v.values()) / 3 for a, v in scores.items()}
-    triple = sum((-1) ** (3 - len(on)) * means[a] for a, (on,) in CELLS.items())
-    scores["abc"] = {s: v - triple for s, v in scores["abc"].items()}  # a fit would leave it out of Shapley values
-    means = {a: math.fsum(v.values()) / 3 for a, v in scores.items()}
-    fit = fit_pairs(CELLS, scores, paired=paired)
-    assert fit is not None
-    assert fit.df == 24 - 7 - (2 if paired else 0)
-    for weights in (effect("a"), effect("c"), interaction("a", "b"), shapley("b")):
-        found = fit.contrast(weights)
-        assert found is not None
-        assert found.value == pytest.approx(sum(w * means[a] for a, w in weights.items()), abs=1e-12)
-        assert found.n == 3
+@pytest.mark.parametrize("weights", [effect("a"), shapley("b")])
+def test_with_all_arms_the_weights_stay(weights: Mapping[str, float]) -> None:
+    """Nothing is assumed where nothing is missing."""
+    assert weights_where_runs_are_missing(CELLS, weights, [*CELLS]) == weights
 
 
-def test_a_hand_made_fit() -> None:
-    """Two tricks, two seeds, a run lost: value, spread and degrees of freedom as the normal equations give them."""
-    cells = {"none": [()], "a": ["a"], "b": ["b"]}
-    scores = {"none": {0: 1.0, 1: 2.0, 2: 2.5}, "a": {0: 3.0, 1: 3.5}, "b": {0: 0.5, 1: 2.0, 2: 1.0}}
-    fit = fit_pairs(cells, scores, paired=True)
-    assert fit is not None
-    rows = [(arm, seed) for arm, v in scores.items() for seed in v]
-    design = np.array([[arm == "a", arm == "b", *(seed == s for s in range(3))] for arm, seed in rows], float)
-    y = np.array([scores[arm][seed] for arm, seed in rows])
-    inverse = np.linalg.inv(design.T @ design)
-    beta = inverse @ design.T @ y
-    sd = math.sqrt(((y - design @ beta) ** 2).sum() / 3)
-    found = fit.contrast({"a": 1.0, "none": -1.0})
+@pytest.mark.parametrize("lost", [{"ab"}, {"none"}, {"abc"}])
+@pytest.mark.parametrize("weights", [effect("a"), effect("c"), shapley("b")])
+def test_without_larger_interactions_the_estimate_is_exact(weights: Mapping[str, float], lost: set[str]) -> None:
+    """Scores made of main effects and pairs give the contrast of all arms from those that are there."""
+    rng = np.random.default_rng(1)
+    size = {term: rng.normal() for n in (1, 2) for term in itertools.combinations(TRICKS, n)}
+    scores = {arm: 0.3 + sum(v for t, v in size.items() if on >= set(t)) for arm, (on,) in CELLS.items()}
+    found = weights_where_runs_are_missing(CELLS, weights, CELLS.keys() - lost)
     assert found is not None
-    assert found.value == pytest.approx(beta[0], abs=1e-12)
-    assert (found.se, fit.df) == (pytest.approx(sd * math.sqrt(inverse[0, 0])), 3)
-    assert found.half_width == pytest.approx(stats.t.ppf(0.975, 3) * sd * math.sqrt(inverse[0, 0]))
-    assert found.p == pytest.approx(2 * stats.t.sf(abs(beta[0]) / found.se, 3))
+    assert not lost & found.keys()
+    assert sum(found.values()) == pytest.approx(0, abs=1e-12)
+    assert total(found, scores) == pytest.approx(total(weights, scores), abs=1e-12)
 
 
-def test_what_runs_do_not_determine_is_refused() -> None:
-    """A lost arm leaves effects of a full factorial, not those of one whose cells are as many as its terms."""
-    scores = drawn(np.random.default_rng(2))
-    most = fit_pairs(CELLS, scores | {"ab": {}}, paired=True)
-    assert most is not None
-    assert most.contrast(effect("a")) is not None
+def test_weights_are_those_of_least_squares() -> None:
+    """The estimate is that of the normal equations, term by term."""
+    rng = np.random.default_rng(2)
+    present = [arm for arm in CELLS if arm != "ab"]
+    y = {arm: rng.normal() for arm in present}
+    terms = [(), *itertools.chain.from_iterable(itertools.combinations(TRICKS, n) for n in (1, 2))]
+    signs = {arm: [math.prod(1 if t in on else -1 for t in term) for term in terms] for arm, (on,) in CELLS.items()}
+    beta = np.linalg.lstsq(np.array([signs[a] for a in present], float), np.array([y[a] for a in present]))[0]
+    found = weights_where_runs_are_missing(CELLS, effect("a"), present)
+    assert total(found, y) == pytest.approx(2 * beta[1], abs=1e-12)
+
+
+def test_what_arms_do_not_determine_is_refused() -> None:
+    """A lost arm leaves effects of a full factorial of three, not those of one with as many arms as terms."""
     two = {arm: on for arm, on in CELLS.items() if "c" not in on[0]}
-    least = fit_pairs(two, {arm: v for arm, v in scores.items() if arm != "ab"}, paired=True)
-    assert least is not None
-    assert least.contrast({"ab": 0.5, "a": 0.5, "b": -0.5, "none": -0.5}) is None
-    assert least.contrast({"a": 1.0, "none": -1.0}) is not None
-    one = {arm: {0: v[0]} for arm, v in scores.items()}
-    assert fit_pairs(CELLS, one, paired=False) is None  # eight runs, seven terms
-    assert fit_pairs(CELLS, {}, paired=True) is None
+    main = {"ab": 0.5, "a": 0.5, "b": -0.5, "none": -0.5}
+    assert weights_where_runs_are_missing(two, main, ["none", "a", "b"]) is None
+    assert weights_where_runs_are_missing(two, {"a": 1.0, "none": -1.0}, ["none", "a", "b"]) is not None
+    assert weights_where_runs_are_missing(two, main, []) is None
 
 
-def test_noise_of_the_evaluation_is_that_of_paired_differences() -> None:
-    """With two arms and all runs, the part that belongs to single answers is that of the table of differences."""
-    rng = np.random.default_rng(3)
-    answers = {arm: {s: rng.random(20) for s in range(4)} for arm in ("none", "a")}
-    scores = {arm: {s: float(t.mean()) for s, t in found.items()} for arm, found in answers.items()}
-    fit = fit_pairs({"none": [()], "a": ["a"]}, scores, paired=True, answers=answers)
-    assert fit is not None
-    found = fit.contrast({"a": 1.0, "none": -1.0})
-    rest = rest_alone([(1.0, np.array([answers["a"][s] - answers["none"][s] for s in range(4)]))])
-    noise = math.sqrt(float(rest.variance)), float(rest.df)
-    want = difference_interval([scores["a"][s] - scores["none"][s] for s in range(4)], noise=noise)
-    assert found is not None
-    assert (found.value, found.low, found.p) == pytest.approx((want.value, want.low, want.p))
-    less = {**answers, "a": {s: t for s, t in answers["a"].items() if s}}
-    unknown = fit_pairs({"none": [()], "a": ["a"]}, scores, paired=True, answers=less)
-    assert unknown is not None
-    assert unknown.noise is None
-
-
-@pytest.mark.parametrize("paired", [True, False])
-def test_intervals_of_fits_cover(paired: bool) -> None:
-    """With two runs and an arm lost, 95% intervals of 600 studies without effects hold 0 in 92 to 98% of them."""
+@pytest.mark.parametrize("lost", [{("ab", 0)}, {("ab", 0), ("none", 1)}, {("c", s) for s in range(4)}])
+def test_intervals_cover_with_lost_runs(lost: set[tuple[str, int]]) -> None:
+    """One number a seed, and t over four seeds: in 92 to 98% of 800 studies without effects the interval holds 0."""
     rng, held = np.random.default_rng(4), 0
-    weights: Mapping[str, float] = effect("a")
-    for _ in range(600):
-        scores = drawn(rng, 2.0 * paired) | {"c": {}}
-        del scores["ab"][1], scores["none"][0]
-        fit = fit_pairs(CELLS, scores, paired=paired)
-        found = fit and fit.contrast(weights)
-        assert found is not None
+    there = [[arm for arm in CELLS if (arm, seed) not in lost] for seed in range(4)]
+    by_seed = [weights_where_runs_are_missing(CELLS, effect("a"), arms) for arms in there]
+    for _ in range(800):
+        scores = [{arm: rng.normal() for arm in CELLS} for _ in range(4)]
+        found = difference_interval([total(w, y) for w, y in zip(by_seed, scores, strict=True)])
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 0 <= found.high
-    assert 0.92 < held / 600 < 0.98
+    assert 0.92 < held / 800 < 0.98
+
+
+def test_shapley_weights_add_up() -> None:
+    """The values of all tricks add up to the full recipe minus the base."""
+    rng = np.random.default_rng(3)
+    scores = {arm: rng.normal() for arm in CELLS}
+    assert sum(total(shapley(t), scores) for t in TRICKS) == pytest.approx(scores["abc"] - scores["none"])

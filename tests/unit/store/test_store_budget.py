@@ -171,11 +171,11 @@ def test_the_forecast_is_the_mean_cost_of_a_result_with_its_waste(store, clock):
 @pytest.mark.parametrize("server", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_happens_the_sums_are_those_of_the_attempts_and_the_cap_holds(store, clock, seed):
-    """Random histories with faults, stale calls and changed caps."""
+    """Random histories with faults, stale calls and changed caps; a wrong sum stays, so the audit can be rare."""
     dice = random.Random(seed)
     study = store.add_study(small_plan(arms=4, seeds=5, gpu_hours=1.0, run_hours=0.1))
     held = []
-    for _ in range(150):
+    for number in range(150):
         clock.now += dice.choice((0.0, 1.0, 20.0, 200.0))
         match dice.randrange(9):
             case 0 | 1:
@@ -195,10 +195,10 @@ def test_whatever_happens_the_sums_are_those_of_the_attempts_and_the_cap_holds(s
                 more = {store.finish: [{}], store.fail: ["program", "why"], store.release: ["why"]}.get(end, [])
                 with suppress(LostLease):
                     end(one.run_id, one.token, *more)
-        broken = [v for v in audit(snapshot(store, folders=False)) if v.invariant in ("I6", "I7")]
-        budget = store.budget("small", "gpu")
-        assert [v for v in broken if v.invariant == "I7" or "its claim" in v.message] == []
-        assert budget.reserved >= -1e-6
+        assert store.budget("small", "gpu").reserved >= -1e-6
+        if number % 5 == 4:
+            broken = [v for v in audit(snapshot(store, folders=False)) if v.invariant in ("I6", "I7")]
+            assert [v for v in broken if v.invariant == "I7" or "its claim" in v.message] == []
 
 
 def test_claims_from_many_threads_never_reserve_more_than_the_cap(server, store):

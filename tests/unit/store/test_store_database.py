@@ -103,7 +103,7 @@ def test_two_studies_that_share_runs_are_submitted_at_once():
         def submit(number):
             try:
                 for round_ in range(5):
-                    stores[number].add_study(small_plan(f"study {number} {round_}", arms=3, seeds=4))
+                    stores[number].add_study(small_plan(f"study-{number}-{round_}", arms=3, seeds=4))
             except Exception as error:
                 failed.append(error)
 

@@ -54,6 +54,21 @@ def test_a_dataset_can_be_a_set(read: Read, tmp_path: Path) -> None:
         make_plan(read(line.replace(HEAD, made) % "not/there.parquet"), NativeRunner())
 
 
+def test_a_set_of_the_arms_own_problems_is_not_blamed_for_them(read: Read, tmp_path: Path) -> None:
+    """Where files of the base's task are not there, the plan says so of the task, and shows what it can."""
+    task = f"task: {{kind: dataset, train: {tmp_path}/a.jsonl, heldout: {tmp_path}/b.jsonl}}"
+    settings = f"preset: grpo, set: {{model: {tmp_path}, optimizer.learning_rate: 1.0e-6, {task}}}"
+    line = HEAD.replace("preset: grpo", settings) + "evaluate: {sets: {a: {temperature: 0.5}}}\n"
+
+    def unread() -> list[str]:
+        found = draft_plan(read(line), NativeRunner()).unread
+        return sorted(text.partition(":")[0] for text in found if text.startswith("`task"))
+
+    assert unread() == ["`task.heldout`", "`task.train`"]
+    (tmp_path / "b.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n')
+    assert unread() == ["`task.train`"]
+
+
 def test_sets_that_were_made_in_python_take_the_same(read: Read) -> None:
     """Studies that come from no file mean what files mean."""
     made = Evaluate(every=5, samples=4, sets={"a": EvaluationSet(samples=8)})

@@ -23,6 +23,9 @@ NOTES = {
     "exploration_cpu": {"seeds", "confounded", "cost"},
     "dapo_table1": {"seeds", "confounded", "cost", "same_responses"},
     "dapo_qwen2.5_1.5b_gsm8k": {"seeds", "confounded", "cost"},
+    "dapo_qwen2.5_7b_math": {"seeds", "confounded", "cost"},
+    "grpo_to_dapo_cpu": {"seeds", "confounded", "cost", "rescaled"},
+    "tis_cpu": {"seeds", "cost"},
 }
 COUNTS = {
     "algorithms_cpu": (25, 50),
@@ -33,6 +36,9 @@ COUNTS = {
     "exploration_cpu": (13, 39),
     "dapo_table1": (6, 6),
     "dapo_qwen2.5_1.5b_gsm8k": (5, 15),
+    "dapo_qwen2.5_7b_math": (5, 15),
+    "grpo_to_dapo_cpu": (14, 42),
+    "tis_cpu": (4, 12),
 }
 
 
@@ -47,7 +53,8 @@ FINGERPRINTS = {
 def plan_of(name: str) -> tuple[Study, Plan]:
     """Return a shipped study and its plan."""
     study = load_study(STUDIES[name])
-    return study.spec, make_plan(study, FakeRunner())
+    itself = study.base.rollout.engine == "torch"
+    return study.spec, make_plan(study, FakeRunner(samples_with_training_code=itself))
 
 
 @pytest.mark.parametrize("name", sorted(FINGERPRINTS))

@@ -81,6 +81,10 @@ CASES = {
         "  d: {kind: factorial}\nbudget: {prior: {low: 2.0, expected: 1.0, high: 3.0}}",
         "6:17: budget.prior: `low`, `expected` and `high` must stand in this order of size",
     ),
+    "a rule for pairs without pairs": (
+        "  d: {kind: add_one}\nseeds: {paired: false}\nreport: {pairing: where_it_helps}",
+        "7:19: report.pairing: `where_it_helps` decides about pairs of seeds, and `seeds.paired: false` makes none",
+    ),
 }
 
 

@@ -101,6 +101,9 @@ def test_what_a_report_is_told_changes_the_study_only_where_it_changes_a_verdict
     assert plain.fingerprint == beside.fingerprint != screening.fingerprint
     assert [r.fingerprint for r in plain.runs] == [r.fingerprint for r in screening.runs]
     assert screening.under(beside).published == ("dapo_table1",)
+    pairs = make_plan(read(f"{text}\nreport: {{pairing: where_it_helps}}\n"), FakeRunner())
+    assert pairs.fingerprint not in (plain.fingerprint, screening.fingerprint)
+    assert [r.fingerprint for r in plain.runs] == [r.fingerprint for r in pairs.runs]
 
 
 def test_checkpoints_make_no_other_study_and_no_other_run(read: Read, text: str) -> None:

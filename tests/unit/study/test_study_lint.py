@@ -10,6 +10,7 @@ import pytest
 from huggingface_hub import constants
 from scipy import stats
 
+from paribus.contract import Resources
 from paribus.errors import UnsupportedRecipe
 from paribus.home import data_root
 from paribus.recipe.analysis import magnitudes, untrainable
@@ -192,10 +193,37 @@ def test_problem_files_are_looked_at(read: Read, tmp_path: Path) -> None:
 
 
 def test_gpus_that_the_runner_cannot_use_are_refused(read: Read) -> None:
-    """`native` trains on one GPU: eight would hold seven for nothing."""
-    study = read("study: s\nbase: {preset: dr_grpo}\ndesigns: {d: {kind: list, arms: {a: {}}}}\nresources: {gpus: 8}\n")
-    with pytest.raises(UnsupportedRecipe, match="at most 1 GPU"):
+    """`native` takes any number, one process each; with processes for a CPU it takes none."""
+    text = "study: s\nbase: {preset: dr_grpo}\ndesigns: {d: {kind: list, arms: {a: {}}}}\nresources: {gpus: 8}\n"
+    assert make_plan(read(text), native).resources.gpus == 8
+    study = read(text + "runner: {kind: native, processes: 8}\n")
+    with pytest.raises(UnsupportedRecipe, match="trains on CPUs alone"):
         make_plan(study, native)
+
+
+def test_fewer_cores_than_processes_are_refused(read: Read) -> None:
+    """Where the study states cores; the plan shows how many processes there are."""
+    text = "study: s\nbase: {preset: dr_grpo}\ndesigns: {d: {kind: list, arms: {a: {}}}}\n"
+    text += "runner: {kind: native, processes: 3}\nresources: {cpus: %d}\n"
+    assert make_plan(read(text % 4), native).resources == Resources(gpus=0.0, cpus=4)
+    assert draft_plan(read(text % 3), native).facts == ("processes: 3 a run, on CPUs",)
+    with pytest.raises(UnsupportedRecipe, match=r"needs 3 CPU cores or more, and `resources.cpus` is 2"):
+        make_plan(read(text % 2), native)
+
+
+@pytest.mark.parametrize(
+    ("more", "held"),
+    [
+        ("runner: {kind: native, processes: 3}\n", Resources(gpus=0.0, cpus=3)),
+        ("runner: {kind: native, processes: 1}\n", Resources(gpus=0.0)),
+        ("runner: {kind: native}\n", Resources()),
+        ("resources: {gpus: 2}\n", Resources(gpus=2.0)),
+    ],
+)
+def test_a_run_on_a_cpu_holds_a_core_for_each_process(read: Read, more: str, held: Resources) -> None:
+    """Without a word on `resources`; and no GPU of an engine that would give it one."""
+    text = "study: s\nbase: {preset: dr_grpo}\ndesigns: {d: {kind: list, arms: {a: {}}}}\n"
+    assert make_plan(read(text + more), native).resources == held
 
 
 def test_presets_and_shipped_studies_have_no_new_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,5 +234,22 @@ def test_presets_and_shipped_studies_have_no_new_warnings(tmp_path: Path, monkey
         recipe = load_preset(name).recipe
         assert [*magnitudes(recipe), untrainable(recipe)] == [""], name
     for path in (data_root("ablations") / "studies").glob("*.yaml"):
-        found = notes(draft_plan(load_study(path), native).plan)
+        study = load_study(path)
+        there = all(each.task is None for each in study.spec.evaluate.sets.values())  # sets must be readable for a plan
+        found = notes(draft_plan(study, native if there else FakeRunner()).plan)
         assert not {"limit", "magnitude", "undone", "unequal_budget", "few_problems"} & found.keys(), path.name
+
+
+def test_arms_that_are_evaluated_on_other_problems_are_named(read: Read, tmp_path: Path) -> None:
+    """Their scores are of another test; a trick that changes the training problems alone compares two trainings."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "p", "answer": "1"}\n')
+    task = f"{{kind: jsonl, train: {tmp_path}/a.jsonl, heldout: {tmp_path}/a.jsonl}}"
+    study = read(
+        f"study: s\nbase: {{preset: dr_grpo, set: {{model: m, optimizer.learning_rate: 1.0e-6, task: {task}}}}}\n"
+        f"tricks:\n  other: {{task.heldout: {tmp_path}/b.jsonl}}\n  strict: {{task.verifier: exact}}\n"
+        f"  more: {{task.train: {tmp_path}/b.jsonl}}\n  clip: {{clip.high: 0.28}}\n"
+        "designs: {solo: {kind: add_one}}\n"
+    )
+    (message,) = notes(draft_plan(study, FakeRunner()).plan)["other_heldout"]
+    assert message.startswith("`+ other`, `+ strict`: the held-out problems, or how they are verified, are not those")

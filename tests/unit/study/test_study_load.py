@@ -10,7 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paribus.errors import StudyFileError
+from paribus.store.models import PLAN
+from paribus.study.expand import make_plan
 from paribus.study.load import LoadedStudy, load_study
+from paribus.study.rules import read_rule
+from paribus.testing.fake_runner import FakeRunner
 
 Read = Callable[[str], LoadedStudy]
 HEAD = "study: s\nbase: {preset: grpo, set: {kl: off}}\n"
@@ -50,6 +54,8 @@ def test_a_learning_rate_is_the_models_own(read: Read) -> None:
         (HEAD + ONE + "health: {webhook: 'https://example.org/secret'}\n",
          "study.yaml:4:19: health.webhook: must name an environment variable that holds the address,"),
         (HEAD + ONE + "health: {command: notify}\n", "study.yaml:4:19: health.command: expects a list"),
+        (HEAD + ONE + "mirror: [mlflow, wandb]\n",
+         "study.yaml:4:18: mirror.2: `wandb` is not allowed. Allowed: `mlflow`, `tensorboard`."),
         (HEAD + ONE + "health: {profile: mine}\n",
          "study.yaml:4:19: health.profile: `mine` is not allowed. Allowed: `base_model`, `default`, `moe`."),
         (HEAD + ONE + "seeds: {n: three}\n", "study.yaml:4:12: seeds.n: expects a whole number, and `three` is not"),
@@ -120,7 +126,7 @@ def test_a_learning_rate_is_the_models_own(read: Read) -> None:
         (HEAD + "designs: {d: {kind: cumulativ, order: [a]}}\n",
          "study.yaml:3:21: designs.d.kind: `cumulativ` is not allowed. Did you mean `cumulative`?"),
         (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, aa]}}\n",
-         "study.yaml:4:44: designs.d.order.2: there is no trick `aa`. Did you mean `a`? Defined under `tricks`: a."),
+         "study.yaml:4:44: designs.d.order.2: there is no trick `aa`. Did you mean `a`? Tricks of this study: a."),
         (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, a]}}\n",
          "study.yaml:4:44: designs.d.order.2: the trick `a` appears twice"),
         (HEAD + "designs: {d: {kind: add_one}}\n",
@@ -354,3 +360,37 @@ def test_keys_that_stand_twice_and_wrong_values_are_told_together(read):
     )
     found = lines(read, content)
     assert [line.split(":")[1:3] for line in found] == [["2", "62"], ["3", "25"], ["6", "3"], ["7", "1"]]
+
+
+def test_a_task_that_lacks_one_source_gets_one_message(read: Read) -> None:
+    """The check of the rest of the study takes the wrong entry out; what it then lacks is no mistake of the user."""
+    task = "task: {kind: dataset, heldout: h.jsonl}"
+    content = f"study: s\nbase: {{preset: grpo, set: {{model: m, optimizer.learning_rate: 1.0e-6, {task}}}}}\n"
+    found = lines(read, content + "tricks: {a: {task.system: Think.}}\n" + ONE)
+    assert [line.split(": ", 1)[1] for line in found] == ["base.set.task.heldout: needs `train`"]
+
+
+RULE = "name: long\nmetric: response/length_mean\ntest: {kind: above, limit: 30}\nlevel: warn\n"
+
+
+def test_rules_beside_the_study_are_read_whole(read: Read, tmp_path: Path) -> None:
+    """The plan holds them, also after its way through the store; its meaning is that of the study without them."""
+    (tmp_path / "long.yaml").write_text(RULE)
+    study = read(HEAD + ONE + "health: {rules: [long.yaml]}\n")
+    plan = make_plan(study, FakeRunner())
+    assert PLAN.validate_json(PLAN.dump_json(plan)).rules == plan.rules == (read_rule(tmp_path / "long.yaml"),)
+    assert plan.fingerprint == make_plan(read(HEAD + ONE), FakeRunner()).fingerprint
+
+
+def test_what_is_wrong_with_rules_is_listed_with_the_rest(read: Read, tmp_path: Path) -> None:
+    """Each mistake of a rule file with its place there, beside those of the study."""
+    (tmp_path / "long.yaml").write_text(RULE)
+    (tmp_path / "bad.yaml").write_text(RULE.replace("length_mean", "lenght").replace("warn", "red"))
+    said = lines(
+        read, HEAD + ONE + "seeds: {n: 0}\nhealth: {rules: [long.yaml, bad.yaml, long.yaml, away.yaml, mine]}\n"
+    )
+    places = [line.split(": ")[0] for line in said]
+    assert places == [f"study.yaml:{x}" for x in ("4:12", "5:29", "5:29", "5:39", "5:50", "5:61")]
+    words = ("bad.yaml:2:9: metric: ", "bad.yaml:4:8: level: ", "`long` is the name of another", "away.yaml: cannot be")
+    for line, word in zip(said[1:], (*words, "no package brings a detector `mine`"), strict=True):
+        assert word in line

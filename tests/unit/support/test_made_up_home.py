@@ -11,7 +11,7 @@ from paribus.store.reader import Reader
 from support.homes import ILL, SHAPE, made_up_home
 
 QUICK = dataclasses.replace(
-    SHAPE, seeds=4, steps=40, designs=("add_one",), tricks=("clip_higher", "soft_overlong"), problems=8
+    SHAPE, seeds=4, steps=60, designs=("add_one",), tricks=("clip_higher", "soft_overlong"), problems=8
 )
 
 

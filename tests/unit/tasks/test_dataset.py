@@ -318,6 +318,17 @@ def test_reward_functions_get_the_other_columns(tmp_path: Path, write: Any) -> N
     task = level(path, format="gsm8k", template="none")
     (problem,) = task_of(task, columns=True).training(0, 1, 0, 1)
     assert (problem.answer, problem.columns) == ("42", {"answer": row["answer"], "level": 3, "tags": ["a", "b"]})
-    assert columns_of(task) == ["answer", "level", "tags"]
+    assert columns_of(task) == {"answer": "", "level": "", "tags": ""}
     assert task_of(task).training(0, 1, 0, 1)[0].columns == {}
     assert columns_of(level(tmp_path / "none.jsonl")) is None
+
+
+def test_an_empty_part_of_a_folder_is_passed_over(tmp_path: Path) -> None:
+    """Writers of data frames leave Parquet files without rows, with a group of no rows or with no group at all."""
+    table = pa.table({"prompt": ["a", "b"], "answer": ["1", "2"]})
+    pq.write_table(table.slice(0, 0), tmp_path / "train-00000-of-00003.parquet")
+    pq.write_table(table, tmp_path / "train-00001-of-00003.parquet")
+    pq.ParquetWriter(tmp_path / "train-00002-of-00003.parquet", table.schema).close()
+    found = entries_of(level({"path": str(tmp_path), "split": "train"}), "train")
+    assert [x.problem.prompt for x in found.entries] == ["a", "b"]
+    assert found.faults == ()

@@ -143,3 +143,17 @@ def test_a_byte_order_mark_is_no_part_of_the_document(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert plain(read_document(path).checked()) == {"a": 1}
+
+
+def test_half_a_character_is_refused_wherever_it_stands() -> None:
+    """A key or value that no message and no file name could hold."""
+    for text, column in (('a: "\\ud800"', 4), ('"x\\udfff": 1', 1)):
+        assert f"f.yaml:1:{column}: `\\ud{'800' if column == 4 else 'fff'}` is half of a character" in refusal(text)
+    assert plain(parse_document('a: "\\U0001f600"', "f.yaml").checked()) == {"a": "\N{GRINNING FACE}"}
+
+
+def test_a_word_as_long_as_a_file_is_not_repeated_whole() -> None:
+    """The message says where it stands."""
+    said = refusal(f"? {'x' * 9000}\n: 1\n? {'x' * 9000}\n: 2\n")
+    assert said.startswith("f.yaml:3:3: the key `xxx")
+    assert len(said) < 1600

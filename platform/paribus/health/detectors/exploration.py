@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paribus.health.detector import OK, Detector, Rule, RuleResult, above
-from paribus.health.signals import CLIPPED, REWARD, SCORE
+from paribus.health.signals import CLIPPED, REWARD
 from paribus.health.window import Window
 from paribus.recipe.analysis.facts import on_policy
 from paribus.recipe.recipe import Recipe
@@ -38,7 +38,7 @@ def _saturation(metric: str, side: str) -> Rule:
         entropy, before = run.median(ENTROPY), run.first_median(ENTROPY)
         eats = metric == HIGH and other is not None and now > 3 * other
         if eats and entropy is not None and before is not None and entropy < 0.8 * before:
-            text += ", and entropy falls: clipping reduces exploration"
+            text += f"; entropy went from {before:.3g} in the first {run.w} points to {entropy:.3g}"
         return above(now, warn, critical, text, "clipped")
 
     return rule
@@ -75,26 +75,16 @@ def _collapse(run: Window) -> RuleResult | None:
     if now is None or first is None:
         return None
     numbers = {"entropy": now, "at the beginning": first, "limit": run.p["critical"]}
+    text = f"entropy {now:.3g} nats/token (median of {run.w} points), {first:.3g} in the first {run.w}"
     if now < run.p["critical"]:
-        text = f"entropy {now:.3g} nats/token, below {run.p['critical']:g}; {first:.3g} at the beginning"
         return RuleResult(state="critical", evidence=text, numbers=numbers)
     if now < run.p["warn"] and now < run.p["share"] * first:
-        because = _learning_ended(run)
-        text = f"entropy {now:.3g} nats/token, {now / first:.0%} of {first:.3g} at the beginning{because}"
         numbers["limit"] = run.p["warn"]
-        return RuleResult(state="critical" if because else "warn", evidence=text, numbers=numbers)
+        zero, before = run.median(_ZERO), run.first_median(_ZERO)
+        lost = zero is not None and before is not None and zero - before >= run.p["zero_rise"]
+        text += f"; groups with equal rewards rose from {before:.0%} to {zero:.0%}" if lost else ""
+        return RuleResult(state="critical" if lost else "warn", evidence=text, numbers=numbers)
     return OK
-
-
-def _learning_ended(run: Window) -> str:
-    """Return further evidence that the run no longer learns; empty without any."""
-    zero, before = run.median(_ZERO), run.first_median(_ZERO)
-    if zero is not None and before is not None and zero - before >= run.p["zero_rise"]:
-        return f", and groups with equal rewards rose from {before:.2f} to {zero:.2f}"
-    scores = run.last(SCORE, 6)
-    if scores is not None and sum(scores[3:]) <= sum(scores[:3]):
-        return ", and the last three evaluations are no better than the three before"
-    return ""
 
 
 def _explosion(run: Window) -> RuleResult | None:
@@ -105,18 +95,22 @@ def _explosion(run: Window) -> RuleResult | None:
     beyond = now > run.p["level"] and now > run.p["over_first"] * first
     if not beyond and not (now > run.p["over_low"] * low and now > run.p["over_first"] * first):
         return OK
-    longer = _rises(run, "response/length_mean", 1.1) or _rises(run, "response/truncated_frac", 1.5)
+    longer = _rises(run, "response/length_mean", "length", 1.1)
+    longer = longer or _rises(run, "response/truncated_frac", "truncated share", 1.5)
     reward = run.gain(REWARD, run.W // 2)
-    worse = longer and reward is not None and reward < -run.p["reward_fall"]
-    text = f"entropy {now:.3g} nats/token, {first:.3g} at the beginning, {low:.3g} at the least"
-    text += ", while responses grow and the reward falls" if worse else ""
+    worse = bool(longer) and reward is not None and reward < -run.p["reward_fall"] * run.scale(REWARD)
+    text = f"entropy {now:.3g} nats/token (median of {run.w} points), {first:.3g} in the first {run.w}, "
+    text += f"{low:.3g} at the least"
+    text += f"; the reward moved by {reward:+.2g} and {longer}" if worse else ""
     numbers = {"entropy": now, "at the beginning": first, "at the least": low, "limit": run.p["level"]}
     return RuleResult(state="critical" if worse else "warn", evidence=text, numbers=numbers)
 
 
-def _rises(run: Window, metric: str, factor: float) -> bool:
+def _rises(run: Window, metric: str, name: str, factor: float) -> str:
+    """Return that a metric has grown by a factor over half a long window; empty if it has not."""
     now, before = run.median(metric), run.median(metric, run.W // 2)
-    return now is not None and before is not None and now > factor * before > 0
+    grown = now is not None and before is not None and now > factor * before > 0
+    return f"the {name} went from {before:.3g} to {now:.3g} in {run.W // 2} points" if grown else ""
 
 
 DETECTORS = (
@@ -149,7 +143,7 @@ DETECTORS = (
         name="entropy_collapse",
         looks_for="the policy has become deterministic and no longer explores",
         needs=(ENTROPY,),
-        uses=(_ZERO, SCORE),
+        uses=(_ZERO,),
         rule=_collapse,
     ),
     Detector(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paribus.health.detector import OK, Detector, RuleResult, above
+from paribus.health.detector import OK, Detector, RuleResult
+from paribus.health.signals import REWARD
 from paribus.health.window import Window
 from paribus.recipe.recipe import Recipe
 
@@ -12,40 +13,44 @@ _WEIGHTS = "correction/effective_frac"
 
 
 def _zero(run: Window) -> RuleResult | None:
-    now = run.median(ZERO)
+    now, reward = run.median(ZERO), run.median(REWARD)
     if now is None:
         return None
     right, wrong = run.median(RIGHT), run.median(WRONG)
-    hard = run.count(ZERO) <= 2.5 * run.w and wrong is not None and wrong > run.p["warn"]
+    best = run.memory["best"] = max(run.memory.get("best", reward), reward) if reward is not None else None
+    if now <= run.p["note"]:
+        return OK
     text = f"rewards are equal in {now:.0%} of the groups"
     if right is not None and wrong is not None:
-        text += f" ({right:.0%} all right, {wrong:.0%} all wrong)"
-        text += ": the prompts are too hard" if hard or wrong > right else ": the prompts are mastered"
-    return above(now, run.p["warn"], run.p["critical"], text, "no spread")
+        text += f": all right in {right:.0%}, all wrong in {wrong:.0%}"
+    first = run.first_median(REWARD)
+    risen = reward is not None and first is not None and best is not None and _risen(run, reward, first, best)
+    # groups that are all right are what training is for; without the split, a reward that has risen and not fallen
+    mastered = right > wrong if right is not None and wrong is not None else risen
+    ranks = [limit for limit in ("note", "warn", "critical") if now > run.p[limit]]
+    state = "note" if mastered or len(ranks) == 1 else "warn" if len(ranks) == 2 else "critical"
+    numbers = {"no spread": now, "limit": run.p[state]}
+    return RuleResult(state=state, evidence=text, numbers=numbers)  # type: ignore[arg-type]
+
+
+def _risen(run: Window, reward: float, first: float, best: float) -> bool:
+    """Return whether the reward has risen since the beginning, and is still where it was at its best."""
+    gain = run.p["gain"] * run.scale(REWARD)
+    return reward - first > gain and best - reward < gain
 
 
 def _effective(run: Window) -> RuleResult | None:
-    zero, weights = run.median(ZERO), run.median(_WEIGHTS)
-    shares = [1 - zero] if zero is not None else []
-    shares += [weights] if weights is not None else []
-    if not shares:
+    now = run.median(_WEIGHTS)
+    if now is None:
         return None
-    least = min(shares)
-    if least >= run.p["share"]:
+    if now >= run.p["share"]:
         return OK
-    what = "groups with a gradient" if zero is not None and least == 1 - zero else "the effective sample of the weights"
-    text = f"{what}: {least:.0%} of the batch"
-    return RuleResult(state="warn", evidence=text, numbers={"share": least, "limit": run.p["share"]})
+    text = f"the effective sample of the weights is {now:.0%} of the batch"
+    return RuleResult(state="warn", evidence=text, numbers={"share": now, "limit": run.p["share"]})
 
 
 def _one_response(recipe: Recipe) -> str:
     return "" if recipe.schedule.group_size > 1 else "groups have a single response"
-
-
-def _filled_up(recipe: Recipe) -> str:
-    if recipe.filter.kind in ("refill", "refill_async"):
-        return f"`filter: {recipe.filter.kind}` refills the batch"
-    return _one_response(recipe)
 
 
 DETECTORS = (
@@ -53,15 +58,14 @@ DETECTORS = (
         name="zero_variance",
         looks_for="groups whose responses all get the same reward, and therefore no gradient",
         needs=(ZERO,),
-        uses=(RIGHT, WRONG),
+        uses=(RIGHT, WRONG, REWARD),
         rule=_zero,
         why_not=_one_response,
     ),
     Detector(
         name="effective_batch",
-        looks_for="the gradient depends on a small part of the batch",
-        any_of=(ZERO, _WEIGHTS),
+        looks_for="the gradient depends on a small part of the batch, as the weights of the correction differ",
+        needs=(_WEIGHTS,),
         rule=_effective,
-        why_not=_filled_up,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from paribus.health.detector import OK, Detector, RuleResult, above
-from paribus.health.signals import DEGENERATE, DISTINCT, REPETITIVE, REWARD, SCORE
+from paribus.health.signals import DEGENERATE, DISTINCT, REPETITIVE, REWARD
 from paribus.health.window import Window
 
 LENGTH = "response/length_mean"
@@ -14,15 +14,22 @@ _RIGHT, _WRONG = "response/length_mean_correct", "response/length_mean_incorrect
 
 
 def _balloon(run: Window) -> RuleResult | None:
-    now, before, gain = run.median(LENGTH), run.median(LENGTH, run.W), run.gain(REWARD, run.W)
-    if now is None or before is None or gain is None:
+    """Compare the length with that when the reward was last at a new best: growth with reward is no fault."""
+    now, reward = run.median(LENGTH), run.median(REWARD)
+    if now is None or reward is None:
         return None
-    moved = _no_gain(run, gain)
-    if not moved:
+    gain = run.p["reward_gain"] * run.scale(REWARD)
+    if "best" not in run.memory or reward > run.memory["best"] + gain:
+        run.memory.update(best=reward, length=now, step=run.line.step)
         return OK
-    numbers = {"length": now, "a window ago": before, "reward gain": gain, "limit": run.p["growth"]}
+    before, best = run.memory["length"], run.memory["best"]
+    numbers = {"length": now, "before": before, "reward gain": reward - best, "limit": run.p["growth"]}
+    rising = run.trend(REWARD, run.W)
+    if rising is not None and rising.up(run.p["rising"]):
+        return OK
     if now > run.p["growth"] * before:
-        text = f"responses grew from {before:.3g} to {now:.3g} tokens while {moved}"
+        text = f"responses grew from {before:.3g} to {now:.3g} tokens since step {run.memory['step']}, "
+        text += f"and the reward went from {best:.3g} to {reward:.3g}"
     else:
         text = _wrong_grow(run)
     if not text:
@@ -30,17 +37,7 @@ def _balloon(run: Window) -> RuleResult | None:
     truncated = run.median(TRUNCATED)
     cut = truncated is not None and truncated > run.p["truncated"]
     text += f"; {truncated:.0%} are truncated" if cut else ""
-    onset = run.step_ago(LENGTH, run.W // 2)
-    return RuleResult(state="critical" if cut else "warn", evidence=text, numbers=numbers, onset=onset)
-
-
-def _no_gain(run: Window, gain: float) -> str:
-    """Return that the reward or the last six evaluations did not gain, with the number; empty if they did."""
-    if gain < run.p["reward_gain"]:
-        return f"the reward moved by {gain:+.2g}"
-    scores = run.last(SCORE, 6)
-    rise = None if scores is None else (sum(scores[3:]) - sum(scores[:3])) / 3
-    return f"the held-out score moved by {rise:+.2g}" if rise is not None and rise < run.p["score_gain"] else ""
+    return RuleResult(state="critical" if cut else "warn", evidence=text, numbers=numbers)
 
 
 def _wrong_grow(run: Window) -> str:
@@ -71,33 +68,31 @@ def _collapse(run: Window) -> RuleResult | None:
     if now < run.p["tokens"] or now < run.p["critical_share"] * first:
         return RuleResult(state="critical", evidence=text, numbers=numbers)
     before = run.memory.get("reward")
-    if reward is None or before is None or reward - before >= run.p["reward_gain"]:
+    if reward is None or before is None or reward - before >= run.p["reward_gain"] * run.scale(REWARD):
         return OK
     text += f" and the reward has moved by {reward - before:+.2g} since they were long"
     return RuleResult(state="warn", evidence=text, numbers=numbers)
 
 
 def _truncation(run: Window) -> RuleResult | None:
-    now = run.median(TRUNCATED)
+    """Judge the mean share less its error, as few responses a step give a share in large steps."""
+    now = run.mean(TRUNCATED)
     if now is None:
         return None
-    if now > run.p["warn"]:
-        begins = run.first(TRUNCATED, 1)
-        at_first = begins is not None and begins[0] > run.p["at_first"]
-        text = f"{now:.1%} of the responses are truncated"
-        text += " since the first step: the limit is too low, or responses have no end mark" if at_first else ""
-        critical = run.p["at_first"] if at_first else run.p["critical"]
-        return above(now, run.p["warn"], critical, text, "truncated")
-    before = run.median(TRUNCATED, run.W)
-    if before is None or now <= run.p["rising"] or now <= 2 * before:
+    begins = run.first(TRUNCATED)
+    first = run.memory.setdefault("first", now.value if begins is None else math.fsum(begins) / run.w)
+    if now.value <= run.p["note"]:
         return OK
-    trend = run.trend(TRUNCATED, run.W)
-    if trend is not None and trend.up():
-        numbers = {"truncated": now, "a window ago": before}
-        return RuleResult(
-            state="warn", evidence=f"truncated responses rose from {before:.1%} to {now:.1%}", numbers=numbers
-        )
-    return OK
+    surely = now.value - run.sure(run.p["chance"]) * now.error
+    risen = now.value > run.p["rising"] * first and surely > first
+    numbers = {"truncated": now.value, "at the beginning": first}
+    text = f"{now.value:.1%} of the responses are truncated, {first:.1%} in the first {run.w} points"
+    ranks = [limit for limit in ("note", "warn", "critical") if surely > run.p[limit]]
+    if not ranks:
+        return OK
+    # a share that was there from the first step on and does not grow is the setting of the run
+    state = ranks[-1] if ranks[-1] != "note" or not risen else "warn"
+    return RuleResult(state=state, evidence=text, numbers={**numbers, "limit": run.p[ranks[-1]]})  # type: ignore[arg-type]
 
 
 def _repetition(run: Window) -> RuleResult | None:
@@ -125,7 +120,7 @@ DETECTORS = (
         name="length_balloon",
         looks_for="responses grow while the reward does not, or wrong ones grow beside right ones",
         needs=(LENGTH, REWARD),
-        uses=(TRUNCATED, _RIGHT, _WRONG, SCORE),
+        uses=(TRUNCATED, _RIGHT, _WRONG),
         rule=_balloon,
         confirm=(1.5, 2.0),
         keep=5.0,

@@ -1,52 +1,127 @@
-"""Rules on the training reward, and on held-out scores that do not follow it."""
+"""Rules on the training reward: its noise, its falls, and what it rises with."""
 
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
+from collections.abc import Sequence
+
+import numpy as np
 
 from paribus.health.detector import OK, Detector, RuleResult
-from paribus.health.signals import REWARD, SCORE, SCORE_SE
+from paribus.health.signals import REWARD, SCORE
 from paribus.health.window import Window, noise
 from paribus.recipe.analysis.facts import rewards_correctness_alone
 from paribus.recipe.recipe import Recipe
 
 _TOTAL, _CORRECT = "reward/mean", "reward/correct_frac"
+_LENGTH = "response/length_mean"
 
 
 def _noise(run: Window) -> RuleResult | None:
+    """Compare the noise with the most there was in earlier windows: that of a mean of 0 and 1 grows towards 0.5."""
     count = math.ceil(2.5 * run.w)
-    last, first = run.last(REWARD, count), run.first(REWARD, count)
-    if last is None or first is None or run.count(REWARD) < 2 * count:
+    last = run.last(REWARD, count)
+    if last is None or not math.isfinite(now := noise(last)):
         return None
-    now, before = noise(last), noise(first)
-    if not (math.isfinite(now) and math.isfinite(before)):
+    past: list[float] = [*run.memory.get("past", []), now]
+    if len(past) <= count:
+        run.memory["past"] = past
         return None
-    numbers = {"noise": now, "at the beginning": before, "limit": max(run.p["factor"] * before, run.p["least"])}
-    if now <= numbers["limit"]:
+    usual = run.memory["usual"] = max(past[0], run.memory.get("usual", 0.0))
+    run.memory["past"] = past[1:]
+    # the logarithm of the noise of n points has a standard error of about 1.2 / sqrt(n)
+    by_chance = math.exp(run.sure(run.p["chance"]) * 1.2 * math.sqrt(2 / count))
+    limit = max(usual * max(run.p["factor"], by_chance), run.p["least"] * run.scale(REWARD))
+    if now <= limit:
         return OK
-    text = f"the reward's noise from step to step is {now:.2g}, {before:.2g} at the beginning"
+    text = f"the reward's noise from step to step is {now:.2g} over {count} points, {usual:.2g} at most before"
+    numbers = {"noise": now, "before": usual, "limit": limit}
     return RuleResult(state="warn", evidence=text, numbers=numbers, onset=run.step_ago(REWARD, count // 2))
 
 
 def _stall(run: Window) -> RuleResult | None:
     count = math.ceil(7.5 * run.w)
-    gain, now = run.gain(REWARD, count - run.w), run.median(REWARD)
-    if gain is None or now is None:
+    now, then = run.mean(REWARD), run.mean(REWARD, ago=count - run.w)
+    if now is None or then is None:
         return None
-    if gain >= run.p["gain"] or now >= run.p["solved"]:
+    gain, error = now.value - then.value, math.hypot(now.error, then.error)
+    limit = max(run.p["gain"] * run.scale(REWARD), run.p["errors"] * error)
+    if not abs(gain) < limit or (run.scale(REWARD) == 1 and now.value >= run.p["solved"]):
         return OK
     trend = run.trend(REWARD, count)
-    if trend is not None and trend.up(run.p["p"]):
+    if trend is None or trend.p < run.p["p"]:
         return OK
-    began = run.first_median(REWARD)
-    never = began is not None and now - began < run.p["gain"]
-    text = f"the reward is {now:.3g} and moved by {gain:+.2g} over {count} points"
-    text += "; it has never risen" if never else ""
-    onset = run.step_ago(REWARD, count - 1)
-    return RuleResult(
-        state="warn", evidence=text, numbers={"gain": gain, "limit": run.p["gain"], "reward": now}, onset=onset
-    )
+    text = f"the reward is {now.value:.3g} (mean of {run.w} points) and moved by {gain:+.2g}, less than {limit:.2g}, "
+    text += f"over the last {count} points"
+    numbers = {"gain": gain, "limit": limit, "reward": now.value}
+    return RuleResult(state="note", evidence=text, numbers=numbers, onset=run.step_ago(REWARD, count - 1))
+
+
+def _crash(run: Window) -> RuleResult | None:
+    now = run.mean(REWARD)
+    if now is None:
+        return None
+    best = run.memory.setdefault("best", now.value)
+    if now.value >= best:
+        run.memory.update(best=now.value, error=now.error, low=run.lowest(REWARD))
+        return OK
+    fall = best - now.value
+    if fall < run.p["least"] * run.scale(REWARD):
+        return OK
+    chance = run.sure(run.p["chance"], run.looks) * math.hypot(now.error, run.memory.get("error", now.error))
+    # rewards that are never negative are lost if they go to 0; others, if they are below any step before the best
+    never_negative = run.lowest(REWARD) >= 0
+    room = best if never_negative else best - run.memory.get("low", best)
+    names = ("warn", "critical") if never_negative else ("warn_other", "critical_other")
+    lost = fall / room if room > 0 else 0.0
+    if not fall > chance or lost <= run.p[names[0]]:
+        return OK
+    worse = lost > run.p[names[1]]
+    text = f"the reward fell from {best:.3g} to {now.value:.3g} (means of {run.w} points)"
+    numbers = {"reward": now.value, "best": best, "lost": lost, "limit": run.p[names[worse]]}
+    return RuleResult(state="critical" if worse else "warn", evidence=text, numbers=numbers)
+
+
+def together(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the correlation of the changes from point to point of two series; 0 if one of them does not change."""
+    a, b = np.diff(np.asarray(first, dtype=float)), np.diff(np.asarray(second, dtype=float))
+    a, b = a - a.mean(), b - b.mean()
+    scale = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / scale if math.isfinite(scale) and scale > 0 else 0.0
+
+
+def _length_reward(run: Window) -> RuleResult | None:
+    """Judge whether the reward follows the length from step to step, while both rise."""
+    reward = _TOTAL if run.count(_TOTAL) else REWARD
+    count = min(run.count(reward), run.count(_LENGTH), 10 * run.w)
+    rewards, lengths = run.last(reward, count), run.last(_LENGTH, count)
+    if rewards is None or lengths is None or count < 4 * run.w:
+        return None
+    before, now = (math.fsum(x) / run.w for x in (lengths[: run.w], lengths[-run.w :]))
+    rising = run.trend(reward, count)
+    if now < run.p["growth"] * before or rising is None or not rising.up():
+        return OK
+    follows = together(rewards, lengths)
+    gain = math.fsum(rewards[-run.w :]) / run.w - math.fsum(rewards[: run.w]) / run.w
+    known = _score_gain(run)
+    if known is not None and known > run.p["score"] * gain / run.scale(reward):
+        return OK
+    least = math.tanh(run.sure(run.p["chance"]) / math.sqrt(0.6 * count))
+    limit = max(run.p["follows" if known is None else "follows_alone"], least)
+    if follows <= limit:
+        return OK
+    text = f"the reward follows the length from step to step (correlation {follows:.2f}, limit {limit:.2f}); over "
+    text += f"{count} points the length grew from {before:.3g} to {now:.3g} tokens and the reward by {gain:.2g}"
+    text += "" if known is None else f", while the held-out score moved by {known:+.2g}"
+    numbers = {"correlation": follows, "limit": limit, "length": now, "reward gain": gain}
+    return RuleResult(state="warn" if known is None else "critical", evidence=text, numbers=numbers, subject=_LENGTH)
+
+
+def _score_gain(run: Window) -> float | None:
+    """Return how much the score has moved between the first and the last third of the evaluations that are kept."""
+    scores = run.values(SCORE)
+    third = len(scores) // 3
+    return (math.fsum(scores[-third:]) - math.fsum(scores[:third])) / third if third else None
 
 
 def _format(run: Window) -> RuleResult | None:
@@ -54,9 +129,10 @@ def _format(run: Window) -> RuleResult | None:
     gain = run.gain(_TOTAL, run.W - run.w)
     if total is None or right is None or gain is None:
         return None
-    if not total.up() or gain < run.p["gain"] or right.up(0.05) or right.slope * run.W > run.p["right"] * gain:
+    moved = right.slope * run.W
+    if not total.up() or gain < run.p["gain"] * run.scale(_TOTAL) or right.up(0.05) or moved > run.p["right"] * gain:
         return OK
-    text = f"the reward rose by {gain:.2g} while the share of correct responses did not ({right.slope * run.W:+.2g})"
+    text = f"the reward rose by {gain:.2g} over {run.W} points; the share of correct responses moved by {moved:+.2g}"
     numbers = {"reward gain": gain, "correctness slope": right.slope, "limit": run.p["gain"]}
     return RuleResult(state="warn", evidence=text, numbers=numbers, onset=run.step_ago(_TOTAL, run.W // 2))
 
@@ -65,91 +141,18 @@ def _no_other_reward(recipe: Recipe) -> str:
     return "the reward is correctness only" if rewards_correctness_alone(recipe) else ""
 
 
-def _hacking(run: Window) -> RuleResult | None:
-    block = round(run.p["block"])
-    scores = run.values(SCORE)
-    error = _error(run)
-    reward = run.gain(REWARD, run.W // 2)
-    if error is None or reward is None:
-        return None
-    if len(scores) < 2 * block:
-        return _below_the_start(run, error)
-    blocks = [sum(scores[end - block : end]) / block for end in range(len(scores), block - 1, -block)]
-    best = max(blocks[1:])
-    fall = best - blocks[0]
-    z = fall / (error * math.sqrt(2 / block)) if error else 0.0
-    limit = NormalDist().inv_cdf(1 - run.p["level"] / (len(blocks) - 1))
-    if z <= limit or fall <= run.p["fall"] or reward < -run.p["reward_fall"]:
-        return OK
-    back = blocks.index(best, 1) * block
-    text = f"the held-out score fell from {best:.3g} to {blocks[0]:.3g} (z {z:.2g}, limit {limit:.2g}) while the "
-    text += "training reward did not"
-    numbers = {"fall": fall, "z": z, "limit": limit, "standard error": error}
-    return RuleResult(state="critical", evidence=text, numbers=numbers, onset=run.step_ago(SCORE, back))
-
-
-def _below_the_start(run: Window, error: float) -> RuleResult | None:
-    """Judge runs with too few evaluations for blocks: the score fell below its start while the reward rose."""
-    first, now = run.first(SCORE, 1), run.newest(SCORE)
-    reward, before = run.median(REWARD), run.first_median(REWARD)
-    if first is None or now is None or reward is None or before is None or run.count(SCORE) < 2:
-        return None
-    fall = first[0] - now
-    limit = max(run.p["errors"] * math.sqrt(2) * error, run.p["fall"])
-    if fall <= limit or reward - before < run.p["reward_rise"]:
-        return OK
-    text = f"the held-out score is {now:.3g}, {_start(run, first[0])}, while the training reward rose from "
-    text += f"{before:.3g} to {reward:.3g}"
-    return RuleResult(
-        state="critical", evidence=text, numbers={"fall": fall, "limit": limit, "reward gain": reward - before}
-    )
-
-
-def _regression(run: Window) -> RuleResult | None:
-    first, now, error = run.first(SCORE, 1), run.newest(SCORE), _error(run)
-    if first is None or now is None or error is None or not math.isfinite(now) or run.count(SCORE) < 2:
-        return None
-    fall = first[0] - now
-    limit = run.p["errors"] * math.sqrt(2) * error
-    if fall <= max(limit, run.p["fall"]):
-        return OK
-    text = f"the held-out score is {now:.3g}, {_start(run, first[0])} (standard error {error:.2g})"
-    return RuleResult(state="critical", evidence=text, numbers={"score": now, "before": first[0], "limit": limit})
-
-
-def _start(run: Window, score: float) -> str:
-    """Return the first score and its step as text."""
-    step = run.first_step(SCORE)
-    return f"{score:.3g} {f'at step {step}' if step else 'before training'}"
-
-
-def _error(run: Window) -> float | None:
-    """Return the standard error of a score: that of its evaluation, else an estimate from the noise between them."""
-    recorded = run.newest(SCORE_SE)
-    if recorded is not None:
-        return recorded
-    scores = run.values(SCORE)[-60:]
-    return noise(scores) * (1 + 3 / len(scores)) if len(scores) >= 8 else None
-
+LENGTH = Detector(
+    name="length_reward",
+    looks_for="the reward follows the length of the responses",
+    needs=(_LENGTH,),
+    any_of=(_TOTAL, REWARD),
+    uses=(SCORE,),
+    rule=_length_reward,
+    keep=9.0,
+)
+"""Listed before the rules on responses: that they grow is its effect."""
 
 DETECTORS = (
-    Detector(
-        name="reward_noise",
-        looks_for="the reward varies from step to step far more than at the beginning",
-        needs=(REWARD,),
-        rule=_noise,
-        head=2.5,
-        confirm=(1.0, 1.25),
-        keep=1.5,
-    ),
-    Detector(
-        name="reward_stall",
-        looks_for="the reward stalls below its maximum, or has never risen",
-        needs=(REWARD,),
-        rule=_stall,
-        confirm=(1.0, 1.25),
-        keep=6.5,
-    ),
     Detector(
         name="format_hacking",
         looks_for="the reward rises without more correct responses",
@@ -159,20 +162,25 @@ DETECTORS = (
         keep=4.0,
     ),
     Detector(
-        name="reward_hacking",
-        looks_for="the held-out score falls while the training reward does not",
-        needs=(SCORE,),
-        uses=(REWARD, SCORE_SE),
-        rule=_hacking,
-        points=(2, 2),
-        keep=19.0,
+        name="reward_noise",
+        looks_for="the reward varies from step to step far more than before",
+        needs=(REWARD,),
+        rule=_noise,
+        confirm=(1.0, 1.25),
     ),
     Detector(
-        name="eval_regression",
-        looks_for="the held-out score is below that of the first evaluation",
-        needs=(SCORE,),
-        uses=(SCORE_SE,),
-        rule=_regression,
-        points=(2, 2),
+        name="reward_crash",
+        looks_for="the reward loses most of what it was",
+        needs=(REWARD,),
+        rule=_crash,
+        keep=14.0,
+    ),
+    Detector(
+        name="reward_stall",
+        looks_for="the reward no longer moves: a note",
+        needs=(REWARD,),
+        rule=_stall,
+        confirm=(1.0, 1.25),
+        keep=6.5,
     ),
 )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 
 from paribus.health.detector import OK, Detector, RuleResult
-from paribus.health.signals import MISMATCH_K3, REWARD
+from paribus.health.signals import REWARD
 from paribus.health.window import Window
 from paribus.recipe.analysis.facts import fresh
 from paribus.recipe.recipe import Recipe
 
-LOGP = "mismatch/logp_abs_diff_mean"
+LOGP, K3 = "mismatch/logp_abs_diff_mean", "mismatch/k3"
 _WEIGHT, _EFFECTIVE = "correction/weight_mean", "correction/effective_frac"
 STALE = "staleness/steps_mean"
 KL = "kl/ref_k3"
@@ -21,11 +22,11 @@ def _mismatch(run: Window) -> RuleResult | None:
     found = []
     for metric, name, low, high in (
         (LOGP, "|log p learner - log p sampler|", None, ("logp_warn", "logp_critical")),
-        (MISMATCH_K3, "k3 between learner and sampler", None, ("k3_warn", "k3_critical")),
+        (K3, "k3 between learner and sampler", None, ("k3_warn", "k3_critical")),
         (_EFFECTIVE, "effective sample of the weights", ("effective_warn", "effective_critical"), None),
         (_WEIGHT, "mean weight", ("weight_low_warn", "weight_low"), ("weight_high_warn", "weight_high")),
     ):
-        now = None if metric == LOGP and _stale(run) else run.median(metric)
+        now = None if metric in (LOGP, K3) and _stale(run) else run.median(metric)
         if now is None:
             continue
         bounds = [(x, 1.0) for x in (high,) if x] + [(x, -1.0) for x in (low,) if x]
@@ -77,24 +78,32 @@ def configured_staleness(recipe: Recipe) -> int:
 
 
 def _blowup(run: Window) -> RuleResult | None:
-    now, start = run.median(KL), run.first(KL, 5 * run.w)
-    if now is None or start is None:
+    """Judge a sudden rise: a KL that grows with the steps is usual in long training, however far it gets."""
+    now, half = run.median(KL), run.W // 2
+    if now is None:
         return None
-    usual = statistics.median(start[math.ceil(2.5 * run.w) :])
+    begun = run.memory.setdefault("first", now)
+    soon, before = (begun if x is None else x for x in (run.median(KL, half), run.median(KL, run.W)))
     if now <= run.p["least"]:
         return OK
-    rising, reward = run.trend(KL, run.W), run.trend(REWARD, run.W)
-    before = run.median(KL, run.W - run.w)
-    grows = rising is not None and rising.up() and before is not None and now > run.p["growth"] * before
-    text = f"KL to the reference {now:.2g} nats/token, {usual:.2g} at the beginning"
-    numbers = {"kl": now, "at the beginning": usual, "limit": run.p["factor"] * usual}
-    if grows and reward is not None and reward.slope < 0 and reward.p < 0.01:
-        return RuleResult(state="critical", evidence=f"{text}; it rises and the reward falls", numbers=numbers)
-    if now > run.p["factor"] * usual:
-        return RuleResult(state="warn", evidence=text, numbers=numbers)
-    if grows and reward is not None and reward.p >= run.p["flat_p"]:
-        return RuleResult(state="warn", evidence=f"{text}; it rises while the reward is flat", numbers=numbers)
-    return OK
+    reward, then = run.mean(REWARD), run.mean(REWARD, ago=half)
+    if now > run.p["with_fall"] * soon and reward is not None and then is not None:
+        fall, error = then.value - reward.value, math.hypot(then.error, reward.error)
+        if fall > run.sure(run.p["chance"]) * error:
+            text = f"KL to the reference {now:.2g} nats/token, {soon:.2g} up to {half} points before"
+            text += f"; the reward fell from {then.value:.3g} to {reward.value:.3g}"
+            numbers = {"kl": now, "before": soon, "limit": run.p["with_fall"] * soon}
+            return RuleResult(state="critical", evidence=text, numbers=numbers)
+    count = run.count(KL)
+    steady = count / max(count - run.W, run.w)  # by how much a KL in proportion to the steps has grown
+    limit = max(run.p["level"], run.p["factor"] * steady * before)
+    if now <= limit:
+        return OK
+    text = f"KL to the reference {now:.2g} nats/token, {before:.2g} up to {run.W} points before"
+    numbers = {"kl": now, "before": before, "limit": limit}
+    if now > run.p["critical"]:
+        return RuleResult(state="critical", evidence=text, numbers={**numbers, "limit": run.p["critical"]})
+    return RuleResult(state="warn", evidence=text, numbers=numbers)
 
 
 def _nothing_stale(recipe: Recipe) -> str:
@@ -108,6 +117,7 @@ def _no_reference(recipe: Recipe) -> str:
 NORM = "optim/grad_norm"
 _UPDATES = "budget/optimizer_steps"
 _ZERO = "group/zero_std_frac"
+_RATE, _ENTROPY, _LENGTH = "optim/lr", "policy/entropy", "response/length_mean"
 MOVED, _RATIO = "kl/old_k3", "ratio/mean"
 
 
@@ -130,44 +140,95 @@ def _spike(run: Window) -> RuleResult | None:
     now = run.newest(NORM)
     assert now is not None
     if not math.isfinite(now):
-        return RuleResult(state="critical", evidence="the gradient norm is not finite")
+        return RuleResult(state="critical", evidence="the gradient norm is not finite", onset=run.line.step)
     count = math.ceil(2.5 * run.w)
-    usual = run.last(NORM, count)
-    if usual is None:
+    values = run.last(NORM, count)
+    if values is None:
         return None
-    middle = statistics.median(usual)
-    spread = 1.4826 * statistics.median(abs(g - middle) for g in usual)
-    limit = max(run.p["factor"] * middle, middle + run.p["spreads"] * max(spread, 0.05 * middle))
-    spikes = sum(g > limit for g in usual)
-    if now <= limit or spikes < run.p["twice"]:
-        return OK
-    text = f"gradient norm {now:.3g}, usually {middle:.3g}; {spikes} spikes in {count} points"
+    middle = statistics.median(values)
+    if "usual" not in run.memory:
+        run.memory.update(usual=middle, spread=_spread(values, middle), spikes=0, points=count)
+    usual, spread = run.memory["usual"], run.memory["spread"]
+    limit = max(run.p["factor"] * usual, usual + run.p["spreads"] * max(spread, 0.05 * usual))
+    spikes = sum(g > limit for g in values)
+    run.memory["points"] += 1
+    run.memory["spikes"] += now > limit
+    if not spikes:
+        run.memory.update(usual=middle, spread=_spread(values, middle))
+    recent = run.median(NORM)
+    assert recent is not None
     numbers = {"gradient norm": now, "limit": limit}
-    return RuleResult(state="critical" if spikes >= run.p["often"] else "warn", evidence=text, numbers=numbers)
+    since = next((s for s, g in zip(run.steps(NORM)[-count:], values, strict=True) if g > limit), run.line.step)
+    if recent > run.p["factor"] * usual > 0:
+        text = f"the gradient norm is {recent:.3g} (median of {run.w} points), {usual:.3g} before"
+        return RuleResult(state="critical", evidence=text, numbers=numbers, onset=since)
+    if now <= limit or spikes < run.p["often"] or not _unusual(run, spikes, count):
+        return OK
+    text = f"gradient norm {now:.3g}, {usual:.3g} before; {spikes} points above {limit:.3g} in {count}"
+    return RuleResult(state="warn", evidence=text, numbers=numbers, onset=since)
+
+
+def _spread(values: Sequence[float], middle: float) -> float:
+    return 1.4826 * statistics.median(abs(g - middle) for g in values)
+
+
+def _unusual(run: Window, spikes: int, count: int) -> bool:
+    """Return whether a Poisson process with the rate of spikes before the window hardly gives so many in it."""
+    earlier, points = run.memory["spikes"] - spikes, max(run.memory["points"] - count, count)
+    mean = (max(earlier, 0) + 0.5) / points * count
+    below = math.fsum(math.exp(-mean) * mean**k / math.factorial(k) for k in range(spikes))
+    return 1 - below < run.p["chance"]
 
 
 def _dead(run: Window) -> RuleResult | None:
     count = round(run.p["points"])
     if run.newest(_UPDATES) == 0:  # counted since the start, also in steps without an update, which have no norm
         steps = run.count(_UPDATES)
-        text = f"no optimizer update in {steps} steps: nothing was left to train on"
+        text = f"no optimizer update in {steps} steps"
         dead = RuleResult(state="critical", evidence=text, numbers={"updates": 0.0}, onset=run.first_step(_UPDATES))
         return dead if steps >= count else None
     norms, zero = run.last(NORM, count), run.last(_ZERO, count)
-    if norms is None:
+    if norms is not None and max(norms) < run.p["norm"] and (zero is None or min(zero) < run.p["zero"]):
+        text = f"the gradient norm is {max(norms):.2g} at most in {count} points"
+        text += "" if zero is None else f", although rewards differ in {1 - min(zero):.0%} of the groups of one of them"
+        numbers = {"gradient norm": max(norms), "limit": run.p["norm"]}
+        return RuleResult(state="critical", evidence=text, numbers=numbers, onset=run.step_ago(NORM, count - 1))
+    return _still(run, count) or (None if norms is None else OK)
+
+
+def _still(run: Window, count: int) -> RuleResult | None:
+    """Return that the learning rate is 0, that the KL to the reference is, or that nothing moves; else ``None``."""
+    rates, kls = run.last(_RATE, count), run.last(KL, math.ceil(2.5 * run.w))
+    early = run.count(_RATE) < 0.8 * run.looks * run.w  # schedules may end at 0
+    if rates is not None and early and not any(rates):
+        text = f"the learning rate is 0 in {count} points"
+        return RuleResult(state="critical", evidence=text, onset=run.step_ago(_RATE, count - 1))
+    if kls is not None and not any(kls) and run.count(KL) == len(kls):
+        text = f"the KL to the reference is 0 in the first {len(kls)} points: the policy has not moved"
+        return RuleResult(state="critical", evidence=text, onset=run.first_step(KL))
+    bounds = [_moved_at_most(run, name) for name in (_ENTROPY, _LENGTH, REWARD)]
+    if any(b is None or b > run.p["moved"] for b in bounds):
         return None
-    if max(norms) >= run.p["norm"] or (zero is not None and min(zero) >= run.p["zero"]):
-        return OK
-    text = f"the gradient norm is {max(norms):.2g} at most in {count} points, although rewards differ within groups"
-    return RuleResult(state="critical", evidence=text, numbers={"gradient norm": max(norms), "limit": run.p["norm"]},
-                   onset=run.step_ago(NORM, count - 1))  # fmt: skip
+    parts = (f"{name} by {b:.1%}" for name, b in zip(("entropy", "length", "reward"), bounds, strict=True))
+    text = f"between the first and the last {run.W} points {', '.join(parts)} at most have moved: nothing is learned"
+    return RuleResult(state="warn", evidence=text, numbers={"limit": run.p["moved"]}, onset=run.first_step(REWARD))
+
+
+def _moved_at_most(run: Window, metric: str) -> float | None:
+    """Return how far a metric may have moved since the beginning, as a share of its level or of the reward's scale."""
+    first, now = run.first(metric, run.W), run.mean(metric, run.W)
+    if first is None or now is None or run.count(metric) < 2 * run.W:
+        return None
+    before = statistics.fmean(first)
+    unit = run.scale(metric) if metric == REWARD else abs(before)
+    return (abs(now.value - before) + 3 * math.sqrt(2) * now.error) / unit if unit else None
 
 
 DETECTORS = (
     Detector(
         name="mismatch",
         looks_for="sampler and learner assign different probabilities to the same tokens",
-        any_of=(LOGP, MISMATCH_K3, _WEIGHT, _EFFECTIVE),
+        any_of=(LOGP, K3, _WEIGHT, _EFFECTIVE),
         rule=_mismatch,
         keep=4.0,
     ),
@@ -180,13 +241,12 @@ DETECTORS = (
     ),
     Detector(
         name="kl_blowup",
-        looks_for="the policy moves away from the reference without a gain in reward",
+        looks_for="the policy suddenly moves away from the reference",
         needs=(KL,),
         uses=(REWARD,),
         rule=_blowup,
-        head=5.0,
         why_not=_no_reference,
-        keep=4.0,
+        keep=5.0,
     ),
     Detector(
         name="huge_update",
@@ -198,7 +258,7 @@ DETECTORS = (
     ),
     Detector(
         name="grad_spike",
-        looks_for="the gradient norm spikes",
+        looks_for="the gradient norm grows suddenly, or spikes more often than before",
         needs=(NORM,),
         rule=_spike,
         points=(1, 20),
@@ -207,9 +267,11 @@ DETECTORS = (
     Detector(
         name="dead_update",
         looks_for="updates have no effect although there is something to learn",
-        any_of=(NORM, _UPDATES),
-        uses=(_ZERO,),
+        any_of=(NORM, _UPDATES, KL, _RATE),
+        uses=(_ZERO, _ENTROPY, _LENGTH, REWARD),
         rule=_dead,
         points=(1, 5),
+        keep=5.0,
+        head=5.0,
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from paribus.recipe import factors as f
-from paribus.recipe.analysis.facts import rewards_correctness_alone
+from paribus.recipe.analysis.facts import corrected_by_the_update, rewards_correctness_alone
 from paribus.recipe.recipe import Recipe
 
 USUAL_PASS_RATES = (0.1, 0.5, 0.9)
@@ -76,7 +76,8 @@ def _passes(recipe: Recipe) -> set[str]:
     update = recipe.schedule.update
     needed = {
         "reference": recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo",
-        "old": recipe.correction.kind != "off" or recipe.token_weight.kind == "router_shift",
+        "old": (recipe.correction.kind != "off" and not corrected_by_the_update(recipe))
+        or recipe.token_weight.kind == "router_shift",
         "critic": recipe.auxiliary.value is not None,
         "lopti": isinstance(update, f.Lopti) and update.eta > 0,
     }

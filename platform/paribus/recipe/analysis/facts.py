@@ -32,6 +32,21 @@ def on_policy(recipe: Recipe) -> bool:
     return fresh(recipe) and recipe.schedule.updates_per_rollout == 1 and recipe.schedule.update.kind == "joint"
 
 
+def corrected_by_the_update(recipe: Recipe) -> bool:
+    """Return whether the forward pass of the update itself gives what the correction needs.
+
+    With one update a step, the policy that is updated is still the old one. What is made of the old log-probabilities
+    before the updates, the weights of tokens by probability or by routing, asks for a pass before them all the same.
+    """
+    return (
+        recipe.correction.kind != "off"
+        and recipe.schedule.updates_per_rollout == 1
+        and recipe.schedule.update.kind == "joint"
+        and recipe.loss.kind == "policy_gradient"
+        and recipe.token_weight.kind in ("uniform", "top_entropy")
+    )
+
+
 def one_advantage_a_response(recipe: Recipe) -> bool:
     """Return whether all tokens of a response have the same advantage, weight and correction."""
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
@@ -14,11 +14,16 @@ RESERVED = ("correct", "format", "length", "kl")
 """Parts of the reward that are no functions of the user."""
 
 
+MOST = 1e6
+"""The largest weight or stated score: sums of such rewards stay far below the largest float32."""
+Weight = Annotated[float, Field(ge=-MOST, le=MOST)]
+
+
 class Weights(Level):
     """How much each reward of a response counts; every task gives both."""
 
-    correct: float = Field(default=1.0, description="the verdict, through `map`")
-    format: float = Field(
+    correct: Weight = Field(default=1.0, description="the verdict, through `map`")
+    format: Weight = Field(
         default=0.0, description="whether the response ended by itself and holds an answer, 1 or -1 (binary01: 0)"
     )
 
@@ -30,10 +35,10 @@ class RewardFunction(Level):
         description="module and function, e.g. `my_rewards.brevity` of my_rewards.py beside the study file; a module "
         "that is not there is imported as any installed one"
     )
-    weight: float = Field(
+    weight: Weight = Field(
         default=1.0, description="how much it counts beside `weights`; 0: it is measured, but not trained on"
     )
-    on_failure: float = Field(
+    on_failure: Weight = Field(
         default=0.0, description="the score of each response of a call that fails: see docs/howto/rewards.md"
     )
     timeout_s: Positive = Field(default=10.0, description="seconds after which a call is ended")
@@ -61,7 +66,7 @@ class Reward(Level):
         default="scalar",
         description="binary01: R = y; pm1: R = 2y - 1 (DAPO Eq. 7); scalar: the task's own score",
     )
-    factor: Positive = Field(default=1.0, description="multiplies R (Olmo 3 uses 10)")
+    factor: Annotated[Positive, Field(le=MOST)] = Field(default=1.0, description="multiplies R (Olmo 3 uses 10)")
     combine: Literal["sum_then_norm", "norm_then_sum"] = Field(
         default="sum_then_norm",
         description="several rewards: weighted sum, then advantages; or each normalised in its group, then summed",

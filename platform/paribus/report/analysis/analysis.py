@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from paribus.report.analysis.measures import (
     cost_measures,
     counts_of,
     device_seconds,
+    evaluation_error,
     last_value,
     pass_rates,
     score_measure,
@@ -26,13 +28,26 @@ from paribus.report.analysis.measures import (
 from paribus.report.inputs import RunData, StudyData
 from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval, mean_interval, welch_interval
 from paribus.stats.multiple_testing import ALPHA, CORRECTIONS, Correction, adjusted, at_look, holm, shares
-from paribus.stats.power import detectable_effect, detectable_shift, seeds_needed, spread_bound
+from paribus.stats.pairing import least_correlation, pooled_correlation
+from paribus.stats.power import detectable_effect, seeds_needed, spread_bound
+from paribus.study.contrasts import FACTORIALS
+from paribus.study.plan import Plan, Row
 
 if TYPE_CHECKING:
     from paribus.stats.problems import Array, TableOfScores
 
 MIN_SEEDS = 3
 """With fewer seeds there is no interval, no test and no bold."""
+
+FEWEST_ARMS = 3
+"""With fewer arms, the base included, there is no test with one spread for all arms."""
+
+
+SYMPTOMS = 0.2
+"""Share of the 5% of a report's claims that symptoms and costs get."""
+
+ONE_SPREAD = 0.2
+"""Share of the 5% that the count of arms under one spread gets; the other tests of the score share the rest."""
 
 
 Values: TypeAlias = Mapping[int, float]
@@ -52,14 +67,18 @@ class Effect:
         paired: whether seeds are paired.
         p_adjusted: p after the correction over the family of the table (Holm's unless the table says otherwise);
             ``None`` without a test.
-        runs: number of runs behind it, if it comes from a fit to unbalanced cells.
+        correction: of ``p_adjusted``; ``None`` without a test.
+        answers: standard error of one seed's value from the evaluations alone, to round it; ``None`` if unknown.
+        exploratory: whether it was declared after results of its arms were there.
     """
 
     estimate: Estimate
     by_seed: tuple[tuple[int, float], ...]
     paired: bool
     p_adjusted: float | None = None
-    runs: int | None = None
+    correction: Correction | None = None
+    answers: float | None = None
+    exploratory: bool = False
 
     @property
     def supported(self) -> bool:
@@ -77,20 +96,23 @@ class Effect:
         return self.supported and self.p_adjusted is not None and self.p_adjusted < ALPHA
 
     @property
-    def needed(self) -> int | None:
-        """Seeds an arm for 80% power at the observed difference and spread; ``None`` above the cap."""
-        return seeds_needed(self.estimate.value, self.estimate.sd, paired=self.paired) if self.estimate.sd else None
+    def untestable(self) -> bool:
+        """Whether there are enough seeds, but no spread of seeds or answers that a test could compare with."""
+        return self.supported and not self.estimate.sd
 
     @property
     def detectable(self) -> float | None:
-        """Smallest true difference that this study could show, at the upper 80% bound of the observed spread."""
+        """Smallest true difference that this study could show, at the upper 80% bound of the spread.
+
+        Few seeds give the spread badly. Where evaluation noise is the larger part it is known from hundreds of answers,
+        so its bound is close to it.
+        """
         e = self.estimate
         if not self.supported or not e.sd:
             return None
         alpha = ALPHA * (1 - e.level) / (1 - LEVEL)
-        if self.runs is not None:
-            return max(spread_bound(se, df) * detectable_shift(df, alpha) for se, df in e.errors)
-        spread = spread_bound(e.sd, e.n - 1 if self.paired else 2 * (e.n - 1))
+        seeds = e.n - 1 if self.paired else 2 * (e.n - 1)
+        spread = spread_bound(e.sd, e.noise[1] if e.noise and e.se == e.noise[0] else seeds)
         return detectable_effect(e.n, spread, paired=self.paired, alpha=alpha)
 
 
@@ -113,11 +135,15 @@ def common_seeds(found: Iterable[Mapping[int, object]]) -> list[int]:
     return sorted(set.intersection(*(set(values) for values in found)))
 
 
-def corrected(effects: Iterable[Effect | None], by: Correction = "holm") -> list[Effect | None]:
-    """Return the effects with p adjusted over those that can be tested."""
+def corrected(effects: Iterable[Effect | None], by: Correction = "holm", *, more: int = 0) -> list[Effect | None]:
+    """Return the effects with p adjusted over those that can be tested, and ``more`` tests elsewhere (Holm only)."""
     found = list(effects)
-    adjusted = CORRECTIONS[by]([e.estimate.p if e and e.supported else None for e in found])
-    return [e and replace(e, p_adjusted=p) for e, p in zip(found, adjusted, strict=True)]
+    p_values = [e.estimate.p if e and e.supported else None for e in found]
+    adjusted = holm(p_values, more=more) if by == "holm" else CORRECTIONS[by](p_values)
+    return [
+        e and replace(e, p_adjusted=p, correction=None if p is None else by)
+        for e, p in zip(found, adjusted, strict=True)
+    ]
 
 
 class Analysis:
@@ -137,14 +163,38 @@ class Analysis:
         self._paid: dict[tuple[str, int], Mapping[int, tuple[float, float]]] = {}
 
     @cached_property
+    def paired(self) -> bool:
+        """Whether arms are compared by pairs of seeds: as the study pairs them, or where its declared rule says so."""
+        always = self.plan.pairing == "always" or self.late("pairing")
+        if not self.plan.paired or always or self.correlation is None:
+            return self.plan.paired
+        return self.correlation > least_correlation(len(self.values(self.plan.base, self.score)))
+
+    @cached_property
+    def correlation(self) -> float | None:
+        """Correlation of seeds in the score, pooled over the arms that have all seeds of the base.
+
+        ``None`` if seeds are not paired, with fewer than two such arms or three seeds, or without any spread.
+        """
+        seeds = sorted(self.values(self.plan.base, self.score)) if self.plan.paired else []
+        every = [self.values(a.key, self.score) for a in self.plan.arms]
+        arms = [[v[s] for s in seeds] for v in every if v.keys() >= set(seeds)]
+        return pooled_correlation(arms) if len(seeds) >= MIN_SEEDS and len(arms) > 1 else None
+
+    @cached_property
     def costs(self) -> dict[str, Measure]:
         """Cost measures, in a unit that suits this study."""
         tokens = (last_value(run, GENERATED) for run in self.data.runs)
         return cost_measures(max((t for t in tokens if t is not None), default=0.0))
 
     def label(self, arm: str) -> str:
-        """Return the arm's label."""
-        return self.plan.arm(arm).label
+        """Return the arm's name, which no other arm of the report has."""
+        return self.names[arm]
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """The name of each arm; see :func:`arm_names`."""
+        return arm_names(self.plan)
 
     def runs(self, arm: str) -> tuple[RunData, ...]:
         """Return the arm's runs by seed."""
@@ -237,12 +287,8 @@ class Analysis:
         No interval of a score is narrower than this implies: by luck, a handful of runs can agree better than the
         sampling of their evaluations allows.
         """
-        from paribus.stats.problems import rest_alone
-
         tables = self.tables(terms, values, paired=paired)
-        if tables is None or not (rest := rest_alone(tables)).variance > 0:
-            return None
-        return math.sqrt(float(rest.variance)), float(rest.df)
+        return None if tables is None else _noise_of(tables)
 
     def estimate(self, arm: str, measure: Measure) -> Estimate | None:
         """Return the arm's mean over seeds; ``None`` if no seed has a number."""
@@ -259,7 +305,28 @@ class Analysis:
     def contrast(self, weights: Mapping[str, float], measure: Measure) -> Effect | None:
         """Return the weighted sum of arms, uncorrected; ``None`` without arms or without data."""
         terms = [(weight, arm, measure) for arm, weight in weights.items()]
-        return self._contrast(terms, paired=self.plan.paired) if terms else None
+        return self._contrast(terms, paired=self.paired) if terms else None
+
+    def contrast_by_seed(self, weights: Mapping[int, Mapping[str, float]], measure: Measure) -> Effect | None:
+        """Return the mean over seeds of weighted sums of arms, with weights of each seed; ``None`` without a seed.
+
+        Each seed gives one number, as in :meth:`contrast`, also where its arms and weights differ from the others'.
+        """
+        import numpy as np
+
+        if not weights:
+            return None
+        by_seed = tuple(
+            (s, math.fsum(w * self.values(arm, measure)[s] for arm, w in each.items())) for s, each in weights.items()
+        )
+        known = {arm: self.answers(arm, measure) for each in weights.values() for arm in each}
+        noise = None
+        if all(s in known[arm] for s, each in weights.items() for arm in each) and len(weights) > 1:
+            rows = [sum(w * np.asarray(known[arm][s]) for arm, w in each.items()) for s, each in weights.items()]
+            noise = _noise_of([(1.0, np.asarray(rows))])
+        estimate = at_look(difference_interval([d for _, d in by_seed], noise=noise), self.share)
+        late = not self.late_arms.isdisjoint(known)
+        return Effect(estimate=estimate, by_seed=by_seed, paired=True, exploratory=late)
 
     def effect(self, arm: str, reference: str, measure: Measure) -> Effect | None:
         """Return the arm's difference from the reference arm, uncorrected; ``None`` for the same arm or no data."""
@@ -280,18 +347,102 @@ class Analysis:
     def _from_values(self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool) -> Effect | None:
         arms = [(weight, used) for (weight, _, _), used in zip(terms, values, strict=True)]
         effect = contrast(arms, paired=paired, noise=self._noise(terms, values, paired=paired))
-        return effect and replace(effect, estimate=at_look(effect.estimate, self.share))
+        if effect is None:
+            return None
+        answers = None if effect.supported else self._answer_error(terms)
+        late = not self.late_arms.isdisjoint(arm for _, arm, _ in terms)
+        return replace(effect, estimate=at_look(effect.estimate, self.share), answers=answers, exploratory=late)
+
+    def _answer_error(self, terms: Sequence[Term]) -> float | None:
+        """Return the standard error of one seed's weighted sum from the evaluations alone; ``None`` if unknown."""
+        errors = [self.answer_error(arm, measure) for _, arm, measure in terms]
+        known = [weight * error for (weight, _, _), error in zip(terms, errors, strict=True) if error is not None]
+        return math.hypot(*known) or None if len(known) == len(errors) else None
+
+    def answer_error(self, arm: str, measure: Measure) -> float | None:
+        """Return the largest evaluation noise of the arm's runs in a measure; ``None`` without counts per problem."""
+        runs = (run for run in self.runs(arm) if run.seed in self.values(arm, measure))
+        errors = [evaluation_error(run, measure, self.evaluate) for run in runs]
+        return max((e for e in errors if e is not None), default=None)
 
     @cached_property
     def to_base(self) -> Mapping[str, Effect | None]:
         """Difference of each other arm from the base in the primary metric, corrected over all of them."""
         others = [a.key for a in self.plan.arms if a.key != self.plan.base]
-        return dict(zip(others, corrected(self.effect(a, self.plan.base, self.score) for a in others), strict=True))
+        found = corrected((self.effect(a, self.plan.base, self.score) for a in others), more=self.tested_elsewhere)
+        return dict(zip(others, found, strict=True))
 
     @property
     def family(self) -> int:
-        """Number of comparisons with the base that could be tested."""
-        return sum(e is not None and e.p_adjusted is not None for e in self.to_base.values())
+        """Number of comparisons with the base that p is corrected over; 0 if none could be tested."""
+        tested = sum(e is not None and e.p_adjusted is not None for e in self.to_base.values())
+        return tested + self.tested_elsewhere if tested else 0
+
+    @property
+    def late_arms(self) -> frozenset[str]:
+        """The arms that were declared after their results were there."""
+        return self.data.declared.late_arms if self.data.declared else frozenset()
+
+    def late(self, term: str) -> bool:
+        """Whether this term of :data:`.declared.TERMS` was declared after results were there."""
+        return self.data.declared is not None and term in self.data.declared.late_terms
+
+    @property
+    def tested_elsewhere(self) -> int:
+        """Number of arms that other plans of the store compare with this base; 0 unless an arm was declared late."""
+        declared = self.data.declared
+        if declared is None or not declared.late_arms:
+            return 0
+        own = {a.key for a in self.plan.arms if len(self.values(a.key, self.score)) > 1}  # others are not tested here
+        return len(declared.compared - own)
+
+    @property
+    def symptom_correction(self) -> Correction:
+        """The declared correction of symptoms; Holm's if it was declared after results were there."""
+        return "holm" if self.late("symptoms") else self.plan.symptom_correction
+
+    @cached_property
+    def score_level(self) -> float:
+        """Level at which a sentence claims a difference in the score.
+
+        A report states several families of tests, each corrected by itself. Their levels add up to :data:`ALPHA`, so
+        that at most 5% of the reports of studies without any difference hold a claim.
+        """
+        designs = {r.design for r in self.plan.rows if r.kind in (*FACTORIALS, "pairs")}
+        return (ALPHA - self.symptom_level - self.one_spread_level) / (1 + len(designs))
+
+    @property
+    def symptom_level(self) -> float:
+        """Level at which a sentence claims that an arm moves a symptom; see :attr:`score_level`."""
+        return ALPHA * SYMPTOMS
+
+    @property
+    def one_spread_level(self) -> float:
+        """Level at which an arm counts as different under one spread; 0 where too few arms are planned for its test."""
+        return ALPHA * ONE_SPREAD if len(self.plan.arms) >= FEWEST_ARMS else 0.0
+
+    @property
+    def largest(self) -> float:
+        """Largest size of a difference in the score that a report states: that of a fraction is at most 1."""
+        return 1.0 if self.score.unit == "fraction" else math.inf
+
+    def size_to_find(self, effect: Effect) -> float:
+        """Return the difference that further seeds should detect: the declared margin, or half of the interval.
+
+        Never the observed difference: where there is none, chance alone would promise that a few seeds are enough.
+        """
+        margin = self.plan.margin
+        return margin if margin is not None else effect.estimate.half_width or 0.0
+
+    def seeds_to_find(self, effect: Effect, tests: int) -> int | None:
+        """Return the seeds per arm that detect :meth:`size_to_find` with 80% power; ``None`` above the cap.
+
+        Args:
+            effect: in the score, with a spread.
+            tests: number of tests that the level is divided by.
+        """
+        e, level = effect.estimate, self.score_level / max(tests, 1)
+        return seeds_needed(self.size_to_find(effect), e.sd, paired=effect.paired, alpha=level) if e.sd else None
 
     @cached_property
     def equivalence(self) -> Mapping[str, float | None]:
@@ -325,9 +476,12 @@ class Analysis:
     def fragile(self, arm: str) -> bool:
         """Whether "separated from the base", or its sign, depends on how lost and stopped runs are counted.
 
-        A way of counting that leaves fewer than three seeds gives no verdict.
+        A way of counting that leaves fewer than three seeds gives no verdict. Without one as planned nothing depends.
         """
-        return len({_verdict(e) for e in self.sensitivity(arm).values() if e is not None and e.supported}) > 1
+        found = self.sensitivity(arm)
+        planned = found["as planned"]
+        verdicts = {_verdict(e) for e in found.values() if e is not None and e.supported}
+        return planned is not None and planned.supported and len(verdicts) > 1
 
     def sensitivity(self, arm: str) -> dict[str, Effect | None]:
         """Return the difference from the base as planned, with lost seeds counted against and for it, and without them.
@@ -352,7 +506,10 @@ class Analysis:
             "lost seeds excluded": without,
         }
         terms = [(1.0, arm, self.score), (-1.0, self.plan.base, self.score)]
-        return {n: self._from_values(terms, [c[a] for a in both], paired=self.plan.paired) for n, c in cases.items()}
+        found = {n: self._from_values(terms, [c[a] for a in both], paired=self.paired) for n, c in cases.items()}
+        if any(not without[a] for a in both):  # nothing but assumed scores is left of an arm
+            found |= dict.fromkeys([n for n in cases if n != "as planned"])
+        return found
 
     @cached_property
     def _extremes(self) -> tuple[float, float]:
@@ -360,6 +517,48 @@ class Analysis:
         scores = [v for run in self.data.runs for _, v in series(run, self.score.metric)]
         ends = min(scores, default=0.0), max(scores, default=0.0)
         return (ends[1], ends[0]) if self.score.better == "lower" else ends
+
+
+def _noise_of(tables: Sequence[TableOfScores]) -> Noise | None:
+    """Return the standard error from single answers alone, with its degrees of freedom; ``None`` if they all agree."""
+    from paribus.stats.problems import rest_alone
+
+    if any(min(t.shape) < 2 for _, t in tables) or not (rest := rest_alone(tables)).variance > 0:
+        return None
+    return math.sqrt(float(rest.variance)), float(rest.df)
+
+
+def arm_names(plan: Plan) -> Mapping[str, str]:
+    """Return a name for each arm that no other arm has.
+
+    A single trick is named as such, a row of a ladder by its place (``ladder 3: ... + token_level``), other arms by
+    their label, with the name of their design where two arms have the same.
+    """
+    first: dict[str, Row] = {}
+    single: dict[str, str] = {}
+    for row in plan.rows:
+        first.setdefault(row.arm, row)
+        if row.kind in TRICKS_ONLY and len(row.tricks) == 1:
+            single.setdefault(row.arm, row.tricks[0])
+    named = {a.key: single.get(a.key) or row_name(plan, first[a.key]) if a.key in first else a.label for a in plan.arms}
+    named[plan.base] = plan.arm(plan.base).label
+    counts = Counter(named.values())
+    return {
+        arm: f"{first[arm].design}: {name}" if counts[name] > 1 and arm in first and arm != plan.base else name
+        for arm, name in named.items()
+    }
+
+
+TRICKS_ONLY = ("cumulative", "add_one", "pairs", "factorial", "fractional")
+"""Designs whose arms are the base with tricks added."""
+
+
+def row_name(plan: Plan, row: Row) -> str:
+    """Return the label of a row; in a ladder with its place, because the row has the tricks above it as well."""
+    if row.kind != "cumulative" or row.parent is None:
+        return row.label
+    place = [r.label for r in plan.rows if r.design == row.design].index(row.label)
+    return f"{row.design} {place}: {'... ' if place > 1 else ''}{row.label}"
 
 
 def _told_apart(effect: Effect) -> bool:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 from paribus.report.analysis.analysis import Analysis, Effect, corrected
 from paribus.report.analysis.measures import Measure, symptom_measures
-from paribus.stats.factorial import Cells, Fit, Weights, both_ends_weights, fit_pairs, shapley_weights
-from paribus.stats.multiple_testing import Correction, at_look
+from paribus.stats.factorial import (
+    Cells,
+    Weights,
+    both_ends_weights,
+    shapley_weights,
+    weights_where_runs_are_missing,
+)
+from paribus.stats.multiple_testing import Correction
 from paribus.study.contrasts import FACTORIALS, Contrast, interactions, main_effects
 from paribus.study.plan import Row
 
@@ -38,21 +44,21 @@ def singles(analysis: Analysis) -> tuple[Single, ...]:
     chosen += [r for r in others if r.kind not in several or len(r.tricks) == 1]
     found: dict[str, Single] = {}
     for row in chosen or rows:
-        found.setdefault(row.arm, _single(row))
+        found.setdefault(row.arm, _single(analysis, row))
     return tuple(found.values())
 
 
 def effects(analysis: Analysis) -> dict[tuple[str, str], Effect | None]:
     """Return the differences from the base by arm and measure key, corrected over all of them as declared."""
     keys = [(s.arm, m) for s in singles(analysis) for m in effect_measures(analysis)]
-    found = corrected((analysis.effect(a, analysis.plan.base, m) for a, m in keys), analysis.plan.symptom_correction)
+    found = corrected((analysis.effect(a, analysis.plan.base, m) for a, m in keys), analysis.symptom_correction)
     return {(arm, m.key): e for (arm, m), e in zip(keys, found, strict=True)}
 
 
 def stars(analysis: Analysis, found: Mapping[tuple[str, str], Effect | None]) -> str:
     """Return the meaning of a star: the correction over all :func:`effects` that are tested."""
     tested = sum(e is not None and e.p_adjusted is not None for e in found.values())
-    return STARS[analysis.plan.symptom_correction].format(tests=tested)
+    return STARS[analysis.symptom_correction].format(tests=tested)
 
 
 def effect_measures(analysis: Analysis) -> tuple[Measure, ...]:
@@ -60,13 +66,17 @@ def effect_measures(analysis: Analysis) -> tuple[Measure, ...]:
     return (*symptom_measures(), analysis.costs["generated"])
 
 
-def _single(row: Row) -> Single:
+def _single(analysis: Analysis, row: Row) -> Single:
     trick = row.kind in ("add_one", "pairs") and len(row.tricks) == 1
-    return Single(name=row.tricks[0] if trick else row.label, arm=row.arm, trick=trick)
+    return Single(name=analysis.label(row.arm), arm=row.arm, trick=trick)
 
 
 class CellEffects:
-    """Effects over the rows of a design: contrasts of arm means, or of a fit if runs of a factorial are missing."""
+    """Effects over the rows of a design: each seed gives one number, from the arms that it has.
+
+    Where runs of a factorial are missing, the arms of their seed have other weights. All other seeds keep theirs, so
+    the spread over seeds and its degrees of freedom are those of a study without losses.
+    """
 
     def __init__(self, analysis: Analysis, cells: Cells) -> None:
         self.analysis = analysis
@@ -75,7 +85,7 @@ class CellEffects:
 
     @classmethod
     def of_rows(cls, analysis: Analysis, rows: Iterable[Row]) -> CellEffects:
-        """Return the effects of a design; only a factorial or a fraction has cells to fit."""
+        """Return the effects of a design; only a factorial or a fraction can do without some of its runs."""
         cells: dict[str, list[tuple[str, ...]]] = {}
         for row in rows:
             if row.kind in FACTORIALS:
@@ -83,44 +93,55 @@ class CellEffects:
         return cls(analysis, cells)
 
     @property
-    def unbalanced(self) -> bool:
-        """Whether cells differ in their seeds or, if seeds are not paired, in their number of seeds."""
-        found = self._values.values()
-        return len({frozenset(v) if self.analysis.plan.paired else len(v) for v in found}) > 1
+    def planned(self) -> int:
+        """Number of runs of the design, without seeds that no arm has."""
+        if self.analysis.paired:
+            return len(self.cells) * len({s for values in self._values.values() for s in values})
+        return len(self.cells) * max(map(len, self._values.values()), default=0)
 
-    @cached_property
-    def fit(self) -> Fit | None:
-        """The fit to the available runs; ``None`` if no run is missing, or too many are."""
-        if not self.unbalanced:
-            return None
-        analysis = self.analysis
-        answers = {arm: analysis.answers(arm, analysis.score) for arm in self.cells}
-        return fit_pairs(self.cells, self._values, paired=analysis.plan.paired, answers=answers)
+    @property
+    def missing(self) -> int:
+        """Number of these runs without a score."""
+        return self.planned - sum(map(len, self._values.values()))
 
     def effect(self, weights: Mapping[str, float]) -> Effect | None:
         """Return the weighted sum of cells, uncorrected; ``None`` without weights, or if runs don't determine it."""
         analysis = self.analysis
-        if self.fit is None or not weights:
+        if not self.missing or not weights or not self.cells:
             return analysis.contrast(weights, analysis.score)
-        if (estimate := self.fit.contrast(weights)) is None:
-            return None
-        looked = at_look(estimate, analysis.share)
-        return Effect(estimate=looked, by_seed=(), paired=analysis.plan.paired, runs=self.fit.runs)
+        if analysis.paired:
+            seeds = sorted({s for values in self._values.values() for s in values})
+            present = {s: [arm for arm, values in self._values.items() if s in values] for s in seeds}
+            found = {s: weights_where_runs_are_missing(self.cells, weights, arms) for s, arms in present.items()}
+            return analysis.contrast_by_seed({s: w for s, w in found.items() if w}, analysis.score)
+        there = [arm for arm, values in self._values.items() if values]
+        used = weights_where_runs_are_missing(self.cells, weights, there) or {}
+        return _per_arm(analysis.contrast(used, analysis.score), sum(len(self._values[arm]) for arm in used), len(used))
 
     def notes(self, what: str = "effects") -> list[str]:
         """Return how missing runs were handled; empty if no run is missing."""
-        if not self.unbalanced:
+        if not self.missing:
             return []
-        planned = len(self.cells) * len(self.analysis.plan.seeds)
-        missing = planned - sum(map(len, self._values.values()))
-        some = f"{missing} of {planned} runs {'is' if missing == 1 else 'are'} missing"
-        if self.fit is None:
-            instead = "use only the seeds of all arms" if self.analysis.plan.paired else "come from the arms' means"
-            return [f"{some}, too many for a fit with main effects and pairs: {what} {instead}."]
+        some = f"{self.missing} of {self.planned} runs {'is' if self.missing == 1 else 'are'} missing"
+        if not self.analysis.paired:
+            lost = any(not values for values in self._values.values())
+            how = f"; where all runs of an arm are, {FITTED}" if lost else ""
+            return [f"{some}: {what} come from the means of the runs that there are{how}."]
         return [
-            f"{some}: {what} come from a fit with main effects and pairs and with one spread for all runs; "
-            "interactions of three or more tricks count as noise."
+            f"{some}: in their seeds {FITTED}; where they do not determine an effect, it is that of the other seeds. "
+            "These count as without losses, and tests have the degrees of freedom of the seeds."
         ]
+
+
+def _per_arm(effect: Effect | None, runs: int, arms: int) -> Effect | None:
+    """Return an unpaired effect of many arms with its seeds per arm, where the smallest arm says too little of it."""
+    if effect is None or not effect.estimate.se:
+        return effect
+    n = round(runs / arms)
+    return replace(effect, estimate=replace(effect.estimate, n=n, sd=effect.estimate.se * math.sqrt(n / 2)))
+
+
+FITTED = "the other arms stand in by a fit with main effects and pairs, which takes larger interactions as 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +207,10 @@ def contributions(analysis: Analysis) -> tuple[Contribution, ...]:
         key: [contrast_of(crossed if key == "shapley" else plain, cells, w.get(t)) for t in tricks]
         for key, w in weights.items()
     }
-    found |= {key: corrected(found[key]) for key in ("alone", "in_full")}
+    base = analysis.to_base  # a trick that is added to the base has the same p here as in every other table
+    alone = zip(tricks, found["alone"], strict=True)
+    found["alone"] = [base.get(cells[frozenset([trick])]) if effect else None for trick, effect in alone]
+    found["in_full"] = corrected(found["in_full"])
     return tuple(Contribution(trick=t, **{key: e[i] for key, e in found.items()}) for i, t in enumerate(tricks))
 
 

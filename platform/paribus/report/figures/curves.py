@@ -70,7 +70,7 @@ def curves(analysis: Analysis) -> list[Figure]:
     rows = analysis.plan.rows
     found: list[tuple[str, str, Named]] = []
     for design in dict.fromkeys(r.design for r in rows if r.kind == "cumulative"):
-        named = [(r.label, r.arm) for r in rows if r.design == design]
+        named = [(analysis.label(r.arm), r.arm) for r in rows if r.design == design]
         found.append((f"curves.{design}", f"Ladder `{design}` over training", named))
     ladders = {r.arm for r in rows if r.kind == "cumulative"}
     alone = singles(analysis)

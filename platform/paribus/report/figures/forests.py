@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.analysis.effects import CellEffects, contributions, effect_measures, effects, singles
-from paribus.report.model import Figure, Forest, Interval, Matrix, rounded, stored
+from paribus.report.effect_words import claimed
+from paribus.report.model import Figure, Forest, Interval, Matrix, Side, rounded, stored
 from paribus.report.tables.cells import effect_cell
 from paribus.report.tables.effects import CONTRIBUTIONS
 from paribus.stats.intervals import Estimate
@@ -31,7 +33,7 @@ def forest_figure(analysis: Analysis) -> Figure | None:
             Forest(key=f"forest.{measure.key}", title=label, x_label=f"Δ {label}{unit}", intervals=tuple(rows))
         )
     base = analysis.label(analysis.plan.base)
-    paired = "paired by seed" if analysis.plan.paired else "seeds not paired"
+    paired = "paired by seed" if analysis.paired else "seeds not paired"
     return Figure(
         key="forest",
         title="What each arm moves, as intervals",
@@ -39,6 +41,32 @@ def forest_figure(analysis: Analysis) -> Figure | None:
         "marks: the interval excludes 0, before any correction.",
         forests=tuple(f for f in forests if f.intervals),
         table="effects",
+    )
+
+
+def answer_figure(analysis: Analysis) -> Figure | None:
+    """Return the difference of every arm from the base in the score; ``None`` without one."""
+    known = [(arm, e) for arm, e in analysis.to_base.items() if e is not None]
+    if not known:
+        return None
+    score = analysis.score
+    sign = {"higher": 1, "lower": -1}.get(score.better, 0)
+    rows = []
+    for arm, effect in known:
+        shift = sign * effect.estimate.value if effect.separated else 0
+        side: Side = "better" if shift > 0 else "worse" if shift < 0 else ""
+        row = interval_of(analysis.label(arm), effect.estimate, effect.separated)
+        rows.append(replace(row, side=side, claimed=claimed(effect, analysis.score_level)))
+    unit = f" ({score.unit})" if score.unit else ""
+    forest = Forest(key="answer.score", title="", x_label=f"Δ {score.label}{unit}", intervals=tuple(rows), bars=False)
+    return Figure(
+        key="answer",
+        title=f"Every arm against `{analysis.label(analysis.plan.base)}`",
+        caption="95% t intervals. Blue: better, orange: worse, where the interval leaves out 0. Filled: shown after "
+        "correction for all arms. Grey: undecided.",
+        forests=(forest,),
+        table="comparisons",
+        lead=True,
     )
 
 

@@ -42,9 +42,11 @@ def body_values(model: ReportModel, *, figures: bool = True) -> dict[str, Any]:
     """Return the values that ``body.html.j2`` needs, except ``drawn`` and ``root``, the folder of the templates."""
     return {
         "model": model,
-        "main": [t for t in model.tables if t.main],
-        "more": [t for t in model.tables if not t.main],
-        "figures": [f for f in model.figures if figures or f.matrices],
+        "lead": [t for t in model.tables if t.lead],
+        "main": [t for t in model.tables if t.main and not t.lead],
+        "more": [t for t in model.tables if not t.main and not t.lead],
+        "lead_figures": [f for f in model.figures if f.lead and figures],
+        "figures": [f for f in model.figures if (figures or f.matrices) and not f.lead],
         "titles": {t.key: t.title for t in model.tables},
         "drawable": figures,
         "legend": legend,

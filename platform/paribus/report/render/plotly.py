@@ -86,9 +86,9 @@ def forest_figure(forest: Forest) -> Json:
         "y": [i.label for i in rows],
         "customdata": [[i.n] for i in rows],
         "marker": {
-            "color": [COLOURS[0] if i.separated else BASE_COLOUR for i in rows],
+            "color": [_colour(i) for i in rows],
             "size": 8,
-            "symbol": ["circle" if i.separated else "circle-open" for i in rows],
+            "symbol": ["circle" if (i.claimed if i.side else i.separated) else "circle-open" for i in rows],
         },
         "hovertemplate": "%{y}: %{x} (n=%{customdata[0]})<extra></extra>",
     }
@@ -100,6 +100,12 @@ def forest_figure(forest: Forest) -> Json:
     layout["margin"]["b"] = 56
     layout["height"] = 108 + 24 * len(rows)
     return {"data": [*([_bars(rows)] if forest.bars else []), intervals, marks], "layout": layout}
+
+
+def _colour(row: Interval) -> str:
+    if row.side:
+        return COLOURS[0] if row.side == "better" else COLOURS[1]
+    return COLOURS[0] if row.separated else BASE_COLOUR
 
 
 def _bars(rows: Sequence[Interval]) -> Json:

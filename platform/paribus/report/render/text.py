@@ -25,20 +25,51 @@ from paribus.report.model import Cell, ReportModel, Table
 _SPECIAL = re.compile(r"([\\|*<>]|\](?=[(\[:]))")
 
 
+APPENDIX = "report_appendix.md"
+"""File of the tables that ``report.md`` leaves out."""
+
+
 def to_markdown(model: ReportModel) -> str:
-    """Return the whole report without its figures."""
+    """Return the answer, the main tables and the provenance; :func:`to_markdown_appendix` has the other tables."""
     status = f"{model.status.capitalize()}."
+    main = model.main_tables()
+    details = [t for t in model.tables if t not in main]
     parts = [f"# {escape_markdown(model.title)}", f"**{escape_markdown(model.question)}**" if model.question else ""]
+    parts += [f"**{escape_markdown(model.answer)}**", *map(escape_markdown, model.totals)]
     parts += [status if model.complete else f"**{status}**"]
-    parts += [escape_markdown(s) for s in model.summary]
-    if model.words:
-        parts += ["## In words", _bullets(model.words)]
+    parts += [table_to_markdown(t, i) for i, t in enumerate(main, 1) if t.lead]
+    parts += [_contents(model, main, details)]
+    if model.summary or model.words:
+        parts += ["## In words", *map(escape_markdown, model.summary), _bullets(model.words)]
     if model.warnings:
         parts += ["## Caution", _bullets(model.warnings)]
-    parts += [table_to_markdown(t, i) for i, t in enumerate(model.tables, 1)]
+    parts += [table_to_markdown(t, i) for i, t in enumerate(main, 1) if not t.lead]
     pairs = [_row([escape_markdown(k), escape_markdown(v)]) for k, v in model.provenance.items()]
     parts += ["## Provenance", "\n".join(["| what | value |", "|---|---|", *pairs])]
     return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def to_markdown_appendix(model: ReportModel) -> str:
+    """Return the tables behind the main ones."""
+    details = [t for t in model.tables if not t.main]
+    parts = [f"# {escape_markdown(model.title)}: appendix", "The answer and the main tables: [report.md](report.md)."]
+    parts += ["\n".join(f"- [{escape_markdown(t.title)}](#{_anchor(t.title)})" for t in details)]
+    parts += [table_to_markdown(t, i) for i, t in enumerate(details, 1)]
+    return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _contents(model: ReportModel, main: Sequence[Table], details: Sequence[Table]) -> str:
+    """Return links to the sections of this file and to the tables of the appendix."""
+    heads = [*(["In words"] if model.summary or model.words else []), *(["Caution"] if model.warnings else [])]
+    heads += [*(t.title for t in main if not t.lead), "Provenance"]
+    here = ", ".join(f"[{escape_markdown(head)}](#{_anchor(head)})" for head in heads)
+    there = ", ".join(f"[{escape_markdown(t.title)}]({APPENDIX}#{_anchor(t.title)})" for t in details)
+    return f"Contents: {here}." + (f"\n\nAppendix: {there}." if there else "")
+
+
+def _anchor(heading: str) -> str:
+    """Return the anchor that GitHub and most renderers give a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def table_to_markdown(table: Table, place: int = 1) -> str:
@@ -100,7 +131,8 @@ FIELDS = (
     "high",
     "n",
     "p",
-    "p_holm",
+    "p_adjusted",
+    "correction",
     "verdict",
     "seeds",
 )
@@ -126,6 +158,7 @@ def _fields(cell: Cell) -> list[str]:
         _safe(cell.text),
         _safe(cell.note),
         *("" if x is None else repr(x) for x in numbers),
+        cell.correction,
         cell.verdict,
         seeds,
     ]
@@ -174,11 +207,20 @@ _CHARACTERS = re.compile("|".join(map(re.escape, _LATEX)))
 
 def to_latex(model: ReportModel) -> str:
     """Return all tables; the last one is the provenance."""
-    return (
-        _latex_templates()
-        .get_template("report.tex.j2")
-        .render(model=model, escape=escape_latex, cell=_latex_cell, marks=_marks)
-    )
+    return _latex("report.tex.j2", model=model, tables=model.tables, provenance=True)
+
+
+def latex_tables(model: ReportModel) -> dict[str, str]:
+    r"""Return each table as a text of its own for ``\\input``, by the name of its file."""
+    return {
+        re.sub(r"[^\w.-]", "-", t.key): _latex("report.tex.j2", model=model, tables=[t], provenance=False)
+        for t in model.tables
+    }
+
+
+def _latex(template: str, **values: object) -> str:
+    found = _latex_templates().get_template(template)
+    return found.render(escape=escape_latex, cell=_latex_cell, marks=_marks, **values)
 
 
 def escape_latex(text: str) -> str:
@@ -234,7 +276,8 @@ def to_terminal(model: ReportModel, width: int = 120) -> str:
     """Return question, answer, main tables and warnings as text at most ``width`` characters wide."""
     console = _console(width)
     with console.capture() as capture:
-        for text in (model.title, model.question, f"{model.status.capitalize()}.", *model.summary):
+        lines = (model.title, model.question, model.answer, *model.totals, f"{model.status.capitalize()}.")
+        for text in (*lines, *model.summary):
             console.print(text + "\n")
         printed: set[str] = set()
         for table in model.main_tables():

@@ -169,7 +169,7 @@ def seeds_table(analysis: Analysis) -> Table:
 
 def pairs_table(analysis: Analysis) -> Table | None:
     """Return the differences from the base by seed; ``None`` if seeds are not paired or nothing can be compared."""
-    if not analysis.plan.paired or not any(analysis.to_base.values()):
+    if not analysis.paired or not any(analysis.to_base.values()):
         return None
     base, seeds = analysis.plan.base, analysis.plan.seeds
     unit = analysis.score.unit

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
-from paribus.report.analysis.measures import Measure, evaluation_error
+from paribus.report.analysis.measures import Measure
 from paribus.report.model import Cell, Column, TableRow, Verdict, rounded, stored
 from paribus.stats.intervals import Estimate, decimals_of
 from paribus.stats.power import CAP
@@ -67,6 +67,14 @@ def p_cell(p: float | None, n: int | None = None) -> Cell:
     return NOT_APPLICABLE if p is None else Cell(text=p_text(p), value=stored(p), n=n)
 
 
+def adjusted_cell(effect: Effect | None) -> Cell:
+    """Return the cell of an effect's p after correction; an em dash without a test."""
+    if effect is None or effect.p_adjusted is None:
+        return NOT_APPLICABLE
+    p = stored(effect.p_adjusted)
+    return Cell(text=p_text(effect.p_adjusted), value=p, p_adjusted=p, correction=effect.correction or "")
+
+
 def estimate_cell(text: str, estimate: Estimate, *, bounds: bool = True, **more: Any) -> Cell:
     """Return a cell with the numbers of an estimate; without the ends of its interval unless ``bounds``."""
     low, high = (stored(estimate.low), stored(estimate.high)) if bounds else (None, None)
@@ -88,14 +96,15 @@ def mean_cell(
     """Return the cell of an arm's mean over seeds.
 
     One seed: the value, with the evaluation noise if it is known. Two seeds: both values. Three or more: the mean with
-    its 95% t interval, printed as value and half-width if ``short``.
+    its 95% t interval, printed as value and half-width if ``short``. Below three seeds the evaluation noise says how
+    many digits are known, because two runs can agree by luck.
 
     Args:
         values: seed to value.
         estimate: mean and interval over these values; ``None`` without values.
         expected: seeds that the row states; a different number is printed in the cell.
         short: print ``21.7 ± 0.9`` instead of the ends of the interval.
-        noise: standard error of one evaluation, for a single seed.
+        noise: standard error of one run's evaluation, for one or two seeds.
     """
     if estimate is None:
         return MISSING
@@ -107,7 +116,7 @@ def mean_cell(
     elif supported:
         text = interval_text(estimate)
     else:
-        decimals = decimals_for(noise, estimate.value) if estimate.n == 1 else single_decimals(estimate)
+        decimals = decimals_for(noise, estimate.value) if estimate.n == 1 or noise else single_decimals(estimate)
         text = ", ".join(number(v, decimals) for v in values.values())
         if estimate.n == 1 and noise:
             ends = [number(estimate.value + z * noise, decimals) for z in (-1.96, 1.96)]
@@ -124,16 +133,12 @@ def effect_cell(effect: Effect | None, expected: int, *, verdict: bool = False) 
     Args:
         effect: the difference.
         expected: seeds that the row states; a different number of pairs is printed in the cell.
-        verdict: add whether it is separated from seed noise, or about how many seeds that would need.
+        verdict: add whether it is separated from seed noise.
     """
     if effect is None:
         return MISSING
     e = effect.estimate
-    if effect.supported:
-        text = interval_text(e, signed=True)
-    else:
-        each = [d for _, d in effect.by_seed] or [e.value]
-        text = ", ".join(number(d, single_decimals(e), signed=True) for d in each)
+    text = interval_text(e, signed=True) if effect.supported else ", ".join(single_texts(effect))
     if e.n != expected:
         text += f" (n={e.n})"
     state: Verdict = "untested"
@@ -146,26 +151,33 @@ def effect_cell(effect: Effect | None, expected: int, *, verdict: bool = False) 
         note=verdict_text(effect) if verdict else "",
         p=stored(e.p) if effect.supported else None,
         p_adjusted=stored(effect.p_adjusted),
+        correction=effect.correction or "",
         seeds=by_seed(dict(effect.by_seed)),
         verdict=state,
     )
 
 
+def single_texts(effect: Effect) -> list[str]:
+    """Return the difference of each seed, for effects with too few of them for a test."""
+    e = effect.estimate
+    decimals = decimals_for(effect.answers, e.value) if effect.answers else single_decimals(e)
+    return [number(d, decimals, signed=True) for d in [d for _, d in effect.by_seed] or [e.value]]
+
+
 def verdict_text(effect: Effect) -> str:
-    """Return ``separated*``, ``separated``, ``not separated (≈11 seeds)``, or why there is no verdict."""
+    """Return ``separated*``, ``separated``, ``undecided``, or why there is no verdict."""
     if not effect.supported:
         return "too few seeds"
-    if not effect.estimate.sd:
-        return "same in every pair"
+    if effect.untestable:
+        return "no spread, no test"
     if effect.separated:
         return "separated*" if effect.confirmed else "separated"
-    return f"not separated (≈{effect.needed} seeds)" if effect.needed else f"not separated (>{CAP} seeds)"
+    return "undecided"
 
 
-def needed_text(effect: Effect) -> str:
+def needed_text(seeds: int | None) -> str:
     """Return ``about 11 seeds per arm`` or ``more than 100 seeds per arm``."""
-    count = f"more than {CAP}" if effect.needed is None else f"about {effect.needed}"
-    return f"{count} seeds per arm"
+    return f"{f'more than {CAP}' if seeds is None else f'about {seeds}'} seeds per arm"
 
 
 def listed(items: Iterable[str]) -> str:
@@ -221,6 +233,8 @@ def status_cell(analysis: Analysis, arm: str) -> Cell:
     parts = [f"{outcomes.count(k)} {w}" for k, w in words.items() if k in outcomes]
     if arm != analysis.plan.base and analysis.fragile(arm):
         parts.append("fragile")
+    if arm in analysis.late_arms:
+        parts.append("exploratory")
     return Cell(text=", ".join(parts) or "ok")
 
 
@@ -228,10 +242,7 @@ def score_cell(analysis: Analysis, arm: str, measure: Measure | None = None, *, 
     """Return the arm's score; for a single seed with its evaluation noise."""
     measure = measure or analysis.score
     values = analysis.values(arm, measure)
-    noise = None
-    if len(values) == 1 and measure.rule == "score":
-        (run,) = (r for r in analysis.runs(arm) if r.seed in values)
-        noise = evaluation_error(run, measure, analysis.evaluate)
+    noise = analysis.answer_error(arm, measure) if len(values) < MIN_SEEDS else None
     cell = mean_cell(values, analysis.estimate(arm, measure), finished(analysis, arm), short=False, noise=noise)
     return replace(cell, bold=bold)
 
@@ -263,7 +274,7 @@ def finished(analysis: Analysis, arm: str) -> int:
 
 def pairing(analysis: Analysis) -> str:
     """Return how two arms are compared."""
-    if analysis.plan.paired:
+    if analysis.paired:
         return "paired by seed, paired t"
     return "seeds not paired, Welch's t"
 

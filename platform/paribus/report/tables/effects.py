@@ -24,15 +24,14 @@ from paribus.report.analysis.measures import LATE_NOTE
 from paribus.report.model import Cell, Column, Table, TableRow
 from paribus.report.tables.cells import (
     NOT_APPLICABLE,
+    adjusted_cell,
     effect_cell,
     finished,
     interval_notes,
-    p_cell,
     p_words,
     pairing,
     training_notes,
 )
-from paribus.stats.power import CAP
 from paribus.study.contrasts import (
     FACTORIALS,
     Contrast,
@@ -57,13 +56,12 @@ def effects_table(analysis: Analysis) -> Table | None:
         expected = finished(analysis, single.arm)
         cells = [effect_cell(found[single.arm, m.key], expected, verdict=True) for m in measures]
         body.append(TableRow(label=single.name, cells=tuple(cells)))
-    how = "paired by seed" if analysis.plan.paired else "seeds not paired (Welch)"
+    how = "paired by seed" if analysis.paired else "seeds not paired (Welch)"
     notes = [f"Difference from `{analysis.label(analysis.plan.base)}`, {how}. {LATE_NOTE}"]
     if any(e is not None and e.p_adjusted is not None for e in found.values()):
         notes += [
             f"separated: the 95% interval excludes 0. {stars(analysis, found)}",
-            "not separated: the brackets say about how many seeds per arm would detect a difference of this size with "
-            f"80% power at two-sided 5%, given the spread seen here, up to {CAP}; rough, because few seeds give it.",
+            "undecided: the interval holds 0 and other values; this is not evidence that nothing moves.",
         ]
     return Table(
         key="effects",
@@ -98,15 +96,18 @@ def contribution_table(analysis: Analysis) -> Table | None:
     score = analysis.score
     crossed = crossed_cells(analysis)
     meant = {k: note for k, (_, note) in CONTRIBUTIONS.items()}
-    if crossed.fit is not None:
-        meant["shapley"] = "mean gain from adding the trick over all orders, predicted by the fit in the note"
+    if crossed.missing:
+        meant["shapley"] = "mean gain from adding the trick over all orders; missing runs as in the note"
     columns = [Column(key=k, label=CONTRIBUTIONS[k][0], unit=score.unit, note=meant[k]) for k in keys]
     planned = len(analysis.plan.seeds)
     body = [
         TableRow(label=c.trick, cells=tuple(_contribution_cell(getattr(c, k), planned, k) for k in keys)) for c in found
     ]
     sums = _sums(analysis, keys)
-    pairs = f"Differences in {score.label}; {pairing(analysis)}. p: Holm over the rows of the column."
+    pairs = (
+        f"Differences in {score.label}; {pairing(analysis)}. p of tricks added to the base: Holm over all "
+        f"{analysis.family} comparisons with the base; in the full recipe: Holm over the rows of the column."
+    )
     return Table(
         key="contributions",
         title="Each trick alone, and in the full recipe",
@@ -143,9 +144,8 @@ def _contribution_notes(keys: Sequence[str], sums: Sequence[TableRow], crossed: 
     notes = []
     if "shapley" in keys:
         notes += crossed.notes("Shapley values")
-        why = "by construction" if crossed.fit is None else "that the fit predicts"
-        notes.append(f"The Shapley values add up to the total difference {why}.")
-    elif crossed.unbalanced:
+        notes += [] if crossed.missing else ["The Shapley values add up to the total difference by construction."]
+    elif crossed.missing:
         notes.append("The available runs don't determine the Shapley values.")
     if "mean" not in keys:
         return notes
@@ -155,9 +155,12 @@ def _contribution_notes(keys: Sequence[str], sums: Sequence[TableRow], crossed: 
     )
     gap = sums[1].cells[keys.index("mean")] if sums else NOT_APPLICABLE
     if gap.verdict in ("separated", "not_separated"):
-        against = gap.verdict == "separated"
-        fit = "which contradicts this: do not add the effects" if against else "which does not contradict this"
-        notes.append(f"Check: full recipe - base - sum of these means is {gap.text}, {fit}.")
+        zero = (
+            "an interval without 0 (uncorrected): do not add the effects"
+            if gap.verdict == "separated"
+            else "0 is in it"
+        )
+        notes.append(f"Check: full recipe - base - sum of these means is {gap.text}, {zero}.")
     return notes
 
 
@@ -283,10 +286,7 @@ def _steps(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, float]]]:
 
 def _columns(cells: CellEffects, label: str) -> tuple[Column, Column]:
     analysis = cells.analysis
-    how = "paired by seed, t over seeds" if analysis.plan.paired else "seeds not paired, Welch's and Satterthwaite's t"
-    if cells.fit is not None:
-        blocks = ", with a term for each seed" if analysis.plan.paired else ""
-        how = f"least squares over {cells.fit.runs} runs{blocks}; t with {cells.fit.df} degrees of freedom"
+    how = "paired by seed, t over seeds" if analysis.paired else "seeds not paired, Welch's and Satterthwaite's t"
     return (
         Column(key="effect", label=label, unit=analysis.score.unit, note=how),
         Column(key="p", label="p (Holm)", note="over the rows of this table"),
@@ -299,7 +299,7 @@ def _rows(cells: CellEffects, contrasts: Sequence[Contrast], extra: Sequence[Seq
     planned = len(cells.analysis.plan.seeds)
     body = []
     for contrast, effect, more in zip(contrasts, effects, extra, strict=True):
-        tested = p_cell(effect.p_adjusted if effect else None)
+        tested = adjusted_cell(effect)
         body.append(TableRow(label=contrast.name, cells=(effect_cell(effect, planned), tested, *more)))
     return tuple(body)
 

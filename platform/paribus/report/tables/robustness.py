@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import comb
 
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.analysis import Analysis, Effect
+from paribus.report.analysis.one_spread import OneSpread, one_spread
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables.cells import (
     MISSING,
@@ -22,7 +23,7 @@ from paribus.report.tables.cells import (
     p_cell,
     p_words,
 )
-from paribus.stats.dunnett import Pooled, dunnett_p, dunnett_quantile, pooled
+from paribus.stats.dunnett import UNEQUAL, Pooled
 from paribus.stats.intervals import (
     MOST_SPLITS,
     better_share,
@@ -37,17 +38,20 @@ from paribus.stats.problems import over_problems, parts
 ROBUST_FROM = 10
 """Seeds per arm from which interquartile means and probabilities of improvement are printed."""
 
+NOT_POOLED = "every arm needs the same seeds and a spread of its own"
+"""What one spread for all arms needs."""
+
 
 def robustness_table(analysis: Analysis) -> Table | None:
     """Return further comparisons of each arm with the base; ``None`` if nothing can be tested."""
     arms = [arm for arm, e in analysis.to_base.items() if e is not None and e.supported]
     if not arms:
         return None
-    spread = one_spread(analysis)
-    columns = _columns(analysis, spread)
+    whole = one_spread(analysis)
+    columns = _columns(analysis, whole)
     keys = [c.key for c in columns]
     rows = tuple(
-        TableRow(label=analysis.label(arm), cells=tuple(_cell(analysis, arm, key, spread) for key in keys))
+        TableRow(label=analysis.label(arm), cells=tuple(_cell(analysis, arm, key, whole) for key in keys))
         for arm in arms
     )
     return Table(
@@ -57,32 +61,26 @@ def robustness_table(analysis: Analysis) -> Table | None:
         first="Arm",
         columns=columns,
         rows=rows,
-        notes=(*interval_notes(rows, score=analysis.held), *_notes(analysis, spread, keys)),
+        notes=(*interval_notes(rows, score=analysis.held), *_notes(analysis, whole, keys)),
     )
 
 
-def one_spread(analysis: Analysis) -> Pooled | None:
-    """Return the spread over seeds, pooled over all arms; ``None`` with fewer than three arms, or if seeds differ."""
-    found = [analysis.values(a.key, analysis.score) for a in analysis.plan.arms]
-    counts = {len(v) for v in found}
-    if len(found) < 3 or len(counts) != 1 or min(counts) < MIN_SEEDS:
-        return None
-    seeds = [sorted(v) for v in found]
-    if analysis.plan.paired and any(s != seeds[0] for s in seeds):
-        return None
-    return pooled([[v[s] for s in order] for v, order in zip(found, seeds, strict=True)], paired=analysis.plan.paired)
+def check_of(spread: Pooled) -> str:
+    """Return what the check says of equal spreads."""
+    found = f"spreads of arms differ by up to {spread.ratio:.1f} times"
+    return f"{found}, as equal spreads do in {spread.ratio_p:.1%} of studies ({UNEQUAL:.0%} needed)"
 
 
-def _columns(analysis: Analysis, spread: Pooled | None) -> tuple[Column, ...]:
+def _columns(analysis: Analysis, whole: OneSpread | None) -> tuple[Column, ...]:
     unit, base = analysis.score.unit, f"difference from `{analysis.label(analysis.plan.base)}`"
     found = [Column(key="difference", label="Δ base", unit=unit, note=f"{base}, as in the main tables")]
-    if spread is not None and spread.equal:
+    if whole is not None and whole.by_arm:
         note = f"{base}; Dunnett's intervals, which hold for all arms at once, with one pooled spread; p by his test"
         found.append(Column(key="at_once", label="all at once", unit=unit, note=note))
     if any(analysis.answers(a.key, analysis.score) for a in analysis.plan.arms):
         note = f"{base}; seeds and problems both as samples: for problems like these, not only for these"
         found.append(Column(key="problems", label="other problems", unit=unit, note=note))
-    if not analysis.plan.paired and any(testable(*counts) for counts in _counts(analysis)):
+    if not analysis.paired and any(testable(*counts) for counts in _counts(analysis)):
         found.append(Column(key="exact_p", label="exact p", note=UNPAIRED))
     note = "smallest true difference that this study detects with 80% power, at the upper 80% bound of the spread"
     found.append(Column(key="detectable", label="detectable", unit=unit, note=note))
@@ -97,7 +95,7 @@ def _columns(analysis: Analysis, spread: Pooled | None) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell:
+def _cell(analysis: Analysis, arm: str, key: str, whole: OneSpread | None) -> Cell:
     effect = analysis.to_base[arm]
     assert effect is not None  # only arms with an effect have a row
     values, base = analysis.values(arm, analysis.score), analysis.values(analysis.plan.base, analysis.score)
@@ -105,18 +103,25 @@ def _cell(analysis: Analysis, arm: str, key: str, spread: Pooled | None) -> Cell
         case "difference":
             return effect_cell(effect, finished(analysis, arm))
         case "at_once":
-            assert spread is not None  # the column requires it
-            return _at_once(analysis, effect, spread)
+            assert whole is not None  # the column requires it
+            e = whole.by_arm[arm]
+            assert e.p is not None  # by Dunnett
+            return estimate_cell(
+                interval_text(e, signed=True), e, note=p_words(e.p), p_adjusted=stored(e.p), correction="dunnett"
+            )
         case "problems":
             return _on_other_problems(analysis, arm, effect)
         case "exact_p":
             return permutation_cell(values.values(), base.values(), analysis.share)
         case "detectable":
-            return _size(effect.detectable)
+            return _size(effect.detectable, analysis.largest)
         case "equivalent":
             p = analysis.equivalence.get(arm)
             words = "equivalent" if p is not None and p < ALPHA else "not shown"
-            return Cell(text=words, note="" if p is None else p_words(p), p_adjusted=p)
+            words = "exploratory" if analysis.late("margin") or arm in analysis.late_arms else words
+            return Cell(
+                text=words, note="" if p is None else p_words(p), p_adjusted=p, correction="" if p is None else "holm"
+            )
         case "iqm":
             estimate = at_look(iqm_interval([*values.values()]), analysis.share)
             return estimate_cell(interval_text(estimate), estimate)
@@ -131,20 +136,10 @@ def _counts(analysis: Analysis) -> set[tuple[int, int]]:
     return {(len(analysis.values(a, analysis.score)), base) for a, e in analysis.to_base.items() if e and e.supported}
 
 
-def _at_once(analysis: Analysis, effect: Effect, spread: Pooled) -> Cell:
-    e, comparisons = effect.estimate, len(analysis.plan.arms) - 1
-    errors = [(spread.sd * math.sqrt(2 / e.n), spread.df), *([e.noise] if e.noise else [])]
-    half = max(dunnett_quantile(comparisons=comparisons, df=round(df), level=e.level) * se for se, df in errors)
-    p = max(dunnett_p(e.value / se, comparisons=comparisons, df=round(df)) for se, df in errors)
-    p = adjusted(p, analysis.share)
-    found = replace(e, se=max(se for se, _ in errors), low=e.value - half, high=e.value + half)
-    return estimate_cell(interval_text(found, signed=True), found, note=p_words(p), p_adjusted=stored(p))
-
-
 def _on_other_problems(analysis: Analysis, arm: str, effect: Effect) -> Cell:
     from scipy import special
 
-    paired = analysis.plan.paired
+    paired = analysis.paired
     terms = [(1.0, arm, analysis.score), (-1.0, analysis.plan.base, analysis.score)]
     tables = analysis.tables(terms, [analysis.values(a, analysis.score) for _, a, _ in terms], paired=paired)
     if tables is None:
@@ -159,23 +154,25 @@ def _on_other_problems(analysis: Analysis, arm: str, effect: Effect) -> Cell:
     return estimate_cell(interval_text(found, signed=True), found)
 
 
-def _size(value: float | None) -> Cell:
+def _size(value: float | None, most: float) -> Cell:
     if value is None:
         return NOT_APPLICABLE
-    return Cell(text=number(value, decimals_for(value, value) + 1), value=stored(value))
+    text = number(value, decimals_for(value, value) + 1) if value <= most else f"> {most:g}"
+    return Cell(text=text, value=stored(value))
 
 
-def _notes(analysis: Analysis, spread: Pooled | None, keys: Sequence[str]) -> list[str]:
+def _notes(analysis: Analysis, whole: OneSpread | None, keys: Sequence[str]) -> list[str]:
     notes = []
-    if spread is None:
-        notes.append("No intervals for all arms at once: the study has fewer than three arms, or seeds differ by arm.")
+    if whole is None:
+        notes.append(f"No intervals for all arms at once: there must be three arms, and {NOT_POOLED}.")
+    elif whole.by_arm:
+        spread = whole.spread
+        notes.append(
+            f"One spread for all arms: sd {spread.sd:.2g}, {spread.df} degrees of freedom; {check_of(spread)}."
+        )
     else:
-        ratio = f"the largest spread of an arm is {spread.ratio:.1f} times the smallest"
-        chance = f"equal spreads give this ratio or more in {spread.ratio_p:.0%} of studies"
-        fit = f"One spread for all arms: sd {spread.sd:.2g}, {spread.df} degrees of freedom; {ratio}, {chance}."
-        refused = f"No intervals for all arms at once: {ratio}; {chance}, and below 25% spreads are not pooled."
-        notes.append(fit if "at_once" in keys else refused)
-    if not analysis.plan.paired:
+        notes.append(f"No intervals for all arms at once: {check_of(whole.spread)}.")
+    if not analysis.paired:
         notes += [text for counts in sorted(_counts(analysis)) for text in permutation_note(*counts)]
     if "equivalent" in keys:
         notes.append("not shown: neither a difference nor its absence is shown; only `equivalent` shows its absence.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from paribus.published.tables import Published
 from paribus.report.adaptive import trial_scores
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis
+from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, row_name
 from paribus.report.analysis.measures import LATE_NOTE, start_measure, symptom_measures
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables.cells import (
@@ -14,13 +15,13 @@ from paribus.report.tables.cells import (
     MISSING,
     NOT_APPLICABLE,
     SEEDS,
+    adjusted_cell,
     effect_cell,
     finished,
     interval_notes,
     measure_columns,
     measure_row,
     number,
-    p_cell,
     pairing,
     score_cell,
     seeds_cell,
@@ -29,7 +30,6 @@ from paribus.report.tables.cells import (
 )
 from paribus.study.designs import value_label
 from paribus.study.plan import Row, SearchRanking, Trial
-from paribus.study.published import Published
 
 CROSSED = "How does each arm compare with the base? The effects of the tricks have a table of their own below."
 
@@ -131,16 +131,16 @@ def _score_row(analysis: Analysis, rows: Sequence[Row], row: Row, inside: bool, 
         score_cell(analysis, row.arm, bold=bold),
         *([within] if inside else []),
         effect_cell(to_base, expected) if row.arm != analysis.plan.base else NOT_APPLICABLE,
-        p_cell(to_base.p_adjusted if to_base else None),
+        adjusted_cell(to_base),
         status_cell(analysis, row.arm),
     )
-    return TableRow(label=row.label, cells=cells)
+    return TableRow(label=row_name(analysis.plan, row), cells=cells)
 
 
 def behaviour_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: bool = True) -> Table:
     """Return the symptoms and costs of the same rows."""
     measures = (*symptom_measures(), *(analysis.costs[k] for k in ("generated", "waste", "seconds")))
-    body = [measure_row(analysis, row.label, row.arm, measures) for row in rows]
+    body = [measure_row(analysis, row_name(analysis.plan, row), row.arm, measures) for row in rows]
     return Table(
         key=f"{design}.behaviour",
         title=f"{_heading(rows[0].kind, design)}: behaviour and cost",
@@ -223,7 +223,7 @@ def published_tables(analysis: Analysis) -> Iterable[Table]:
     named: dict[frozenset[str], str] = {}
     for row in analysis.plan.rows:
         if row.kind in WITH_TRICKS:
-            named.setdefault(frozenset(row.tricks), row.label)
+            named.setdefault(frozenset(row.tricks), row_name(analysis.plan, row))
     for table in analysis.data.published:
         places = [named.get(frozenset(line.tricks)) for line in table.rows]
         yield Table(

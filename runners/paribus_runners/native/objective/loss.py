@@ -23,7 +23,8 @@ class Tokens:
         old: [T] log-probability under the policy at the start of the updates, nats.
         advantage: [T] A times the token weight; for a loss of pairs 1 in the better response and -1 in the worse one.
         weight: [T] weight in the loss of the optimizer batch (:mod:`.aggregation`).
-        correction: [T] importance weight between sampler and learner (:mod:`.correction`).
+        correction: [T] importance weight between sampler and learner (:mod:`.correction`); ``None`` until a pass finds
+            it out, and ``old`` is the sampler's until then.
         entropy_weight: [T] weight of the entropy in the entropy bonus: 1 / tokens in the optimizer batch.
         nll_weight: [T] weight in the NLL of correct responses: 1 / their tokens in the optimizer batch, or 0.
         reference: [T] log-probability under the reference; ``None`` without KL.
@@ -35,7 +36,7 @@ class Tokens:
     old: Tensor
     advantage: Tensor
     weight: Tensor
-    correction: Tensor
+    correction: Tensor | None
     entropy_weight: Tensor
     nll_weight: Tensor
     reference: Tensor | None = None
@@ -77,6 +78,7 @@ def loss(
             A = A * shift
     clipped = clip.clip_log_ratio(recipe.clip, d, A)
     r = ratio.ratio(recipe.ratio, clipped, tokens.row, tokens.rows)
+    assert tokens.correction is not None
     x = tokens.correction * clip.surrogate(recipe.clip, r, A, new, tokens.old)
     if tokens.reference is not None:
         x = x - kl.in_loss(recipe.kl, new, tokens.old, tokens.reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,11 @@ class Routing:
     def select(self, tokens: Tensor) -> Routing:
         """Return the routing of the tokens at these places, or where a mask [T] holds."""
         return Routing(self.experts[tokens], self.logp[tokens])
+
+    @staticmethod
+    def join(parts: Sequence[Routing]) -> Routing:
+        """Return the routing of the tokens of all parts, one part after the other."""
+        return Routing(torch.cat([p.experts for p in parts]), torch.cat([p.logp for p in parts]))
 
     def to(self, device: torch.device) -> Routing:
         """Return the same on ``device``."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,8 @@ from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
-from paribus_runners.native.rollout.sampler import Requests, Sampler
+from paribus_runners.native.rollout.sampler import Finished, Requests, Sampler
+from paribus_runners.native.world import World
 from paribus_runners.tasks import Batch, Grader, Problem, Task
 
 
@@ -34,6 +36,7 @@ class Source:
         seed: seed of the run.
         sampler: samples from the policy.
         grader: verifies responses, and calls the reward functions; by default one without functions.
+        world: the processes that share the work.
     """
 
     policy: Policy
@@ -42,6 +45,7 @@ class Source:
     seed: int
     sampler: Sampler
     grader: Grader | None = None
+    world: World = field(default_factory=World)
 
 
 class Collected(NamedTuple):
@@ -88,47 +92,103 @@ def collect(recipe: Recipe, source: Source, step: int, updates: int = 0, waiting
 
 def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int, enough: int) -> Rollouts:
     """Sample and verify one round, group by group as they end, at most until ``enough`` groups pass the filter."""
-    schedule, policy, place = recipe.schedule, source.policy, (source.seed, "rollout", step, round_)
+    schedule, world = recipe.schedule, source.world
     problems = source.task.training(source.seed, step, round_, schedule.prompts_per_step)
-    prompts = policy.encode([p.prompt for p in problems])
-    requests = Requests(prompts, schedule.group_size, schedule.max_new_tokens, schedule.temperature, place)
-    parts: list[Rollouts] = []
-    done: list[int] = []
-    grader = source.grader or Grader(source.task)
-    waiting: list[tuple[Sequence[int], Responses, Batch]] = []
-    start, verifying = time.perf_counter(), 0.0
+    share = _Share(recipe, source, problems, updates)
+    requests = Requests(
+        share.prompts,
+        schedule.group_size,
+        schedule.max_new_tokens,
+        schedule.temperature,
+        (source.seed, "rollout", step, round_),
+        places=share.places,
+    )
+    start = time.perf_counter()
+    stream = source.sampler.sample(requests) if share.places else iter(())
+    if _may_stop(recipe, source.sampler):
+        while True:
+            if (finished := next(stream, None)) is not None:
+                share.submit(finished)
+            ended = {place: good for found in world.gather(share.passed()) for place, good in found.items()}
+            if len(ended) == len(problems) or _before_the_first_gap(ended) >= enough:
+                break  # what a generator had left is not sampled
+    else:
+        for finished in stream:
+            share.submit(finished)
+    share.grade()
+    sampling = time.perf_counter() - start - share.seconds
+    every = world.gather((share.done, share.rollouts(), sampling, share.seconds))
+    rollouts = _in_order(
+        [place for done, *_ in every for place in done], Rollouts.join([r for _, r, *_ in every if r is not None])
+    )
+    return replace(
+        rollouts, rounds=1, seconds_sampling=max(x[2] for x in every), seconds_reward=max(x[3] for x in every)
+    )
 
-    def graded() -> None:
+
+class _Share:
+    """The groups of a round that this process samples, as they end and are graded.
+
+    Attributes:
+        places: which of the problems they are for.
+        prompts: the tokens of their prompts.
+        done: the places of those that have ended, in the order in which they did.
+        seconds: time spent in verification so far.
+    """
+
+    def __init__(self, recipe: Recipe, source: Source, problems: Sequence[Problem], updates: int) -> None:
+        self.places = source.world.turns(len(problems))
+        self.prompts = source.policy.encode([problems[i].prompt for i in self.places])
+        self.done: list[int] = []
+        self.seconds = 0.0
+        self._recipe, self._source, self._problems, self._updates = recipe, source, problems, updates
+        self._grader = source.grader or Grader(source.task)
+        self._waiting: list[tuple[Finished, Batch]] = []
+        self._parts: list[Rollouts] = []
+
+    def submit(self, finished: Finished) -> None:
+        """Begin to grade groups; workers go on while others are sampled."""
+        if not finished.prompts:
+            return
+        start = time.perf_counter()
+        places = [self.places[i] for i in finished.prompts]
+        problems = [self._problems[place] for place in places]
+        self._waiting.append((finished, _submitted(self._grader, problems, self._source.policy, finished.responses)))
+        self.done += places
+        self.seconds += time.perf_counter() - start
+
+    def grade(self) -> None:
         """Wait for the grades of all groups that were submitted."""
-        for places, of_groups, batch in waiting:
-            scored = _scored(batch, of_groups)
-            groups = [(prompts[i], problems[i]) for i in places]
-            parts.append(_unfiltered(recipe, groups, of_groups, scored, updates))
-        waiting.clear()
+        start = time.perf_counter()
+        for finished, batch in self._waiting:
+            scored = _scored(batch, finished.responses)
+            groups = [(self.prompts[i], self._problems[self.places[i]]) for i in finished.prompts]
+            self._parts.append(_unfiltered(self._recipe, groups, finished.responses, scored, self._updates))
+        self._waiting.clear()
+        self.seconds += time.perf_counter() - start
 
-    stream = source.sampler.sample(requests)
-    for ended, responses in stream:
-        sampled = time.perf_counter()
-        waiting.append((ended, responses, _submitted(grader, [problems[i] for i in ended], policy, responses)))
-        done += ended
-        stop = False
-        if len(done) < len(problems) and _may_stop(recipe):
-            graded()
-            stop = _passed(recipe, parts, done) >= enough
-        verifying += time.perf_counter() - sampled
-        if stop:
-            break  # what a generator had left is not sampled
-    sampled = time.perf_counter()
-    graded()
-    verifying += time.perf_counter() - sampled
-    sampling = time.perf_counter() - start - verifying
-    joined = Rollouts.join(parts)
-    order = sorted(range(len(done)), key=done.__getitem__)
-    rollouts = joined if order == list(range(len(done))) else joined.groups(order)
-    rollouts = replace(rollouts, rounds=1, seconds_sampling=sampling, seconds_reward=verifying)
-    if rollouts.responses.entropy is None and _later_policy(recipe):
-        rollouts = _with_entropy(recipe, policy, rollouts)
-    return rollouts if source.reference is None else _charged(recipe, source.reference, rollouts)
+    def passed(self) -> dict[int, bool]:
+        """Return whether each group that has ended passes the filter, by its place; waits for their grades."""
+        self.grade()
+        good = [x for part in self._parts for x in good_groups(self._recipe, part.scored).tolist()]
+        return dict(zip(self.done, good, strict=True))
+
+    def rollouts(self) -> Rollouts | None:
+        """Return what was sampled in the order of the problems, with all that forward passes add; ``None`` if empty."""
+        if not self._parts:
+            return None
+        recipe, source = self._recipe, self._source
+        rollouts = _in_order(self.done, Rollouts.join(self._parts))
+        self.done.sort()
+        if rollouts.responses.entropy is None and _later_policy(recipe):
+            rollouts = _with_entropy(recipe, source.policy, rollouts)
+        return rollouts if source.reference is None else _charged(recipe, source.reference, rollouts)
+
+
+def _in_order(places: Sequence[int], rollouts: Rollouts) -> Rollouts:
+    """Return the groups in the order of their ``places``."""
+    order = sorted(range(len(places)), key=places.__getitem__)
+    return rollouts if order == list(range(len(places))) else rollouts.groups(order)
 
 
 def _unfiltered(
@@ -153,25 +213,26 @@ def _unfiltered(
     )
 
 
-def _may_stop(recipe: Recipe) -> bool:
+def _may_stop(recipe: Recipe, sampler: Sampler) -> bool:
     """Return whether a round may end before all of its groups have, by what is known of those that have."""
     level = recipe.filter
-    if not isinstance(level, f.Refill | f.RefillAsync):
+    if sampler.all_at_once or not isinstance(level, f.Refill | f.RefillAsync):
         return False
     # there the reward lacks what the reference says, which is computed for a whole round
     return not (level.metric == "reward_std" and recipe.kl.kind == "reward")
 
 
-def _passed(recipe: Recipe, parts: Sequence[Rollouts], done: Sequence[int]) -> int:
+def _before_the_first_gap(ended: Mapping[int, bool]) -> int:
     """Return how many groups pass the filter before the first one that has not ended.
 
     Groups count in the order of their prompts: those that end first are the shortest, and a step of them alone would
     be biased.
+
+    Args:
+        ended: place to whether it passes, of the groups that have ended.
     """
-    ended = set(done)
-    gap = next(i for i in range(len(done) + 1) if i not in ended)
-    good = torch.cat([good_groups(recipe, p.scored) for p in parts])
-    return int((good & (torch.tensor(done) < gap)).sum())
+    gap = next(place for place in count() if place not in ended)
+    return sum(ended[place] for place in range(gap))
 
 
 def _later_policy(recipe: Recipe) -> bool:

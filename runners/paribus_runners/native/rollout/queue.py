@@ -35,7 +35,8 @@ class RolloutQueue:
     def save(self, path: Path) -> None:
         """Write the queue to one safetensors file."""
         every = [*self.steps, *([] if self.surplus is None else [self.surplus])]
-        tensors = {f"{i}/{name}": x.contiguous() for i, r in enumerate(every) for name, x in _tensors(r)}
+        # copies, because the format has no tensors that share memory, as lengths of responses and of scores may
+        tensors = {f"{i}/{name}": x.clone().contiguous() for i, r in enumerate(every) for name, x in _tensors(r)}
         plain = {"queue": len(self.steps), "rollouts": [_plain(r) for r in every]}
         save_file(tensors, path, metadata={"plain": json.dumps(plain)})
 

@@ -75,6 +75,8 @@ class Rollouts:
     @staticmethod
     def join(parts: Sequence[Rollouts]) -> Rollouts:
         """Return the groups of all parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
         offsets = [sum(p.scored.groups for p in parts[:i]) for i in range(len(parts))]
         references = [p.reference for p in parts if p.reference is not None]
         return Rollouts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -29,6 +29,8 @@ class Requests:
         top_p: tokens come from the fewest that add up to it; below 1 in evaluations alone, because log-probabilities
             are those of the whole distribution.
         apart: requests that differ in ``room`` alone share the random numbers of each response.
+        places: index of each prompt among all prompts of the ``place``, ascending, where these are a share of them; by
+            default they are all.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -38,10 +40,16 @@ class Requests:
     place: Place
     top_p: float = 1.0
     apart: bool = False
+    places: Sequence[int] | None = None
+
+    @property
+    def among_all(self) -> Sequence[int]:
+        """The index of each prompt among all prompts of the place."""
+        return range(len(self.prompts)) if self.places is None else self.places
 
     def seed(self, prompt: int) -> int:
         """Return the seed of the responses to one prompt, for samplers that have generators of their own."""
-        return number(*self.place, prompt) % 2**63
+        return number(*self.place, self.among_all[prompt]) % 2**63
 
 
 class Finished(NamedTuple):
@@ -63,15 +71,25 @@ class Sampler(Protocol):
     out would give others than the learner computes. Entropies are welcome, and computed by the learner if absent.
     """
 
+    @property
+    def all_at_once(self) -> bool:
+        """Whether it works on all groups at once, so that a caller who leaves early saves little.
+
+        The tokens of groups that are left were generated too, and counted nowhere.
+        """
+
     def sample(self, requests: Requests) -> Iterator[Finished]:
-        """Yield each group once, in any order, as soon as all of its responses have ended.
+        """Yield each group once, in any order, as soon as all of its responses have ended; now and then perhaps none.
 
         A caller that has enough closes the iterator, and what is left is not sampled. Which groups end together may
         depend on the device; what a response is may not.
         """
 
-    def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Sample from these weights from now on: names and tensors of all parameters of the policy."""
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> Mapping[str, float]:
+        """Sample from these weights from now on: names and tensors of all parameters of the policy.
+
+        Returns metrics of how well sampler and learner agree, if there is a copy that could differ.
+        """
 
     def rest(self) -> None:
         """Free what can be had again, as memory for keys and values, until weights are loaded or something sampled."""

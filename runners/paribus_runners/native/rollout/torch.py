@@ -5,8 +5,10 @@ Finished responses leave the batch.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -20,31 +22,55 @@ from paribus_runners.native.rollout.sampler import Finished, Requests, number
 EVICT = 0.25
 """Finished responses are dropped when they make up this share of the batch."""
 ROWS = {"cpu": 512, "cuda": 1024}
-"""Responses that are sampled at once, by device: bounds the memory of the cache."""
+"""Responses that all processes together sample at once, by device: bounds the memory of the cache."""
+_NONE = Responses(
+    ids=torch.empty(0, dtype=torch.long),
+    logp=torch.empty(0),
+    entropy=torch.empty(0),
+    length=torch.empty(0, dtype=torch.long),
+    truncated=torch.empty(0, dtype=torch.bool),
+)
 
 
 @dataclass(frozen=True)
 class TorchSampler:
-    """Samples from the modules that are trained, so there is nothing to load; implements :class:`.sampler.Sampler`."""
+    """Samples from the modules that are trained, so there is nothing to load; implements :class:`.sampler.Sampler`.
+
+    Attributes:
+        policy: the modules.
+    """
 
     policy: Policy
 
+    @property
+    def all_at_once(self) -> bool:
+        """False: what comes after the groups that are sampled together has not begun."""
+        return False
+
     def sample(self, requests: Requests) -> Iterator[Finished]:
         """Yield as many groups at a time as are sampled at once, in the order of their prompts.
+
+        Which ones go together follows from their places among all prompts, so that several processes, each with its
+        share, have ended the same ones after each time as one process; of some a share may hold none.
 
         Each token is the inverse of the cumulative distribution at one uniform number, so what a response becomes
         depends on its own numbers only, not on the batch around it.
         """
         size = max(1, ROWS[self.policy.device.type] // requests.copies)
-        numbers = _numbers(requests)
-        for i in range(0, len(requests.prompts), size):
-            prompts = requests.prompts[i : i + size]
+        numbers, places, end = _numbers(requests), requests.among_all, 0
+        for before in range(0, places[-1] + 1 if places else 0, size):
+            begin, end = end, bisect_left(places, before + size)
+            if begin == end:
+                yield Finished((), _NONE)
+                continue
+            prompts = requests.prompts[begin:end]
             table = torch.stack([next(numbers) for _ in range(len(prompts) * requests.copies)]).to(self.policy.device)
             responses = _sample(self.policy, prompts, requests.copies, table, requests.temperature, requests.top_p)
-            yield Finished(range(i, i + len(prompts)), responses)
+            yield Finished(range(begin, end), responses)
 
-    def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, float]:
         """Do nothing: the weights are those of the policy."""
+        return {}
 
     def rest(self) -> None:
         """Do nothing: the cache is freed after each batch."""
@@ -53,7 +79,9 @@ class TorchSampler:
 def _numbers(requests: Requests) -> Iterator[Tensor]:
     """Yield for each response [room] float64 numbers in [0, 1), one for each token that may be sampled."""
     generator = torch.Generator().manual_seed(number(*requests.place))
-    for i in range(len(requests.prompts)):
+    for before, i in pairwise([-1, *requests.among_all]):
+        for _ in range(0 if requests.apart else (i - before - 1) * requests.copies):  # those of prompts left out
+            torch.rand(requests.room, dtype=torch.float64, generator=generator)
         for j in range(requests.copies):
             if requests.apart:
                 generator.manual_seed(number(*requests.place, i, j))

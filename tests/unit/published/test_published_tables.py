@@ -8,8 +8,8 @@ import pytest
 
 from paribus.errors import ParibusError, StudyFileError
 from paribus.home import data_root
+from paribus.published.tables import load_published, published_names
 from paribus.study.load import load_study
-from paribus.study.published import load_published, published_names
 
 
 @pytest.mark.parametrize("name", published_names())
@@ -38,5 +38,5 @@ def test_a_wrong_name_is_told(tmp_path: Path) -> None:
     )
     with pytest.raises(StudyFileError, match=r"s.yaml:4:22.*Did you mean `dapo_table1`"):
         load_study(study)
-    with pytest.raises(ParibusError, match="Tables: dapo_table1, vapo_table1"):
+    with pytest.raises(ParibusError, match=r"Tables: dapo_table1, .*, vapo_table1"):
         load_published("no_such_table")

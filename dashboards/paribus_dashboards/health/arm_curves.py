@@ -1,0 +1,129 @@
+"""The small charts below the matrix: one metric each, a line with a band for each arm, limits and onsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from paribus.health.finding import RAISED, Status
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.figures.curves import Grid, arm_line, settled
+from paribus.report.model import Line, Panel, panel_text
+from paribus.report.render.plotly import panel_figure
+from paribus.study.plan import Plan
+from paribus_dashboards.chart_style import Json, arm_styles, x_ends, y_range
+from paribus_dashboards.format import STATUSES, plural, spaced
+from paribus_dashboards.health.figure import STATUS_COLOURS, limit_line
+from paribus_dashboards.health.matrix import Seeds
+from paribus_dashboards.health.panels import BY_KEY, Limit, Metric, PanelKind
+
+CHARTS = ("score", "reward", "entropy", "length", "truncation", "clip", "kl")
+"""Panels of the page of a run whose first metric is drawn; the last one only where there is a reference."""
+
+MAX_ARMS = 7
+"""Most arms of a chart: more bands hide each other."""
+
+LEAST = 100
+"""Fewest buckets of a curve that has more points."""
+
+_TICKS = 12
+_HEIGHT = 150
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """The first onset of a detector in the seeds of an arm."""
+
+    step: int
+    status: Status
+    text: str
+
+
+def metric_of(kind: PanelKind, primary: str) -> Metric:
+    """Return the metric that the small chart of a panel draws: its first, or the study's primary metric."""
+    return replace(kind.metrics[0], name=kind.metrics[0].name or primary)
+
+
+def charts(names: frozenset[str], primary: str) -> Iterator[tuple[PanelKind, Metric]]:
+    """Yield the charts whose metric was recorded."""
+    for key in CHARTS:
+        kind = BY_KEY[key]
+        metric = metric_of(kind, primary)
+        if metric.name in names:
+            yield kind, metric
+
+
+def study_panel(analysis: Analysis, kind: PanelKind, metric: Metric, arms: Sequence[str]) -> Panel:
+    """Return one line for each arm: the mean over the seeds that have ended with its 95% t band, as in the report.
+
+    Bands of shares end at 0 and 1, which no share exceeds.
+    """
+    last = max((r.last_step for arm in arms for r in analysis.runs(arm)), default=0)
+    curve = partial(Grid(last, LEAST).points, metric=metric.name)
+    lines = []
+    for arm in arms:
+        runs = analysis.runs(arm)
+        label = analysis.plan.arm(arm).label
+        line = arm_line(label, {r.seed: curve(r) for r in runs}, settled(runs), points=False)
+        lines += [line] if line is not None else []
+    shares = kind.unit == "share"
+    return Panel(
+        key=kind.key,
+        title=kind.title,
+        x_label="training steps",
+        y_label=kind.unit,
+        lines=tuple(_cut(line) if shares else line for line in lines),
+    )
+
+
+def _cut(line: Line) -> Line:
+    return replace(line, low=tuple(max(0.0, y) for y in line.low), high=tuple(min(1.0, y) for y in line.high))
+
+
+def ticks(plan: Plan, kind: PanelKind, arms: Sequence[str], runs: Mapping[str, Seeds]) -> tuple[Tick, ...]:
+    """Return the onsets that a chart marks, the worst first: one for each arm and detector."""
+    found = []
+    for arm in arms:
+        raised = [f for _, now in runs[arm] for f in now.raised if f.detector in kind.detectors]
+        for name in dict.fromkeys(f.detector for f in raised):
+            own = [f for f in raised if f.detector == name]
+            steps = [f.onset for f in own if f.onset is not None]
+            if not steps:
+                continue
+            status = next(s for s in RAISED if any(f.status == s for f in own))
+            sick = f"{len(own)} of {plural(len(runs[arm]), 'seed')}"
+            text = f"{plan.arm(arm).label}: {spaced(name)} in {sick}, from step {min(steps)}"
+            found.append(Tick(step=min(steps), status=status, text=text))
+    return tuple(sorted(found, key=lambda t: (RAISED.index(t.status), t.step)))[:_TICKS]
+
+
+def arm_figure(plan: Plan, panel: Panel, limits: Sequence[Limit], marks: Sequence[Tick]) -> Json:
+    """Return data and layout of a chart; limits that are far from its curves are left out."""
+    by_key = arm_styles(plan)
+    styles = {a.label: {"color": by_key[a.key].colour, "dash": by_key[a.key].dash} for a in plan.all_arms}
+    figure = panel_figure(panel, styles)
+    low, high = y_range(panel)
+    near = [x for x in limits if low - (high - low) / 3 <= x.value <= high + (high - low) / 3]
+    low, high = min([low, *(x.value for x in near)]), max([high, *(x.value for x in near)])
+    layout = figure["layout"]
+    layout |= {"height": _HEIGHT, "margin": {"l": 44, "r": 8, "t": 14, "b": 22}, "hovermode": "x unified"}
+    layout["hoverlabel"] = {"bgcolor": "var(--paper)", "font": {"size": 10}}
+    layout["xaxis"] |= {"title": {"text": ""}, "autorangeoptions": {"include": x_ends(panel)}}
+    layout["yaxis"] |= {"title": {"text": ""}, "range": [low, high], "nticks": 4}
+    layout["shapes"] = [limit_line(x) for x in near]
+    layout["annotations"] = [
+        {
+            "x": t.step,
+            "y": 1,
+            "yref": "paper",
+            "yanchor": "bottom",
+            "text": STATUSES[t.status][0],
+            "hovertext": t.text.replace("<", "&lt;"),
+            "showarrow": False,
+            "font": {"size": 10, "color": STATUS_COLOURS[t.status]},
+        }
+        for t in marks
+    ]
+    said = [panel_text(panel), *(t.text for t in marks)]
+    return figure | {"text": ". ".join(x.rstrip(".") for x in said) + "."}

@@ -1,0 +1,57 @@
+"""``paribus gc``: show or delete what no report and no resumable run needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from paribus.cli.console import console, size_text, table
+from paribus.cli.options import home_option
+from paribus.cli.report import study_name
+from paribus.home import home
+from paribus.retention.unneeded import KINDS, Item, Rule, delete, delete_restore, killed_restore, unneeded
+from paribus.store.reader import Reader
+
+_MEANING = {
+    "checkpoints": "older ones; of runs with a result, all but the trained model",
+    "samples": "responses as text of runs with a result",
+    "leftovers": "of writers and restores that were killed",
+}
+
+
+@click.command()
+@click.argument("study", required=False)
+@click.option("--delete", "really", is_flag=True, help="Delete it. Without this, it is only shown.")
+@click.option("--models", is_flag=True, help="Also the trained models: the newest checkpoints of runs with a result.")
+@click.option("--samples", is_flag=True, help="Also the responses as text of runs with a result.")
+@home_option
+def command(study: str | None, really: bool, models: bool, samples: bool, folder: Path | None) -> None:
+    """Show what no report and no resumable run needs, of STUDY (a name or a study file) or of all studies.
+
+    The newest whole checkpoint of every run without a result stays, and all metrics, evaluations and results. Live runs
+    are not touched, so this may be used while a scheduler works.
+    """
+    rule = Rule(models=not models, samples=not samples)
+    with Reader.open(folder or home()) as reader:
+        found = list(unneeded(reader, study_name(study) if study else None, rule))
+        left = None if study else killed_restore(reader.home)
+        items = [*(item for each in found for item in each.items), *([left] if left else [])]
+        if not items:
+            click.echo("there is nothing to delete")
+            return
+        _show(items)
+        if really:
+            freed = delete(reader, found) + (delete_restore(reader.home) if left else 0)
+            click.echo(f"freed {size_text(freed)}")
+        else:
+            size = sum(item.size for item in items)
+            click.echo(f"{size_text(size)} can be freed. Nothing was deleted: add --delete.")
+
+
+def _show(items: list[Item]) -> None:
+    shown = table("what", "number", "size", "")
+    for kind in KINDS:
+        if mine := [item.size for item in items if item.kind == kind]:
+            shown.add_row(kind, str(len(mine)), size_text(sum(mine)), _MEANING[kind])
+    console().print(shown)

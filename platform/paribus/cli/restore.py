@@ -1,0 +1,43 @@
+"""``paribus restore``: bring a study back from the file that ``paribus export`` wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from paribus.archive.restore import Restored, restore_study
+from paribus.cli.options import home_option
+from paribus.home import home
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@home_option
+def command(file: Path, folder: Path | None) -> None:
+    """Restore the study in FILE, all of it or nothing, into the home folder and the database that it uses.
+
+    Every file is checked against its SHA-256 first. Nothing that is here is overwritten: where something of the same
+    name differs, nothing is restored. A study that is here already, with equal content, is left as it is.
+    """
+    for line in lines(restore_study(folder or home(), file)):
+        click.echo(line)
+
+
+def lines(done: Restored) -> list[str]:
+    """Return what was restored, and what to do next."""
+    name, rows = done.rows.name, done.rows
+    if done.known:
+        back = ((done.folders, "run folders"), (done.refilled, "run folders without their trained model or responses"))
+        more = ", ".join(f"{count} {what}" for count, what in back if count)
+        more = f"restored what was missing here: {more}" if more else "nothing to do"
+        return [f"`{name}` is in this store already, with equal content: {more}"]
+    found = [
+        f"restored `{name}`: {len(rows.runs)} runs, {len(rows.results)} with a result, "
+        f"{rows.unfinished} queued; {done.folders} run folders"
+    ]
+    if done.paused:
+        found.append(
+            f"It is paused, because its recipes and reward functions came with the file. To go on: paribus retry {name}"
+        )
+    return [*found, f"next: paribus report {name}"]

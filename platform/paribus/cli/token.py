@@ -1,0 +1,56 @@
+"""``paribus token``: who may use the server of this home folder from another machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from paribus.cli.console import console, table
+from paribus.cli.options import home_option
+from paribus.home import home
+from paribus.masking import unmasked
+from paribus.remote.tokens import SCOPES, Scope, Tokens
+
+
+@click.group()
+def command() -> None:
+    """Create, list and revoke the access tokens of the server of this home folder.
+
+    The server is `paribus dashboard`. Scope `read` allows to see studies and reports; `run` also to submit, cancel and
+    retry. A study can run programs on the server: give `run` to people whom you would give a shell there.
+    """
+
+
+@command.command()
+@click.option("--name", required=True, help="For whom or what it is.")
+@click.option("--scope", type=click.Choice(SCOPES), required=True)
+@home_option
+def create(name: str, scope: Scope, folder: Path | None) -> None:
+    """Create a token and print it, this once: only its hash is kept."""
+    secret = Tokens(folder or home()).create(name, scope)
+    click.echo(secret, file=unmasked())
+    click.echo("It isn't shown again. On the other machine: export PARIBUS_SERVER=ADDRESS PARIBUS_TOKEN=...", err=True)
+
+
+@command.command("list")
+@home_option
+def show(folder: Path | None) -> None:
+    """List the tokens: name, scope, day of creation."""
+    found = Tokens(folder or home()).all()
+    if not found:
+        click.echo("no tokens. Create one: paribus token create --scope run --name NAME")
+        return
+    shown = table("name", "scope", "created")
+    for token in found:
+        shown.add_row(token.name, token.scope, token.created)
+    console().print(shown)
+
+
+@command.command()
+@click.argument("name")
+@home_option
+def revoke(name: str, folder: Path | None) -> None:
+    """Revoke the token NAME: the server refuses it from the next request on."""
+    gone = Tokens(folder or home()).revoke(name)
+    click.echo(f"revoked {gone.name} ({gone.scope}). What it has submitted goes on: paribus cancel STUDY")

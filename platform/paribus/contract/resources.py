@@ -1,0 +1,88 @@
+"""What a run holds: GPUs and cores, as a study declares them and as an engine gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+LEAST = 0.01
+"""The smallest part of a GPU that a run can hold."""
+
+
+class Resources(BaseModel):
+    """What each run holds; the engine chooses what is not declared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    gpus: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="GPUs of a run: whole ones, a part of one (0.25 puts four runs on one), or 0"
+    )
+    cpus: Annotated[int, Field(ge=1)] | None = Field(default=None, description="CPU cores of a run")
+
+    @field_validator("gpus")
+    @classmethod
+    def _whole(cls, gpus: float | None) -> float | None:
+        if gpus is not None and (0 < gpus < LEAST or (gpus > 1 and gpus != int(gpus))):
+            raise ValueError(
+                f"{gpus:g} GPUs are not possible: write 0, a part of one from {LEAST} on, or a whole number"
+            )
+        return gpus
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_plan(cls, values: Any, info: ValidationInfo) -> Any:
+        """Read stored plans of versions in which a run could declare GiB of a GPU: such a run gets a whole GPU."""
+        if info.mode == "json" and isinstance(values, dict) and "gpu_memory_gib" in values:
+            values = dict(values)
+            if values.pop("gpu_memory_gib") is not None:
+                values["gpus"] = 1.0
+        return values
+
+    @property
+    def declared(self) -> bool:
+        """Whether the study declares anything."""
+        return self != Resources()
+
+    def about(self) -> str:
+        """Return the declared resources in words, e.g. ``2 GPUs, 4 CPU cores``."""
+        parts = []
+        if self.gpus is not None:
+            parts.append("1 GPU" if self.gpus == 1 else f"{self.gpus:g} GPUs")
+        if self.cpus is not None:
+            parts.append("1 CPU core" if self.cpus == 1 else f"{self.cpus} CPU cores")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a run holds on an engine.
+
+    Attributes:
+        gpus: whole GPUs, or a fraction of one; 0: none.
+        cpus: CPU cores that are counted.
+        threads: threads for numerical libraries; ``None``: their own choice.
+    """
+
+    gpus: float = 0.0
+    cpus: float = 0.0
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A device of a machine that runs hold: a GPU, or all CPU cores together.
+
+    Attributes:
+        name: as in ``CUDA_VISIBLE_DEVICES``; ``cpu``.
+        amount: 1 for a GPU, otherwise the number of cores.
+        memory: GiB of a GPU; 0: unknown.
+        used: GiB of it in use, by any process.
+    """
+
+    kind: Literal["gpu", "cpu"]
+    name: str
+    amount: float
+    memory: float = 0.0
+    used: float = 0.0

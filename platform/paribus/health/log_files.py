@@ -1,0 +1,275 @@
+"""Files that trainers and trackers write, as records: a step, and the metrics of that step.
+
+TRL's folders and ``trainer_state.json``, JSON lines, JSON lists, consoles of verl and transformers, CSV of W&B,
+TensorBoard and MLflow, and folders of MLflow; also compressed with gzip.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import gzip
+import io
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paribus.errors import LogFileError
+from paribus.run_folder.json_text import shown
+
+LARGEST = 1 << 30
+"""Bytes of the largest file that is read, after decompression."""
+
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".log", ".txt", ".out", ".gz")
+"""Endings of the files that can be logs."""
+
+STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_step", "trainer/global_step", "Step",
+         "rollout/step", "train/step")  # fmt: skip
+_MARKS = (",", ";", "\t")
+_NESTED = ("data", "metrics", "values")
+
+Record = Mapping[str, Any]
+
+
+def find_log(folder: Path) -> Path | None:
+    """Return the log in a folder: of TRL's checkpoints the newest, an MLflow run, or a folder with event files."""
+    states = [*folder.glob("trainer_state.json"), *folder.glob("checkpoint-*/trainer_state.json")]
+    if states:
+        return max(states, key=lambda p: _checkpoint(p.parent.name))
+    if (folder / "metrics").is_dir():
+        return folder
+    runs = sorted(
+        {p.parent.parent for p in folder.glob("*/*/metrics/*")} | {p.parent.parent for p in folder.glob("*/metrics/*")}
+    )
+    if len(runs) > 1:
+        shown = ", ".join(str(r) for r in runs[:3])
+        raise LogFileError(f"{folder}: has {len(runs)} runs of MLflow, such as {shown}; name one of them")
+    return runs[0] if runs else None
+
+
+def event_folder(folder: Path) -> Path | None:
+    """Return the newest folder with TensorBoard event files at or below a folder, at most three levels deep."""
+    files = [f for depth in ("", "*/", "*/*/", "*/*/*/") for f in folder.glob(f"{depth}*tfevents*")]
+    return max(files, key=lambda f: f.stat().st_mtime).parent if files else None
+
+
+def _checkpoint(name: str) -> float:
+    """Return the step of a checkpoint's folder; the folder of the training comes last."""
+    found = re.fullmatch(r"checkpoint-(\d+)", name)
+    return float(found[1]) if found else math.inf
+
+
+def records_of(path: Path) -> list[tuple[str, Record]]:
+    """Return the records of a file, or of an MLflow run's folder, with their places.
+
+    Raises:
+        LogFileError: it cannot be read, or is no log.
+    """
+    if path.is_dir():
+        return _of_mlflow(path)
+    text, name = _text(path), path.with_suffix("") if path.suffix == ".gz" else path
+    if name.suffix == ".csv":
+        return _of_csv(text, path)
+    if name.suffix == ".json":
+        return _of_json(text, path)
+    if name.suffix in (".log", ".txt", ".out"):
+        return _of_console(text, path)
+    return _of_lines(text, path)
+
+
+def by_step(records: Iterable[tuple[str, Record]], place: str) -> dict[int, dict[str, float]]:
+    """Return step to numbers; if a metric is logged twice for a step, the later value counts.
+
+    Raises:
+        LogFileError: a step is not a whole number, or no record has a step.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for where, record in records:
+        key = next((k for k in STEPS if k in record), None)
+        if key is None:
+            continue
+        step = _number(record[key])
+        if step is None or not step.is_integer():
+            raise LogFileError(f"{where}: the step is {shown(record[key])}; it must be a whole number")
+        inner = next((record[k] for k in _NESTED if isinstance(record.get(k), Mapping)), record)
+        numbers = {str(k): n for k, v in inner.items() if k not in STEPS and (n := _number(v)) is not None}
+        found.setdefault(int(step), {}).update(numbers)
+    if not found:
+        raise LogFileError(f"{place}: no record has a step; it must have one of the keys {', '.join(STEPS)}")
+    return found
+
+
+def _number(value: object) -> float | None:
+    """Return a number, or a text that is one, as a float; else ``None``. Booleans aren't numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return -math.inf if str(value).startswith("-") else math.inf
+    except ValueError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise LogFileError(f"{path}: the file is larger than {LARGEST >> 20} MB, the limit")
+        if path.suffix != ".gz":
+            return path.read_text(encoding="utf-8-sig")
+        with gzip.open(path) as file:
+            size = 0
+            while piece := file.read(1 << 20):  # its size is known before it is in memory
+                if (size := size + len(piece)) > LARGEST:
+                    raise LogFileError(
+                        f"{path}: the file is larger than {LARGEST >> 20} MB without compression, the limit"
+                    )
+            file.seek(0)
+            return file.read().decode("utf-8-sig")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise LogFileError(f"{path}: not a gzip file: {error}") from error
+    except UnicodeDecodeError as error:
+        raise LogFileError(f"{path}: not a text file: {error.reason} at byte {error.start}") from error
+    except OSError as error:
+        raise LogFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _of_json(text: str, path: Path) -> list[tuple[str, Record]]:
+    raw = _loads(text, str(path))
+    records = raw.get("log_history") if isinstance(raw, dict) else raw
+    if not isinstance(records, list) or not all(isinstance(r, dict) for r in records):
+        raise LogFileError(f"{path}: neither a `trainer_state.json` with `log_history` nor a list of records")
+    return [(f"{path}, record {i}", r) for i, r in enumerate(records, 1)]
+
+
+def _of_lines(text: str, path: Path) -> list[tuple[str, Record]]:
+    """Return the records; an incomplete last line is ignored, as it is still being written."""
+    found: list[tuple[str, Record]] = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        try:
+            record = _loads(line, place)
+        except LogFileError:
+            if number == len(lines) and found:
+                break
+            raise
+        if not isinstance(record, dict):
+            raise LogFileError(f'{place}: not an object; each line must be one, such as {{"step": 1, "reward": 0.5}}')
+        found.append((place, record))
+    return found
+
+
+def _loads(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LogFileError(f"{place}: not JSON: {error}") from error
+
+
+def _of_csv(text: str, path: Path) -> list[tuple[str, Record]]:
+    """Return the rows; if semicolons separate columns, as some spreadsheets write them, decimals can have a comma."""
+    try:
+        header, mark = _header(text)
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark) if row][1:]
+    except csv.Error as error:
+        raise LogFileError(f"{path}: not a CSV file: {error}") from error
+    if mark == ";":
+        rows = [[cell.replace(",", ".") for cell in row] for row in rows]
+    places = [f"{path}:{i}" for i in range(2, len(rows) + 2)]
+    if {"step", "value"} <= {h.lower() for h in header}:
+        return [(p, _long_row(dict(zip(header, row, strict=False)), path)) for p, row in zip(places, rows, strict=True)]
+    names = _panel_names(header, path)
+    return [
+        (p, {names[h]: cell for h, cell in zip(header, row, strict=False) if h in names})
+        for p, row in zip(places, rows, strict=True)
+    ]
+
+
+def _long_row(row: Mapping[str, str], path: Path) -> Record:
+    """Return a row with one value: its metric has a column, as MLflow's, or is in the file's name, as TensorBoard's."""
+    lower = {k.lower(): v for k, v in row.items()}
+    if not {"step", "value"} <= lower.keys():  # a row that was cut
+        return {}
+    named = next((lower[k] for k in ("key", "metric", "tag") if k in lower), None)
+    if named is None:
+        tag = path.name.removesuffix(".gz").removesuffix(".csv").rpartition("tag-")[2]
+        named = tag.replace("_", "/", 1) if "tag-" in path.name else tag
+    return {"step": lower["step"], named: lower["value"]}
+
+
+def _panel_names(header: Iterable[str], path: Path) -> dict[str, str]:
+    """Return column to metric; W&B's panels have columns `RUN - METRIC`, and the least and largest value beside."""
+    columns = [h for h in header if not h.endswith(("__MIN", "__MAX"))]
+    parts = {h: h.rpartition(" - ") for h in columns}
+    runs = {before for before, mark, _ in parts.values() if mark}
+    if len(runs) > 1:
+        raise LogFileError(f"{path}: has columns of {len(runs)} runs, such as `{sorted(runs)[0]}`; export one of them")
+    return {h: name for h, (_, _, name) in parts.items()}
+
+
+def _header(text: str) -> tuple[list[str], str]:
+    """Return the column names and the separator: the first one that gives a step column."""
+    found = []
+    for mark in _MARKS:
+        names = next((row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark) if row), [])
+        found.append(([name.strip() for name in names], mark))
+    return next((f for f in found if not set(STEPS).isdisjoint(f[0])), found[0])
+
+
+_VERL = re.compile(r"\bstep:(\d+)((?: - [^\s:]+:[^\s]+)+)")
+_DICT = re.compile(r"\{'.*\}")
+
+
+def _of_console(text: str, path: Path) -> list[tuple[str, Record]]:
+    """Return what verl (`step:3 - actor/entropy:0.3 - ...`) and transformers (`{'loss': 0.1, ...}`) print.
+
+    Lines of JSON are read, too. What transformers prints has no step: its records are counted.
+    """
+    found: list[tuple[str, Record]] = []
+    counted = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        place = f"{path}:{number}"
+        if hit := _VERL.search(line):
+            pairs = (part.rpartition(":") for part in hit[2].split(" - ")[1:])
+            found.append(
+                (place, {"step": hit[1], **{k: v.removeprefix("np.float64(").rstrip(")") for k, _, v in pairs}})
+            )
+        elif hit := _DICT.search(line):
+            try:
+                record = ast.literal_eval(hit[0])
+            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                continue
+            if not isinstance(record, dict):  # a set
+                continue
+            counted += not any(key in record for key in STEPS)
+            found.append((place, {"step": counted, **record}))
+        elif line.lstrip().startswith("{"):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            found.append((place, record))
+    if not found:
+        raise LogFileError(f"{path}: no line has metrics as verl or transformers print them, or as JSON")
+    return found
+
+
+def _of_mlflow(folder: Path) -> list[tuple[str, Record]]:
+    """Return the metrics of a run that MLflow keeps as files: a file a metric, with lines `time value step`."""
+    found: list[tuple[str, Record]] = []
+    for path in sorted((folder / "metrics").rglob("*")):
+        name = str(path.relative_to(folder / "metrics"))
+        if path.is_file():
+            for number, line in enumerate(_text(path).splitlines(), 1):
+                parts = line.split()
+                if len(parts) < 3:
+                    raise LogFileError(f"{path}:{number}: must have a time, a value and a step")
+                found.append((f"{path}:{number}", {"step": parts[2], name: parts[1]}))
+    return found

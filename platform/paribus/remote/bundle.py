@@ -1,0 +1,163 @@
+"""What travels between a server and the machine of a user: a study with its reward functions, and a report back.
+
+Both are archives of :mod:`paribus.archive.tar_file` with other files in them: the receiver compares every byte with
+the list at the beginning, so that links, devices, paths that lead elsewhere and files of another size never get to it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from paribus.archive.tar_file import ArchiveReader, Layout, Manifest, member, write_archive
+from paribus.errors import ArchiveError, ServerError
+from paribus.run_folder.json_text import parse_json
+from paribus.study.load import load_study
+from paribus.study.sources import MOST_BYTES as MOST_SOURCE
+from paribus.yaml_file.document import MAX_BYTES as MOST_STUDY
+
+STUDY, SOURCES = "study.yaml", "beside"
+ANSWER, REPORT = "answer.json", "report"
+
+MOST_FILES = 200
+"""Most files of a bundle."""
+
+MOST_BUNDLE = 16 << 20
+"""Most bytes of a bundle: a study and some source files, no data."""
+
+MOST_REPORT = 1 << 30
+"""Most bytes of a report."""
+
+
+def _is_source(name: str) -> bool:
+    folder, _, rest = name.partition("/")
+    return folder == SOURCES and rest.endswith(".py")
+
+
+STUDY_BUNDLE = Layout(
+    kind="a study that `paribus submit` has sent",
+    required=STUDY,
+    allows=lambda name: name == STUDY or _is_source(name),
+    most_bytes=lambda name: MOST_STUDY if name == STUDY else MOST_SOURCE,
+    most_files=MOST_FILES,
+)
+
+REPORT_BUNDLE = Layout(
+    kind="a report of a server",
+    required=ANSWER,
+    allows=lambda name: name == ANSWER or name.startswith(f"{REPORT}/"),
+    most_bytes=lambda name: 1 << 24 if name == ANSWER else MOST_REPORT,
+    most_files=10_000,
+)
+
+
+def pack_study(path: Path) -> bytes:
+    """Return the bundle of a study file: itself, and the Python files beside it that its rewards come from.
+
+    Raises:
+        StudyFileError: the file is not a valid study; every problem is listed with its place.
+        ServerError: it is too large to be sent.
+    """
+    loaded = load_study(path)
+    with tempfile.TemporaryDirectory(prefix="paribus-") as folder:
+        stage = Path(folder)
+        if rules := [name for name in loaded.spec.health.rules if name.endswith((".yaml", ".yml"))]:
+            raise ServerError(
+                f"{path} names the file {rules[0]} under `health.rules`, and files of rules do not travel yet. Leave "
+                "it out here, or submit the study on the server."
+            )
+        files = {STUDY: stage / STUDY}
+        shutil.copyfile(path, files[STUDY])
+        for name, text in loaded.options.sources.items():
+            source = stage / SOURCES / name
+            source.parent.mkdir(parents=True, exist_ok=True)
+            source.write_text(text, newline="")
+            files[f"{SOURCES}/{name}"] = source
+        if len(files) > MOST_FILES:
+            raise ServerError(f"{path} comes with {len(files) - 1} source files: more than the {MOST_FILES - 1} sent")
+        return _pack(loaded.spec.study, files, stage, MOST_BUNDLE, str(path))
+
+
+def unpack_study(bundle: Path, folder: Path) -> Path:
+    """Unpack a study into an empty folder, and return the path of its file; its reward functions lie beside it.
+
+    Raises:
+        ArchiveError: it is not such a bundle.
+    """
+    with ArchiveReader(bundle, STUDY_BUNDLE) as reader:
+        for each, pieces in reader.members():
+            path = folder / each.name.removeprefix(f"{SOURCES}/")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as file:
+                    file.writelines(pieces)
+            except OSError as error:
+                raise ArchiveError(f"{bundle}: {each.name} cannot be unpacked: {error.strerror}") from error
+    return folder / STUDY
+
+
+def pack_report(study: str, answer: Mapping[str, Any], report: Path) -> bytes:
+    """Return a report, and what `paribus report` prints about it, as a bundle.
+
+    Raises:
+        ServerError: it is too large to be sent.
+    """
+    with tempfile.TemporaryDirectory(prefix="paribus-") as folder:
+        stage = Path(folder)
+        (stage / ANSWER).write_text(json.dumps(answer))
+        files = {ANSWER: stage / ANSWER}
+        files |= {
+            f"{REPORT}/{path.relative_to(report).as_posix()}": path
+            for path in sorted(report.rglob("*"))
+            if path.is_file() and not path.is_symlink()
+        }
+        return _pack(study, files, stage, MOST_REPORT, f"the report of {study}")
+
+
+def unpack_report(bundle: bytes, out: Path) -> dict[str, Any]:
+    """Unpack a report into a folder, over the files of an earlier one, and return what to print about it.
+
+    Every file is checked before one is written.
+
+    Raises:
+        ArchiveError: it is not such a bundle, or cannot be written.
+    """
+    with tempfile.TemporaryDirectory(prefix="paribus-") as folder:
+        stage = Path(folder) / "unpacked"
+        packed = Path(folder) / "report.tar"
+        packed.write_bytes(bundle)
+        with ArchiveReader(packed, REPORT_BUNDLE) as reader:
+            for each, pieces in reader.members():
+                path = stage / each.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as file:
+                    file.writelines(pieces)
+        answer = parse_json((stage / ANSWER).read_bytes(), ANSWER)
+        if not isinstance(answer, dict):
+            raise ArchiveError(f"{ANSWER} of the server's report is not an object")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # a report of no files
+                shutil.copytree(stage / REPORT, out, dirs_exist_ok=True)
+        except OSError as error:
+            raise ArchiveError(f"cannot write the report to {out}: {error}") from error
+        return answer
+
+
+def _pack(study: str, files: Mapping[str, Path], stage: Path, most: int, what: str) -> bytes:
+    """Return an archive of files of the disk."""
+    manifest = Manifest(
+        study=study, paribus=version("paribus"), files=tuple(member(name, path) for name, path in files.items())
+    )
+    if manifest.size > most:
+        raise ServerError(f"{what} has {manifest.size:,} bytes with what belongs to it, more than the {most:,} allowed")
+    packed = stage / "bundle.tar"
+    with packed.open("xb") as file:
+        write_archive(file, manifest, files)
+    return packed.read_bytes()

@@ -1,0 +1,238 @@
+"""Requests to the server of a team, over HTTPS, with a token that never stands in an address or a message."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
+
+from paribus.errors import ParibusError, RunFolderError, ServerError, UnreadableInput
+from paribus.home import read_secret
+from paribus.masking import mask
+from paribus.remote.answers import error_from_json
+from paribus.remote.bundle import MOST_REPORT
+from paribus.run_folder.json_text import field_of, fields, parse_json
+from paribus.store.models import Terms
+
+SERVER, TOKEN, TOKEN_FILE = "PARIBUS_SERVER", "PARIBUS_TOKEN", "PARIBUS_TOKEN_FILE"
+
+VERSION = 1
+"""Version of the requests and answers."""
+
+_QUICK_S, _SLOW_S = 60.0, 900.0
+_MOST_JSON = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server and a token for it.
+
+    Attributes:
+        address: without a slash at its end.
+        token: the secret.
+    """
+
+    address: str
+    token: str = field(repr=False)
+
+    def studies(self) -> dict[str, Any]:
+        """Return all studies, and whether a scheduler works on the server."""
+        return self._json("GET", "studies")
+
+    def study(self, name: str, page: int, states: Sequence[str]) -> dict[str, Any]:
+        """Return a study with a page of its runs: the value of :func:`paribus.monitor.status.page_of`."""
+        return self._json("GET", f"studies/{_quoted(name)}", [("page", page), *(("state", s) for s in states)])
+
+    def submit(self, bundle: bytes, terms: Terms, file: str) -> dict[str, Any]:
+        """Submit a study, and return the fields of :class:`paribus.remote.submission.Submission`.
+
+        Args:
+            bundle: of :func:`paribus.remote.bundle.pack_study`.
+            terms: priority and weight, as far as they are asked for.
+            file: the study file as the user named it, for messages.
+
+        Raises:
+            ParibusError: what `paribus submit` raises on the server.
+        """
+        try:
+            return self._json("POST", "studies", list(terms.items()), bundle, file=file, limit_s=_SLOW_S)
+        except ParibusError as error:
+            if error.code != UnreadableInput.code:
+                raise
+            raise UnreadableInput(
+                f"{error}\nData and models are not sent: the server reads its own, and relative paths begin in the "
+                "folder in which its dashboard and its scheduler were started."
+            ) from None
+
+    def report(self, name: str, published: Sequence[str] | None, width: int) -> bytes:
+        """Return the bundle of a study's report."""
+        chosen = [("published", table) for table in published or ()]
+        query = [("width", width), ("stated", int(published is not None)), *chosen]
+        return self._send("GET", f"studies/{_quoted(name)}/report", query, None, "", _SLOW_S, MOST_REPORT)
+
+    def cancel(self, name: str, arm: str | None) -> dict[str, Any]:
+        """Cancel a study or one of its arms."""
+        return self._json("POST", f"studies/{_quoted(name)}/cancel", [] if arm is None else [("arm", arm)], b"")
+
+    def retry(self, name: str, arm: str | None, reason: str) -> dict[str, Any]:
+        """Queue the failed and cancelled runs of a study, or of one of its arms, again."""
+        query = [("reason", reason), *([] if arm is None else [("arm", arm)])]
+        return self._json("POST", f"studies/{_quoted(name)}/retry", query, b"")
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, object]] = (),
+        body: bytes | None = None,
+        *,
+        file: str = "",
+        limit_s: float = _QUICK_S,
+    ) -> dict[str, Any]:
+        answer = self._send(method, path, query, body, file, limit_s, _MOST_JSON)
+        try:
+            raw = fields(parse_json(answer, "the answer"))
+            version, value = field_of(raw, "version"), fields(field_of(raw, "answer"))
+        except (ValueError, RunFolderError) as error:
+            raise self._another_program() from error
+        if version != VERSION:
+            raise ServerError(
+                f"{self.address} answers in version {version}, and this Paribus reads {VERSION}: update the older one."
+            )
+        return _printable(value)  # type: ignore[no-any-return]
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, object]],
+        body: bytes | None,
+        file: str,
+        limit_s: float,
+        most: int,
+    ) -> bytes:
+        url = f"{self.address}/api/{path}" + (f"?{urlencode(query)}" if query else "")
+        request = urllib.request.Request(url, body, method=method)  # noqa: S310 - `server` allows no other scheme
+        request.add_unredirected_header("Authorization", f"Bearer {self.token}")
+        if body is not None:
+            request.add_unredirected_header("Content-Type", "application/x-tar")
+        try:
+            with self._opener().open(request, timeout=limit_s) as answer:
+                data: bytes = answer.read(most + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refused(error, file) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise ServerError(
+                f"{self.address} cannot be reached: {mask(str(reason))}. Is {SERVER} right, and does the server run?"
+            ) from None
+        if len(data) > most:
+            raise ServerError(f"{self.address} has sent more than {most:,} bytes, which is no answer of Paribus.")
+        return data
+
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """Return what makes requests; a request without encryption never goes through a proxy to another machine."""
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        if self.address.startswith("http://"):
+            handlers.append(urllib.request.ProxyHandler({}))
+        return urllib.request.build_opener(*handlers)
+
+    def _refused(self, error: urllib.error.HTTPError, file: str) -> ParibusError:
+        if error.code in range(300, 400):
+            return ServerError(f"{self.address} leads to another address. Set {SERVER} to that one, if you trust it.")
+        try:
+            raw = _printable(fields(field_of(fields(parse_json(error.read(_MOST_JSON), "the answer")), "error")))
+            found = error_from_json(raw, file)
+        except (ValueError, RunFolderError, OSError, http.client.HTTPException):
+            if error.code >= 500:
+                return ServerError(f"{self.address} answers {error.code}: the server has failed, or does not run.")
+            return self._another_program(error.code)
+        remedy = {
+            401: f" Set {TOKEN} to one that `paribus token create` has printed on the server.",
+            403: " Ask for one: `paribus token create --scope run` on the server.",
+        }
+        return ServerError(f"{found}{remedy[error.code]}") if error.code in remedy else found
+
+    def _another_program(self, status: int = 200) -> ServerError:
+        code = "" if status == 200 else f" with {status}"
+        return ServerError(f"another program than Paribus answers at {self.address}{code}. Is {SERVER} right?")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: another machine must not get the study or the token."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Return None: the answer is an error."""
+
+
+def server(environment: Mapping[str, str] = os.environ) -> Server | None:
+    """Return the server that the environment names; ``None`` if it names none.
+
+    Raises:
+        ServerError: its address is not encrypted or no address, or there is no token.
+    """
+    address = environment.get(SERVER, "").strip().rstrip("/")
+    if not address:
+        return None
+    try:
+        url = urlsplit(address)
+        fits = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
+    except ValueError:
+        fits = False
+    if not fits or url.username is not None or url.query or url.fragment:
+        raise ServerError(f"{SERVER} is {mask(address)!r}, not an address such as https://paribus.example.org")
+    if url.scheme == "http" and not _is_loopback(url):
+        raise ServerError(
+            f"{SERVER} is {address}: without encryption everyone on the way could read the token. Use https, or a "
+            f"tunnel: ssh -L 8765:localhost:8765 {url.hostname}, then {SERVER}=http://localhost:8765"
+        )
+    return Server(address=address, token=_token(environment))
+
+
+def server_for(home: Path | None) -> Server | None:
+    """Return the server that a command goes to; ``None`` if it names a home folder, or the environment no server."""
+    return server() if home is None else None
+
+
+def _is_loopback(url: SplitResult) -> bool:
+    if url.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(url.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _token(environment: Mapping[str, str]) -> str:
+    token, file = environment.get(TOKEN, "").strip(), environment.get(TOKEN_FILE)
+    if not token and file:
+        token = read_secret(Path(file).expanduser(), "token for the server", ServerError)
+    if not token:
+        raise ServerError(
+            f"{SERVER} is set, but {TOKEN} is not: set it, or {TOKEN_FILE} to a file with the token. On the server, "
+            "`paribus token create --scope run --name YOU` prints one."
+        )
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise ServerError(f"{TOKEN} is no token: it has characters that no token has")
+    return token
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _printable(value: Any) -> Any:
+    """Return JSON values without characters that control a terminal."""
+    if isinstance(value, str):
+        return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
+    if isinstance(value, list):
+        return [_printable(v) for v in value]
+    return {_printable(k): _printable(v) for k, v in value.items()} if isinstance(value, dict) else value

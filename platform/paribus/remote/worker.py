@@ -1,0 +1,68 @@
+"""A process of its own for one request of a server: it plans and submits a study, or writes a report.
+
+Both may take seconds of computing and much memory, which the server that answers others must not spend; and a study
+that hangs a library is killed with its process. The order comes as JSON on standard input, the answer leaves on
+standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paribus.engines.process import die_with_parent
+from paribus.errors import ParibusError
+from paribus.masking import mask_output
+from paribus.remote.answers import error_to_json
+from paribus.remote.bundle import pack_report, unpack_study
+from paribus.remote.submission import submit_file
+
+
+def main() -> None:
+    """Do what standard input asks for."""
+    mask_output()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    order = json.load(sys.stdin)
+    die_with_parent(order["parent"])
+    with tempfile.TemporaryDirectory(prefix="paribus-") as folder:
+        stage = Path(folder)
+        try:
+            answer = {"answer": submit(order, stage) if order["do"] == "submit" else report(order, stage)}
+        except ParibusError as error:
+            answer = {"error": error_to_json(error, stage)}
+    with answers:
+        json.dump(answer, answers)
+
+
+def submit(order: Mapping[str, Any], stage: Path) -> dict[str, Any]:
+    """Submit the study in a bundle.
+
+    Relative paths of data and models begin in the folder that the server was started in, as they do for the scheduler's
+    runs; reward functions lie beside the study, in ``stage``, and the plan takes their source along.
+    """
+    file = unpack_study(Path(order["bundle"]), stage)
+    return asdict(submit_file(file, Path(order["home"]), order["terms"]))
+
+
+def report(order: Mapping[str, Any], stage: Path) -> dict[str, Any]:
+    """Write the bundle of a report into the file that the order names."""
+    from paribus.report.write import write_report
+    from paribus.store.reader import Reader
+
+    with Reader.open(Path(order["home"])) as reader:
+        written = write_report(reader, order["study"], stage / "report", order["published"], width=order["width"])
+    paths = [path.relative_to(stage / "report").as_posix() for path in written.paths]
+    about = {"text": written.text, "notes": list(written.notes), "paths": paths}
+    Path(order["bundle"]).write_bytes(pack_report(order["study"], about, stage / "report"))
+    return {}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What the tests of the answer assume, and what the data say about it: one spread for all arms, and pairs of seeds."""
+
+from __future__ import annotations
+
+from paribus.report.analysis.analysis import FEWEST_ARMS, Analysis
+from paribus.report.analysis.one_spread import OneSpread, one_spread
+from paribus.report.effect_words import claimed
+from paribus.report.tables.cells import interval_text, listed, number
+from paribus.report.tables.robustness import NOT_POOLED, check_of
+from paribus.stats.pairing import least_correlation
+
+
+def counts(analysis: Analysis) -> list[str]:
+    """Return how many arms differ from the base with and without one spread for all arms; nothing without that test."""
+    whole = one_spread(analysis)
+    if whole is None or not whole.by_arm or not analysis.family or analysis.late_arms:
+        return []
+    arms = len(analysis.to_base)
+    alone = sum(e is not None and claimed(e, analysis.score_level) for e in analysis.to_base.values())
+    with_it = len(whole.different)
+    verb = "differs" if with_it == 1 else "differ"
+    return [
+        f"{with_it} of {arms} arms {verb} from the base if all arms share one spread; {alone} of {arms} without that."
+    ]
+
+
+def tests_line(analysis: Analysis) -> str:
+    """Return how arms are compared with the base, whether pairs help, and whether the spreads are alike."""
+    if not analysis.family:
+        return ""
+    return f"Tests: {pairs_words(analysis)}. {_spreads(analysis)}".strip()
+
+
+def pairs_words(analysis: Analysis) -> str:
+    """Return whether seeds are paired, by which rule, and the correlation that says whether pairs help."""
+    plan, r = analysis.plan, analysis.correlation
+    if not plan.paired:
+        return "seeds are not paired (Welch)"
+    how = "paired by seed" if analysis.paired else "not paired (Welch)"
+    rule = "as declared" if plan.pairing == "always" or analysis.late("pairing") else "by the declared rule"
+    if r is None:
+        return f"{how}, {rule}; the correlation of seeds is not known"
+    least = least_correlation(len(analysis.values(plan.base, analysis.score)))
+    return f"{how}, {rule}: seeds correlate by {number(r, 2)} over arms, and pairs help from {least:.2f} on"
+
+
+def _spreads(analysis: Analysis) -> str:
+    whole = one_spread(analysis)
+    if whole is None:
+        few = len(analysis.plan.arms) < FEWEST_ARMS
+        return "" if few else f"No test with one spread for all arms: {NOT_POOLED}."
+    if not whole.by_arm:
+        return f"No test with one spread for all arms: {check_of(whole.spread)}."
+    test = f"Dunnett, p below {100 * whole.level:.2g}%"
+    return f"One spread for all arms ({test}) is an assumption; its check: {check_of(whole.spread)}."
+
+
+def one_spread_words(analysis: Analysis) -> str:
+    """Return which arms differ from the base if all arms share one spread, with their simultaneous intervals."""
+    whole = one_spread(analysis)
+    if whole is None or not whole.by_arm or analysis.late_arms:
+        return ""
+    return f"If all arms share one spread, by Dunnett's test: {_named(analysis, whole)}."
+
+
+def _named(analysis: Analysis, whole: OneSpread) -> str:
+    label = analysis.score.label
+    if not whole.different:
+        return f"none of {len(whole.by_arm)} arms is shown to differ from the base in {label}"
+    arms = [f"`{analysis.label(a)}` {interval_text(whole.by_arm[a], signed=True)}" for a in whole.different]
+    return f"these differ from the base in {label}, with intervals that hold for all arms at once: {listed(arms)}"

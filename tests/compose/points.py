@@ -1,0 +1,51 @@
+"""Run inside the scheduler's container, with the code on standard input: what became of the runs, as one JSON line."""
+
+import json
+import os
+from collections import Counter
+
+import sqlalchemy as sa
+
+from paribus.audit.invariants import audit
+from paribus.audit.snapshot import snapshot
+from paribus.home import home
+from paribus.run_folder.folder import RunFolder
+from paribus.store.database import Database, database_url
+from paribus.store.reader import Reader
+
+with Reader.open(home()) as reader:
+    seen = snapshot(reader, deep=True)
+mlflow = Database(database_url(home()).set(database="mlflow"))
+prints = {run.id: run.fingerprint for run in seen.runs}
+lost, doubled, points, steps_twice = 0, 0, 0, 0
+with mlflow.read() as connection:
+    copies = connection.execute(sa.text("SELECT value, run_uuid FROM tags WHERE key = 'paribus.run'")).all()
+    for result in seen.results:
+        lines = list(RunFolder.of(home(), prints[result.run_id], result.token).read_metrics())
+        steps_twice += len(lines) - len({line.step for line in lines})
+        written = {(key, line.step) for line in lines for key in line.values}
+        held = Counter()
+        for value, run in copies:
+            if value == prints[result.run_id]:
+                found = connection.execute(sa.text("SELECT key, step FROM metrics WHERE run_uuid = :run"), {"run": run})
+                held.update((key, step) for key, step in found)
+        points += len(written)
+        lost += len(written - held.keys())
+        doubled += sum(number > 1 for number in held.values())
+mlflow.close()
+counts = Counter(str(run.state) for run in seen.runs)
+print(
+    json.dumps(
+        {
+            "states": counts,
+            "results": len(seen.results),
+            "copies": len(copies),
+            "attempts": len(seen.attempts),
+            "points": points,
+            "lost": lost,
+            "doubled": doubled + steps_twice,
+            "violations": [f"{v.invariant}: {v.message}" for v in audit(seen)],
+            "user": os.getuid(),
+        }
+    )
+)

@@ -1,0 +1,89 @@
+"""Runs code in a process that writes into one folder only, starts and connects to nothing, and needs little memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+MEMORY = 1 << 30
+"""Bytes that the code may use beyond what the process has."""
+
+_CHANGES = {
+    "os.mkdir": 1, "os.rename": 2, "os.remove": 1, "os.rmdir": 1, "os.link": 2, "os.symlink": 2, "os.truncate": 1,
+    "os.chmod": 1, "os.chown": 1, "os.utime": 1,
+}  # fmt: skip
+"""Audit events of changes to files, and how many paths each has."""
+
+_REFUSED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "socket.connect", "pty.spawn")
+
+
+def confined(work: Callable[[], object], workspace: Path, *, memory: int = MEMORY) -> None:
+    """Run ``work`` in a copy of this process.
+
+    Args:
+        work: what is run; it may raise any error.
+        workspace: the only folder in which files may be written, made, renamed or deleted.
+        memory: bytes of address space that it may take beyond those of this process.
+
+    Raises:
+        AssertionError: it raised an error, left the workspace or needed more memory; with its traceback.
+    """
+    with tempfile.TemporaryFile() as said:
+        if (pid := os.fork()) == 0:
+            status = 1
+            try:
+                broken = _confine(workspace.resolve(), memory)
+                work()
+                status = 0
+                if broken:
+                    said.write("\n".join(broken).encode())
+                    status = 1
+            except BaseException:
+                said.write(traceback.format_exc().encode(errors="replace"))
+            finally:
+                said.flush()
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        said.seek(0)
+        assert status == 0, f"exit status {status}\n{said.read().decode()}"
+
+
+def _confine(workspace: Path, memory: int) -> list[str]:
+    """Confine this process for good; return a list that gets what it tries all the same."""
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + memory,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.dont_write_bytecode = True
+    broken: list[str] = []
+
+    def watch(event: str, given: tuple[object, ...]) -> None:
+        if event in _REFUSED:
+            paths: tuple[object, ...] = ("",)
+        elif event == "open":
+            writes = isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            paths = given[:1] if writes else ()
+        else:
+            paths = given[: _CHANGES.get(event, 0)]
+        for path in paths:
+            if not _is_inside(path, workspace):
+                broken.append(f"{event} {given!r}")
+                raise PermissionError(f"outside the workspace: {event} {given!r}")
+
+    sys.addaudithook(watch)
+    return broken
+
+
+def _is_inside(path: object, workspace: Path) -> bool:
+    if isinstance(path, int):  # an open file
+        return True
+    found = os.path.realpath(os.fsdecode(path)) if isinstance(path, str | bytes | os.PathLike) else ""
+    return found == os.devnull or workspace in (Path(found), *Path(found).parents)
+
+
+def _address_space() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()

@@ -1,0 +1,5 @@
+"""PostgreSQL for the checks."""
+
+from support.databases import server
+
+__all__ = ["server"]
