@@ -1,10 +1,13 @@
-"""The runner ``fake`` can be found, here and in child processes."""
+"""The runner ``fake`` can be found, here and in child processes; databases that are empty."""
 
 import os
 
 import pytest
 
 from paribus.testing.fake_runner import install
+from support.databases import database
+
+__all__ = ["database"]
 
 
 @pytest.fixture(autouse=True)

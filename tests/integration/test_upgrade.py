@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,31 +12,14 @@ from fastapi.testclient import TestClient
 from paribus.cli import paribus
 from paribus.errors import StoreError
 from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder
-from paribus.store.database import Database, file_url
+from paribus.store.database import Database
 from paribus.store.migrate import HEAD, run_alembic
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.reports import build
 from paribus_dashboards.server.access import Access
 from paribus_dashboards.server.app import make_app
-from support.databases import postgresql
 from support.old_databases import REVISIONS, fill
 from support.plans import small_plan
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    """An empty database, where commands look."""
-    monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
-    if request.param == "sqlite":
-        made = Database(file_url(tmp_path))
-        yield made
-        made.close()
-        return
-    with postgresql(empty=True) as url:
-        monkeypatch.setenv("PARIBUS_DATABASE_URL", url.render_as_string(hide_password=False))
-        made = Database(url)
-        yield made
-        made.close()
 
 
 def train(home: Path, run: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from paribus.store.database import Database
+from paribus.store.database import Database, file_url
 from paribus.store.migrate import HEAD, VERSION_TABLE, run_alembic
 from paribus.store.store import Store
 from paribus.store.tables import metadata
@@ -66,6 +66,22 @@ def new_database(url: str | sa.URL, clock: Callable[[], float] | None = None) ->
             connection.execute(sa.text(f"CREATE TABLE {VERSION_TABLE} (version_num TEXT)"))
             connection.execute(sa.text(f"INSERT INTO {VERSION_TABLE} VALUES ('{HEAD}')"))
     return database
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """A database without tables, where commands and `Store.open` look."""
+    monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
+    if request.param == "sqlite":
+        made = Database(file_url(tmp_path))
+        yield made
+        made.close()
+        return
+    with postgresql(empty=True) as url:
+        monkeypatch.setenv("PARIBUS_DATABASE_URL", url.render_as_string(hide_password=False))
+        made = Database(url)
+        yield made
+        made.close()
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def some_arms(data: StudyData, labels: Iterable[str], name: str = "later") -> St
     return replace(data, plan=plan, runs=tuple(r for r in data.runs if r.arm in kept))
 
 
-def told(store: Store, data: StudyData) -> tuple[Declared, ReportModel]:
+def declared_and_report(store: Store, data: StudyData) -> tuple[Declared, ReportModel]:
     """What the store knows of the newest plan of this name, and its report."""
     found = read_declared(store, store.study(data.plan.study))
     assert found is not None
@@ -75,7 +75,7 @@ def test_a_file_that_lists_one_trick_of_ten_is_exploratory(store: Store) -> None
     assert "lowered" in single(build_report(one))
     finish(store, every.plan)
     store.add_study(one.plan)
-    found, model = told(store, one)
+    found, model = declared_and_report(store, one)
     assert (found.late_arms, len(found.compared)) == (frozenset({one.plan.arms[1].key}), len(every.plan.arms) - 1)
     assert (found.known, dict(found.planned_by)) == (6, {("made-up", store.study("made-up").first_submitted_at): 6})
     effect = Analysis(replace(one, declared=found)).to_base[one.plan.arms[1].key]
@@ -99,7 +99,7 @@ def test_the_p_of_the_larger_family_is_no_smaller_than_in_the_whole_study(store:
     one = some_arms(every, ["token_level"])
     finish(store, every.plan)
     store.add_study(one.plan)
-    found, _ = told(store, one)
+    found, _ = declared_and_report(store, one)
     arm = one.plan.arms[1].key
     late, whole = Analysis(replace(one, declared=found)).to_base[arm], Analysis(every).to_base[arm]
     assert late is not None
@@ -116,7 +116,7 @@ def test_a_plan_before_its_results_is_not_exploratory_and_stays_so(store: Store)
     first = store.study("made-up").first_submitted_at
     store.add_study(data.plan)
     assert store.study("made-up").submitted_at > first == store.study("made-up").first_submitted_at
-    found, model = told(store, data)
+    found, model = declared_and_report(store, data)
     assert (found.known, found.late, len(found.compared)) == (0, False, 10)
     assert model.answer == build_report(data).answer
     assert model.provenance["declared"].endswith("before any of its results")
@@ -130,10 +130,12 @@ def test_arms_may_be_added_but_none_left_out(store: Store) -> None:
     less = some_arms(every, ["token_level", "soft_overlong"], "less")
     finish(store, first.plan)
     store.add_study(more.plan)
-    assert told(store, more)[0].late_arms == frozenset()
+    assert declared_and_report(store, more)[0].late_arms == frozenset()
     store.add_study(less.plan)
     by_label = {a.label: a.key for a in every.plan.arms}
-    assert told(store, less)[0].late_arms == {by_label["token_level"]}  # the other one has no results yet
+    assert declared_and_report(store, less)[0].late_arms == {
+        by_label["token_level"]
+    }  # the other one has no results yet
 
 
 def test_seeds_that_are_added_after_a_look_are_exploratory(store: Store) -> None:
@@ -141,7 +143,7 @@ def test_seeds_that_are_added_after_a_look_are_exploratory(store: Store) -> None
     few, many = (replace(made_up_study(replace(SHAPE, seeds=n))) for n in (3, 5))
     finish(store, few.plan)
     finish(store, many.plan)
-    found, model = told(store, many)
+    found, model = declared_and_report(store, many)
     assert found.late_arms == {a.key for a in many.plan.arms[1:]}
     assert model.answer.startswith("Exploratory: 10 of 10 arms had results before")
 
@@ -152,7 +154,7 @@ def test_looks_may_not_be_dropped_after_results(store: Store) -> None:
     rule = InterimRule(at=(3, 6), spending="obrien_fleming", width=None)
     finish(store, replace(plain.plan, interim=rule, fingerprint=fingerprint_of("looks")))
     store.add_study(plain.plan)
-    assert told(store, plain)[0].late_arms == {a.key for a in plain.plan.arms[1:]}
+    assert declared_and_report(store, plain)[0].late_arms == {a.key for a in plain.plan.arms[1:]}
 
 
 def test_a_study_that_adds_seeds_may_add_an_arm(store: Store) -> None:
@@ -176,7 +178,7 @@ def test_a_rule_for_pairs_may_not_be_dropped_after_results(store: Store) -> None
     plain = made_up_study(SHAPE)
     finish(store, replace(plain.plan, pairing="where_it_helps", fingerprint=fingerprint_of("rule")))
     store.add_study(plain.plan)
-    assert told(store, plain)[0].late_arms == {a.key for a in plain.plan.arms[1:]}
+    assert declared_and_report(store, plain)[0].late_arms == {a.key for a in plain.plan.arms[1:]}
 
 
 def test_arms_without_results_do_not_shrink_the_family(store: Store) -> None:
@@ -187,7 +189,7 @@ def test_arms_without_results_do_not_shrink_the_family(store: Store) -> None:
     pending = tuple(replace(a, key=f"{k:012x}", label=f"pending {k}") for k, a in enumerate(every.plan.arms[1:]))
     plan = replace(one.plan, arms=(*one.plan.arms, *pending), fingerprint=fingerprint_of("pending"))
     store.add_study(plan)
-    found, _ = told(store, replace(one, plan=plan))
+    found, _ = declared_and_report(store, replace(one, plan=plan))
     assert Analysis(replace(one, plan=plan, declared=found)).family == 10
 
 
@@ -198,7 +200,7 @@ def test_a_margin_that_comes_with_fresh_arms_is_declared_in_time(store: Store) -
     finish(store, first.plan)
     with_margin = replace(fresh, plan=replace(fresh.plan, margin=0.1))
     store.add_study(with_margin.plan)
-    found, _ = told(store, with_margin)
+    found, _ = declared_and_report(store, with_margin)
     assert (found.late, found.known) == (False, 3)
 
 
@@ -210,7 +212,7 @@ def test_terms_that_are_added_after_results(store: Store) -> None:
     for name, value in terms.items():
         plan = replace(plain.plan, **{name: value}, fingerprint=fingerprint_of(name))
         store.add_study(plan)
-        found, model = told(store, replace(plain, plan=plan))
+        found, model = declared_and_report(store, replace(plain, plan=plan))
         assert found.late_arms == frozenset()
         assert found.late_terms == {{"symptom_correction": "symptoms"}.get(name, name)}
         assert "Declared after results were there: the " in model.answer

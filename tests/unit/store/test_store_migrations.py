@@ -13,32 +13,15 @@ from paribus.audit.snapshot import snapshot
 from paribus.errors import StoreError
 from paribus.recipe.recipe import Recipe
 from paribus.store import migrate as migrating
-from paribus.store.database import Database, database_url, file_url
+from paribus.store.database import database_url
 from paribus.store.history import past_runs, recorded_runs
 from paribus.store.migrate import HEAD, VERSION_TABLE, migrate, run_alembic, upgrade
 from paribus.store.models import PLAN
 from paribus.store.reader import Reader
 from paribus.store.store import Store
 from paribus.store.tables import metadata
-from support.databases import postgresql
 from support.old_databases import REVISIONS, fill
 from support.plans import small_plan
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request, tmp_path, monkeypatch):
-    """An empty database, where `Store.open` looks."""
-    monkeypatch.delenv("PARIBUS_DATABASE_URL", raising=False)
-    if request.param == "sqlite":
-        made = Database(file_url(tmp_path))
-        yield made
-        made.close()
-        return
-    with postgresql(empty=True) as url:
-        monkeypatch.setenv("PARIBUS_DATABASE_URL", url.render_as_string(hide_password=False))
-        made = Database(url)
-        yield made
-        made.close()
 
 
 def differences(database):
