@@ -185,5 +185,5 @@ def test_the_only_update_corrects_as_a_pass_before_it_would(
 def test_a_sampler_that_agrees_has_no_mismatch(recipe: Recipe, job_folder: Callable[..., Path]) -> None:
     """The code that trains also samples: k3 is 0 and every token counts."""
     values = _steps(job_folder(recipe, evaluate=EVALUATE))[0]
-    assert values["mismatch/k3"] == pytest.approx(0, abs=1e-9)
+    assert values["mismatch/k3"] == pytest.approx(0, abs=1e-7)  # what float32 rounds, not the same on every CPU
     assert values["mismatch/effective_frac"] == pytest.approx(1, abs=1e-6)

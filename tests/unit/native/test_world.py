@@ -180,11 +180,14 @@ def _train_in(size: int, folder: Path) -> None:
 
 
 def assert_nearly_equal_runs(several: Path, one: Path) -> None:
-    """Check metrics to 1e-6 in the first step, and what was sampled and counted exactly in all."""
+    """Check metrics to 1e-5 in the first step, and what was sampled and counted exactly in all.
+
+    Sums in another order differ by what float32 rounds, on some CPUs ten times as much as on others.
+    """
     lines, expected = lines_of(several), lines_of(one)
     assert [sorted(line) for line in lines] == [sorted(line) for line in expected]
     for line, other in zip(lines, expected, strict=True):
-        allowed = 1e-6 if line["step"] <= 1 else 1e-5  # from then on, the weights differ by rounding
+        allowed = 1e-5 if line["step"] <= 1 else 1e-4  # from then on, the weights differ by rounding
         assert line == pytest.approx(other, rel=allowed, abs=allowed)
     a, b = RunFolder(several), RunFolder(one)
     assert a.read_evaluations() == b.read_evaluations()
@@ -250,7 +253,7 @@ def test_entropies_that_the_sampler_does_not_give_are_those_of_one_process(
 def test_gradients_are_those_of_one_process(
     recipe: Recipe, policy: Policy, tmp_path: Path, case: str, size: int
 ) -> None:
-    """To 1e-6 of their norm, also where some processes have nothing to do."""
+    """To 1e-5 of their norm, also where some processes have nothing to do."""
     recipe = changed(recipe, **CASES[case], schedule={"prompts_per_step": 4, "group_size": 6})
 
     def gradients(here: World) -> list[torch.Tensor]:
@@ -270,7 +273,7 @@ def test_gradients_are_those_of_one_process(
     expected = gradients(World())
     for mine in in_ranks(size, tmp_path / "ranks", gradients):
         a, b = (torch.cat([g.flatten() for g in x]).double() for x in (mine, expected))
-        assert float((a - b).norm()) <= 1e-6 * float(b.norm())
+        assert float((a - b).norm()) <= 1e-5 * float(b.norm())
         assert float(b.norm()) > 0
 
 
