@@ -52,6 +52,6 @@ RUN python3 -m venv /tmp/pip \
  && /tmp/pip/bin/pip --python /opt/paribus install --quiet --no-cache-dir --no-compile \
     ${TORCH_INDEX:+-i ${TORCH_INDEX}} "torch==$(sed -n 's/^torch==//p' /opt/packages/constraints.txt)" \
  && /tmp/pip/bin/pip --python /opt/paribus install --quiet --no-cache-dir --no-compile \
-    --constraint /opt/packages/constraints.txt "$(echo /opt/packages/paribus-*.whl)[train,mlflow,ray]" \
+    --constraint /opt/packages/constraints.txt "$(echo /opt/packages/paribus-*.whl)[train,mlflow,ray,s3]" \
  && rm -r /tmp/pip
 USER 10001:10001

@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm test-clusters test-dashboards test-compose test-wheel docs clean
+.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm test-wandb test-clusters test-dashboards test-compose test-wheel audit audit-secrets docs clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -24,7 +24,7 @@ $(BASE): pyproject.toml constraints.txt
 	@touch $@
 
 $(DEV): $(BASE)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[data,math,search,tensorboard]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[data,math,notebook,s3,search,tensorboard]" --group dev
 	@touch $@
 
 setup: $(DEV) # make .venv with everything that the targets below need
@@ -39,6 +39,18 @@ lint: $(DEV) ## style, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit-secrets: $(DEV) # what looks like a secret in the tracked files; needs no network
+	$(BIN)/python tests/repo/audit.py secrets
+
+AUDIT := .audit-venv
+$(AUDIT)/.installed: $(MAKEFILE_LIST)
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet "pip-audit==2.10.1"
+	@touch $@
+
+audit: audit-secrets $(AUDIT)/.installed ## secrets in the files, and known vulnerabilities of the pinned packages
+	$(AUDIT)/bin/python tests/repo/audit.py packages
 
 # one file's tests in one process: they share what is expensive to make
 test: $(DEV) ## the ordinary test suite, two files at a time; JOBS=N
@@ -87,6 +99,15 @@ vllm: $(VLLM)/.installed ## make .vllm-venv, an environment with vLLM for CPUs: 
 
 test-vllm: $(VLLM)/.installed ## whole runs that sample with vLLM, on a CPU
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/with_vllm -rs
+
+WANDB := .wandb-venv
+$(WANDB)/.installed: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(WANDB)
+	$(WANDB)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[wandb]" pytest pytest-timeout
+	@touch $@
+
+test-wandb: $(WANDB)/.installed ## the files of W&B, read and uploaded by its own program to a server on this machine
+	$(WANDB)/bin/python -m pytest tests/with_wandb -rs
 
 # the packages are Debian's; the daemons lie in /usr/sbin
 SLURM := slurmctld slurmd slurm-client munge
@@ -138,5 +159,5 @@ screenshots: $(BROWSER) # pictures of the quickstart's report for docs/images
 	$(BIN)/python docs/screenshots.py reports/quickstart/report.html
 
 clean: # remove the environments and builds, but not your runs
-	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(AUDIT) $(WANDB) dist build .pytest_cache .mypy_cache .ruff_cache
 	$(MAKE) --no-print-directory -C benchmarks clean

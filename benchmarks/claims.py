@@ -31,7 +31,7 @@ from paribus.run_folder.folder import Evaluation, MetricLine
 from support.studies import BASE, Shape, made_up_study
 
 CLAIM = re.compile(
-    r"\b(raised|lowered|together they give|differs from 0)\b|\b[1-9]\d* of \d+ arms differs? from the base"
+    r"\b(raised|lowered|together they give|differs from 0|reached half)\b|\b[1-9]\d* of \d+ arms differs? from the base"
 )
 """Verbs of claims, and counts of arms; the sentence that explains them is left out."""
 

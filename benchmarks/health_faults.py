@@ -16,8 +16,9 @@ import torch
 
 from paribus_runners.native import main as native_main
 from paribus_runners.native import metrics, trainer
-from paribus_runners.native.rollout import collect
 from paribus_runners.native.rollout.rollouts import Rollouts
+from paribus_runners.native.rollout.sampler import Finished, Requests
+from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.rewards.verifiers import Verdict
 from paribus_runners.tasks import Problem, Task
 
@@ -58,7 +59,7 @@ def fooled(judge: Callable[[str, Verdict], Verdict]) -> Callable[[int], Context]
 
     def build(begins: int) -> Context:
         real = native_main.task_of
-        return patch.object(native_main, "task_of", lambda level: Fooled(real(level), begins, judge))
+        return patch.object(native_main, "task_of", lambda *given, **more: Fooled(real(*given, **more), begins, judge))
 
     return build
 
@@ -94,19 +95,19 @@ def hotter(temperature: float) -> Callable[[int], Context]:
     return build
 
 
-def copied(size: int) -> Callable[[int], Context]:
-    """Draw all responses of a group with the same random numbers, as with one seed for all."""
+def copied(begins: int) -> Context:
+    """Repeat the first response of each group, as with one seed for all."""
+    real = TorchSampler.sample
 
-    def build(begins: int) -> Context:
-        real = collect.uniforms
+    def sampled(self: TorchSampler, requests: Requests) -> Iterator[Finished]:
+        place = requests.place  # seed, purpose, step, round
+        wrong = place[1] == "rollout" and int(place[2]) >= begins
+        for group in real(self, requests):
+            rows = torch.arange(len(group.responses))
+            first = rows - rows % requests.copies
+            yield Finished(group.prompts, group.responses.select(first)) if wrong else group
 
-        def drawn(count: int, tokens: int, seed: int, what: str, step: int, *rest: Any) -> Any:
-            numbers = real(count, tokens, seed, what, step, *rest)
-            return numbers[::size].repeat_interleave(size, 0) if step >= begins else numbers
-
-        return patch.object(collect, "uniforms", drawn)
-
-    return build
+    return patch.object(TorchSampler, "sample", sampled)
 
 
 def interleaved(rollouts: Rollouts) -> Rollouts:
@@ -159,7 +160,7 @@ class Fault:
         patch: of the quickstart's base recipe.
         build: builds it into the runner from a step on.
         begins: that step.
-        harmless: it does no harm here: a warning by one of ``names`` is right, a critical finding is wrong.
+        mild: no critical finding is due, so that a warning by one of ``names`` names it.
         late: only an evaluation shows it: another critical finding may come before that by one of ``names``.
     """
 
@@ -169,7 +170,7 @@ class Fault:
     patch: Mapping[str, Any] = field(default_factory=dict)
     build: Callable[[int], Context] = nothing
     begins: int = 1
-    harmless: bool = False
+    mild: bool = False
     late: bool = False
 
 
@@ -185,7 +186,7 @@ FAULTS = (
         how="recipe: `clip.low: 0.02`, `clip.high: 0.02`",
         names=("clip_saturation_low", "clip_saturation_high"),
         patch={"clip.low": 0.02, "clip.high": 0.02},
-        harmless=True,
+        mild=True,
     ),
     Fault(
         name="reward = length, as the score",
@@ -222,12 +223,13 @@ FAULTS = (
         how="recipe: `schedule.max_new_tokens: 8`",
         names=("truncation",),
         patch={"schedule.max_new_tokens": 8},
+        mild=True,
     ),
     Fault(
         name="identical completions",
-        how="the same random numbers for all responses of a group",
+        how="each group is eight times its first response",
         names=("copied_responses",),
-        build=copied(8),
+        build=copied,
         begins=11,
     ),
 )

@@ -94,9 +94,9 @@ class Judged:
         return next((f for f in self.diagnosis.raised if f.state == "critical"), None)
 
     def named(self, fault: Fault) -> Finding | None:
-        """The finding that names the fault: the first critical one; of a late one any; of a harmless one a warning."""
+        """The finding that names the fault: the first critical one; of a late one any; of a mild one a warning."""
         found = [f for f in self.diagnosis.raised if f.state == "critical"]
-        if fault.harmless and not found:
+        if fault.mild and not found:
             found = list(self.diagnosis.raised)
         elif not fault.late:
             found = found[:1]
@@ -184,7 +184,7 @@ def fault_lines(runs: Sequence[Judged]) -> list[str]:
         mine = [r for r in runs if r.training.fault == fault.name]
         found = [f for r in mine if (f := r.named(fault)) is not None]
         first = Counter(r.critical.detector if r.critical else "none" for r in mine).most_common(1)[0][0]
-        warned = f"; a warning: {found[0].detector}" if found and fault.harmless else ""
+        warned = f"; a warning: {found[0].detector}" if found and fault.mild else ""
         warned += f"; then {found[0].detector}" if found and fault.late and found[0].detector != first else ""
         lines.append(
             f"| {fault.name}: {fault.how} | {fault.begins} | {first}{warned} | {len(found)} of {len(mine)} "
@@ -223,17 +223,16 @@ def page_lines(faults: Sequence[Judged], healthy: Sequence[Judged], seeds: int) 
         f"`make -C benchmarks faulty-runs` trains the tiny model with the native runner, {steps} steps each, on the",
         f"quickstart's search task. Each fault has {seeds} seed{'s' * (seeds > 1)}; the recipe holds it where it can,",
         "else built into the runner from outside (`benchmarks/health_faults.py`). A fault is named if the **first",
-        "critical finding** is by the detector that is meant for it. A clip of 0.02 does no harm here (compare the",
-        "scores with those of the healthy runs), so that a warning by its name is right, and a critical finding would",
-        "be wrong. Where the verifier itself calls long responses correct, only held-out evaluations, every 10 steps",
-        "here, show it: truncation, its effect, comes first. Rules were made and corrected on runs with other seeds of",
-        "these faults, and on recorded runs of the shipped studies, the healthy ones below among them",
-        "([why](../decisions/0026-what-real-runs-showed.md)): take this for a check of the machinery, not for a rate",
-        "on large models. Temperatures nearer to 1, groups mixed in part or smaller learning rates were not tried.\n",
+        "critical finding** is by the detector that is meant for it, and a mild one also by a warning: a clip of 0.02",
+        "does no harm here (compare the scores with those of the healthy runs). Where the verifier itself calls long",
+        "responses correct, only held-out evaluations, every 10 steps here, show it: truncation, its effect, comes",
+        "first. Rules were made and corrected on runs with other seeds of these faults, and on recorded runs of the",
+        "shipped studies, the healthy ones below among them ([why](../decisions/0026-what-real-runs-showed.md)): take",
+        "this for a check of the machinery, not for a rate on large models. Temperatures nearer to 1, groups mixed in",
+        "part or smaller learning rates were not tried.\n",
         *fault_lines(faults),
         *healthy_lines(healthy),
-        f"\nThe median score of the healthy runs rises by {kept:.2f}. Their warnings of truncation are true: the task",
-        "cuts responses off at 37 symbols, and longer searches find more.",
+        f"\nThe median score of the healthy runs rises by {kept:.2f}.",
     ]
 
 

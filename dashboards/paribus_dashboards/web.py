@@ -53,7 +53,7 @@ from paribus.report.render.html import with_report_filters
 from paribus_dashboards.assets import asset
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.mlflow_links import server_of
-from paribus_dashboards.format import STATUSES, quoted, spaced
+from paribus_dashboards.format import STATUSES, clock, quoted, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {"asset": asset_address, "statuses": STATUSES}
-    made.filters |= {"path": quoted, "spaced": spaced}
+    made.filters |= {"path": quoted, "spaced": spaced, "clock": clock}
     return with_report_filters(made)
 
 

@@ -42,12 +42,14 @@ class Problem:
         path: dotted path inside the file, e.g. ``tricks.clip_higher.clip.high``; empty for the whole file.
         line: line, from 1; 0 where the file has no such place.
         column: column, from 1; 0 where the file has no such place.
+        file: the file, or the option of the command line, if it is another than the study file; empty otherwise.
     """
 
     message: str
     path: str = ""
     line: int = 0
     column: int = 0
+    file: str = ""
 
 
 _LONGEST = 1500
@@ -62,11 +64,11 @@ class StudyFileError(ParibusError):
 
     def __init__(self, file: str, problems: Iterable[Problem]) -> None:
         self.file = file
-        self.problems = tuple(sorted(problems, key=lambda p: (p.line, p.column, p.path, p.message)))
+        self.problems = tuple(sorted(problems, key=lambda p: (p.file, p.line, p.column, p.path, p.message)))
         super().__init__("\n".join(self._line(p) for p in self.problems))
 
     def _line(self, problem: Problem) -> str:
-        place = ":".join([self.file, *(str(x) for x in (problem.line, problem.column) if x)])
+        place = ":".join([problem.file or self.file, *(str(x) for x in (problem.line, problem.column) if x)])
         path = f" {problem.path}:" if problem.path else ""
         line = f"{place}:{path} {problem.message}"
         line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"  # what is wrong may be a whole file in a word

@@ -18,6 +18,10 @@ Without it, the store is a file in the home folder.
 """
 
 
+UP_FILE = "up.json"
+"""File in the home folder with the process of `paribus up` and the address of its dashboard, while it runs."""
+
+
 def home() -> Path:
     """Return the folder of the store, the run folders and the caches: ``$PARIBUS_HOME``, or ``.paribus`` here.
 

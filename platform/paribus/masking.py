@@ -38,6 +38,11 @@ _TOKEN = re.compile(r"\bparibus_[\w-]{43}(?![\w-])")
 _HEADER = re.compile(r"\b((?:Basic|Bearer)\s+)(?=\S*[\d=])[\w+/=.~-]{12,}")
 
 
+def is_secret(name: str) -> bool:
+    """Whether the name of an environment variable is that of a secret, such as ``HF_TOKEN``."""
+    return bool(_BY_NAME.search(name)) and not _PATHS.search(name)
+
+
 def mask(text: str) -> str:
     """Return a text without passwords, tokens and addresses of webhooks."""
     for secret, shown in _known(tuple(_named())):

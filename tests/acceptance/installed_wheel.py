@@ -26,7 +26,7 @@ assert (data / "_db_migrations" / "env.py").is_file()
 studies = sorted((data / "_ablations" / "studies").glob("*.yaml"))
 assert studies
 
-assert "Commands" in paribus("--help")
+assert "Write a study" in paribus("--help")
 assert "dr_grpo" in paribus("recipes")
 assert json.loads(paribus("schema"))["$schema"]
 for study in studies:
@@ -47,6 +47,27 @@ with tempfile.TemporaryDirectory() as folder:
         assert study.stem in listed
         paribus("studies", "copy", study.stem, cwd=here)
         assert (here / study.name).read_bytes() == study.read_bytes()
+
+# the Python API plans without the part `notebook`, and names it in one line where it is needed
+NOTEBOOK = """
+import paribus
+
+study = paribus.load("study.yaml")
+assert "<table>" in study._repr_html_()
+assert paribus.Study("x", base={"preset": "grpo"}, designs={"one": {"kind": "list", "arms": {"-": {}}}}).plan().study
+try:
+    study.plan().runs()
+except paribus.ParibusError as error:
+    print(error)
+"""
+with tempfile.TemporaryDirectory() as folder:
+    paribus("studies", "copy", "first", "study.yaml", cwd=Path(folder))
+    command = [str(PARIBUS.with_name("python")), "-c", NOTEBOOK]
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    assert shown.returncode == 0, shown.stderr
+    (line,) = shown.stdout.splitlines()
+    assert line.startswith("A DataFrame needs a part that is not installed. Install it: "), line
+    assert "'paribus[notebook] @ file:///" in line, line
 
 # the line that a message prints is typed as it stands
 asked = paribus("dashboard", code=1).partition("Install it: ")[2]

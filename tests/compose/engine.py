@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +20,8 @@ FOLDER = ROOT / "build" / "compose"
 
 PROJECT = "paribus-test"
 IMAGES = "localhost/paribus-test-"
+KINDS = {"base", "core", "train", "postgres"}
+"""Images that must be there."""
 
 # an ordinary PATH lacks the folders of programs for root; the base is made with these as well
 os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin"
@@ -153,6 +155,15 @@ def environment() -> dict[str, str]:
 # ---- containers --------------------------------------------------------------------------------------
 
 
+def docker_compose(
+    files: Sequence[Path], profile: str, *arguments: str, environment: Mapping[str, str], check: bool = True
+) -> str:
+    """Run Docker Compose with these files; return what it printed."""
+    words = [word for file in files for word in ("-f", str(file))]
+    command = [FOLDER / "docker-compose", "-p", PROJECT, *words, "--profile", profile, *arguments]
+    return run(*command, check=check, env=dict(environment), cwd=ROOT)
+
+
 class Compose:
     """A project of Docker Compose, with podman as its engine.
 
@@ -160,12 +171,13 @@ class Compose:
         folder: for secrets and the socket.
         studies: folder with study files.
         port: port of the dashboard.
+        profile: of the services.
     """
 
-    def __init__(self, folder: Path, studies: Path, port: int) -> None:
+    def __init__(self, folder: Path, studies: Path, port: int, profile: str) -> None:
         file = folder / "podman.sock"
         socket = f"unix://{file}"
-        self.secrets = folder / "secrets"
+        self.secrets, self.studies, self.port, self.profile = folder / "secrets", studies, port, profile
         self.environment = {
             **environment(),
             "DOCKER_HOST": socket,
@@ -188,13 +200,16 @@ class Compose:
     def __call__(self, *arguments: str, check: bool = True, files: Sequence[Path] = (), **named: str) -> str:
         """Run Docker Compose with the files of the tests; return what it printed."""
         every = [ROOT / "docker-compose.yml", ROOT / "docker-compose.test.yml", *files]
-        words = [word for file in every for word in ("-f", str(file))]
-        command = [FOLDER / "docker-compose", "-p", PROJECT, *words, "--profile", "cpu", *arguments]
-        return run(*command, check=check, env={**self.environment, **named}, cwd=ROOT)
+        return docker_compose(every, self.profile, *arguments, check=check, environment={**self.environment, **named})
 
     def podman(self, *arguments: str, check: bool = True) -> str:
         """Run podman; return what it printed."""
         return run("podman", *arguments, check=check, env=self.environment)
+
+    @property
+    def scheduler(self) -> str:
+        """The scheduler of the profile."""
+        return "scheduler" if self.profile == "cpu" else f"scheduler-{self.profile}"
 
     def name(self, service: str) -> str:
         """Return the name of the container of a service."""

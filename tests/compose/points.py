@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
 from paribus.home import home
+from paribus.run_folder.attempt_files import read_attempt
 from paribus.run_folder.folder import RunFolder
 from paribus.store.database import Database, database_url
 from paribus.store.reader import Reader
@@ -17,11 +18,13 @@ with Reader.open(home()) as reader:
     seen = snapshot(reader, deep=True)
 mlflow = Database(database_url(home()).set(database="mlflow"))
 prints = {run.id: run.fingerprint for run in seen.runs}
-lost, doubled, points, steps_twice = 0, 0, 0, 0
+lost, doubled, points, steps_twice, hosts = 0, 0, 0, 0, set()
 with mlflow.read() as connection:
     copies = connection.execute(sa.text("SELECT value, run_uuid FROM tags WHERE key = 'paribus.run'")).all()
     for result in seen.results:
-        lines = list(RunFolder.of(home(), prints[result.run_id], result.token).read_metrics())
+        folder = RunFolder.of(home(), prints[result.run_id], result.token)
+        hosts.add(read_attempt(folder)["runner"]["host"])
+        lines = list(folder.read_metrics())
         steps_twice += len(lines) - len({line.step for line in lines})
         written = {(key, line.step) for line in lines for key in line.values}
         held = Counter()
@@ -46,6 +49,7 @@ print(
             "doubled": doubled + steps_twice,
             "violations": [f"{v.invariant}: {v.message}" for v in audit(seen)],
             "user": os.getuid(),
+            "hosts": sorted(hosts),
         }
     )
 )

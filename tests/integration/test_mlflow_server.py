@@ -15,6 +15,7 @@ import pytest
 
 STUDY = """
 study: mirrored
+question: Does it matter? See https://ada:c4nary@wiki.example/x
 runner: fake
 base:
   preset: grpo
@@ -66,12 +67,13 @@ def test_runs_are_mirrored_to_the_server_of_the_environment(tmp_path, server):
     """MLFLOW_TRACKING_URI names the server; each run is there once, finished, with every step of a metric once."""
     (tmp_path / "study.yaml").write_text(STUDY)
     done = subprocess.run(
-        [sys.executable, "-m", "paribus", "run", "study.yaml", "--no-report", "--slots", "2"],
+        [sys.executable, "-m", "paribus", "run", "study.yaml", "--slots", "2"],
         cwd=tmp_path,
         env={
             **os.environ,
             "PARIBUS_HOME": str(tmp_path / "home"),
             "MLFLOW_TRACKING_URI": server,
+            "PARIBUS_DASHBOARD_URL": "http://127.0.0.1:8765",
             "PARIBUS_FAKE": json.dumps({"step_s": 0.01, "rules": []}),
         },
         capture_output=True,
@@ -81,8 +83,29 @@ def test_runs_are_mirrored_to_the_server_of_the_environment(tmp_path, server):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     experiment = ask(server, "experiments/search", max_results=10, filter="name = 'mirrored'")["experiments"][0]
-    runs = ask(server, "runs/search", experiment_ids=[experiment["experiment_id"]])["runs"]
-    assert Counter(run["info"]["status"] for run in runs) == {"FINISHED": 2}
+    found = ask(server, "runs/search", experiment_ids=[experiment["experiment_id"]])["runs"]
+    tags = {run["info"]["run_id"]: {tag["key"]: tag["value"] for tag in run["data"]["tags"]} for run in found}
+    runs = [run for run in found if "paribus.run" in tags[run["info"]["run_id"]]]
+    assert Counter(run["info"]["status"] for run in found) == {"FINISHED": 5}
+    assert len(runs) == 2
+    names = {run["info"]["run_id"]: run["info"]["run_name"] for run in found}
+    parents = {name: names.get(tags[run].get("mlflow.parentRunId", "")) for run, name in names.items()}
+    assert parents == {
+        "mirrored": None,
+        "base": "mirrored",
+        "other": "mirrored",
+        "base, seed 0": "base",
+        "other, seed 0": "other",
+    }
+    study = next(run for run, name in names.items() if name == "mirrored")
+    assert "[Dashboard](http://127.0.0.1:8765/study/mirrored)" in tags[study]["mlflow.note.content"]
+    with urllib.request.urlopen(f"{server}/api/2.0/mlflow/artifacts/list?run_id={study}", timeout=30) as answer:
+        files = json.load(answer)["files"]
+    assert {file["path"] for file in files} == {"study.yaml", "report.md", "report.html"}
+    copies = [path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert len(copies) > 5
+    assert not any(b"c4nary" in copy for copy in copies)
+    assert all(run["info"]["artifact_uri"].startswith("mlflow-artifacts:/") for run in found)  # no path of this machine
     for run in runs:
         query = f"run_id={run['info']['run_id']}&metric_key=reward/mean"
         with urllib.request.urlopen(f"{server}/api/2.0/mlflow/metrics/get-history?{query}", timeout=30) as answer:

@@ -54,7 +54,8 @@ class MirroredSite(Site):
             assert store.execute("SELECT COUNT(*), COUNT(DISTINCT run_id) FROM result").fetchone() == (4, 4)
         with closing(sqlite3.connect(self.home / "mlflow.db")) as mlflow:
             tagged = dict(mlflow.execute("SELECT value, run_uuid FROM tags WHERE key = 'paribus.run'").fetchall())
-            assert mlflow.execute("SELECT COUNT(*) FROM runs").fetchone() == (4,)
+            assert mlflow.execute("SELECT COUNT(*) FROM tags WHERE key = 'paribus.run'").fetchone() == (4,)
+            assert mlflow.execute("SELECT COUNT(*) FROM runs").fetchone() == (7,)  # the study, two arms
             assert {r.fingerprint for r in runs} == set(tagged)
             for run in runs:
                 query = "SELECT key, step FROM metrics WHERE run_uuid = ?"

@@ -77,7 +77,7 @@ def test_a_study_travels_and_its_report_comes_back(site, tmp_path):
     (laptop.folder / "wrong.yaml").write_text(native)
     (laptop.folder / "d.jsonl").write_text('{"prompt": "1 + 1", "answer": "2"}\n')
     assert "Data and models are not sent" in laptop.say("submit", "wrong.yaml")[1]
-    assert json.loads(laptop.say("status", "--json")[1]) == {"studies": [], "served": False}
+    assert json.loads(laptop.say("status", "--json")[1]) == {"served_by": None, "studies": []}
 
     status, said = laptop.say("submit", "faked.yaml", "--priority", "3")
     assert said.startswith("faked: 4 runs: 4 new; priority 3, weight 1\n"), said
@@ -88,6 +88,14 @@ def test_a_study_travels_and_its_report_comes_back(site, tmp_path):
     assert "No scheduler works on" in laptop.say("status", PARIBUS_TOKEN=reader)[1]
     site.start("scheduler", "--slots", "2")
     until(lambda: json.loads(laptop.say("status", "--json")[1])["studies"][0]["state"] == "ended")
+    ours = ["--home", str(site.home), "--json"]
+    for about in ([], ["faked"]):  # both ways say the same, also which process trains
+        there, here = (json.loads(laptop.say("status", *about, *way)[1]) for way in (["--json"], ours))
+        assert there == here
+    assert json.loads(laptop.say("status", "--json")[1])["served_by"]["command"] == "paribus scheduler"
+    assert re.search(
+        r"`paribus scheduler` \(process \d+\) works on http://\S+ on the engine local", laptop.say("status")[1]
+    )
     found = json.loads(laptop.say("status", "faked", "--state", "succeeded", "--json")[1])
     assert [run["state"] for run in found["runs"]] == ["SUCCEEDED"] * 4
     folder = next(site.home.glob("runs/*/a1"))

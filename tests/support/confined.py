@@ -14,10 +14,11 @@ MEMORY = 1 << 30
 """Bytes that the code may use beyond what the process has."""
 
 _CHANGES = {
-    "os.mkdir": 1, "os.rename": 2, "os.remove": 1, "os.rmdir": 1, "os.link": 2, "os.symlink": 2, "os.truncate": 1,
-    "os.chmod": 1, "os.chown": 1, "os.utime": 1,
+    "os.mkdir": ((0, 2),), "os.rename": ((0, 2), (1, 3)), "os.remove": ((0, 1),), "os.rmdir": ((0, 1),),
+    "os.link": ((0, 2), (1, 3)), "os.symlink": ((0, None), (1, 2)), "os.truncate": ((0, None),),
+    "os.chmod": ((0, 2),), "os.chown": ((0, 3),), "os.utime": ((0, 3),),
 }  # fmt: skip
-"""Audit events of changes to files, and how many paths each has."""
+"""Audit events of changes to files: where in their arguments each path stands, and the open folder it begins in."""
 
 _REFUSED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "socket.connect", "pty.spawn")
 
@@ -58,6 +59,7 @@ def _confine(workspace: Path, memory: int) -> list[str]:
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + memory,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.dont_write_bytecode = True
+    tempfile.tempdir = str(workspace)
     broken: list[str] = []
 
     def watch(event: str, given: tuple[object, ...]) -> None:
@@ -67,7 +69,7 @@ def _confine(workspace: Path, memory: int) -> list[str]:
             writes = isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             paths = given[:1] if writes else ()
         else:
-            paths = given[: _CHANGES.get(event, 0)]
+            paths = tuple(_path(given, *places) for places in _CHANGES.get(event, ()))
         for path in paths:
             if not _is_inside(path, workspace):
                 broken.append(f"{event} {given!r}")
@@ -75,6 +77,14 @@ def _confine(workspace: Path, memory: int) -> list[str]:
 
     sys.addaudithook(watch)
     return broken
+
+
+def _path(given: tuple[object, ...], at: int, folder_at: int | None) -> object:
+    """Return a path of an event, joined to the open folder that it begins in, as `shutil.rmtree` names files."""
+    path, folder = given[at], -1 if folder_at is None else given[folder_at]
+    if isinstance(folder, int) and folder >= 0 and isinstance(path, str | bytes | os.PathLike):
+        return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))  # noqa: PTH118, PTH115
+    return path
 
 
 def _is_inside(path: object, workspace: Path) -> bool:

@@ -21,6 +21,9 @@ TEXTS = (
 )  # fmt: skip
 """Whole files, and parts that mistakes put into others."""
 
+SHORT = tuple(text for text in TEXTS if len(text) <= 1000)
+"""Those that mistakes mostly take: a parser needs longer for one of the others than for a hundred of these."""
+
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 0.5, -0.0, 7.0, 1e308, 1e-320, float("nan"), float("inf"), 2**31, 2**53, -(2**53),
     2**63, 2**64, 10**400, "", "7", "nan", "-inf", "Infinity", "x", "\ud800", "a\0b", "\x1b[31m", "../../etc/passwd",
@@ -46,7 +49,7 @@ def damaged(files: list[bytes], chance: random.Random) -> bytes:
         for _ in range(1 + int(min(chance.expovariate(0.7), 20))):
             data = _other_bytes(data, files, chance)
         return data
-    return chance.choice((chance.choice(TEXTS), chance.randbytes(chance.randrange(200))))
+    return chance.choice((chance.choice(SHORT), chance.randbytes(chance.randrange(200))))
 
 
 def _other_bytes(data: bytes, files: list[bytes], chance: random.Random) -> bytes:
@@ -61,7 +64,7 @@ def _other_bytes(data: bytes, files: list[bytes], chance: random.Random) -> byte
             b"",
             data[start:end] * 2,
             other[part : part + 60],
-            chance.choice(TEXTS),
+            _text(chance),
         )
     )
     return data[:start] if chance.random() < 0.1 else data[:start] + put + data[end:]
@@ -78,8 +81,12 @@ def _other_values(data: bytes, chance: random.Random) -> bytes:
     try:
         lines[number] = _dumped(other(json.loads(lines[number]), chance))
     except ValueError:
-        lines[number] = chance.choice(TEXTS)
+        lines[number] = _text(chance)
     return b"\n".join(lines)
+
+
+def _text(chance: random.Random) -> bytes:
+    return chance.choice(TEXTS if chance.random() < 0.02 else SHORT)
 
 
 def _dumped(value: Any) -> bytes:

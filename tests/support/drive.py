@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,17 +21,14 @@ def drive(
 ) -> None:
     """Give inputs to a check until one fails, then look for the smallest that does.
 
-    For a process of its own: it sets where temporary files are made.
-
     Args:
         name: of the check; each begins at another place.
         inputs: what can be drawn.
         check: raises an error if something is wrong.
-        workspace: folder for Hypothesis and for temporary files.
+        workspace: folder for Hypothesis.
         share: of the usual number of inputs.
     """
     set_hypothesis_home_dir(workspace / ".hypothesis")
-    tempfile.tempdir = str(workspace)
 
     @seed(zlib.crc32(f"{SEED}/{name}".encode()))
     @settings(

@@ -6,13 +6,9 @@ Answers are ``{"version": 1, "answer": ...}``, or ``{"error": ...}`` with a stat
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +16,7 @@ from typing import Annotated, Any
 import click
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
@@ -30,20 +26,20 @@ from paribus.remote.answers import error_to_json
 from paribus.remote.bundle import MOST_BUNDLE
 from paribus.remote.client import VERSION
 from paribus.remote.tokens import Tokens
-from paribus.scheduler.home_lock import heartbeat_age_s, lock_owner
+from paribus.scheduler.home_lock import serving
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
 from paribus.store.store import Store
-from paribus.store.transitions import LEASE_S
 from paribus_dashboards.api.guard import NO_STORE, TokenGuard, failure
+from paribus_dashboards.api.work import AGAIN_S, Busy, Room, Sent
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.web import json_text
 
-LIMIT_S = 600.0
-"""Seconds in which a study must be planned, or a report written."""
+RECEIVE_S = 300.0
+"""Seconds in which a study must have arrived."""
 
-AT_ONCE = 2
-"""Most studies and reports that are worked on at the same time; more requests wait."""
+DRAIN_S = 10.0
+"""Seconds for which the body of a request that is refused is read and thrown away."""
 
 
 def make_api(home: Home, is_shared: Callable[[str], bool]) -> ASGIApp:
@@ -55,8 +51,10 @@ def make_api(home: Home, is_shared: Callable[[str], bool]) -> ASGIApp:
     """
     app = FastAPI(title="Paribus", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.home = home
-    app.state.room = asyncio.Semaphore(AT_ONCE)
+    app.state.room = Room()
+    app.add_exception_handler(Busy, _busy)
     app.add_exception_handler(ParibusError, _failed)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(RequestValidationError, _wrong_request)
     app.add_exception_handler(404, _no_route)
     app.add_exception_handler(405, _no_route)
@@ -70,10 +68,11 @@ def make_api(home: Home, is_shared: Callable[[str], bool]) -> ASGIApp:
 
 
 def show_studies(request: Request) -> Response:
-    """Return all studies, and whether a scheduler works, as its heartbeat says: it may run in another container."""
+    """Return all studies, and which process trains them; it may run in another container."""
     home = _home(request)
+    owner = serving(home.folder)
     found = [] if home.empty else studies(home.reader())
-    return _answer({"studies": found, "served": heartbeat_age_s(home.folder) < LEASE_S})
+    return _answer({"served_by": None if owner is None else owner.about(), "studies": found})
 
 
 def show_study(
@@ -97,14 +96,15 @@ async def submit(
 ) -> Response:
     """Plan and submit the study in the request's body, a bundle."""
     terms = {k: v for k, v in (("priority", priority), ("weight", weight)) if v is not None}
-    with tempfile.TemporaryDirectory(prefix="paribus-") as folder:
-        bundle = Path(folder) / "bundle.tar"
-        with bundle.open("xb") as file:
-            async for piece in request.stream():
-                if file.tell() + len(piece) > MOST_BUNDLE:
+    async with _room(request).place() as folder:
+        bundle = folder / "bundle.tar"
+        try:
+            async with asyncio.timeout(RECEIVE_S):
+                if not await _receive(request, bundle):
                     return failure(413, ServerError(f"the study has more than the {MOST_BUNDLE:,} bytes allowed."))
-                file.write(piece)
-        done = await _work(request, {"do": "submit", "bundle": str(bundle), "terms": terms})
+        except TimeoutError:
+            return failure(408, ServerError(f"the study has not arrived within {RECEIVE_S:.0f} s."))
+        done = await _work(request, {"do": "submit", "bundle": str(bundle), "terms": terms}, folder)
     _log(request, f"submitted {done['study']}")
     return _answer(done)
 
@@ -117,10 +117,10 @@ async def report(
     published: Annotated[tuple[str, ...], Query()] = (),
 ) -> Response:
     """Return the report of a study as a bundle."""
-    with tempfile.TemporaryDirectory(prefix="paribus-") as folder:
-        bundle = Path(folder) / "report.tar"
+    async with _room(request).place() as folder:
+        bundle = folder / "report.tar"
         order = {"do": "report", "bundle": str(bundle), "study": study, "width": width}
-        await _work(request, {**order, "published": list(published) if stated else None})
+        await _work(request, {**order, "published": list(published) if stated else None}, folder)
         return Response(bundle.read_bytes(), headers=NO_STORE, media_type="application/x-tar")
 
 
@@ -129,11 +129,10 @@ def cancel(request: Request, study: str, arm: str | None = None) -> Response:
     with _store(request) as store:
         record = store.study(study)
         done = store.cancel(record.name, None if arm is None else record.arm_key(arm))
-    folder = _home(request).folder
-    owner = lock_owner(folder)
+    owner = serving(_home(request).folder)
     _log(request, f"cancelled {study}" + (f", {arm}" if arm else ""))
-    serving = heartbeat_age_s(folder) < LEASE_S
-    return _answer({"runs": asdict(done), "serving": serving, "trouble": "" if owner is None else owner.trouble})
+    trouble = "" if owner is None else owner.trouble
+    return _answer({"runs": asdict(done), "serving": owner is not None, "trouble": trouble})
 
 
 def retry(
@@ -173,58 +172,48 @@ def _log(request: Request, what: str) -> None:
     click.echo(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}")
 
 
-async def _work(request: Request, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what :mod:`paribus.remote.worker` answers; its process outlives neither :data:`LIMIT_S` nor the server.
+def _room(request: Request) -> Room:
+    room: Room = request.app.state.room
+    return room
 
-    Raises:
-        ParibusError: what it was asked for cannot be done, takes too long, or takes too much memory.
-    """
+
+async def _receive(request: Request, bundle: Path) -> bool:
+    """Write the body of a request into a file; return whether it is not too long."""
+    with bundle.open("xb") as file:
+        async for piece in request.stream():
+            if file.tell() + len(piece) > MOST_BUNDLE:
+                return False
+            file.write(piece)
+    return True
+
+
+async def _work(request: Request, order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     home = str(_home(request).folder.resolve())
-    sent = json.dumps({**order, "home": home, "parent": os.getpid()}).encode()
-    async with request.app.state.room, _process() as process:
-        try:
-            printed, _ = await asyncio.wait_for(process.communicate(sent), LIMIT_S)
-        except TimeoutError:
-            raise ServerError(f"the server has not done this within {LIMIT_S:.0f} s, and has stopped it.") from None
-    try:
-        found: dict[str, Any] = json.loads(printed)
-    except ValueError:
-        raise ServerError(
-            "the process that did this on the server was killed, or failed: its log says more. Does it have too little "
-            "memory?"
-        ) from None
-    if "error" in found:
-        raise _Sent(found["error"])
-    answer: dict[str, Any] = found["answer"]
-    return answer
-
-
-@asynccontextmanager
-async def _process() -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start a worker process, and kill it when the block is left."""
-    pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-P", "-m", "paribus.remote.worker")
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-class _Sent(ParibusError):
-    """An error of a worker process, as JSON already."""
-
-    def __init__(self, raw: dict[str, Any]) -> None:
-        super().__init__(raw["message"])
-        self.raw = raw
+    return await _room(request).work(request, {**order, "home": home}, folder)
 
 
 def _failed(_: Request, error: Exception) -> Response:
     assert isinstance(error, ParibusError)
-    raw = error.raw if isinstance(error, _Sent) else error_to_json(error)
+    raw = error.raw if isinstance(error, Sent) else error_to_json(error)
     return JSONResponse({"error": raw}, 422, NO_STORE)
+
+
+async def _busy(request: Request, error: Exception) -> Response:
+    """Refuse a request. What it sends is thrown away, not kept: a client must have sent it all to read an answer."""
+    assert isinstance(error, Busy)
+    if error.unread:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                left = MOST_BUNDLE
+                async for piece in request.stream():
+                    if (left := left - len(piece)) < 0:
+                        break
+    return failure(503, error, **{"retry-after": str(AGAIN_S)})
+
+
+def _gone(_: Request, __: Exception) -> Response:
+    """Return an empty answer: the client has disconnected."""
+    return Response(status_code=400)
 
 
 def _wrong_request(_: Request, error: Exception) -> Response:

@@ -23,6 +23,7 @@ from paribus_dashboards.board.figure import ArmCurves, score_figure
 from paribus_dashboards.board.seeds_needed import precision
 from paribus_dashboards.chart_style import Style, arm_styles
 from paribus_dashboards.data.home import Home, Points
+from paribus_dashboards.data.pace import Pace, study_pace
 from paribus_dashboards.data.reports import Report
 from paribus_dashboards.data.run_now import RunNow
 from paribus_dashboards.data.study_now import StudyNow
@@ -114,6 +115,7 @@ class BoardView:
         runs: number of all runs.
         cost: device time of the study so far.
         paused: why the study is paused; empty if it isn't.
+        pace: how fast its live runs go together; ``None`` without one.
     """
 
     question: str
@@ -129,6 +131,7 @@ class BoardView:
     runs: int
     cost: str
     paused: str
+    pace: Pace | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +258,7 @@ def view(
         runs=len(study.runs),
         cost=_cost(study, study.runs),
         paused=study.record.paused,
+        pace=study_pace(study, now),
     )
 
 
@@ -386,7 +390,17 @@ def score(request: Request, study: str) -> Response:
     ]
     metric = find_metric(now.record.plan.evaluate.primary_metric)
     name = f"{metric.label} ({metric.unit})" if metric else now.record.plan.evaluate.primary_metric
-    figure = score_figure(arms, "training steps", name)
+    among = "" if len(keys) >= len(grid.rows) else " on this page"
+    if len(keys) <= len(shown.rows) and any(arm.key not in keys for arm, _ in shown.rows):
+        among = f" among the first {len(keys)} on this page"
+    figure = score_figure(
+        arms,
+        "training steps",
+        name,
+        base=now.record.plan.arm(now.record.plan.base).label,
+        lower=metric is not None and metric.better == "lower",
+        among=among,
+    )
     return answer(request, figure | {"again": 2} if more else figure)
 
 

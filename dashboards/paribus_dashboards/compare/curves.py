@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from paribus.health.window import window_size
 from paribus.recipe.recipe import flatten
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, contrast
 from paribus.report.analysis.measures import GENERATED, Measure, device_seconds, score_measure
@@ -16,6 +17,9 @@ from paribus.report.model import Cell, Forest, Interval, Line, Panel, ReportMode
 from paribus.run_folder.metrics import find_metric
 from paribus.study.designs import value_label
 from paribus.study.plan import Arm, Plan
+from paribus_dashboards.arm_chart import arms_figure, is_share, within_shares
+from paribus_dashboards.chart_style import Json, Style, x_ends, y_range
+from paribus_dashboards.smoothing import smoothed
 
 Axis = Literal["step", "tokens", "gpu_hours"]
 
@@ -42,6 +46,7 @@ class ChartSpec:
         show: the metric itself, or its difference to the base.
         first: first step; used only if steps are on the x axis.
         last: last step.
+        raw: whether values are as recorded; else each seed is its running median. Scores always are as recorded.
     """
 
     metric: str
@@ -50,12 +55,13 @@ class ChartSpec:
     show: Show = "value"
     first: int | None = None
     last: int | None = None
+    raw: bool = False
 
 
 def compared(analysis: Analysis, spec: ChartSpec, least: int = LEAST) -> Panel:
     """Return a panel with one line per arm: the mean over seeds with its 95% t band, as in the report.
 
-    A mean is over the seeds that have ended. Seeds that have not ended are thin lines.
+    A mean is over the seeds that have ended. Seeds that have not ended are thin lines. Bands of shares end at 0 and 1.
     """
     name, unit = _named(analysis.score, spec.metric)
     grid, scale, x_label = _grid(analysis, spec, least), 1.0, AXES[spec.x]
@@ -69,6 +75,8 @@ def compared(analysis: Analysis, spec: ChartSpec, least: int = LEAST) -> Panel:
         few = sum(len(analysis.runs(arm)) for arm in spec.arms) <= SINGLE_RUNS
         points = few and spec.metric.startswith("eval/")
         lines = [_line(analysis, arm, by_arm[arm], points=points) for arm in spec.arms]
+        if is_share(spec.metric):
+            lines = [x and within_shares(x) for x in lines]
     return Panel(
         key=f"{spec.show}.{spec.metric}.{spec.x}",
         title=name,
@@ -97,11 +105,23 @@ def _grid(analysis: Analysis, spec: ChartSpec, least: int) -> Grid:
     last = max((r.last_step for arm in spec.arms for r in analysis.runs(arm)), default=0)
     if spec.x != "step" or spec.first is None or spec.last is None:
         return Grid(last, least)
-    return Grid(min(last, spec.last), least, max(0, min(spec.first, last)))
+    before = 0 if spec.raw else max(_window(analysis, arm) for arm in spec.arms)  # what the first median looks back at
+    return Grid(min(last, spec.last), least, max(0, min(spec.first, last) - before))
+
+
+def _window(analysis: Analysis, arm: str) -> int:
+    """Return the steps of a running median, as the detectors use it."""
+    return window_size(analysis.plan.arm(arm).recipe.schedule.steps)
 
 
 def _points(analysis: Analysis, spec: ChartSpec, grid: Grid, arm: str, scale: float) -> ByRun:
-    return {run.seed: _against(run, spec, grid, scale) for run in analysis.runs(arm)}
+    w = 1
+    if not spec.raw and not spec.metric.startswith("eval/"):
+        w = max(1, round(_window(analysis, arm) / grid.width))
+    found = {run.seed: smoothed(_against(run, spec, grid, scale), w) for run in analysis.runs(arm)}
+    if spec.x != "step" or spec.first is None or spec.raw:
+        return found
+    return {seed: {b: p for b, p in points.items() if p[0] >= spec.first} for seed, points in found.items()}
 
 
 def _against(run: RunData, spec: ChartSpec, grid: Grid, scale: float) -> Points:
@@ -255,3 +275,28 @@ def settings(arms: Sequence[Arm]) -> tuple[Setting, ...]:
         if len(set(texts)) > 1:
             found.append(Setting(path=path, values=tuple((t, t != texts[0]) for t in texts)))
     return tuple(found)
+
+
+# ---- figures
+
+
+def compare_figure(panel: Panel, styles: Mapping[str, Style], *, height: int = 250, zero: bool = False) -> Json:
+    """Return data and layout of a panel; the y axis covers all its lines.
+
+    Args:
+        panel: the panel.
+        styles: label of an arm to its style.
+        height: height in pixels.
+        zero: whether the axis includes and marks 0.
+    """
+    low, high = y_range(panel, zero=zero)
+    figure = arms_figure(panel, styles, height=height)
+    figure["layout"] |= {"margin": {"l": 52, "r": 10, "t": 8, "b": 40}}
+    figure["layout"]["yaxis"] |= {"range": [low, high], "zeroline": zero}
+    figure["layout"]["xaxis"]["autorangeoptions"] = {"include": x_ends(panel)}
+    return figure
+
+
+def alone(panel: Panel, arm: str, base: str) -> Panel:
+    """Return the panel with one arm and the base only."""
+    return replace(panel, lines=tuple(line for line in panel.lines if line.arm in (arm, base)))

@@ -21,8 +21,17 @@ from paribus.run_folder.folder import SHORT
 from paribus.run_folder.metrics import STEP_METRICS, find_metric
 from paribus_dashboards.chart_style import arm_styles
 from paribus_dashboards.choices import chosen_span
-from paribus_dashboards.compare.curves import LEAST, ChartSpec, compared, effect_forest, ranked, scored, untold
-from paribus_dashboards.compare.figure import alone, compare_figure
+from paribus_dashboards.compare.curves import (
+    LEAST,
+    ChartSpec,
+    alone,
+    compare_figure,
+    compared,
+    effect_forest,
+    ranked,
+    scored,
+    untold,
+)
 from paribus_dashboards.compare.view import (
     FIRST_ARMS,
     Choice,
@@ -127,7 +136,8 @@ def show(request: Request, study: str) -> Response:
     else:
         panels = {m: untold(plan, _spec(choice, m)) for m in choice.metrics}
         gain = untold(plan, replace(_spec(choice, score), show="difference")) if score in names else None
-    shown = view(_address(now), plan, choice, names, panels, gain, listed=listed, described=described)
+    live = not all(r.terminal for r in now.runs if r.arm in choice.arms)
+    shown = view(_address(now), plan, choice, names, panels, gain, listed=listed, described=described, live=live)
     found, report = _effects(home, now, choice)
     return render(request, "compare/page.html", page, study, view=shown, effects=found, report=report, pager=pager)
 
@@ -167,7 +177,8 @@ def curve(request: Request, study: str, metric: str) -> Response:
     now = home.study(study)
     plan, query = now.record.plan, _query(request)
     choice = choose(plan, query, [metric])
-    panel = panel_of(home, now, part(_spec(choice, metric), *chosen_span(request.query_params)))
+    spec = replace(_spec(choice, metric), raw=request.query_params.get("raw") == "yes")
+    panel = panel_of(home, now, part(spec, *chosen_span(request.query_params)))
     by_key = arm_styles(plan)
     styles = {a.label: by_key[a.key] for a in plan.arms}
     differs = choice.show == "difference"

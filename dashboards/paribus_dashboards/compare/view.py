@@ -8,6 +8,7 @@ from typing import cast
 from urllib.parse import urlencode
 
 from paribus.health.finding import Status
+from paribus.health.window import window_size
 from paribus.report.analysis.measures import score_measure
 from paribus.report.figures.curves import CAPTION, PANELS
 from paribus.report.model import Cell, Figure, Matrix, Panel, ReportModel, described, panel_text
@@ -15,9 +16,10 @@ from paribus.run_folder.folder import SHORT
 from paribus.run_folder.metrics import find_metric
 from paribus.study.plan import Arm, Plan
 from paribus_dashboards.chart_style import Style, arm_styles
-from paribus_dashboards.compare.curves import AXES, Axis, Setting, Show, effect_forest, ranked, scored, settings
-from paribus_dashboards.compare.figure import alone
+from paribus_dashboards.compare.curves import AXES, Axis, Setting, Show, alone, effect_forest, ranked, scored, settings
 from paribus_dashboards.data.home import NotFound
+
+UNENDED = "Next to a band, thin lines are seeds that have not ended. "
 
 FIRST_ARMS, MAX_ARMS = 6, 30
 """Arms that the page shows without a choice, and the most that it shows."""
@@ -79,11 +81,19 @@ def choose(plan: Plan, query: Mapping[str, Sequence[str]], recorded: Sequence[st
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One chart: its arm if each arm has its own chart, the address of its data, and a description."""
+    """One chart.
+
+    Attributes:
+        arm: its arm if each arm has its own chart.
+        src: address of its data.
+        text: a description.
+        raw: address of its data as recorded; empty if these are not smoothed.
+    """
 
     arm: str
     src: str
     text: str
+    raw: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +132,8 @@ class CompareView:
         base: label of the base.
         caption: how to read the curves.
         query: the choices as a query string, for polled parts.
+        drawn: label and style of the arms in the charts.
+        live: whether more may be recorded: some run has not ended.
     """
 
     arms: tuple[ArmChoice, ...]
@@ -136,6 +148,8 @@ class CompareView:
     base: str
     caption: str
     query: str
+    drawn: tuple[tuple[str, Style], ...]
+    live: bool
 
 
 def view(
@@ -148,6 +162,7 @@ def view(
     *,
     listed: Sequence[Arm] | None = None,
     described: bool = True,
+    live: bool = False,
 ) -> CompareView:
     """Return the page.
 
@@ -160,6 +175,7 @@ def view(
         gain: panel of the score minus the base's score.
         listed: arms that can be chosen, besides the chosen ones; all without it.
         described: whether the panels have their lines; without them, the description comes with the chart.
+        live: whether more may be recorded.
     """
     offered = {a.key for a in (plan.arms if listed is None else listed)} | {*choice.arms}
     styles = arm_styles(plan)
@@ -187,9 +203,17 @@ def view(
         settings=settings(chosen),
         chosen=tuple(a.label for a in chosen),
         base=labels[plan.base],
-        caption=f"{difference}{CAPTION}Next to a band, thin lines are seeds that have not ended.{more}",
+        caption=f"{difference}{CAPTION}{UNENDED}{_smoothing(chosen)}{more}",
         query=choice.query(),
+        drawn=tuple((a.label, styles[a.key]) for a in chosen if a.key != plan.base or choice.show == "value"),
+        live=live,
     )
+
+
+def _smoothing(arms: Sequence[Arm]) -> str:
+    steps = sorted({window_size(a.recipe.schedule.steps) for a in arms})
+    over = " to ".join(dict.fromkeys(map(str, (steps[0], steps[-1]))))
+    return f"Each seed is a running median over {over} steps, as the detectors use it; scores are as recorded."
 
 
 def _gain(study: str, plan: Plan, choice: Choice, panel: Panel) -> Chart:
@@ -204,8 +228,15 @@ def _metric(study: str, choice: Choice, arms: Sequence[Arm], name: str, panel: P
     each: list[tuple[str, Panel, dict[str, str]]] = [
         (a.label, alone(panel, a.label, ""), {"only": a.key}) for a in own
     ] or [("", panel, {})]
+    curve = f"/data{study}/compare/curve.json"
+    smooth = not name.startswith("eval/")
     charts = tuple(
-        Chart(arm=label, src=f"/data{study}/compare/curve.json?{choice.query(metric=name, **more)}", text=_text(p))
+        Chart(
+            arm=label,
+            src=f"{curve}?{choice.query(metric=name, **more)}",
+            text=_text(p),
+            raw=f"{curve}?{choice.query(metric=name, **more, raw='yes')}" if smooth else "",
+        )
         for label, p, more in each
     )
     return MetricView(title=panel.title, definition=metric.definition if metric else "", charts=charts)

@@ -26,6 +26,7 @@ import numpy as np
 
 from paribus.errors import DashboardError, RunFolderError
 from paribus.run_folder.folder import SHORT, Evaluation, RunFolder
+from paribus.run_folder.json_text import LARGEST
 from paribus.run_folder.metrics import Source
 from paribus.run_folder.series import Floats, Ints, Series
 from paribus.run_folder.series_file import RunSeries
@@ -281,8 +282,9 @@ class Home:
             RunFolderError: a metric line of the newest attempt cannot be read.
         """
         key = run.fingerprint, run.token
-        stamp = _stamp(self.run_folder(run).metrics)
-        found = self._series.get(key, (), lambda: LockedSeries(RunSeries(self.folder, *key), stamp))
+        newest = self.run_folder(run)
+        stamp = _stamp(newest.metrics)
+        found = self._series.get(key, (), lambda: LockedSeries(lambda: RunSeries(self.folder, *key), newest, stamp))
         found.follow(stamp)
         return found
 
@@ -342,8 +344,9 @@ class Home:
 class LockedSeries:
     """The series of a run behind a lock; a :class:`paribus.run_folder.series.Recorded` for many threads."""
 
-    def __init__(self, series: RunSeries, stamp: Hashable = ()) -> None:
-        self._series = series
+    def __init__(self, read: Callable[[], RunSeries], newest: RunFolder, stamp: Hashable = ()) -> None:
+        self._read, self._newest = read, newest
+        self._series = read()
         self._stamp = stamp
         self._lock = threading.Lock()
 
@@ -355,7 +358,11 @@ class LockedSeries:
         """
         with self._lock:
             if stamp != self._stamp:
-                self._series.refresh()
+                counted = self._series.folder_at(LARGEST)
+                if counted is None or counted.path != self._newest.path:
+                    self._series = self._read()  # it leaves out an attempt that had no line when it was opened
+                else:
+                    self._series.refresh()
                 self._stamp = stamp
 
     @property

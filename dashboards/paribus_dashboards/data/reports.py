@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -124,10 +125,13 @@ def build_in_process(folder: Path, study: str) -> Built:
 
 
 def _work(sender: Connection, folder: Path, study: str) -> None:
+    found: Built | str
     try:
-        sender.send(build(folder, study))
+        found = build(folder, study)
     except ParibusError as error:
-        sender.send(str(error))
+        found = str(error)
+    with suppress(BrokenPipeError):  # the server has stopped meanwhile
+        sender.send(found)
 
 
 class Reports:

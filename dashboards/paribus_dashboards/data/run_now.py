@@ -1,8 +1,9 @@
-"""The newest step of a run and its health so far, in two small reads."""
+"""The newest step of a run, its pace and its health so far, in two small reads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,8 @@ from paribus.errors import RunFolderError
 from paribus.health.finding import Status, read_health
 from paribus.run_folder.folder import RunFolder, parse_metric_line
 
-_TAIL_BYTES = 1 << 16  # end of the metrics file that is searched for the newest line
+_TAIL_BYTES = 1 << 16  # end of the metrics file that is searched for the newest lines
+_PACE_LINES = 20  # metric lines over which the pace is taken
 
 
 class Raised(NamedTuple):
@@ -31,6 +33,8 @@ class RunNow:
         detector: detector of the worst finding; empty without a finding.
         judged_step: newest step that the diagnosis covers; 0 before the first diagnosis.
         raised: its findings by onset.
+        time_ms: when the newest line was written, milliseconds since 1970 on the clock of its machine; 0 without one.
+        per_s: steps per second over the newest lines of this attempt; 0 if unknown.
     """
 
     step: int = 0
@@ -38,15 +42,17 @@ class RunNow:
     detector: str = ""
     judged_step: int = 0
     raised: tuple[Raised, ...] = ()
+    time_ms: int = 0
+    per_s: float = 0.0
 
 
 def read_now(folder: RunFolder) -> RunNow:
     """Return the state of a run; files that are missing or unreadable are left out."""
-    step, health = last_step(folder.metrics), read_health(folder)
+    newest, health = _newest(folder.metrics), read_health(folder)
     if health is None:
-        return RunNow(step=step)
-    return RunNow(
-        step=step,
+        return newest
+    return replace(
+        newest,
         status=health.status,
         detector=health.detector,
         judged_step=health.step,
@@ -54,13 +60,21 @@ def read_now(folder: RunFolder) -> RunNow:
     )
 
 
-def last_step(path: Path) -> int:
-    """Return the step of the newest complete metric line of a file; 0 if it is missing or cannot be parsed."""
+def _newest(path: Path) -> RunNow:
+    """Return step, time and pace of the newest complete metric lines of a file; nothing if it cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL_BYTES))
             data = file.read()
-        return parse_metric_line(data[: data.rindex(b"\n")].rpartition(b"\n")[2], str(path), 0).step
+        lines = data[: data.rindex(b"\n")].split(b"\n")
+        last = parse_metric_line(lines[-1], str(path), 0)
     except (OSError, ValueError, RunFolderError):
-        return 0
+        return RunNow()
+    whole = lines if size <= _TAIL_BYTES else lines[1:]  # the first line of a part of a file is cut
+    per_s = 0.0
+    with suppress(ValueError, RunFolderError):
+        before = parse_metric_line(whole[-min(len(whole), _PACE_LINES + 1)], str(path), 0)
+        seconds = (last.time_ms - before.time_ms) / 1000
+        per_s = (last.step - before.step) / seconds if seconds > 0 and last.step > before.step else 0.0
+    return RunNow(step=last.step, time_ms=last.time_ms, per_s=per_s)

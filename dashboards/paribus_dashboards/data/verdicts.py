@@ -16,8 +16,7 @@ from paribus.errors import ParibusError
 from paribus.health.detector import Setting
 from paribus.health.finding import Diagnosis, read_health
 from paribus.health.judge import judge_run, read_run, saved_diagnosis
-from paribus.health.own_rules import own_detectors
-from paribus.health.profile import load_profile
+from paribus.health.own_rules import setting_of
 from paribus.run_folder.folder import RunFolder
 from paribus.store.models import RunRecord
 from paribus.store.states import LIVE
@@ -89,11 +88,8 @@ class Verdicts:
             current = found is not None and (run.state in LIVE or found.step >= last)
             if found is None or not current:
                 return RunDiagnosis()
-            try:
-                own = own_detectors(plan.rules)
-            except ParibusError:  # said where it is judged here
-                return RunDiagnosis()
-            if found.profile != Setting(profile=load_profile(plan.profile), own=own).identity:
+            profile, own = setting_of(plan.profile, plan.rules)
+            if found.profile != Setting(profile=profile, own=own).identity:
                 return RunDiagnosis()
             return RunDiagnosis(diagnosis=saved_diagnosis(found, own), step=found.step)
 
@@ -144,8 +140,8 @@ def judge(home: Path, plan: Plan, run: RunRecord) -> RunDiagnosis:
     try:
         records = read_run(home, run.fingerprint, run.token)
         recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
-        own = own_detectors(plan.rules)
-        diagnosis = judge_run(load_profile(plan.profile), records, recipe=recipe, primary=primary, own=own)
+        profile, own = setting_of(plan.profile, plan.rules)
+        diagnosis = judge_run(profile, records, recipe=recipe, primary=primary, own=own)
     except (ParibusError, OSError) as error:
         return RunDiagnosis(trouble=str(error))
     step = records.lines[-1].step if records.lines else 0

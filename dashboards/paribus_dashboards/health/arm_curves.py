@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from paribus.health.finding import RAISED, Status
+from paribus.health.window import window_size
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.figures.curves import Grid, arm_line, settled
-from paribus.report.model import Line, Panel, panel_text
-from paribus.report.render.plotly import panel_figure
+from paribus.report.model import Panel, panel_text
 from paribus.study.plan import Plan
+from paribus_dashboards.arm_chart import SHARES, arms_figure, is_share, within_shares
 from paribus_dashboards.chart_style import Json, arm_styles, x_ends, y_range
 from paribus_dashboards.format import STATUSES, plural, spaced
 from paribus_dashboards.health.figure import STATUS_COLOURS, limit_line
 from paribus_dashboards.health.matrix import Seeds
 from paribus_dashboards.health.panels import BY_KEY, Limit, Metric, PanelKind
+from paribus_dashboards.smoothing import smoothed
 
 CHARTS = ("score", "reward", "entropy", "length", "truncation", "clip", "kl")
 """Panels of the page of a run whose first metric is drawn; the last one only where there is a reference."""
@@ -54,31 +55,36 @@ def charts(names: frozenset[str], primary: str) -> Iterator[tuple[PanelKind, Met
             yield kind, metric
 
 
-def study_panel(analysis: Analysis, kind: PanelKind, metric: Metric, arms: Sequence[str]) -> Panel:
-    """Return one line for each arm: the mean over the seeds that have ended with its 95% t band, as in the report.
+def study_panel(
+    analysis: Analysis, kind: PanelKind, metric: Metric, arms: Sequence[str], *, raw: bool = False
+) -> Panel:
+    """Return one line for each arm: the mean over the seeds that have ended with its 95% t band.
 
-    Bands of shares end at 0 and 1, which no share exceeds.
+    Args:
+        analysis: the runs.
+        kind: the panel of the page of a run.
+        metric: the metric.
+        arms: keys of the arms.
+        raw: whether values are as recorded; else each seed is its running median. Scores always are as recorded.
     """
     last = max((r.last_step for arm in arms for r in analysis.runs(arm)), default=0)
-    curve = partial(Grid(last, LEAST).points, metric=metric.name)
+    grid = Grid(last, LEAST)
     lines = []
     for arm in arms:
         runs = analysis.runs(arm)
-        label = analysis.plan.arm(arm).label
-        line = arm_line(label, {r.seed: curve(r) for r in runs}, settled(runs), points=False)
+        own = analysis.plan.arm(arm)
+        w = 1 if raw or not kind.smooth else max(1, round(window_size(own.recipe.schedule.steps) / grid.width))
+        curves = {r.seed: smoothed(grid.points(r, metric.name), w) for r in runs}
+        line = arm_line(own.label, curves, settled(runs), points=False)
         lines += [line] if line is not None else []
-    shares = kind.unit == "share"
+    shares = kind.unit in SHARES or is_share(metric.name)
     return Panel(
         key=kind.key,
         title=kind.title,
         x_label="training steps",
         y_label=kind.unit,
-        lines=tuple(_cut(line) if shares else line for line in lines),
+        lines=tuple(within_shares(line) if shares else line for line in lines),
     )
-
-
-def _cut(line: Line) -> Line:
-    return replace(line, low=tuple(max(0.0, y) for y in line.low), high=tuple(min(1.0, y) for y in line.high))
 
 
 def ticks(plan: Plan, kind: PanelKind, arms: Sequence[str], runs: Mapping[str, Seeds]) -> tuple[Tick, ...]:
@@ -101,14 +107,12 @@ def ticks(plan: Plan, kind: PanelKind, arms: Sequence[str], runs: Mapping[str, S
 def arm_figure(plan: Plan, panel: Panel, limits: Sequence[Limit], marks: Sequence[Tick]) -> Json:
     """Return data and layout of a chart; limits that are far from its curves are left out."""
     by_key = arm_styles(plan)
-    styles = {a.label: {"color": by_key[a.key].colour, "dash": by_key[a.key].dash} for a in plan.all_arms}
-    figure = panel_figure(panel, styles)
+    figure = arms_figure(panel, {a.label: by_key[a.key] for a in plan.all_arms}, height=_HEIGHT)
     low, high = y_range(panel)
     near = [x for x in limits if low - (high - low) / 3 <= x.value <= high + (high - low) / 3]
     low, high = min([low, *(x.value for x in near)]), max([high, *(x.value for x in near)])
     layout = figure["layout"]
-    layout |= {"height": _HEIGHT, "margin": {"l": 44, "r": 8, "t": 14, "b": 22}, "hovermode": "x unified"}
-    layout["hoverlabel"] = {"bgcolor": "var(--paper)", "font": {"size": 10}}
+    layout |= {"margin": {"l": 44, "r": 8, "t": 14, "b": 22}}
     layout["xaxis"] |= {"title": {"text": ""}, "autorangeoptions": {"include": x_ends(panel)}}
     layout["yaxis"] |= {"title": {"text": ""}, "range": [low, high], "nticks": 4}
     layout["shapes"] = [limit_line(x) for x in near]

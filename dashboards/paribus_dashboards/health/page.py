@@ -17,7 +17,7 @@ from starlette.responses import Response
 from paribus.errors import RunFolderError
 from paribus.health.context import compared, context_of
 from paribus.health.finding import RAISED
-from paribus.health.profile import load_profile
+from paribus.health.own_rules import setting_of
 from paribus.health.window import window_size
 from paribus.run_folder.folder import SHORT
 from paribus.run_folder.series import Columns, Recorded
@@ -30,6 +30,7 @@ from paribus_dashboards.choices import chosen_span
 from paribus_dashboards.data.arm_runs import analysis_of
 from paribus_dashboards.data.cache import Cache
 from paribus_dashboards.data.home import Home, NotFound
+from paribus_dashboards.data.pace import pace_of
 from paribus_dashboards.data.run_now import RunNow
 from paribus_dashboards.data.study_now import StudyNow
 from paribus_dashboards.data.verdicts import RunDiagnosis
@@ -83,7 +84,9 @@ def run_view(home: Home, study: StudyNow, run: RunRecord) -> RunView:
         step=now.step,
         steps=recipe.schedule.steps,
         reason=run.reason,
-        verdict=verdict_view(found, load_profile(plan.profile), drawn, _context(home, study, run, found)),
+        verdict=verdict_view(found, setting_of(plan.profile, ())[0], drawn, _context(home, study, run, found)),
+        pace=pace_of(run, now, recipe.schedule.steps, study.at),
+        waits=not run.terminal,
     )
 
 
@@ -133,7 +136,7 @@ def panel_of(
     return Panel(
         kind=kind,
         curves=curves,
-        limits=limits_of(kind, found, load_profile(plan.profile), recipe) if found else (),
+        limits=limits_of(kind, found, setting_of(plan.profile, ())[0], recipe) if found else (),
         onsets=onsets_of(kind, found) if found else (),
         last=recorded.span[1] if recorded.span else 0,
     )
@@ -225,7 +228,8 @@ def arm_data(request: Request, study: str, chart: str) -> Response:
     keys = tuple(_arm(plan, key).key for key in request.query_params.getlist("arm")[:MAX_ARMS])
     runs = runs_of(home, now, keys)
     metric = metric_of(kind, plan.evaluate.primary_metric)
-    panel = study_panel(analysis_of(home, now, keys), kind, metric, keys)
+    raw = request.query_params.get("raw") == "yes"
+    panel = study_panel(analysis_of(home, now, keys), kind, metric, keys, raw=raw)
     figure = arm_figure(plan, panel, limits_between(home, now, kind, runs), ticks(plan, kind, keys, runs))
     return answer(request, figure)
 
@@ -312,19 +316,28 @@ def runs_of(home: Home, study: StudyNow, arms: Iterable[str]) -> Mapping[str, Se
 
 @dataclass(frozen=True, kw_only=True)
 class ArmChart:
-    """A small chart of the page of all arms: title, unit, address of its data."""
+    """A small chart of the page of all arms: title, unit, address of its data, and that of values as recorded."""
 
     key: str
     title: str
     unit: str
     src: str
+    raw: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyHealth:
-    """The page of all arms: the table, the charts below it, and label and style of the arms that these show."""
+    """The page of all arms: the table, the charts below it, and label and style of the arms that these show.
+
+    Attributes:
+        table: the table.
+        charts: the charts.
+        drawn: label and style of the arms in the charts.
+        live: whether more may come: some run has not ended.
+    """
 
     table: Matrix
+    live: bool
     charts: tuple[ArmChart, ...]
     drawn: tuple[tuple[str, Style], ...]
 
@@ -342,8 +355,15 @@ def study_health(home: Home, study: StudyNow, arms: Sequence[Arm] | None = None)
     here = f"/data/study/{quoted(plan.study)}/health/arms"
     return StudyHealth(
         table=matrix(shown, runs),
+        live=not all(r.terminal for r in study.runs),
         charts=tuple(
-            ArmChart(key=kind.key, title=kind.title, unit=kind.unit, src=f"{here}/{kind.key}.json?{query}")
+            ArmChart(
+                key=kind.key,
+                title=kind.title,
+                unit=kind.unit,
+                src=f"{here}/{kind.key}.json?{query}",
+                raw=f"{here}/{kind.key}.json?{query}&raw=yes" if kind.smooth else "",
+            )
             for kind, _ in charts(names, plan.evaluate.primary_metric)
         ),
         drawn=tuple((plan.arm(key).label, styles[key]) for key in drawn),
@@ -358,7 +378,7 @@ def limits_between(home: Home, study: StudyNow, kind: PanelKind, runs: Mapping[s
         sick = [r for each in runs.values() for r, now in each if any(f.detector == detector for f in now.raised)]
         diagnosis = home.verdict(plan, sick[0]).diagnosis if sick else None
         if diagnosis is not None:
-            limits = limits_of(kind, diagnosis, load_profile(plan.profile), plan.arm(sick[0].arm).recipe)
+            limits = limits_of(kind, diagnosis, setting_of(plan.profile, ())[0], plan.arm(sick[0].arm).recipe)
             found |= {(x.detector, x.label): x for x in limits if x.detector == detector and x.status in RAISED}
     return tuple(found.values())
 

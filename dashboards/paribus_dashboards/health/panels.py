@@ -17,6 +17,7 @@ from paribus.health.profile import Profile
 from paribus.recipe.analysis.facts import fresh
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.series import Floats, Recorded, Series, points, width_for
+from paribus_dashboards.smoothing import running_median
 
 LEAST = 300
 """Fewest buckets of a curve that has more points."""
@@ -26,8 +27,12 @@ SCORE = "score"
 
 Draw = Literal["line", "area"]
 
-_ONE_OF_SEVERAL = ("length_collapse", "dead_update")
-"""Detectors with several conditions: the threshold of one of them is no limit of a healthy run."""
+_ONE_OF_SEVERAL: Mapping[tuple[str, str], str] = {
+    ("length_collapse", "tokens"): "length",
+    ("dead_update", "norm"): "gradient norm",
+}
+"""Detector and threshold to the number of its finding. The detectors have several conditions, so that the threshold of
+one of them is no limit of a healthy run, nor of one in which another condition holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +96,7 @@ KINDS = (
         title="reward",
         unit="reward",
         metrics=(Metric(name="reward/mean", label="reward"), Metric(name="reward/correct_frac", label="share correct")),
-        detectors=("reward_noise", "reward_stall", "format_hacking", "reward_hacking"),
+        detectors=("reward_crash", "reward_noise", "reward_stall", "format_hacking", "reward_hacking"),
     ),
     PanelKind(
         key="length",
@@ -102,7 +107,7 @@ KINDS = (
             Metric(name="response/length_mean_correct", label="correct"),
             Metric(name="response/length_mean_incorrect", label="incorrect"),
         ),
-        detectors=("length_balloon", "length_collapse"),
+        detectors=("length_balloon", "length_collapse", "length_reward"),
         limits=(("length_collapse", "tokens", "critical"),),
     ),
     PanelKind(
@@ -159,7 +164,7 @@ KINDS = (
         title="gradient norm",
         unit="L2, logarithmic",
         metrics=(Metric(name=NORM, label="norm"),),
-        detectors=("grad_spike", "dead_update"),
+        detectors=("grad_spike", "huge_update", "dead_update"),
         limits=(("dead_update", "norm", "critical"),),
         numbers=(("grad_spike", "limit", "limit of a spike"),),
         log=True,
@@ -271,7 +276,7 @@ def limits_of(kind: PanelKind, diagnosis: Diagnosis, profile: Profile, recipe: R
     for detector, name, status in kind.limits:
         if states.get(detector, "not_applicable") == "not_applicable":
             continue
-        if detector in _ONE_OF_SEVERAL and states[detector] not in RAISED:
+        if (detector, name) in _ONE_OF_SEVERAL and not _beyond(diagnosis, detector, name, profile):
             continue
         if detector == "mismatch" and not fresh(recipe):
             continue  # the difference includes policy updates, so the detector does not use it
@@ -284,6 +289,13 @@ def limits_of(kind: PanelKind, diagnosis: Diagnosis, profile: Profile, recipe: R
     known = {(f.detector, name): n for f in diagnosis.raised for name, n in f.numbers.items()}
     lines = [Limit(known[d, n], "unknown", d, label) for d, n, label in kind.numbers if (d, n) in known]
     return (*found, *lines)
+
+
+def _beyond(diagnosis: Diagnosis, detector: str, name: str, profile: Profile) -> bool:
+    """Return whether a finding was raised because its number is below this threshold."""
+    found = next((f for f in diagnosis.raised if f.detector == detector), None)
+    number = None if found is None else found.numbers.get(_ONE_OF_SEVERAL[detector, name])
+    return number is not None and number < profile.of(detector)[name]
 
 
 def onsets_of(kind: PanelKind, diagnosis: Diagnosis) -> tuple[Onset, ...]:
@@ -328,10 +340,3 @@ def curve_of(
     raw = every.between(first, last).bucketed(width)
     medians = points(every.steps[w - 1 :], running_median(every.last, w)).between(first, last).bucketed(width)
     return Curve(label=metric.label, draw=metric.draw, raw=raw, bold=medians, error=np.empty(0))
-
-
-def running_median(values: Floats, w: int) -> Floats:
-    """Return the median of each value and the w - 1 values before it; w - 1 shorter than ``values``."""
-    if len(values) < w:
-        return np.empty(0)
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(values, w), axis=-1))

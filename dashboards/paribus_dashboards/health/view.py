@@ -15,6 +15,7 @@ from paribus.health.profile import Profile
 from paribus.health.window import window_size
 from paribus.report.render.plotly import COLOURS
 from paribus.study.plan import Arm
+from paribus_dashboards.data.pace import Pace
 from paribus_dashboards.data.verdicts import RunDiagnosis
 from paribus_dashboards.format import STATUSES, plural, quoted, spaced
 from paribus_dashboards.health.figure import limits_text, panel_text
@@ -255,6 +256,8 @@ class RunView:
         reason: why it failed or was queued again; empty otherwise.
         verdict: the verdict on it.
         colour: colour of its line if the page shows several runs.
+        pace: how fast it goes; ``None`` unless it is live.
+        waits: whether it has not ended.
     """
 
     digits: str
@@ -267,14 +270,26 @@ class RunView:
     reason: str
     verdict: VerdictView
     colour: str = COLOURS[0]
+    pace: Pace | None = None
+    waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The verdict in one line, and its status."""
+    """The verdict, and its status."""
 
     status: Status
     text: str
+
+    @property
+    def first(self) -> str:
+        """Its first sentence: what, and since when."""
+        return self.text[: len(self.text) - len(self.rest)].rstrip()
+
+    @property
+    def rest(self) -> str:
+        """What the study adds to it; empty for nothing."""
+        return self.text.partition(". ")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,6 +325,11 @@ class HealthView:
     def live(self) -> bool:
         """Whether one of the runs is live."""
         return any(run.live for run in self.runs)
+
+    @property
+    def waits(self) -> bool:
+        """Whether one of the runs has not ended and may become live."""
+        return any(run.waits for run in self.runs)
 
     @property
     def headline(self) -> Headline:

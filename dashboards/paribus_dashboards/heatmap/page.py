@@ -58,6 +58,13 @@ class Line:
     cells: tuple[Cell, ...]
 
 
+ONE_RESPONSE = (
+    "One response a problem: the staircase is the sorting. Rows are in the order of their first right answer, so that "
+    "chance alone, without any learning, draws one; read the row with the mean of all instead."
+)
+"""What the order of the rows shows if each group has a single response."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeatmapView:
     """The page.
@@ -113,7 +120,7 @@ def view(
     hatch = "all responses of the group have the same reward, so it gives no gradient" if measured.responses > 1 else ""
     shared = [f"Each row covers {width} prompts that are neighbours in this order."] if width > 1 else []
     single = [] if hatch else ["Each group has one response, so there is no spread and nothing is hatched."]
-    summary = _summary(found)
+    summary = (*_summary(found), *([ONE_RESPONSE] if measured.responses == 1 else []))
     return HeatmapView(
         summary=summary,
         about=(*about, *shared, *single),

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -234,10 +234,13 @@ class Guard:
     async def _enter(self, request: Request) -> Response:
         """Return the cookie for the token in a form."""
         body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _MOST_FORM:
-                return _ask("This is no token.", 413)
+        try:
+            async for piece in request.stream():
+                body += piece
+                if len(body) > _MOST_FORM:
+                    return _ask("This is no token.", 413)
+        except ClientDisconnect:
+            return _ask("This is no token.", 400)
         token = dict(parse_qsl(body.decode("ascii", "replace"))).get("token", "").strip()
         if self._access.accepts_token(token):
             return self._set_cookie(request, self._access.cookie, self._access.cookie_value)
@@ -256,5 +259,6 @@ class Guard:
         shown = html.escape(target, quote=True)
         page = f'<!doctype html><meta http-equiv="refresh" content="0;url={shown}"><a href="{shown}">Continue</a>'
         answer = HTMLResponse(page, headers={"cache-control": "no-store"})
-        answer.set_cookie(name, value, httponly=True, samesite="strict", path="/")
+        encrypted = request.url.scheme == "https"  # as a trusted proxy says: `serve`
+        answer.set_cookie(name, value, httponly=True, samesite="strict", path="/", secure=encrypted)
         return answer

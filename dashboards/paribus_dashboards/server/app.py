@@ -20,6 +20,7 @@ from paribus_dashboards.data.home import Home, NotFound
 from paribus_dashboards.data.mlflow_links import address_of
 from paribus_dashboards.server.access import Access, Guard
 from paribus_dashboards.server.coalesce import KEEP_S, Coalesce
+from paribus_dashboards.studies.listing import READ_S, rows
 from paribus_dashboards.web import Page, home_of, render
 
 MAX_SHOWN = 100
@@ -70,8 +71,8 @@ def pages() -> tuple[Page, ...]:
 def _studies(request: Request) -> Response:
     """Show the studies."""
     home = home_of(request)
-    rows = [] if home.empty else [(e, home.counts(e)) for e in reversed(home.studies())]
-    return render(request, "server/studies.html", rows=rows, empty=home.empty, scheduler=home.scheduler())
+    found = () if home.empty else rows(home, None if home.patient else READ_S)
+    return render(request, "studies/list.html", rows=found, empty=home.empty, scheduler=home.scheduler())
 
 
 def _mlflow(request: Request, study: str, run: str = "") -> Response:

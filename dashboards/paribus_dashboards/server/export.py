@@ -40,7 +40,7 @@ LIVE_ONLY = ("live.js", "samples.js", PLOTLY)
 
 _SECTION = re.compile(r"<title>(.*?)</title>.*(<header class=\"top\">.*</header>).*<main[^>]*>(.*)</main>", re.DOTALL)
 _LINK = re.compile(r' href="(/[^"]*)"')
-_DATA = re.compile(r' data-src="([^"]*)"')
+_DATA = re.compile(r' data-(?:src|raw)="([^"]*)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +101,9 @@ async def _whole(home: Home) -> str:
 
 
 def _scripts() -> tuple[str, ...]:
-    """Return the scripts of the file. The first one provides what the server provides elsewhere."""
-    return ("offline.js", *(n for n in asset_files() if n.endswith(".js") and n not in ("offline.js", *LIVE_ONLY)))
+    """Return the scripts of the file, in order. The first one provides what the server provides elsewhere."""
+    first = ("offline.js", "hover.js")
+    return (*first, *(n for n in asset_files() if n.endswith(".js") and n not in (*first, *LIVE_ONLY)))
 
 
 def _addresses(home: Home, studies: Sequence[str]) -> Iterable[str]:

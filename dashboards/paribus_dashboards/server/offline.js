@@ -25,7 +25,7 @@
     ? pages[1] : pages[0]; // a single study starts with its board
 
   const route = () => {
-    const at = location.hash.slice(1).replace(/&(first|last)=[^&]*/g, "");
+    const at = location.hash.slice(1).replace(/&(first|last|raw)=[^&]*/g, "");
     const plain = at.split("?")[0];
     const page = pages.find((p) => p.dataset.at === at) || pages.find((p) => p.dataset.at === plain) || first;
     if (!page.hidden) return;

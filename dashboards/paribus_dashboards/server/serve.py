@@ -15,6 +15,9 @@ from paribus_dashboards.server.app import make_app
 KEEP_ALIVE_S = 30
 """Seconds for which an idle connection stays open: longer than pages wait between polls."""
 
+PROXIES = "FORWARDED_ALLOW_IPS"
+"""Environment variable, uvicorn's own: addresses of proxies whose ``X-Forwarded-Proto`` says how a request came."""
+
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on an address.
@@ -47,9 +50,10 @@ def serve(home: Home, access: Access, listening: socket.socket) -> None:
             await super().shutdown(sockets)
 
     app = make_app(home, access=access)
+    trusted = os.environ.get(PROXIES, "127.0.0.1,::1")
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False, ws="none",
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=KEEP_ALIVE_S, proxy_headers=True, forwarded_allow_ips=trusted,
     )  # fmt: skip
     # No access log: an address may contain the token.
     with suppress(KeyboardInterrupt), listening:

@@ -19,6 +19,9 @@
     return plotly;
   };
 
+  const hover = window.paribusHover;
+  const label = hover.label;
+
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
   // replaces "var(--name)" anywhere in a figure by the colour of the page
@@ -45,10 +48,12 @@
   };
 
   const show = (element) => {
-    const { figure, off } = drawn.get(element);
-    const data = dyed(figure.data).map((t) => ({ ...t, visible: off.has(t.name) ? false : t.visible ?? true }));
+    const { figure, off, peek } = drawn.get(element);
+    const hidden = (name) => name !== undefined && off.has(label(name)) && label(name) !== peek;
+    const data = dyed(figure.data).map((t) => ({ ...t, visible: hidden(t.name) ? false : t.visible ?? true }));
     const layout = themed(dyed(figure.layout));
     const range = zoomOf(element);
+    if (root.classList.contains("printed")) layout.width = element.clientWidth; // at once: plotly resizes with a delay
     if (range?.every(Number.isFinite)) layout.xaxis = { ...layout.xaxis, range, autorange: false };
     Plotly.react(element, data, layout, { displayModeBar: false, responsive: true });
     if (element.dataset.legend) legend(element, figure, off);
@@ -56,7 +61,11 @@
       element.dataset.drawn = "yes";
       if (element.dataset.zoom) element.on("plotly_relayout", (change) => zoomed(element, change));
       if (element.closest("[data-together]")) pointTogether(element);
+      element.on("plotly_hover", (event) => { const { figure } = drawn.get(element) || {}; if (figure?.tip) hover.show(element, event, figure.tip); });
+      element.on("plotly_unhover", () => hover.hide(element));
     }
+    const about = element.parentElement.querySelector("[data-note]");
+    if (about && about.textContent !== (figure.note || "")) about.textContent = figure.note || "";
   };
 
   // ---- pointing at a step of one chart shows the place of this step in all charts of [data-together] ----
@@ -85,24 +94,44 @@
 
   const legend = (element, figure, off) => {
     const names = new Map();
-    for (const t of figure.data) if (t.name && t.line?.color && t.hoverinfo !== "skip") names.set(t.name, t.line);
+    for (const t of figure.data) if (t.name && t.line?.color && t.hoverinfo !== "skip") names.set(label(t.name), t.line);
     let bar = element.previousElementSibling;
     if (!bar?.classList.contains("legend")) {
-      bar = document.createElement("p");
+      bar = document.createElement("div");
       bar.className = "legend";
       element.before(bar);
     }
-    const known = [...names.keys()].join("\n");
-    if (bar.dataset.names === known) return;
+    const rest = new Set(figure.rest || []);
+    const known = [...names.keys()].map((name) => `${rest.has(name)}${name}`).join("\n");
+    if (bar.dataset.names === known) {
+      for (const button of bar.querySelectorAll("button")) button.setAttribute("aria-pressed", String(!off.has(button.dataset.arm)));
+      return;
+    }
     bar.dataset.names = known;
-    bar.replaceChildren(...[...names].map(([name, line]) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.dataset.arm = name;
-      button.setAttribute("aria-pressed", String(!off.has(name)));
-      button.append(swatch(line), new DOMParser().parseFromString(name, "text/html").body.textContent);
-      return button;
-    }));
+    const button = ([name, line]) => {
+      const made = document.createElement("button");
+      made.type = "button";
+      made.dataset.arm = name;
+      made.setAttribute("aria-pressed", String(!off.has(name)));
+      made.append(swatch(line), name);
+      return made;
+    };
+    const open = bar.querySelector("details")?.open;
+    bar.replaceChildren(...[...names].filter(([name]) => !rest.has(name)).map(button));
+    if (!rest.size) return;
+    const more = document.createElement("details");
+    more.open = Boolean(open);
+    const summary = document.createElement("summary");
+    summary.textContent = `${rest.size} more ${rest.size === 1 ? "arm" : "arms"}`;
+    more.append(summary, ...[...names].filter(([name]) => rest.has(name)).map(button));
+    bar.append(more);
+  };
+
+  // the charts of a legend; of any other element with data-arm, those that let arms be chosen
+  const chartsOf = (element) => {
+    const bar = element.closest(".legend");
+    if (!bar) return [...document.querySelectorAll(".chart[data-legend]")].filter((e) => e.offsetParent);
+    return [...(bar.closest(".figure")?.querySelectorAll(".chart") || [bar.nextElementSibling])];
   };
 
   document.addEventListener("click", (event) => {
@@ -110,14 +139,39 @@
     if (!button) return;
     const shown = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", String(shown));
-    const charts = button.closest(".figure")?.querySelectorAll(".chart") || [button.closest(".legend").nextElementSibling];
-    for (const element of charts) {
+    for (const element of chartsOf(button)) {
       const state = drawn.get(element) || { off: new Set() };
       drawn.set(element, state);
+      state.chosen = true; // from now on the reader decides, not the newest ranking
       shown ? state.off.delete(button.dataset.arm) : state.off.add(button.dataset.arm);
-      if (element.dataset.drawn) show(element);
+      state.peek = null; // a click counts at once, although the pointer is still there
+      if (!element.dataset.drawn) continue;
+      show(element);
+      hover.highlight(element, shown ? button.dataset.arm : null);
     }
   });
+
+  // pointing at an arm in a legend or a table makes its lines stand out, also if they are switched off
+  let pointedArm = null;
+  const point = (target) => {
+    const found = target?.closest?.("[data-arm]") || null;
+    if (found === pointedArm) return;
+    const charts = new Set([...(pointedArm ? chartsOf(pointedArm) : []), ...(found ? chartsOf(found) : [])]);
+    pointedArm = found;
+    for (const element of charts) {
+      const state = drawn.get(element);
+      if (!state?.figure || !element.dataset.drawn) continue;
+      const arm = found && chartsOf(found).includes(element) ? found.dataset.arm : null;
+      const has = arm && state.figure.data.some((t) => t.name !== undefined && label(t.name) === arm);
+      const before = state.peek;
+      state.peek = has ? arm : null;
+      if ((before && state.off.has(before)) || (has && state.off.has(arm))) show(element);
+      hover.highlight(element, state.peek);
+    }
+  };
+  document.addEventListener("mouseover", (event) => point(event.target));
+  document.addEventListener("focusin", (event) => point(event.target));
+  document.addEventListener("focusout", () => point(null));
 
   // ---- zoom: the range is in the page's address, and a zoomed chart requests finer points ----
 
@@ -193,8 +247,32 @@
     zoomTo(null);
   });
 
+  // ---- <input data-raw-switch> draws the charts that have data-raw as recorded; the address has raw=yes ----
+
+  const asRecorded = () => new URLSearchParams(pageQuery()).get("raw") === "yes";
+
+  const fillRaw = () => {
+    for (const box of document.querySelectorAll("input[data-raw-switch]")) box.checked = asRecorded();
+    for (const field of document.querySelectorAll("form[data-choose] input[name=raw]")) field.value = field.defaultValue = asRecorded() ? "yes" : "";
+  };
+
+  const drawAgain = (charts) => {
+    for (const e of charts) e.dataset.stale = "yes";
+    for (const e of charts) if (e.dataset.inView) fetchAndShow(e);
+  };
+
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches("input[data-raw-switch]")) return;
+    const query = new URLSearchParams(pageQuery());
+    event.target.checked ? query.set("raw", "yes") : query.delete("raw");
+    const text = query.toString() ? `?${query}` : "";
+    history.pushState(null, "", (window.PARIBUS_DATA ? location.hash.split("?")[0] : location.pathname) + text);
+    fillRaw();
+    drawAgain([...drawn.keys()].filter((e) => e.dataset.raw));
+  });
+
   const source = (element) => {
-    const at = element.dataset.src;
+    const at = (asRecorded() && element.dataset.raw) || element.dataset.src;
     const range = zoomOf(element);
     if (!range || window.PARIBUS_DATA) return at;
     return `${at}${at.includes("?") ? "&" : "?"}first=${range[0]}&last=${range[1]}`;
@@ -238,6 +316,7 @@
       await loaded();
       if (asked !== state.asked || !element.isConnected) return; // a newer request is in progress
       if (found.figure) Object.assign(state, { figure: found.figure, tag: found.tag, at });
+      if (found.figure?.rest && !state.chosen) state.off = new Set(found.figure.rest);
       if (found.figure || !element.dataset.drawn) show(element);
       if (found.figure?.text) element.setAttribute("aria-label", found.figure.text);
       if (state.figure?.again) state.last = Date.now() - Number(element.dataset.live || 0) * 1000 + state.figure.again * 1000; // not all is read yet
@@ -269,10 +348,12 @@
 
   const redraw = () => [...drawn.keys()].filter((e) => e.dataset.drawn).forEach(show);
   dark.addEventListener("change", redraw);
-  for (const change of ["popstate", "hashchange", "pageshow"]) addEventListener(change, fillSpans);
-  addEventListener("popstate", () => [...drawn.keys()].filter((e) => e.dataset.zoom).forEach(fetchAndShow));
+  for (const change of ["popstate", "hashchange", "pageshow"]) addEventListener(change, () => { fillSpans(); fillRaw(); });
+  addEventListener("popstate", () => drawAgain([...drawn.keys()].filter((e) => e.dataset.zoom || e.dataset.raw)));
+  // the class gives the page the width of the paper
+  const resized = () => [...drawn.keys()].filter((e) => e.dataset.drawn && e.offsetParent).forEach((e) => Plotly.Plots.resize(e));
   addEventListener("beforeprint", () => { root.classList.add("printed"); redraw(); });
-  addEventListener("afterprint", () => { root.classList.remove("printed"); redraw(); });
+  addEventListener("afterprint", () => { root.classList.remove("printed"); redraw(); resized(); });
   document.addEventListener("paribus:swapped", (event) => adopt(event.target));
 
   setInterval(() => {
@@ -286,6 +367,10 @@
     }
   }, 1000);
 
-  window.paribusCharts = { adopt };
+  // an inserted or changed chart, see live.js
+  const changed = (element) => { if (element.dataset.drawn) drawAgain([element]); };
+
+  window.paribusCharts = { adopt, changed };
+  fillRaw();
   adopt(document);
 })();

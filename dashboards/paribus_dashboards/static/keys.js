@@ -40,6 +40,9 @@
   });
   document.addEventListener("click", (event) => { if (event.target.closest(".help-button")) help.showModal(); });
 
+  // in a narrow window the navigation is one row that scrolls: the current page is in view
+  for (const link of document.querySelectorAll(".top nav a[aria-current]")) link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - 60;
+
   // forms that choose submit on any change; empty fields stay out of the address
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form[data-choose]");

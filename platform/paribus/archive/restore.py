@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ def restore_study(home: Path, archive: Path) -> Restored:
         try:
             shutil.rmtree(stage, ignore_errors=True)
             stage.mkdir(parents=True)
-            rows = _unpack(reader, stage)
+            rows = unpack(reader, stage)
             return _take_in(store, rows, reader.manifest, stage)
         except OSError as error:
             raise ArchiveError(f"cannot restore {archive} into {home}: {error}. Nothing was restored.") from error
@@ -88,11 +89,25 @@ def restore_study(home: Path, archive: Path) -> Restored:
             lock.release()
 
 
-def _unpack(reader: ArchiveReader, stage: Path) -> StudyRows:
-    """Write all files of an archive into an empty folder, through to the disk, and return its checked rows."""
-    if (free := shutil.disk_usage(stage).free) < reader.manifest.size:
-        raise ArchiveError(f"the archive needs {reader.manifest.size} bytes in {stage.parent}, where {free} are free")
+def unpack(reader: ArchiveReader, stage: Path, wanted: Callable[[str], bool] = lambda _: True) -> StudyRows:
+    """Write the files of an archive into an empty folder, through to the disk, and return its checked rows.
+
+    Args:
+        reader: the archive.
+        stage: the folder.
+        wanted: whether a file of this name is written; the others are checked as well.
+
+    Raises:
+        ArchiveError: the archive is damaged, or does not fit on the disk.
+        OSError: a file cannot be written.
+    """
+    size = sum(each.size for each in reader.manifest.files if wanted(each.name))
+    if (free := shutil.disk_usage(stage).free) < size:
+        raise ArchiveError(f"the archive needs {size} bytes in {stage.parent}, where {free} are free")
     for each, pieces in reader.members():
+        if not wanted(each.name):
+            deque(pieces, maxlen=0)
+            continue
         path = stage / each.name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:

@@ -27,7 +27,7 @@ from paribus.errors import RunFolderError, StoreError, install_command
 from paribus.masking import mask
 from paribus.mlflow_sync.client import tracking_uri
 from paribus.mlflow_sync.database_file import file_of, is_half_made
-from paribus.mlflow_sync.offsets import dead_letters, refused_names
+from paribus.mlflow_sync.offsets import dead_letters, refused_groups, refused_names
 from paribus.mlflow_sync.process import mlflow_is_installed, refused_text
 from paribus.run_folder.attempt_files import read_attempt
 from paribus.run_folder.folder import SHORT, RunFolder
@@ -253,6 +253,11 @@ def mlflow_names(home: Path) -> Iterator[Check]:
         message = f"{len(dead)} runs are not completely in MLflow, because it refuses them: {shown}"
         remedy = "Their run folders have everything. When the cause is gone: paribus doctor --replay"
         yield Check(name="mlflow", level="warn", message=message, remedy=remedy)
+    if groups := refused_groups(home):
+        shown = "; ".join(f"{name}: {reason[:_REASON]}" for name, reason in list(groups.items())[:3])
+        message = f"MLflow refuses {len(groups)} parent runs of studies and arms, or links to them: {shown}"
+        remedy = "The runs themselves are not affected. When the cause is gone: paribus doctor --replay"
+        yield Check(name="mlflow groups", level="warn", message=message, remedy=remedy)
     if names := refused_names(home):
         remedy = "MLflow allows letters, digits, spaces and _ - . / : in a name. Reports and dashboards have them, too."
         yield Check(name="mlflow names", level="warn", message=refused_text(names), remedy=remedy)

@@ -43,6 +43,43 @@ COMMANDS = {
 }
 """Each command's one-line help, so that ``paribus --help`` imports no command."""
 
+GROUPS = {
+    "Write a study": ("init", "studies", "recipes", "plan", "schema"),
+    "Run it": ("run", "submit", "scheduler", "cancel", "retry", "up", "token"),
+    "Watch it": ("status", "dashboard", "health", "doctor", "healthcheck"),
+    "Read the results": ("report", "next", "audit"),
+    "Keep them": ("export", "restore", "gc", "db"),
+}
+"""The commands as ``paribus --help`` lists them."""
+
+EXAMPLES = {
+    "init": "paribus init --template clip_grid grid.yaml",
+    "studies": "paribus studies copy quickstart",
+    "recipes": "paribus recipes diff grpo dapo",
+    "plan": "paribus plan study.yaml --set seeds.n=5",
+    "schema": "paribus schema > study.schema.json",
+    "run": "paribus run study.yaml --set clip.high=0.24",
+    "submit": "paribus submit study.yaml --priority 5",
+    "scheduler": "paribus scheduler --slots 2 --until-idle",
+    "cancel": "paribus cancel study.yaml",
+    "retry": "paribus retry study.yaml",
+    "up": "paribus up --slots 2",
+    "token": "paribus token create --name laptop --scope run",
+    "status": "paribus status study.yaml --state failed",
+    "dashboard": "paribus dashboard --export pages.html",
+    "health": "paribus health study.yaml",
+    "doctor": "paribus doctor --json",
+    "healthcheck": "paribus healthcheck scheduler",
+    "report": "paribus report study.yaml --out results",
+    "next": "paribus next study.yaml --seeds 8",
+    "audit": "paribus audit dapo_table1",
+    "export": "paribus export study.yaml --to first.tar",
+    "restore": "paribus restore first.tar",
+    "gc": "paribus gc study.yaml --delete",
+    "db": "paribus db backup",
+}
+"""One example for the help of each command; a test types them."""
+
 GROUP = "paribus.commands"
 """Entry points of commands outside this package: the core doesn't import the dashboards."""
 
@@ -58,13 +95,21 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name in OUTSIDE:
-            return _outside(cmd_name)
-        command: click.Command = importlib.import_module(f"paribus.cli.{cmd_name}").command
+            command = _outside(cmd_name)
+        else:
+            command = importlib.import_module(f"paribus.cli.{cmd_name}").command
+        if cmd_name in EXAMPLES:
+            command.epilog = f"\b\nExample:\n  {EXAMPLES[cmd_name]}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        grouped = {name for names in GROUPS.values() for name in names}
+        others = {"More": tuple(name for name in COMMANDS if name not in grouped)}
+        width = max(map(len, COMMANDS))  # one column for all groups
+        for title, names in {**GROUPS, **others}.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(f"{name:<{width}}", COMMANDS[name]) for name in names])
 
 
 def _outside(name: str) -> click.Command:
@@ -79,7 +124,7 @@ def _outside(name: str) -> click.Command:
 def paribus() -> None:
     """Ablation studies for RL post-training of language models.
 
-    From one YAML file to one honest ablation table: paribus run STUDY.yaml
+    From one YAML file to one honest ablation table: `paribus init`, then `paribus run study.yaml`
     """
 
 

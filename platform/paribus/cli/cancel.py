@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option
 from paribus.cli.report import study_name
 from paribus.home import home
 from paribus.remote.client import server_for
-from paribus.scheduler.home_lock import lock_owner
+from paribus.scheduler.home_lock import serving as serving_process
 from paribus.store.models import CancelResult
 from paribus.store.reader import Reader
 from paribus.store.store import Store
@@ -20,7 +22,8 @@ from paribus.store.store import Store
 @click.argument("study")
 @click.argument("arm", required=False)
 @home_option
-def command(study: str, arm: str | None, folder: Path | None) -> None:
+@json_option
+def command(study: str, arm: str | None, folder: Path | None, as_json: bool) -> None:
     """Cancel the runs of STUDY (a name or a study file), or only those of its ARM as `paribus status STUDY` lists it.
 
     Queued runs are cancelled at once. Running ones write a checkpoint and stop; a run that finishes first keeps its
@@ -29,6 +32,9 @@ def command(study: str, arm: str | None, folder: Path | None) -> None:
     if (server := server_for(folder)) is not None:
         name = study_name(study)
         found = server.cancel(name, arm)
+        if as_json:
+            click.echo(json.dumps({"study": name, "arm": arm, "runs": found["runs"]}, indent=1))
+            return
         for line in lines(name, arm, CancelResult(**found["runs"]), found["serving"], found["trouble"]):
             click.echo(line)
         return
@@ -37,7 +43,10 @@ def command(study: str, arm: str | None, folder: Path | None) -> None:
     with Store.open(place) as store:
         record = store.study(study_name(study))
         done = store.cancel(record.name, None if arm is None else record.arm_key(arm))
-    owner = lock_owner(place.resolve())
+    if as_json:
+        click.echo(json.dumps({"study": record.name, "arm": arm, "runs": asdict(done)}, indent=1))
+        return
+    owner = serving_process(place.resolve())
     for line in lines(record.name, arm, done, owner is not None, "" if owner is None else owner.trouble):
         click.echo(line)
 

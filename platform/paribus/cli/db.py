@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option
 from paribus.home import home, make_home
 from paribus.scheduler.home_lock import lock_home
 from paribus.store.database import backup_file, database_url, dump_command
@@ -22,12 +23,16 @@ def command() -> None:
 
 @command.command()
 @home_option
-def current(folder: Path | None) -> None:
+@json_option
+def current(folder: Path | None, as_json: bool) -> None:
     """Show the database, its revision, and the revision that this version of Paribus expects."""
     database = existing_database(folder or home())
     with database.read() as connection:
         revision = revision_of(connection)
     database.close()
+    if as_json:
+        click.echo(json.dumps({"database": database.name, "revision": revision, "expected": HEAD}, indent=1))
+        return
     verdict = "up to date" if revision == HEAD else "`paribus db upgrade` upgrades it"
     if is_newer(revision):
         verdict = "a newer version of Paribus wrote this database: update Paribus"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import click
 
 from paribus.archive.export import export_study
 from paribus.cli.console import size_text
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option
 from paribus.cli.report import study_name
 from paribus.errors import ParibusError
 from paribus.home import home
@@ -21,7 +22,8 @@ from paribus.store.reader import Reader
 @click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), help="File. [default: <study>.tar]")
 @click.option("--no-checkpoints", is_flag=True, help="Leave out checkpoints and trained models.")
 @home_option
-def command(study: str, target: Path | None, no_checkpoints: bool, folder: Path | None) -> None:
+@json_option
+def command(study: str, target: Path | None, no_checkpoints: bool, folder: Path | None, as_json: bool) -> None:
     """Write STUDY (a name or a study file) into one tar file, which `paribus restore` reads on any machine.
 
     It holds the study's rows of the store, the folders of its runs, and its report. A study may run meanwhile: its
@@ -31,6 +33,11 @@ def command(study: str, target: Path | None, no_checkpoints: bool, folder: Path 
         name = study_name(study)
         place = target or Path(f"{name}.tar")
         done = export_study(reader, name, place, partial(_write_report, reader, name), checkpoints=not no_checkpoints)
+    if as_json:
+        counts = {"runs": len(done.rows.runs), "results": len(done.rows.results), "files": done.files}
+        about = {"study": name, "file": str(done.path), **counts, "bytes": done.size, "notes": list(done.notes)}
+        click.echo(json.dumps(about, indent=1))
+        return
     runs = f"{len(done.rows.runs)} runs, {len(done.rows.results)} with a result"
     click.echo(f"wrote {done.path}: {runs}, {done.files} files, {size_text(done.size)}")
     for note in done.notes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
 from paribus.cli.console import console, size_text, table
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option
 from paribus.cli.report import study_name
 from paribus.home import home
 from paribus.retention.unneeded import KINDS, Item, Rule, delete, delete_restore, killed_restore, unneeded
@@ -26,7 +27,8 @@ _MEANING = {
 @click.option("--models", is_flag=True, help="Also the trained models: the newest checkpoints of runs with a result.")
 @click.option("--samples", is_flag=True, help="Also the responses as text of runs with a result.")
 @home_option
-def command(study: str | None, really: bool, models: bool, samples: bool, folder: Path | None) -> None:
+@json_option
+def command(study: str | None, really: bool, models: bool, samples: bool, folder: Path | None, as_json: bool) -> None:
     """Show what no report and no resumable run needs, of STUDY (a name or a study file) or of all studies.
 
     The newest whole checkpoint of every run without a result stays, and all metrics, evaluations and results. Live runs
@@ -37,6 +39,11 @@ def command(study: str | None, really: bool, models: bool, samples: bool, folder
         found = list(unneeded(reader, study_name(study) if study else None, rule))
         left = None if study else killed_restore(reader.home)
         items = [*(item for each in found for item in each.items), *([left] if left else [])]
+        if as_json:
+            freed = delete(reader, found) + (delete_restore(reader.home) if left else 0) if really and items else 0
+            listed = [{"kind": item.kind, "path": str(item.path), "bytes": item.size} for item in items]
+            click.echo(json.dumps({"items": listed, "deleted": really, "freed_bytes": freed}, indent=1))
+            return
         if not items:
             click.echo("there is nothing to delete")
             return

@@ -20,7 +20,7 @@ from paribus.health.finding import Diagnosis, Finding, plain, read_health
 from paribus.health.import_logs import PARIBUS, mappings, read_log, read_mlflow, read_tensorboard
 from paribus.health.judge import Records, judge_log, judge_run, read_attempts, read_run
 from paribus.health.log_files import SUFFIXES, event_folder, find_log
-from paribus.health.own_rules import own_detectors
+from paribus.health.own_rules import setting_of
 from paribus.health.profile import Profile, load_profile
 from paribus.home import home
 from paribus.run_folder.attempt_files import read_job
@@ -171,10 +171,10 @@ def find_run(reader: Reader, digits: str) -> tuple[Plan, RunRecord]:
 
 
 def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | None) -> tuple[dict[str, Any], Diagnosis]:
-    profile = profile or load_profile(plan.profile)
+    stated, own = setting_of("default" if profile else plan.profile, plan.rules)
+    profile = profile or stated
     records = read_run(reader.home, run.fingerprint, run.token)
     recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
-    own = own_detectors(plan.rules)
     diagnosis = judge_run(profile, records, recipe=recipe, primary=primary, own=own)
     about = {"run": run.fingerprint[:SHORT], "arm": run.label, "seed": run.seed, "state": str(run.state)}
     about |= {"attempts": run.token, "steps": _last(records), "profile": profile.identity}
@@ -204,8 +204,8 @@ def _of_folder(path: Path, profile: Profile | None) -> tuple[dict[str, Any], Dia
     records = read_attempts([folder])
     if records.trouble:
         raise RunFolderError(records.trouble)
-    profile = profile or load_profile(job.profile)
-    own, primary = own_detectors(job.rules), job.evaluate.primary_metric
+    stated, own = setting_of("default" if profile else job.profile, job.rules)
+    profile, primary = profile or stated, job.evaluate.primary_metric
     diagnosis = judge_run(profile, records, recipe=job.recipe, primary=primary, own=own)
     about = {"run": str(path), "arm": job.arm, "seed": job.seed, "steps": _last(records), "profile": profile.identity}
     return about, diagnosis

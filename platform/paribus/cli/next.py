@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 import yaml
 
 from paribus.cli.design_table import hours_text
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option, study_argument
 from paribus.cli.studies import write_new
 from paribus.home import home
 from paribus.report.analysis.analysis import Analysis
@@ -21,28 +22,35 @@ from paribus.store.reader import Reader
 from paribus.study.costs import run_costs, total
 from paribus.study.expand import PlanDraft, draft_file
 from paribus.study.load import load_study
-from paribus.yaml_file.document import plain, read_document
+from paribus.study.load import read_study as read_file
+from paribus.yaml_file.document import plain
 
 
 @click.command()
-@click.argument("study", type=click.Path(path_type=Path))
+@study_argument
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: <study>-next.yaml, here")
 @click.option("--seeds", type=click.IntRange(min=3), default=10, show_default=True, help="Most seeds an arm.")
 @home_option
-def command(study: Path, out: Path | None, seeds: int, folder: Path | None) -> None:
-    """Write the study file that the results of the file STUDY ask for, with the reasons and what it will cost."""
+@json_option
+def command(study: Path, out: Path | None, seeds: int, folder: Path | None, as_json: bool) -> None:
+    """Write the study file that the results of STUDY ask for, with the reasons and what it will cost."""
     spec = load_study(study).spec
     with Reader.open(folder or home()) as reader:
         found = follow_up(Analysis(read_study(reader, spec.study)), spec, seeds)
+    path = (out or Path(f"{found.changes['study']}.yaml")) if found.changes else None
+    if path is not None:
+        write(path, {**plain(read_file(study).root), **found.changes}, found.reasons)
+    if as_json:
+        about = {"study": spec.study, "file": path and str(path), "reasons": found.reasons, "left_out": found.left_out}
+        click.echo(json.dumps(about, indent=1))
+        return
     if not found.changes:
         click.echo(f"{spec.study}: the results ask for nothing more, with at most {seeds} seeds an arm.")
     for reason in found.reasons:
         click.echo(f"- {reason}")
     for reason in found.left_out:
         click.echo(f"- not asked for: {reason}")
-    if found.changes:
-        path = out or Path(f"{found.changes['study']}.yaml")
-        write(path, {**plain(read_document(study).root), **found.changes}, found.reasons)
+    if path is not None:
         click.echo(f"\n{path}: {cost_of(draft_file(path), folder or home())}")
         click.echo(f"Look at it: paribus plan {path}")
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from paribus.cli.console import console, describe, print_warnings, shown, table
 from paribus.cli.design_table import designs_as_plain, hours_text, orders_as_plain, print_design_summaries
+from paribus.cli.options import set_option, study_argument
 from paribus.contract import Checkpoints
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
@@ -31,7 +32,7 @@ from paribus.study.spec import Study
 
 
 @click.command()
-@click.argument("study", type=click.Path(path_type=Path))
+@study_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option(
     "--engine",
@@ -43,9 +44,12 @@ from paribus.study.spec import Study
     "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
 )
 @click.option("--probe", is_flag=True, help="Train a few steps of each kind of run that has no recorded cost.")
-def command(study: Path, as_json: bool, engine: str, options: Path | None, probe: bool) -> None:
+@set_option
+def command(
+    study: Path, as_json: bool, engine: str, options: Path | None, probe: bool, changes: tuple[str, ...]
+) -> None:
     """Show the designs, arms and runs of STUDY, and what to know before you spend compute."""
-    draft = draft_file(study)
+    draft = draft_file(study, changes)
     plan, spec, of_path = draft.plan, draft.study.spec, draft.study.path
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
     left = any(run.fingerprint not in recorded for run in plan.runs)

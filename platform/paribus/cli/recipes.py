@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paribus.cli.console import console, describe, shown, table
+from paribus.cli.options import json_option
 from paribus.contract import load_runner
 from paribus.errors import Problem, StudyFileError
 from paribus.recipe import analysis
@@ -28,10 +29,14 @@ from paribus.yaml_file.document import parse_document, plain
 
 
 @click.group(invoke_without_command=True)
+@json_option
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def command(ctx: click.Context, as_json: bool) -> None:
     """List the presets; `show` one, or `diff` two."""
     if ctx.invoked_subcommand is not None:
+        return
+    if as_json:
+        click.echo(json.dumps({"presets": [_facts(load_preset(name)) for name in preset_names()]}, indent=1))
         return
     listed = table("preset", "method, and what it treats", "source")
     for name in preset_names():
@@ -44,9 +49,14 @@ def command(ctx: click.Context) -> None:
 
 @command.command()
 @click.argument("name")
-def show(name: str) -> None:
+@json_option
+def show(name: str, as_json: bool) -> None:
     """Print what an algorithm is: its factors, its formula, what it treats, and how it differs from others."""
     preset = load_preset(name)
+    if as_json:
+        recipe = preset.recipe.model_dump(mode="json", include={"loss", *FACTORS})
+        click.echo(json.dumps({**_facts(preset), "deviations": list(preset.deviations), "recipe": recipe}, indent=1))
+        return
     console().print(f"{preset.name}: {preset.title}", style="bold")
     about = {
         "source": preset.source,
@@ -67,10 +77,15 @@ def show(name: str) -> None:
 @command.command()
 @click.argument("before")
 @click.argument("after")
-def diff(before: str, after: str) -> None:
+@json_option
+def diff(before: str, after: str, as_json: bool) -> None:
     """Print what differs between two presets: paths, lines of the formula, and what that can do."""
     one, other = load_preset(before), load_preset(after)
     changes = difference(one.recipe, other.recipe)
+    if as_json:
+        listed = {path: {"before": old, "after": new} for path, (old, new) in changes.items()}
+        click.echo(json.dumps({"before": before, "after": after, "changes": listed}, indent=1))
+        return
     if not changes:
         console().print(f"{before} and {after} are the same recipe.{_alias(one)}{_alias(other)}")
         return
@@ -81,6 +96,12 @@ def diff(before: str, after: str) -> None:
     _changed_lines(one, other)
     sentences = _analysis(one.recipe, other.recipe)
     _section("what a plan would say, at the default schedule", [("·", sentence) for sentence in sentences])
+
+
+def _facts(preset: Preset) -> dict[str, str | None]:
+    """Return what a preset is in words, as JSON values."""
+    about = {"name": preset.name, "title": preset.title, "source": preset.source, "treats": preset.treats}
+    return {**about, "alias_of": preset.alias_of or None}
 
 
 def _alias(preset: Preset) -> str:

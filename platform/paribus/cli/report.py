@@ -12,6 +12,7 @@ from paribus.home import home
 from paribus.remote.client import Server, server_for
 from paribus.store.reader import Reader
 from paribus.study.load import load_study
+from paribus.study.study_files import keep_report
 
 
 @click.command()
@@ -53,7 +54,9 @@ def command(
             assert study is not None  # else there is a comparison
             name = study_name(study)
             names = published or _stated(study)
-            written = write_report(reader, name, out or Path("reports") / name, names, width=report_width())
+            place = out or Path("reports") / name
+            written = write_report(reader, name, place, names, width=report_width())
+            keep_report(reader.home, name, place)
     click.echo(written.text)
     for path in written.paths:
         click.echo(f"  {path}")

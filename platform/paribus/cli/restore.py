@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
 from paribus.archive.restore import Restored, restore_study
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option
 from paribus.home import home
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @home_option
-def command(file: Path, folder: Path | None) -> None:
+@json_option
+def command(file: Path, folder: Path | None, as_json: bool) -> None:
     """Restore the study in FILE, all of it or nothing, into the home folder and the database that it uses.
 
     Every file is checked against its SHA-256 first. Nothing that is here is overwritten: where something of the same
     name differs, nothing is restored. A study that is here already, with equal content, is left as it is.
     """
-    for line in lines(restore_study(folder or home(), file)):
+    done = restore_study(folder or home(), file)
+    if as_json:
+        counts = {"runs": len(done.rows.runs), "results": len(done.rows.results), "folders": done.folders}
+        about = {"study": done.rows.name, "known": done.known, **counts, "paused": done.paused}
+        click.echo(json.dumps(about, indent=1))
+        return
+    for line in lines(done):
         click.echo(line)
 
 

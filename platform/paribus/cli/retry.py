@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option
 from paribus.cli.report import study_name
 from paribus.home import home
 from paribus.remote.client import server_for
@@ -21,7 +23,8 @@ from paribus.store.store import Store
 @click.argument("arm", required=False)
 @click.option("--reason", default="asked for", show_default=True, help="Why; logged with your name.")
 @home_option
-def command(study: str, arm: str | None, reason: str, folder: Path | None) -> None:
+@json_option
+def command(study: str, arm: str | None, reason: str, folder: Path | None, as_json: bool) -> None:
     """Requeue the failed and cancelled runs of STUDY (a name or a study file), or only those of its ARM.
 
     Runs with a result keep it. If the study is paused, it continues. Earlier attempts are kept, and a run continues
@@ -30,6 +33,9 @@ def command(study: str, arm: str | None, reason: str, folder: Path | None) -> No
     if (server := server_for(folder)) is not None:
         name = study_name(study)
         again = RetryResult(**server.retry(name, arm, reason)["runs"])
+        if as_json:
+            click.echo(json.dumps({"study": name, "arm": arm, "runs": asdict(again)}, indent=1))
+            return
         for line in lines(f"{name}, {arm}" if arm else name, again):
             click.echo(line)
         return
@@ -39,6 +45,9 @@ def command(study: str, arm: str | None, reason: str, folder: Path | None) -> No
         record = store.study(study_name(study))
         key = None if arm is None else record.arm_key(arm)
         done = store.retry(record.name, key, author=getpass.getuser(), reason=reason)
+    if as_json:
+        click.echo(json.dumps({"study": record.name, "arm": arm, "runs": asdict(done)}, indent=1))
+        return
     for line in lines(f"{record.name}, {arm}" if arm else record.name, done):
         click.echo(line)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from paribus.cli.console import console, duration, print_warnings, report_width, states_text
 from paribus.cli.live import display_for
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, set_option, study_argument
 from paribus.home import home
 from paribus.report.adaptive import grown
 from paribus.scheduler.adaptive import Adaptive
@@ -20,13 +21,17 @@ from paribus.store.history import recorded_runs
 from paribus.store.reader import Reader
 from paribus.study.expand import draft_file
 from paribus.study.plan import Plan
+from paribus.study.study_files import keep_report
+
+if TYPE_CHECKING:
+    from paribus.report.write import WrittenReport
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 + SIGINT."""
 
 
 @click.command()
-@click.argument("study", type=click.Path(path_type=Path))
+@study_argument
 @click.option("--engine", default="local", show_default=True, help="What starts the runs: local, slurm, ray or inline.")
 @click.option("--slots", type=click.IntRange(min=1), help="Runs at a time. [default: as many as GPUs and cores allow]")
 @click.option(
@@ -34,23 +39,44 @@ INTERRUPTED = 130
 )
 @home_option
 @click.option("--report/--no-report", default=True, show_default=True, help="Write the report at the end.")
+@set_option
 def command(
-    study: Path, engine: str, slots: int | None, options: Path | None, folder: Path | None, report: bool
+    study: Path,
+    engine: str,
+    slots: int | None,
+    options: Path | None,
+    folder: Path | None,
+    report: bool,
+    changes: tuple[str, ...],
 ) -> None:
     """Train STUDY and write its report. Run it again to continue; a finished study isn't trained again.
 
     If a `paribus scheduler` serves the home folder, the scheduler trains the study, and this command attaches to it.
     """
-    plan = draft_file(study).checked()
+    plan = draft_file(study, changes).checked()
     adaptive = Adaptive(grown)
-    settings = Settings(home=folder or home(), engine=engine, slots=slots, options=options, adaptive=adaptive)
+    made: list[WrittenReport | Exception] = []
+
+    def write(ending: str) -> None:
+        if report and ending not in ("interrupted", "detached"):
+            made.append(report_of(settings.home, plan.study))
+
+    settings = Settings(
+        home=folder or home(),
+        engine=engine,
+        slots=slots,
+        options=options,
+        adaptive=adaptive,
+        file=study,
+        at_end=write,
+    )
     warn(plan, settings.home)
     with display_for(sys.stdout) as display:
         summary = run_study(plan, settings, display)
     for line in closing_lines(summary, settings.home):
         click.echo(line)
-    if report and summary.ending not in ("interrupted", "detached"):
-        write_report(settings.home, plan.study)
+    for each in made:
+        show_report(each)
     sys.exit(exit_status(summary))
 
 
@@ -64,12 +90,28 @@ def warn(plan: Plan, folder: Path) -> None:
         print_warnings(plan.warnings, console())
 
 
-def write_report(folder: Path, study: str) -> None:
-    """Write the report of a study and print its table and the paths of its files."""
-    from paribus.report.write import write_report as write  # imports much, which training needs not
+def report_of(folder: Path, study: str) -> WrittenReport | Exception:
+    """Write the report of a study; return what was written, or the error, which waits until the copies are made."""
+    from paribus.report.write import write_report  # imports much, which training needs not
 
-    with Reader.open(folder) as reader:
-        written = write(reader, study, Path("reports") / study, width=report_width())
+    out = Path("reports") / study
+    try:
+        with Reader.open(folder) as reader:
+            written = write_report(reader, study, out, width=report_width())
+        keep_report(folder, study, out)
+    except Exception as error:  # raised again by show_report
+        return error
+    return written
+
+
+def show_report(written: WrittenReport | Exception) -> None:
+    """Print the table of a report and the paths of its files.
+
+    Raises:
+        Exception: it could not be written.
+    """
+    if isinstance(written, Exception):
+        raise written
     click.echo(written.text)
     for line in (*written.notes, *map(str, written.paths)):
         click.echo(line)

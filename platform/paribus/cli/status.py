@@ -10,11 +10,12 @@ import click
 
 from paribus.cli.console import console, states_text, table
 from paribus.cli.options import home_option
+from paribus.cli.report import study_name
 from paribus.home import home
 from paribus.monitor.status import PAGE, page_of
 from paribus.monitor.status import studies as all_studies
 from paribus.remote.client import Server, server_for
-from paribus.scheduler.home_lock import LockOwner, lock_owner
+from paribus.scheduler.home_lock import LockOwner, serving
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
 
@@ -32,7 +33,11 @@ from paribus.store.states import RunState
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(study: str | None, folder: Path | None, page: int, states: tuple[str, ...], as_json: bool) -> None:
-    """Show the studies in the store, or the runs of STUDY: state, attempt, step, last reward, health, reason."""
+    """Show the studies in the store, or the runs of STUDY (a name or a file).
+
+    Of each run: state, attempt, step, last reward, health, reason.
+    """
+    study = study and study_name(study)
     if (server := server_for(folder)) is not None:
         if study is None:
             show_studies_of(server, as_json)
@@ -41,7 +46,7 @@ def command(study: str | None, folder: Path | None, page: int, states: tuple[str
         return
     with Reader.open(folder or home()) as reader:
         if study is None:
-            show_studies(all_studies(reader), lock_owner(reader.home), as_json)
+            show_studies(all_studies(reader), serving(reader.home), as_json)
         else:
             show_runs(page_of(reader, study, page, [RunState(s.upper()) for s in states] or tuple(RunState)), as_json)
 
@@ -53,8 +58,9 @@ def show_studies_of(server: Server, as_json: bool) -> None:
         click.echo(json.dumps(found, indent=1))
         return
     show_table(found["studies"])
-    if found["served"]:
-        click.echo(f"A scheduler works on {server.address}")
+    if (owner := found["served_by"]) is not None:
+        on = f" on the engine {owner['engine']}" if owner["engine"] else ""
+        click.echo(f"`{owner['command']}` (process {owner['process']}) works on {server.address}{on}")
     elif _has_open(found["studies"]):
         click.echo(f"No scheduler works on {server.address}. Start one there: paribus scheduler")
 
@@ -62,8 +68,7 @@ def show_studies_of(server: Server, as_json: bool) -> None:
 def show_studies(entries: list[dict[str, Any]], owner: LockOwner | None, as_json: bool) -> None:
     """Print the studies, why one is paused, and which process trains them."""
     if as_json:
-        known = {"command": owner.command, "process": owner.identity.pid, "engine": owner.engine} if owner else None
-        click.echo(json.dumps({"served_by": known, "studies": entries}, indent=1))
+        click.echo(json.dumps({"served_by": owner.about() if owner else None, "studies": entries}, indent=1))
         return
     show_table(entries)
     on = f" on the engine {owner.engine}" if owner and owner.engine else ""

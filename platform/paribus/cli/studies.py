@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.text import Text
 
 from paribus.cli.console import console, table
+from paribus.cli.options import json_option
 from paribus.errors import ParibusError, did_you_mean
 from paribus.home import data_root
 from paribus.yaml_file.document import plain, read_document
 
 
 @click.group(invoke_without_command=True)
+@json_option
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def command(ctx: click.Context, as_json: bool) -> None:
     """List the studies that come with Paribus; `copy` one to change it."""
     if ctx.invoked_subcommand is not None:
+        return
+    if as_json:
+        click.echo(json.dumps({"studies": about_files(shipped_studies())}, indent=1))
         return
     listed = table("study", "question, and what it takes")
     for name, path in shipped_studies().items():
         question = plain(read_document(path).root)["question"]
-        listed.add_row(name, Text(question).append(f"\n{_comment(path)}", style="dim"))
+        listed.add_row(name, Text(question).append(f"\n{comment_of(path)}", style="dim"))
     console().print(listed)
     click.echo("Take one: paribus studies copy NAME")
 
@@ -42,6 +50,14 @@ def copy(name: str, to: Path) -> None:
 def shipped_studies() -> dict[str, Path]:
     """Return the files of the studies that come with Paribus by name, in alphabetical order."""
     return {path.stem: path for path in sorted((data_root("ablations") / "studies").glob("*.yaml"))}
+
+
+def about_files(files: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Return name, question and comment of study files as JSON values."""
+    return [
+        {"name": name, "question": plain(read_document(path).root)["question"], "about": comment_of(path)}
+        for name, path in files.items()
+    ]
 
 
 def shipped_study(name: str) -> Path:
@@ -77,7 +93,7 @@ def write_new(path: Path, text: str, remedy: str) -> None:
         raise ParibusError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
 
 
-def _comment(path: Path) -> str:
+def comment_of(path: Path) -> str:
     """Return the comment above a study on one line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     above = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]

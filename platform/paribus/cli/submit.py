@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from paribus.cli.console import states_text, terms_text
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option, set_option, study_argument
 from paribus.home import home
 from paribus.remote.bundle import pack_study
 from paribus.remote.client import server_for
@@ -25,13 +27,22 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
 
 
 @click.command()
-@click.argument("study", type=click.Path(path_type=Path))
+@study_argument
 @click.option("--priority", type=int, help="Higher ones go first. [default: 0, or unchanged]")
 @click.option(
     "--weight", type=float, callback=_finite, help="Share among studies of its priority. [default: 1, or unchanged]"
 )
 @home_option
-def command(study: Path, priority: int | None, weight: float | None, folder: Path | None) -> None:
+@set_option
+@json_option
+def command(
+    study: Path,
+    priority: int | None,
+    weight: float | None,
+    folder: Path | None,
+    changes: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Submit STUDY: a `paribus scheduler` trains it beside the others and writes its report.
 
     Submit it again to change its priority, weight, resources or budget from the next run on, even while a scheduler
@@ -44,12 +55,18 @@ def command(study: Path, priority: int | None, weight: float | None, folder: Pat
     if weight is not None:
         asked["weight"] = weight
     if (server := server_for(folder)) is not None:
-        done = Submission(**server.submit(pack_study(study), asked, str(study)))
+        done = Submission(**server.submit(pack_study(study, changes), asked, str(study)))
+        if as_json:
+            click.echo(json.dumps({**asdict(done), "server": server.address}, indent=1))
+            return
         show(done, "")
         click.echo(f"It is on {server.address}. Watch: paribus status {done.study}")
         return
     place = (folder or home()).resolve()
-    done = submit_file(study, place, asked)
+    done = submit_file(study, place, asked, changes)
+    if as_json:
+        click.echo(json.dumps({**asdict(done), "server": None}, indent=1))
+        return
     show(done, f" --home {place}")
     click.echo(next_line(lock_owner(place), done.study, study, place))
 

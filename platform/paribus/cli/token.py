@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
 from paribus.cli.console import console, table
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option
 from paribus.home import home
 from paribus.masking import unmasked
 from paribus.remote.tokens import SCOPES, Scope, Tokens
@@ -35,9 +36,14 @@ def create(name: str, scope: Scope, folder: Path | None) -> None:
 
 @command.command("list")
 @home_option
-def show(folder: Path | None) -> None:
+@json_option
+def show(folder: Path | None, as_json: bool) -> None:
     """List the tokens: name, scope, day of creation."""
     found = Tokens(folder or home()).all()
+    if as_json:
+        listed = [{"name": token.name, "scope": token.scope, "created": token.created} for token in found]
+        click.echo(json.dumps({"tokens": listed}, indent=1))
+        return
     if not found:
         click.echo("no tokens. Create one: paribus token create --scope run --name NAME")
         return

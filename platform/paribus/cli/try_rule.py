@@ -19,7 +19,7 @@ from paribus.health.detector import Detector
 from paribus.health.diagnose import diagnose
 from paribus.health.finding import Finding, HealthFile, Status, plain, read_health
 from paribus.health.judge import judge_alone, read_run
-from paribus.health.own_rules import own_detectors
+from paribus.health.own_rules import load_detector
 from paribus.health.profile import Profile, load_profile
 from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.models import RunRecord
@@ -80,7 +80,7 @@ def try_rule(name: str, target: str | None, profile: Profile | None, folder: Pat
         StoreError: there is no such study, or no run has ended.
     """
     rule = find_rule(name, Path())
-    [detector] = own_detectors((rule,))
+    detector = load_detector(rule)
     with Reader.open(folder) as reader:
         tried = list(_tried(reader, target, profile, detector))
     if not tried:

@@ -107,6 +107,7 @@ class Detector:
         window: points of its own window in place of w; 0: w.
         remedies: what to try; ``None``: what the catalogue lists for its name.
         version: what a detector of one's own was when it judged; empty for those of Paribus, whose profile says it.
+        missing: why it cannot judge here; empty if it can.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Detector:
     window: int = 0
     remedies: tuple[Remedy, ...] | None = None
     version: str = ""
+    missing: str = ""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -175,6 +177,8 @@ def update(
     Returns:
         The new state, and a finding for each change of the status: raised, worse, or cleared (``ok``).
     """
+    if detector.missing:
+        return state, []
     if detector.version:
         return _update_own(detector, setting, state, lines)
     if why_not(detector, setting):
@@ -288,6 +292,8 @@ def _change(detector: Detector, setting: Setting, state: State, window: Window, 
 def finding_of(detector: Detector, setting: Setting, state: State) -> Finding:
     """Return the finding on the run so far: the worst that was raised, even if it was cleared since."""
     quiet = partial(Finding, detector=detector.name, profile=setting.identity)
+    if detector.missing:
+        return quiet(state="unknown", evidence=detector.missing)
     if state.get("failed"):
         return quiet(state="unknown", evidence=state["failed"])
     if reason := why_not(detector, setting):

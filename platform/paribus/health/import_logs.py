@@ -33,7 +33,7 @@ _CHANGES: Mapping[str, Callable[[float], float]] = {
 
 
 _RELEVANT = re.compile(r"reward|score|accura|entropy|(^|[/_])kl|length|grad_norm|clip|trunc|eval|val", re.IGNORECASE)
-_BESIDE = re.compile(r"std|min$|max$|/min|/max|prompt|loss|runtime|per_second|value", re.IGNORECASE)
+_BESIDE = re.compile(r"std|min$|max$|/min|/max|prompt|loss|runtime|per_second|value|terminated|region", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,8 @@ def map_keys(keys: Iterable[str], place: str, trainer: str | None = None) -> Map
     tables = {name: _mapped(name, names) for name in (PARIBUS, *mappings()) if trainer in (None, name)}
     best = max(tables.values(), key=lambda m: len(m.keys))
     if not best.keys:
-        shown = ", ".join(f"`{n}`" for n in names[:5]) or "no metrics"
+        printable = ["".join(c if c.isprintable() else "?" for c in n[:60]) for n in names[:5]]
+        shown = ", ".join(f"`{n}`" for n in printable) or "no metrics"
         wanted = trainer or ", ".join(tables)
         raise LogFileError(
             f"{place}: has no metric of {wanted}, but {shown}. docs/reference/health.md lists the known names"

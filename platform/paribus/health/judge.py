@@ -12,8 +12,8 @@ from paribus.health.detector import Detector, Setting, finding_of, initial_state
 from paribus.health.diagnose import DETECTORS, advance, diagnose, findings, initial_states, judge_lines
 from paribus.health.finding import Diagnosis, Finding, HealthFile, to_json
 from paribus.health.import_logs import Log
-from paribus.health.own_rules import own_detectors
-from paribus.health.profile import Profile, load_profile
+from paribus.health.own_rules import setting_of
+from paribus.health.profile import Profile
 from paribus.health.signals import with_signals
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import TRAIN, Evaluation, MetricLine, RunFolder, read_evaluation, write_json
@@ -166,10 +166,8 @@ class LiveJudge:
         recipe = job.recipe
         self._folder = folder
         self._job = job
-        own = own_detectors(job.rules)
-        self._setting = Setting(
-            profile=load_profile(job.profile), recipe=recipe, planned=recipe.schedule.steps, own=own
-        )
+        profile, own = setting_of(job.profile, job.rules)
+        self._setting = Setting(profile=profile, recipe=recipe, planned=recipe.schedule.steps, own=own)
         self._states = initial_states(own)
         self._first: dict[str, Evaluation] = {}
         self._step: int | None = None

@@ -32,6 +32,9 @@ STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_s
 _MARKS = (",", ";", "\t")
 _NESTED = ("data", "metrics", "values")
 
+_MOST_STEP = 2.0**53
+"""From here on a float no longer has all whole numbers."""
+
 Record = Mapping[str, Any]
 
 
@@ -93,8 +96,8 @@ def by_step(records: Iterable[tuple[str, Record]], place: str) -> dict[int, dict
         if key is None:
             continue
         step = _number(record[key])
-        if step is None or not step.is_integer():
-            raise LogFileError(f"{where}: the step is {shown(record[key])}; it must be a whole number")
+        if step is None or not step.is_integer() or abs(step) >= _MOST_STEP:
+            raise LogFileError(f"{where}: the step is {shown(record[key])}; it must be a whole number below 2^53")
         inner = next((record[k] for k in _NESTED if isinstance(record.get(k), Mapping)), record)
         numbers = {str(k): n for k, v in inner.items() if k not in STEPS and (n := _number(v)) is not None}
         found.setdefault(int(step), {}).update(numbers)

@@ -17,11 +17,12 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 
-from paribus.contract.rule import Above, Below, HealthRule, Rules
+from paribus.contract.rule import Above, Below, HealthRule, OwnRule, Rules
 from paribus.errors import ParibusError
 from paribus.health.detector import OK, Detector, Rule, RuleResult
 from paribus.health.detectors.heldout import quantile
 from paribus.health.finding import Remedy
+from paribus.health.profile import Profile, load_profile
 from paribus.health.window import Window, standard_error
 from paribus.recipe.recipe import fingerprint_of
 from paribus.study.rules import find_installed
@@ -32,13 +33,46 @@ _NOISE_POINTS = 100
 """Points at least, if there are as many, that the noise around a window is taken from."""
 
 
+def setting_of(profile: str, rules: Rules) -> tuple[Profile, tuple[Detector, ...]]:
+    """Return what runs of a study are judged by: the thresholds, and the detectors of its rules.
+
+    A detector that is not installed here any more, or cannot be loaded, says so as a finding that is ``unknown``.
+    So does one named ``profile`` if the file of the thresholds is missing or wrong now; then the default ones count.
+
+    Args:
+        profile: name of a profile, or path of its file.
+        rules: the study's own.
+    """
+    own = own_detectors(rules)
+    try:
+        return load_profile(profile), own
+    except ParibusError as error:
+        reason = f"the profile cannot be used, so the default thresholds count: {' '.join(str(error).split())}"
+        return load_profile("default"), (*own, _missing("profile", reason))
+
+
 def own_detectors(rules: Rules) -> tuple[Detector, ...]:
-    """Return the detectors of rules, and those that are named and installed.
+    """Return the detectors of rules, and those that are named; one that is missing says so, with ``unknown``."""
+    found = []
+    for rule in rules:
+        try:
+            found.append(load_detector(rule))
+        except ParibusError as error:
+            found.append(_missing(rule if isinstance(rule, str) else rule.name, str(error)))
+    return tuple(found)
+
+
+def load_detector(rule: OwnRule) -> Detector:
+    """Return the detector of a rule, or one that is named and installed.
 
     Raises:
-        ParibusError: a detector is not installed here, or its package does not bring a `Detector`.
+        ParibusError: the detector is not installed here, or its package does not bring a `Detector`.
     """
-    return tuple(_loaded(find_installed(rule)) if isinstance(rule, str) else detector_of(rule) for rule in rules)
+    return _loaded(find_installed(rule)) if isinstance(rule, str) else detector_of(rule)
+
+
+def _missing(name: str, reason: str) -> Detector:
+    return Detector(name=name, looks_for="nothing: missing", rule=lambda _: None, version="missing", missing=reason)
 
 
 _STATES: tuple[str, ...] = get_args(get_type_hints(RuleResult)["state"])

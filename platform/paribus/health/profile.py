@@ -113,6 +113,9 @@ def _read(path: Path, name: str) -> Profile:
     except ValidationError as error:
         found = [_problem(root, e["loc"], explain(e, tuple(_File.model_fields))) for e in error.errors()]
         raise StudyFileError(str(path), found) from error
+    if file.extends is None and path.parent != _FOLDER:  # it would lack the thresholds that it does not name
+        message = f"`extends` is missing: a profile changes thresholds of one of {', '.join(profile_names())}"
+        raise StudyFileError(str(path), [_problem(root, (), message)])
     if file.extends is None:
         return Profile(name=name, version=file.version, about=file.about, thresholds=file.thresholds)
     if file.extends not in profile_names():

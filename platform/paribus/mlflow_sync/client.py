@@ -8,9 +8,11 @@ Only this module and ``database_file`` import MLflow, inside their functions, an
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,7 +22,7 @@ from typing import Any
 from uuid import uuid4
 
 from paribus.errors import RunFolderError
-from paribus.mlflow_sync.database_file import MARK_TAG, doubled_points, file_of, prepared
+from paribus.mlflow_sync.database_file import ARTIFACTS, MARK_TAG, doubled_points, file_of, prepared
 from paribus.run_folder.folder import MetricLine
 
 BATCH = 1000
@@ -32,6 +34,9 @@ PARAMS = 100
 LONGEST = 500
 """Most characters of a parameter's value; ``job.json`` has all of it."""
 
+REFUSALS = 3
+"""Calls in a row that MLflow refuses for a run or a group of runs, after which these are not tried again."""
+
 HOME = "mlflow_home"
 """File in the home folder with the number that marks its runs in MLflow."""
 
@@ -42,11 +47,15 @@ LATER_TAG = "paribus.superseded_by"
 REFUSED_TAG = "paribus.refused"
 """Tag with the metric names that MLflow refuses."""
 
+GROUP_TAG, PARENT_TAG, NOTE_TAG = "paribus.group", "mlflow.parentRunId", "mlflow.note.content"
+"""Tags: the key of a parent run; of a run, the id of its parent, and its description, as MLflow's pages read them."""
+
 _REFUSALS = frozenset({
     "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS",
 })  # fmt: skip
 # MLflow answers 400 also if all its connections to the database are in use for 30 s
 _BUSY = re.compile(r"QueuePool|timed? ?out|too many|deadlock|database is locked|connection", re.IGNORECASE)
+_RELATIVE = "mlflow-artifacts:/"
 _DOCTOR = "paribus-doctor"
 _INVALID = "INVALID_PARAMETER_VALUE"
 _LOOK_S, _LOOKED_AT = 10.0, 20
@@ -75,6 +84,35 @@ class RunCard:
     params: Mapping[str, Any]
     tags: Mapping[str, str]
     start_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupCard:
+    """A parent run in MLflow.
+
+    Attributes:
+        home: number of the home folder, from :func:`home_number`.
+        study: name of the study, and of the experiment.
+        arm: label of the arm; empty for the group of the study.
+        above: id in MLflow of the group that it belongs to; empty if there is none.
+    """
+
+    home: str
+    study: str
+    arm: str
+    above: str
+
+    @property
+    def key(self) -> str:
+        """The tag by which the group is found again."""
+        return hashlib.sha256(json.dumps([self.home, self.study, self.arm]).encode()).hexdigest()[:32]
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """All tags of the group."""
+        tags = {GROUP_TAG: self.key, HOME_TAG: self.home, "paribus.study": self.study}
+        tags |= {"paribus.arm": self.arm} if self.arm else {}
+        return tags | ({PARENT_TAG: self.above} if self.above else {})
 
 
 def tracking_uri(home: Path) -> str:
@@ -129,7 +167,7 @@ class MlflowWriter:
         import mlflow
         from mlflow.tracking import MlflowClient
 
-        self._artifacts = home.resolve() / "mlartifacts" if uri.startswith("sqlite:") else None
+        self._artifacts = home.resolve() / ARTIFACTS if uri.startswith("sqlite:") else None
         self._file = file_of(uri)
         with ExitStack() as stack:
             if self._file is not None:
@@ -280,12 +318,49 @@ class MlflowWriter:
 
     def attach(self, identity: str, files: Iterable[tuple[Path, str]]) -> None:
         """Copy files to the artifacts of a run: pairs of a file and its target folder, ``""`` for the top."""
+        place = self._beside_file(identity)
         for file, folder in files:
-            self._client.log_artifact(identity, str(file), folder or None)
+            if place is None:
+                self._client.log_artifact(identity, str(file), folder or None)
+            else:
+                (place / folder).mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, place / folder / file.name)
+
+    def _beside_file(self, identity: str) -> Path | None:
+        """Return where the server of `paribus up` keeps the artifacts of a run, if it made the experiment.
+
+        ``None``: MLflow's client finds the place. Without that server it refuses addresses that are relative to it.
+        """
+        if self._artifacts is None:
+            return None
+        uri = str(self._client.get_run(identity).info.artifact_uri)
+        inside = uri.removeprefix(_RELATIVE).strip("/")
+        return self._artifacts / inside if uri.startswith(_RELATIVE) and ".." not in inside.split("/") else None
 
     def close_run(self, identity: str, *, succeeded: bool, end_ms: int) -> None:
         """Set the run's final status and end time."""
         self._client.set_terminated(identity, "FINISHED" if succeeded else "FAILED", end_ms)
+
+    # ---- groups ----------------------------------------------------------------------------------
+
+    def open_group(self, card: GroupCard) -> str:
+        """Return the id in MLflow of a parent run; create it if necessary."""
+        experiment = self._experiment(card.study)
+        for run in self._client.search_runs([experiment], f"tags.`{GROUP_TAG}` = '{card.key}'"):
+            if card.above and run.data.tags.get(PARENT_TAG) != card.above:
+                self._client.set_tag(run.info.run_id, PARENT_TAG, card.above)
+            return str(run.info.run_id)
+        made = self._client.create_run(experiment, tags=card.tags, run_name=card.arm or card.study)
+        return str(made.info.run_id)
+
+    def show_group(self, identity: str, end_ms: int | None) -> None:
+        """Set the status of a parent run: running, or ended at a time in milliseconds since 1970."""
+        if end_ms is None:
+            self._client.update_run(identity, "RUNNING")
+        else:
+            self._client.set_terminated(identity, "FINISHED", end_ms)
+
+    # ---- checks ----------------------------------------------------------------------------------
 
     def digests(self, identity: str, keys: Iterable[str]) -> dict[str, Digest]:
         """Return what MLflow has of each metric."""

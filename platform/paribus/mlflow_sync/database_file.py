@@ -13,9 +13,13 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 MARK_TAG = "paribus.destination"
 """Tag of an experiment that identifies the database behind a tracking URI."""
+
+ARTIFACTS = "mlartifacts"
+"""Folder of artifacts beside the file."""
 
 QUIET_S = 30.0
 """Seconds without a write after which no process is making the tables any more."""
@@ -45,7 +49,40 @@ def prepared(file: Path) -> Iterator[None]:
             _set_aside(file)
         if not file.exists() or file.stat().st_size == 0:
             _make(file)
+        _follow_move(file)
         yield
+
+
+def _follow_move(file: Path) -> None:
+    """Correct the paths of artifacts after a move of the home folder: MLflow keeps them absolute.
+
+    Only those of experiments that Paribus has made, whose folder has gone and lies beside the file now.
+    """
+    query = """
+        SELECT experiments.experiment_id, artifact_location FROM experiments
+        JOIN experiment_tags ON experiment_tags.experiment_id = experiments.experiment_id AND key = ?
+    """
+    with closing(sqlite3.connect(file, timeout=_WAIT_S)) as database, suppress(sqlite3.OperationalError), database:
+        for identity, location in database.execute(query, (MARK_TAG,)).fetchall():
+            old = _path_of(location)
+            new = file.parent.resolve() / ARTIFACTS / old.name if old is not None else None
+            if old is None or new is None or old == new or old.parent.name != ARTIFACTS or old.exists():
+                continue
+            if not new.is_dir():
+                continue
+            database.execute(
+                "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) "
+                "WHERE experiment_id = ? AND substr(artifact_uri, 1, ?) = ?",
+                (new.as_uri(), len(location) + 1, identity, len(location), location),
+            )
+            place = (new.as_uri(), identity)
+            database.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", place)
+            _log.warning("the artifacts of MLflow's experiment %s have moved to %s", identity, new)
+
+
+def _path_of(uri: str) -> Path | None:
+    parts = urlsplit(uri or "")
+    return Path(unquote(parts.path)) if parts.scheme == "file" and not parts.netloc else None
 
 
 def is_half_made(file: Path) -> bool:
@@ -96,7 +133,7 @@ def _make(file: Path) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     temporary = file.with_name(f".{file.name}.new-{os.getpid()}")
-    store = SqlAlchemyStore(f"{_PREFIX}{temporary}", str(file.parent / "mlartifacts"))
+    store = SqlAlchemyStore(f"{_PREFIX}{temporary}", str(file.parent / ARTIFACTS))
     store.engine.dispose()
     with closing(sqlite3.connect(temporary)) as database:
         database.execute("PRAGMA journal_mode = WAL")

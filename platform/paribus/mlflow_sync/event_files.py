@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import logging
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,20 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import RunFolderError
-from paribus.masking import describe
+from paribus.mlflow_sync.copies import Copies, Tails
 from paribus.run_folder.attempt_files import read_job
-from paribus.run_folder.folder import SHORT, MetricLine, RunFolder, Tail, read_json, write_json
+from paribus.run_folder.folder import SHORT, MetricLine, RunFolder
 from paribus.store.models import AttemptedRun
-from paribus.store.reader import Reader
 
 FOLDER = "tensorboard"
 """Folder of the event files in the home folder."""
 
 FILE = "events.out.tfevents.0.paribus"
-
-COMPLETE = "complete.json"
-"""File in this folder: runs that have ended and are written, with their newest attempt."""
 
 _VERSION = "brain.Event:2"
 _HEADER, _FOOTER = 12, 4
@@ -39,96 +33,25 @@ _HEADER, _FOOTER = 12, 4
 _LONGEST = 200
 """Most bytes of the name of an arm's folder: file systems take 255."""
 
-_TRIES = 3
-"""Failures in a row after which nothing waits for a run any more; each turn still tries it."""
-
-_log = logging.getLogger("paribus.mlflow_sync")
-
 
 def tensorboard_is_installed() -> bool:
     """Return whether TensorBoard is installed, without importing it."""
     return importlib.util.find_spec("tensorboard") is not None
 
 
-class EventFiles:
-    """The event files of a home folder.
+class EventFiles(Copies):
+    """The event files of a home folder."""
 
-    Args:
-        reader: its store.
-    """
+    folder = FOLDER
+    kind = "event file"
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._folder = reader.home / FOLDER
-        self._runs: dict[str, _RunFile | None] = {}
-        self._failures: dict[str, int] = {}
-        self._done = _read_complete(self._folder / COMPLETE)
-        self.trouble = ""
-
-    def turn(self) -> int:
-        """Write what is new.
-
-        Returns:
-            The number of ended runs that are not completely written, and may still be.
-        """
-        self.trouble, behind, known = "", 0, dict(self._done)
-        for run in self._reader.attempted_runs():
-            if self._done.get(run.fingerprint, 0) >= run.token:
-                continue
-            try:
-                self._write(run)
-                self._failures.pop(run.fingerprint, None)
-                if run.terminal:
-                    self._done[run.fingerprint] = run.token
-                    self._runs.pop(run.fingerprint, None)
-            except Exception as error:  # this run's files, the disk, a name: the other runs and MLflow go on
-                count = self._failures[run.fingerprint] = self._failures.get(run.fingerprint, 0) + 1
-                if count <= _TRIES:
-                    _log.warning("event file of run %s: %s", run.fingerprint, error)
-                    behind += run.terminal
-                self.trouble = describe(error)
-        if self._done != known and self._folder.is_dir():
-            write_json(self._folder / COMPLETE, self._done)
-        return behind
-
-    def _write(self, run: AttemptedRun) -> None:
-        """Write what is new of a run."""
-        folders = _folders(self._reader.home, run)
-        if not folders:
-            return  # another home folder that shares the store has it
-        if run.fingerprint not in self._runs:
-            self._runs[run.fingerprint] = _open(self._reader.home, run, folders)
-        file = self._runs[run.fingerprint]
-        if file is not None:
-            file.take(folders)
-
-
-def unwritten(home: Path, runs: Mapping[str, int]) -> frozenset[str]:
-    """Return those of the given runs (with their newest token) whose event files are not complete."""
-    done = _read_complete(home / FOLDER / COMPLETE)
-    return frozenset(run for run, token in runs.items() if done.get(run, 0) < token)
-
-
-def _read_complete(path: Path) -> dict[str, int]:
-    try:
-        return {run: token for run, token in read_json(path).items() if isinstance(token, int)}
-    except (RunFolderError, AttributeError):  # there is none, or it is damaged: the event files say what they have
-        return {}
-
-
-def _folders(home: Path, run: AttemptedRun) -> dict[int, RunFolder]:
-    every = {token: RunFolder.of(home, run.fingerprint, token) for token in range(1, run.token + 1)}
-    return {token: folder for token, folder in every.items() if folder.job.exists()}
-
-
-def _open(home: Path, run: AttemptedRun, folders: Mapping[int, RunFolder]) -> _RunFile | None:
-    """Return the event file of a run; ``None`` if its study wants none."""
-    job = read_job(folders[min(folders)].job)
-    if "tensorboard" not in job.mirror:
-        return None
-    arm = re.sub(r"[^\w .+=-]", "_", job.arm).encode()[:_LONGEST].decode(errors="ignore").strip(". ") or "arm"
-    folder = home / FOLDER / job.study / arm / f"seed-{job.seed}-{run.fingerprint[:SHORT]}"
-    return _RunFile(folder / FILE)
+    def open(self, run: AttemptedRun, folders: Mapping[int, RunFolder]) -> _RunFile | None:
+        """Return the event file of a run; ``None`` if its study wants none."""
+        job = read_job(folders[min(folders)].job)
+        if "tensorboard" not in job.mirror:
+            return None
+        arm = re.sub(r"[^\w .+=-]", "_", job.arm).encode()[:_LONGEST].decode(errors="ignore").strip(". ") or "arm"
+        return _RunFile(self.place / job.study / arm / f"seed-{job.seed}-{run.fingerprint[:SHORT]}" / FILE)
 
 
 class _RunFile:
@@ -136,42 +59,25 @@ class _RunFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._damaged: set[str] = set()
         self._begin()
 
     def _begin(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.touch()
         self._steps = _recover(self._path)
-        self._tails: dict[int, Tail] = {}
+        self._tails = Tails(self._path)
 
-    def take(self, folders: Mapping[int, RunFolder]) -> None:
-        """Write the lines that were added to metric files; the first attempt to reach a step counts.
-
-        Lines after a damaged one are left out, as everywhere.
-
-        Raises:
-            OSError: the file cannot be written; it is as before.
-        """
+    def take(self, folders: Mapping[int, RunFolder], run: AttemptedRun) -> None:
+        """Write the lines that were added to metric files."""
         if not self._path.exists():  # it was deleted
             self._begin()
         for token, folder in folders.items():
-            tail = self._tails.setdefault(token, Tail(folder.metrics))
-            while lines := self._read(tail):
+            while lines := self._tails.read(token, folder):
                 try:
                     self._append(lines)
                 except OSError:
-                    del self._tails[token]  # what is written already is not written again
+                    self._tails.rewind(token)  # what is written already is not written again
                     raise
-
-    def _read(self, tail: Tail) -> list[MetricLine]:
-        try:
-            return tail.read()
-        except RunFolderError as error:
-            if str(error) not in self._damaged:
-                _log.warning("event file %s: %s", self._path, error)
-                self._damaged.add(str(error))
-            return []
 
     def _append(self, lines: Sequence[MetricLine]) -> None:
         fresh = {line.step: line for line in reversed(lines) if line.step not in self._steps}

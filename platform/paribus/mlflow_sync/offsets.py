@@ -33,6 +33,11 @@ CREATE TABLE IF NOT EXISTS health (
 CREATE TABLE IF NOT EXISTS refused (identity TEXT, name TEXT, PRIMARY KEY (identity, name));
 CREATE TABLE IF NOT EXISTS dead_letter (
     uri TEXT, run TEXT, token INTEGER NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (uri, run));
+CREATE TABLE IF NOT EXISTS parent (
+    mark TEXT, study TEXT, arm TEXT, identity TEXT NOT NULL, shown TEXT NOT NULL, PRIMARY KEY (mark, study, arm));
+CREATE TABLE IF NOT EXISTS child (
+    identity TEXT PRIMARY KEY, study TEXT NOT NULL, arm TEXT NOT NULL, parent TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS refused_group (uri TEXT, name TEXT, reason TEXT NOT NULL, PRIMARY KEY (uri, name));
 CREATE TABLE IF NOT EXISTS replayed (number INTEGER PRIMARY KEY AUTOINCREMENT);
 """
 _CURRENT = """
@@ -42,6 +47,10 @@ JOIN destination ON destination.mark = copy.mark WHERE destination.uri = ?
 _REFUSED_RUNS = """
 SELECT run FROM copy WHERE identity IN (SELECT identity FROM refused) UNION SELECT run FROM dead_letter
 """
+_CHILDREN = """
+SELECT copy.run, child.study, child.arm, child.identity, child.parent FROM child
+JOIN copy ON copy.identity = child.identity JOIN destination ON destination.mark = copy.mark WHERE destination.uri = ?
+"""
 _REPLAY = (
     "DELETE FROM sent WHERE identity IN (SELECT identity FROM refused)",
     "UPDATE copy SET closed = 0 WHERE identity IN (SELECT identity FROM refused)",
@@ -49,6 +58,9 @@ _REPLAY = (
     # its run in MLflow may have been deleted: it is looked for again, and made if it is gone
     "DELETE FROM copy WHERE run IN (SELECT run FROM dead_letter)",
     "DELETE FROM dead_letter",
+    # one that was deleted in MLflow is made again, and its runs are linked to the new one
+    "DELETE FROM parent WHERE EXISTS (SELECT 1 FROM refused_group)",
+    "DELETE FROM refused_group",
     "INSERT INTO replayed DEFAULT VALUES",
 )
 
@@ -97,13 +109,24 @@ def dead_letters(home: Path, uri: str | None = None) -> dict[str, str]:
     return dict(_rows(home, query, "" if uri is None else _key(uri), timeout_s=1))
 
 
+def refused_groups(home: Path, uri: str | None = None) -> dict[str, str]:
+    """Return why MLflow refuses parent runs of studies and arms, or links to them, by what they are.
+
+    Args:
+        home: home folder.
+        uri: tracking URI; ``None``: all that were ever used.
+    """
+    query = "SELECT name, reason FROM refused_group WHERE ? IN ('', uri) ORDER BY name"
+    return dict(_rows(home, query, "" if uri is None else _key(uri), timeout_s=1))
+
+
 def replay(home: Path) -> int:
     """Let the sync try again all that MLflow has refused: dead letters, and the points of refused names.
 
     What was sent before is sent again with the times of its records, which doubles nothing.
 
     Returns:
-        The number of runs that are tried again.
+        The number of runs, and of groups of runs, that are tried again.
     """
     if not (home / OFFSETS).exists():
         return 0
@@ -215,6 +238,49 @@ class Offsets:
         rows = self._database.execute("SELECT name FROM refused WHERE identity = ?", (identity,))
         return frozenset(name for (name,) in rows.fetchall())
 
+    # ---- groups ----------------------------------------------------------------------------------
+
+    def parent(self, study: str, arm: str) -> tuple[str, str] | None:
+        """Return the id in MLflow of a group and what it shows; ``None`` if there is none. No arm: of the study."""
+        query = """
+            SELECT parent.identity, parent.shown FROM parent JOIN destination ON destination.mark = parent.mark
+            WHERE destination.uri = ? AND parent.study = ? AND parent.arm = ?
+        """
+        row = self._database.execute(query, (self._uri, study, arm)).fetchone()
+        return None if row is None else (str(row[0]), str(row[1]))
+
+    def note_parent(self, study: str, arm: str, identity: str, shown: str) -> None:
+        """Note the id in MLflow of a group, and what it shows."""
+        row = (self.marks().get(study, ""), study, arm, identity, shown)
+        self._database.execute("INSERT OR REPLACE INTO parent VALUES (?, ?, ?, ?, ?)", row)
+
+    def note_child(self, identity: str, study: str, arm: str, parent: str) -> None:
+        """Note the group of a run in MLflow, and the id of the group that MLflow knows, or an empty string."""
+        self._database.execute("INSERT OR REPLACE INTO child VALUES (?, ?, ?, ?)", (identity, study, arm, parent))
+
+    def note_link(self, identity: str, parent: str) -> None:
+        """Note that MLflow knows the group of a run."""
+        self._database.execute("UPDATE child SET parent = ? WHERE identity = ?", (parent, identity))
+
+    def without_group(self) -> list[tuple[str, str]]:
+        """Return the runs in MLflow of which no group is noted, as earlier versions left them, and their ids there."""
+        known = {identity for (identity,) in self._database.execute("SELECT identity FROM child")}
+        rows = self._database.execute(_CURRENT, (self._uri,)).fetchall()
+        return [(run, identity) for run, identity, *_ in rows if identity not in known]
+
+    def children(self) -> list[tuple[str, str, str, str, str]]:
+        """Return of each run in MLflow: run, study, arm, its id there, and the id of its group as noted there."""
+        return [tuple(row) for row in self._database.execute(_CHILDREN, (self._uri,)).fetchall()]
+
+    def refused_groups(self) -> frozenset[str]:
+        """Return the names of the groups that MLflow refuses."""
+        rows = self._database.execute("SELECT name FROM refused_group WHERE uri = ?", (self._uri,))
+        return frozenset(name for (name,) in rows.fetchall())
+
+    def refuse_group(self, name: str, reason: str) -> None:
+        """Note that MLflow refuses a group, and why."""
+        self._database.execute("INSERT OR REPLACE INTO refused_group VALUES (?, ?, ?)", (self._uri, name, reason))
+
     # ---- dead letters ----------------------------------------------------------------------------
 
     def dead(self) -> dict[str, int]:
@@ -228,9 +294,10 @@ class Offsets:
         self._database.execute("INSERT OR REPLACE INTO dead_letter VALUES (?, ?, ?, ?)", row)
 
     def replay(self) -> int:
-        """Forget all refusals, at all tracking URIs; return the number of runs that have had one."""
+        """Forget all refusals, at all tracking URIs; return the number of runs and groups that have had one."""
         with self._transaction() as database:
             runs = {run for (run,) in database.execute(_REFUSED_RUNS)}
+            runs |= {name for (name,) in database.execute("SELECT name FROM refused_group")}
             for statement in _REPLAY:
                 database.execute(statement)
         return len(runs)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paribus.errors import RunFolderError
 from paribus.mlflow_sync.client import tracking_uri
-from paribus.mlflow_sync.offsets import dead_letters
+from paribus.mlflow_sync.offsets import dead_letters, refused_groups
 from paribus.mlflow_sync.sync import DRAIN_S, REPLACED, STATUS
 from paribus.run_folder.folder import read_json
 
@@ -85,6 +85,9 @@ class SyncProcess:
             return f"not everything is copied yet{f' ({trouble})' if trouble else ''}: see {self._home / LOG}"
         if dead := dead_letters(self._home, tracking_uri(self._home)):
             return f"MLflow refuses {len(dead)} runs ({next(iter(dead.values()))[:_REASON]}): see `paribus doctor`"
+        if groups := refused_groups(self._home, tracking_uri(self._home)):
+            name, reason = next(iter(groups.items()))
+            return f"MLflow refuses to group runs ({name}: {reason[:_REASON]}): see `paribus doctor`"
         return refused_text(refused) if refused else ""
 
     def _end(self, wait: Callable[[], None], until: float) -> int | None:

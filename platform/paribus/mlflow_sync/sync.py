@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,9 @@ from paribus.health.finding import RAISED, read_health
 from paribus.masking import describe, mask_output
 from paribus.mlflow_sync.client import (
     LONGEST,
+    NOTE_TAG,
+    PARENT_TAG,
+    REFUSALS,
     REFUSED_TAG,
     Digest,
     MlflowWriter,
@@ -33,8 +36,12 @@ from paribus.mlflow_sync.client import (
     is_refusal,
     tracking_uri,
 )
+from paribus.mlflow_sync.copies import Copies
 from paribus.mlflow_sync.event_files import EventFiles, tensorboard_is_installed
+from paribus.mlflow_sync.groups import LARGEST, Groups, run_note
 from paribus.mlflow_sync.offsets import Offsets
+from paribus.mlflow_sync.wandb_files import WandbFiles, wandb_is_installed
+from paribus.mlflow_sync.wandb_upload import Uploads, is_online
 from paribus.recipe.recipe import flatten
 from paribus.run_folder.attempt_files import read_attempt, read_job
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, write_json
@@ -54,9 +61,6 @@ DRAIN_S = 60.0
 
 REPLACED = 3
 """Exit status if MLflow's file was deleted or replaced: the next process opens the new one."""
-
-REFUSALS = 3
-"""Calls in a row that MLflow refuses for one run, after which the run is a dead letter and is not tried again."""
 
 _PERIOD_S = 2.0
 _BACKOFF_MAX_S = 60.0
@@ -122,6 +126,7 @@ class MlflowSync:
         self._wants: dict[str, bool] = {}
         self._replays = offsets.replays()
         self._next_check = 0.0
+        self._groups = Groups(reader, lambda: self._mlflow, offsets, clock)
         self.trouble = ""
         self.refused: set[str] = set()
 
@@ -134,12 +139,14 @@ class MlflowSync:
         """Upload what is new.
 
         Returns:
-            The number of ended runs that are not completely uploaded.
+            The number of ended runs that are not completely uploaded; if there is none, how much is left to do for
+            the parent runs of studies and arms.
         """
         doubt = self._check_destinations()
         self._forget_after_replay()
+        attempted_runs = self._reader.attempted_runs()
         closed, dead = self._offsets.closed_runs(), self._offsets.dead()
-        waiting = [s for s in self._reader.attempted_runs() if closed.get(s.fingerprint, 0) < s.token]
+        waiting = [s for s in attempted_runs if closed.get(s.fingerprint, 0) < s.token]
         self._pack(waiting)
         self.trouble = doubt or (self.trouble if self._failures else "")
         for attempted in waiting:
@@ -162,7 +169,9 @@ class MlflowSync:
                     break  # MLflow may be down: one failure per turn is enough
         closed |= {run: max(token, closed.get(run, 0)) for run, token in self._offsets.dead().items()}
         left = (s for s in waiting if s.terminal and closed.get(s.fingerprint, 0) < s.token)
-        return sum(self._is_ours(s, self._folders(s)) for s in left)
+        grouping = self._groups.turn({s.fingerprint: s for s in attempted_runs})
+        self.trouble = self.trouble or self._groups.trouble
+        return sum(self._is_ours(s, self._folders(s)) for s in left) or grouping
 
     def _forget_after_replay(self) -> None:
         """Forget what was sent and refused if ``paribus doctor --replay`` has reset the offsets."""
@@ -170,6 +179,7 @@ class MlflowSync:
             self._replays = replays
             for memory in (self._courses, self._failures, self._refusals):
                 memory.clear()
+            self._groups.forget()
             self.refused.clear()
 
     def _bury(self, attempted: AttemptedRun, error: Exception) -> bool:
@@ -208,6 +218,7 @@ class MlflowSync:
         self._offsets.arrive(study, mark)
         for memory in (self._courses, self._failures, self._health, self._statuses):
             memory.clear()
+        self._groups.forget()
 
     def _is_ours(self, attempted: AttemptedRun, folders: Mapping[int, RunFolder]) -> bool:
         """Return whether this home folder uploads a run, not only another one that shares the store."""
@@ -381,9 +392,13 @@ class MlflowSync:
                 self._arrive(card.study, mark)
             identity = self._offsets.identity(attempted.fingerprint)  # an earlier version may have opened it
         if identity is None:
+            arm = card.tags["paribus.arm"]
+            parent = self._groups.parent_of(card.study, arm)
+            card = replace(card, tags={**card.tags, PARENT_TAG: parent} if parent else card.tags)
             identity = self._mlflow.open_run(card)
             self._mlflow.describe(identity, card)
             self._offsets.opened(attempted.fingerprint, mark, identity)
+            self._offsets.note_child(identity, card.study, arm, parent)
         self._mlflow.own(identity, card, newest)
         self._offsets.own(identity, newest)
         return identity
@@ -392,6 +407,8 @@ class MlflowSync:
         job = read_job(folders[min(folders)].job)
         tags = {"paribus.study": job.study, "paribus.arm": job.arm, "paribus.seed": str(job.seed)}
         tags |= {"mlflow.source.git.commit": self._commit} if self._commit else {}
+        note = run_note(self._reader.home, job)
+        tags |= {NOTE_TAG: note} if note else {}
         return RunCard(
             fingerprint=attempted.fingerprint,
             home=home_number(self._reader.home),
@@ -415,6 +432,9 @@ class MlflowSync:
             self._mlflow.tag(identity, key, value)
         singles = (newest.job, newest.environment, newest.result, newest.health, newest.outcome, newest.log)
         files = [(f, "") for f in singles if f.exists()]
+        if newest.samples.exists():
+            small = newest.samples.stat().st_size <= LARGEST
+            files += [(newest.samples, "")] if small else []
         files += [(f, "evals") for f in sorted(newest.evals.glob("*.json"))]
         self._mlflow.attach(identity, files)
         end_ms = int((attempted.ended_at or attempted.began_at) * 1000)
@@ -435,21 +455,23 @@ def _commit() -> str:
     return ""
 
 
-def serve(home: Path, sync: MlflowSync | None, files: EventFiles | None = None) -> int:
+def serve(home: Path, sync: MlflowSync | None, copies: Sequence[Copies] = (), uploads: Uploads | None = None) -> int:
     """Copy until the standard input is closed and everything is copied, or the time for that is over.
 
     Args:
         home: home folder.
         sync: copies to MLflow; ``None`` if that is not installed.
-        files: writes event files; ``None`` if TensorBoard is not installed.
+        copies: write files.
+        uploads: uploads W&B files; ``None`` if that is not wanted.
     """
     drain_until: float | None = None
     while True:
-        written = files.turn() if files else 0  # first, as MLflow may be slow
-        behind = written + (sync.turn() if sync else 0)
-        trouble = (sync.trouble if sync else "") or (f"event files: {files.trouble}" if files and files.trouble else "")
+        behind = sum(each.turn() for each in copies)  # first, as MLflow may be slow
+        behind += (uploads.turn() if uploads else 0) + (sync.turn() if sync else 0)
+        troubles = [sync.trouble if sync else "", *(f"{c.kind}s: {c.trouble}" for c in copies if c.trouble)]
+        troubles += [f"W&B: {uploads.trouble}" if uploads and uploads.trouble else ""]
         refused = sorted(sync.refused) if sync else []
-        write_json(home / STATUS, {"behind": behind, "trouble": trouble, "refused": refused})
+        write_json(home / STATUS, {"behind": behind, "trouble": next(filter(None, troubles), ""), "refused": refused})
         if sync and sync.replaced:
             return REPLACED
         if drain_until is None:
@@ -480,7 +502,11 @@ def main(arguments: Sequence[str]) -> int:
             sync = None
             if importlib.util.find_spec("mlflow") is not None:
                 sync = MlflowSync(reader, lambda: MlflowWriter(tracking_uri(home), home), offsets, commit=_commit())
-            return serve(home, sync, EventFiles(reader) if tensorboard_is_installed() else None)
+            copies: list[Copies] = [EventFiles(reader)] if tensorboard_is_installed() else []
+            copies += [WandbFiles(reader)] if wandb_is_installed() else []
+            uploads = Uploads(home) if wandb_is_installed() and is_online() else None
+            with closing(uploads) if uploads else nullcontext():
+                return serve(home, sync, copies, uploads)
         finally:
             offsets.close()
 

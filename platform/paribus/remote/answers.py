@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from paribus.run_folder.json_text import field_of, fields, listed, text, whole
 _CODE = re.compile(r"P[0-9]{3}")
 
 
-def error_to_json(error: ParibusError, stage: Path | None = None) -> dict[str, Any]:
+def error_to_json(error: ParibusError, *folders: Path) -> dict[str, Any]:
     """Return an error as JSON.
 
     Args:
         error: the error.
-        stage: the folder of the server that the study was unpacked in, which no message shows.
+        folders: of the server, for temporary files, the inner ones first: no message shows them.
     """
-    found: dict[str, Any] = {"code": error.code, "exit_code": error.exit_code, "message": _without(str(error), stage)}
+    found: dict[str, Any] = {"code": error.code, "exit_code": error.exit_code, "message": _without(str(error), folders)}
     if isinstance(error, StudyFileError):
-        found["problems"] = [{**asdict(p), "message": _without(p.message, stage)} for p in error.problems]
+        found["problems"] = [{**asdict(p), "message": _without(p.message, folders)} for p in error.problems]
     return found
 
 
@@ -60,5 +60,7 @@ def _problem(row: object) -> Problem:
     )
 
 
-def _without(message: str, stage: Path | None) -> str:
-    return mask(message if stage is None else message.replace(f"{stage}/", ""))
+def _without(message: str, folders: Iterable[Path]) -> str:
+    for folder in folders:
+        message = message.replace(f"{folder}/", "")
+    return mask(message)

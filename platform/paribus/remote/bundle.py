@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from paribus.archive.tar_file import ArchiveReader, Layout, Manifest, member, write_archive
 from paribus.errors import ArchiveError, ServerError
-from paribus.run_folder.json_text import parse_json
-from paribus.study.load import load_study
+from paribus.remote import received
+from paribus.study.load import load_study, read_study
 from paribus.study.sources import MOST_BYTES as MOST_SOURCE
 from paribus.yaml_file.document import MAX_BYTES as MOST_STUDY
+from paribus.yaml_file.document import plain, read_document
 
 STUDY, SOURCES = "study.yaml", "beside"
 ANSWER, REPORT = "answer.json", "report"
@@ -57,14 +60,17 @@ REPORT_BUNDLE = Layout(
 )
 
 
-def pack_study(path: Path) -> bytes:
+def pack_study(path: Path, changes: Sequence[str] = ()) -> bytes:
     """Return the bundle of a study file: itself, and the Python files beside it that its rewards come from.
+
+    A file with variables, an ``include`` or ``changes`` (of ``--set``) is sent with their values, as the server has
+    neither this machine's environment nor its files.
 
     Raises:
         StudyFileError: the file is not a valid study; every problem is listed with its place.
         ServerError: it is too large to be sent.
     """
-    loaded = load_study(path)
+    loaded = load_study(path, changes)
     with tempfile.TemporaryDirectory(prefix="paribus-") as folder:
         stage = Path(folder)
         if rules := [name for name in loaded.spec.health.rules if name.endswith((".yaml", ".yml"))]:
@@ -73,7 +79,7 @@ def pack_study(path: Path) -> bytes:
                 "it out here, or submit the study on the server."
             )
         files = {STUDY: stage / STUDY}
-        shutil.copyfile(path, files[STUDY])
+        _write_whole(path, changes, files[STUDY])
         for name, text in loaded.options.sources.items():
             source = stage / SOURCES / name
             source.parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +88,15 @@ def pack_study(path: Path) -> bytes:
         if len(files) > MOST_FILES:
             raise ServerError(f"{path} comes with {len(files) - 1} source files: more than the {MOST_FILES - 1} sent")
         return _pack(loaded.spec.study, files, stage, MOST_BUNDLE, str(path))
+
+
+def _write_whole(path: Path, changes: Sequence[str], target: Path) -> None:
+    """Write a study file as it is, or with the values that it has here if it depends on more than itself."""
+    values = plain(read_study(path, changes).root)
+    if values == plain(read_document(path).root):
+        shutil.copyfile(path, target)
+    else:
+        target.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def unpack_study(bundle: Path, folder: Path) -> Path:
@@ -138,9 +153,7 @@ def unpack_report(bundle: bytes, out: Path) -> dict[str, Any]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("xb") as file:
                     file.writelines(pieces)
-        answer = parse_json((stage / ANSWER).read_bytes(), ANSWER)
-        if not isinstance(answer, dict):
-            raise ArchiveError(f"{ANSWER} of the server's report is not an object")
+        answer = _about((stage / ANSWER).read_bytes(), stage / REPORT)
         try:
             out.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # a report of no files
@@ -148,6 +161,22 @@ def unpack_report(bundle: bytes, out: Path) -> dict[str, Any]:
         except OSError as error:
             raise ArchiveError(f"cannot write the report to {out}: {error}") from error
         return answer
+
+
+def _about(data: bytes, report: Path) -> dict[str, Any]:
+    """Return what a server says about a report; the files that it names are there.
+
+    Raises:
+        ArchiveError: it says something else.
+    """
+    try:
+        answer: dict[str, Any] = received.REPORT(received.parse(data), ANSWER)
+    except ValueError as error:
+        raise ArchiveError(f"{ANSWER} of the server's report is damaged: {error}") from None
+    there = {received.visible(path.relative_to(report).as_posix()) for path in report.rglob("*")}
+    if missing := [path for path in answer["paths"] if path not in there]:
+        raise ArchiveError(f"{ANSWER} of the server's report names {missing[0]!r}, which did not come with it")
+    return answer
 
 
 def _pack(study: str, files: Mapping[str, Path], stage: Path, most: int, what: str) -> bytes:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
-from paribus.errors import ParibusError, RunFolderError, ServerError, UnreadableInput
+from paribus.errors import ParibusError, ServerError, UnreadableInput
 from paribus.home import read_secret
 from paribus.masking import mask
+from paribus.remote import received
 from paribus.remote.answers import error_from_json
 from paribus.remote.bundle import MOST_REPORT
-from paribus.run_folder.json_text import field_of, fields, parse_json
+from paribus.run_folder.json_text import field_of, fields, whole
 from paribus.store.models import Terms
 
 SERVER, TOKEN, TOKEN_FILE = "PARIBUS_SERVER", "PARIBUS_TOKEN", "PARIBUS_TOKEN_FILE"
@@ -27,7 +28,6 @@ VERSION = 1
 """Version of the requests and answers."""
 
 _QUICK_S, _SLOW_S = 60.0, 900.0
-_MOST_JSON = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,13 @@ class Server:
     token: str = field(repr=False)
 
     def studies(self) -> dict[str, Any]:
-        """Return all studies, and whether a scheduler works on the server."""
-        return self._json("GET", "studies")
+        """Return all studies, and which process of the server trains them."""
+        return self._json("GET", "studies", received.STUDIES)
 
     def study(self, name: str, page: int, states: Sequence[str]) -> dict[str, Any]:
         """Return a study with a page of its runs: the value of :func:`paribus.monitor.status.page_of`."""
-        return self._json("GET", f"studies/{_quoted(name)}", [("page", page), *(("state", s) for s in states)])
+        query = [("page", page), *(("state", s) for s in states)]
+        return self._json("GET", f"studies/{_quoted(name)}", received.STUDY, query)
 
     def submit(self, bundle: bytes, terms: Terms, file: str) -> dict[str, Any]:
         """Submit a study, and return the fields of :class:`paribus.remote.submission.Submission`.
@@ -62,7 +63,8 @@ class Server:
             ParibusError: what `paribus submit` raises on the server.
         """
         try:
-            return self._json("POST", "studies", list(terms.items()), bundle, file=file, limit_s=_SLOW_S)
+            check = received.SUBMITTED
+            return self._json("POST", "studies", check, list(terms.items()), bundle, file=file, limit_s=_SLOW_S)
         except ParibusError as error:
             if error.code != UnreadableInput.code:
                 raise
@@ -79,34 +81,40 @@ class Server:
 
     def cancel(self, name: str, arm: str | None) -> dict[str, Any]:
         """Cancel a study or one of its arms."""
-        return self._json("POST", f"studies/{_quoted(name)}/cancel", [] if arm is None else [("arm", arm)], b"")
+        query = [] if arm is None else [("arm", arm)]
+        return self._json("POST", f"studies/{_quoted(name)}/cancel", received.CANCELLED, query, b"")
 
     def retry(self, name: str, arm: str | None, reason: str) -> dict[str, Any]:
         """Queue the failed and cancelled runs of a study, or of one of its arms, again."""
         query = [("reason", reason), *([] if arm is None else [("arm", arm)])]
-        return self._json("POST", f"studies/{_quoted(name)}/retry", query, b"")
+        return self._json("POST", f"studies/{_quoted(name)}/retry", received.RETRIED, query, b"")
 
     def _json(
         self,
         method: str,
         path: str,
+        check: received.Check,
         query: Sequence[tuple[str, object]] = (),
         body: bytes | None = None,
         *,
         file: str = "",
         limit_s: float = _QUICK_S,
     ) -> dict[str, Any]:
-        answer = self._send(method, path, query, body, file, limit_s, _MOST_JSON)
+        answer = self._send(method, path, query, body, file, limit_s, received.MOST_JSON)
         try:
-            raw = fields(parse_json(answer, "the answer"))
-            version, value = field_of(raw, "version"), fields(field_of(raw, "answer"))
-        except (ValueError, RunFolderError) as error:
+            raw = received.parse(answer)
+            version, value = whole(field_of(raw, "version"), "version"), field_of(raw, "answer")
+        except ValueError as error:
             raise self._another_program() from error
         if version != VERSION:
             raise ServerError(
                 f"{self.address} answers in version {version}, and this Paribus reads {VERSION}: update the older one."
             )
-        return _printable(value)  # type: ignore[no-any-return]
+        try:
+            found: dict[str, Any] = check(value, "answer")
+        except ValueError as error:
+            raise ServerError(f"the answer of {self.address} is damaged, and nothing of it is used: {error}.") from None
+        return found
 
     def _send(
         self,
@@ -125,18 +133,17 @@ class Server:
             request.add_unredirected_header("Content-Type", "application/x-tar")
         try:
             with self._opener().open(request, timeout=limit_s) as answer:
-                data: bytes = answer.read(most + 1)
+                return received.read(answer, most, limit_s)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refused(error, file) from None
+        except received.TooMuch as error:
+            raise ServerError(f"{self.address} has sent {error}, which is no answer of Paribus.") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error)
+            reason = received.visible(mask(str(getattr(error, "reason", error))))
             raise ServerError(
-                f"{self.address} cannot be reached: {mask(str(reason))}. Is {SERVER} right, and does the server run?"
+                f"{self.address} cannot be reached: {reason}. Is {SERVER} right, and does the server run?"
             ) from None
-        if len(data) > most:
-            raise ServerError(f"{self.address} has sent more than {most:,} bytes, which is no answer of Paribus.")
-        return data
 
     def _opener(self) -> urllib.request.OpenerDirector:
         """Return what makes requests; a request without encryption never goes through a proxy to another machine."""
@@ -149,9 +156,9 @@ class Server:
         if error.code in range(300, 400):
             return ServerError(f"{self.address} leads to another address. Set {SERVER} to that one, if you trust it.")
         try:
-            raw = _printable(fields(field_of(fields(parse_json(error.read(_MOST_JSON), "the answer")), "error")))
-            found = error_from_json(raw, file)
-        except (ValueError, RunFolderError, OSError, http.client.HTTPException):
+            data = received.read(error, received.MOST_ERROR, _QUICK_S)
+            found = error_from_json(received.error_fields(fields(field_of(received.parse(data), "error"))), file)
+        except (ValueError, OSError, http.client.HTTPException):
             if error.code >= 500:
                 return ServerError(f"{self.address} answers {error.code}: the server has failed, or does not run.")
             return self._another_program(error.code)
@@ -227,12 +234,3 @@ def _token(environment: Mapping[str, str]) -> str:
 
 def _quoted(name: str) -> str:
     return quote(name, safe="")
-
-
-def _printable(value: Any) -> Any:
-    """Return JSON values without characters that control a terminal."""
-    if isinstance(value, str):
-        return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
-    if isinstance(value, list):
-        return [_printable(v) for v in value]
-    return {_printable(k): _printable(v) for k, v in value.items()} if isinstance(value, dict) else value

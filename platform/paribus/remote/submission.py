@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from paribus.store.states import RECORDED, RunState
 from paribus.store.store import Store
 from paribus.study.expand import draft_file
 from paribus.study.plan import Plan
+from paribus.study.study_files import keep_study_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,22 +38,25 @@ class Submission:
     paused: str
 
 
-def submit_file(file: Path, home: Path, terms: Terms) -> Submission:
+def submit_file(file: Path, home: Path, terms: Terms, changes: Sequence[str] = (), *, sent: bool = False) -> Submission:
     """Make the plan of a study file and submit it.
 
     Args:
         file: the study file.
         home: home folder; created if it does not exist.
         terms: priority and weight, as far as they were asked for.
+        changes: values of ``--set``, as in :func:`paribus.study.load.read_study`.
+        sent: the file comes from another machine, as there.
 
     Raises:
         ParibusError: the study is wrong or cannot be trained here, or the store cannot be used.
     """
-    plan = draft_file(file).checked()
+    plan = draft_file(file, changes, sent=sent).checked()
     with Store.open(home) as store:
         before = _submitted(store, plan)
         known = store.states_of([run.fingerprint for run in plan.runs])
         record = Adaptive(grown).submit(store, plan, **terms)
+        keep_study_file(home, plan.study, file)
         runs = {str(k): n for k, n in store.counts(record.id).items()} if before else _counts(plan, known)
     return Submission(
         study=plan.study,

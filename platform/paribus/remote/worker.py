@@ -36,7 +36,7 @@ def main() -> None:
         try:
             answer = {"answer": submit(order, stage) if order["do"] == "submit" else report(order, stage)}
         except ParibusError as error:
-            answer = {"error": error_to_json(error, stage)}
+            answer = {"error": error_to_json(error, stage, Path(order["bundle"]).parent)}
     with answers:
         json.dump(answer, answers)
 
@@ -46,9 +46,10 @@ def submit(order: Mapping[str, Any], stage: Path) -> dict[str, Any]:
 
     Relative paths of data and models begin in the folder that the server was started in, as they do for the scheduler's
     runs; reward functions lie beside the study, in ``stage``, and the plan takes their source along.
+    The file is whole: it may not read variables or files of this machine.
     """
     file = unpack_study(Path(order["bundle"]), stage)
-    return asdict(submit_file(file, Path(order["home"]), order["terms"]))
+    return asdict(submit_file(file, Path(order["home"]), order["terms"], sent=True))
 
 
 def report(order: Mapping[str, Any], stage: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from paribus.recipe.recipe import FACTORS, difference
 from paribus.report import sentences
 from paribus.report.adaptive import with_interim_note
 from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.ceilings import Ceilings
 from paribus.report.analysis.measures import LATE
 from paribus.report.answer import answer, totals
 from paribus.report.assumptions import pairs_words
@@ -22,6 +23,7 @@ from paribus.report.model import Figure, ReportModel, Table, described
 from paribus.report.tables.appendix import all_details
 from paribus.report.tables.changes import changes_table
 from paribus.report.tables.effects import contribution_table, design_effects, effects_table, order_tables
+from paribus.report.tables.grids import grid_figures, grid_tables
 from paribus.report.tables.scores import behaviour_table, learning_table, published_tables, score_table, search_table
 from paribus.report.tables.sets import set_text, sets_table
 from paribus.run_folder.folder import SHORT
@@ -40,6 +42,7 @@ def build_report(data: StudyData) -> ReportModel:
         ParibusError: the data lack provenance.
     """
     analysis = Analysis(data)
+    ceilings = Ceilings(analysis)
     ended = sum(r.outcome != "pending" for r in data.runs)
     screening = data.plan.ranking is not None and not data.plan.ranking.confirmed
     complete = ended == len(data.runs) and not screening
@@ -49,7 +52,7 @@ def build_report(data: StudyData) -> ReportModel:
     )
     status += f"; {stage_text(data.plan)}" if screening else ""
     status += f"; plus {len(data.screened)} runs of the search" if data.screened else ""
-    tables = _with_lead(analysis, [with_interim_note(analysis, t) for t in _tables(analysis)])
+    tables = _with_lead(analysis, [with_interim_note(analysis, t) for t in _tables(analysis, ceilings)])
     figures = (described(f) for f in _figures(analysis))
     there = {table.key for table in tables}
     return ReportModel(
@@ -60,7 +63,7 @@ def build_report(data: StudyData) -> ReportModel:
         complete=complete,
         answer=answer(analysis),
         totals=totals(analysis),
-        summary=tuple(sentences.summary(analysis)),
+        summary=tuple(sentences.summary(analysis, ceilings)),
         words=tuple(sentences.words(analysis)),
         warnings=tuple(sentences.warnings(analysis)),
         tables=tables,
@@ -79,7 +82,7 @@ def _with_lead(analysis: Analysis, tables: Sequence[Table]) -> tuple[Table, ...]
     return tuple(replace(t, lead=True, main=True) if t.key == key else t for t in tables)
 
 
-def _tables(analysis: Analysis) -> Iterable[Table]:
+def _tables(analysis: Analysis, ceilings: Ceilings) -> Iterable[Table]:
     yield changes_table(analysis)
     yield learning_table(analysis)
     rows = analysis.plan.rows
@@ -89,6 +92,7 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
             yield score_table(analysis, design, chosen)
             yield behaviour_table(analysis, design, chosen)
             yield from design_effects(analysis, design, chosen)
+    yield from grid_tables(analysis)
     yield from order_tables(analysis)
     screen = search_table(analysis)
     if screen is not None:
@@ -105,7 +109,7 @@ def _tables(analysis: Analysis) -> Iterable[Table]:
     if sets is not None:
         yield sets
     yield from (t for t in tricks if not t.main)
-    yield from all_details(analysis)
+    yield from all_details(analysis, ceilings)
     yield from published_tables(analysis)
 
 
@@ -115,6 +119,7 @@ def _figures(analysis: Analysis) -> Iterable[Figure]:
         forest_figure(analysis),
         contribution_figure(analysis),
         *matrix_figures(analysis),
+        *grid_figures(analysis),
         *curves(analysis),
         pass_figure(analysis),
     )

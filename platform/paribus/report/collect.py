@@ -14,6 +14,7 @@ from paribus.recipe.recipe import flatten
 from paribus.report.analysis.measures import score_steps
 from paribus.report.declared import read_declared
 from paribus.report.inputs import Outcome, RunData, StudyData
+from paribus.report.samples import samples_of
 from paribus.run_folder.attempt_files import read_environment
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, Evaluation, MetricLine, RunFolder, read_evaluation
 from paribus.run_folder.series_file import RunSeries
@@ -42,7 +43,13 @@ def read_study(reader: Reader, name: str) -> StudyData:
     """
     study = reader.study(name)
     data, results = read_runs(reader, study)
-    return replace(data, provenance=_provenance(reader, study, results), declared=read_declared(reader, study))
+    tokens = {r.fingerprint: r.token for r in results.values()}
+    return replace(
+        data,
+        provenance=_provenance(reader, study, results),
+        declared=read_declared(reader, study),
+        samples=samples_of(reader.home, data.runs, data.plan.evaluate.primary_set, tokens),
+    )
 
 
 def read_runs(reader: Reader, study: StudyRecord) -> tuple[StudyData, Mapping[str, ResultRecord]]:
@@ -79,7 +86,7 @@ def _run(
     )
     ended = run.outcome in ("finished", "stopped_early")
     try:
-        stored = RunSeries(reader.home, record.fingerprint, token)
+        stored = RunSeries(reader.home, record.fingerprint, token, derive=not reader.untouched)
         run = replace(run, stored=stored)
         evaluations = _evaluations(stored, run, plan) if ended else ()
         trouble = "" if stored.span else "they are missing"

@@ -14,6 +14,7 @@ from paribus.study.plan import Plan
 
 if TYPE_CHECKING:
     from paribus.report.declared import Declared
+    from paribus.run_folder.samples import Sample
     from paribus.run_folder.series import Recorded
 
 Outcome = Literal["finished", "stopped_early", "failed", "cancelled", "pending"]
@@ -66,6 +67,21 @@ class RunData:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArmSample:
+    """What one arm answered to one problem.
+
+    Attributes:
+        arm: key of the arm.
+        seed: of the run.
+        sample: the response.
+    """
+
+    arm: str
+    seed: int
+    sample: Sample
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyData:
     """A study, finished or not.
 
@@ -76,6 +92,7 @@ class StudyData:
         provenance: what the numbers depend on beyond the plan, name to text (:func:`.build.provenance`).
         published: published tables to show beside the study's own.
         declared: what the plan declared after results were there; ``None`` if that is not known.
+        samples: responses of the arms to the same held-out problems (:mod:`.samples`), problem by problem.
     """
 
     plan: Plan
@@ -84,3 +101,4 @@ class StudyData:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     published: tuple[Published, ...] = ()
     declared: Declared | None = None
+    samples: tuple[tuple[ArmSample, ...], ...] = ()

@@ -199,14 +199,16 @@ class Forest:
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """Tricks against tricks: effects on the diagonal, interactions below it.
+    """Tricks against tricks, effects on the diagonal and interactions below it; or values of two paths of a grid.
 
     Attributes:
         key: stable name.
         title: heading.
-        names: tricks, of rows and columns alike.
-        cells: lower triangle by row, diagonal included; ``n/a`` if the design does not determine an interaction.
+        names: tricks, of rows and columns alike, or the values of the rows.
+        cells: lower triangle by row, diagonal included, or all places; ``n/a`` if the runs do not determine a cell.
         shades: each cell's value over the largest absolute value, -1 to 1; 0 without a value.
+        columns: headings of the columns; empty: ``names``.
+        corner: heading of the rows.
     """
 
     key: str
@@ -214,6 +216,8 @@ class Matrix:
     names: tuple[str, ...]
     cells: tuple[tuple[Cell, ...], ...]
     shades: tuple[tuple[float, ...], ...]
+    columns: tuple[str, ...] = ()
+    corner: str = "Trick"
 
 
 @dataclass(frozen=True, kw_only=True)

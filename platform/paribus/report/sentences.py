@@ -6,9 +6,11 @@ import itertools
 
 from paribus.report.adaptive import where
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.ceilings import Ceilings
 from paribus.report.analysis.effects import Single, effect_measures, effects, singles, tested_designs
 from paribus.report.analysis.measures import Measure, score_steps, start_measure
 from paribus.report.assumptions import one_spread_words
+from paribus.report.ceiling_words import ceiling_words
 from paribus.report.design_words import any_tested, design_words, designs
 from paribus.report.effect_words import claimed, p_of, score_sentence, size_text
 from paribus.report.exploratory import cautions
@@ -39,10 +41,11 @@ NAMES = {
 NOT_COMPARED = "No arm can be compared with the base"
 
 
-def summary(analysis: Analysis) -> list[str]:
+def summary(analysis: Analysis, curves: Ceilings) -> list[str]:
     """Return the answer in one paragraph: does the base learn, does the ladder rise, what does each arm do."""
     found = (_learning(analysis), *_ladders(analysis), *designs(analysis), _singles(analysis))
-    return [s for s in (*found, one_spread_words(analysis), _seeds_rule(analysis)) if s]
+    further = (one_spread_words(analysis), ceiling_words(analysis, curves), _seeds_rule(analysis))
+    return [s for s in (*found, *further) if s]
 
 
 def words(analysis: Analysis) -> list[str]:

@@ -13,12 +13,11 @@ from paribus.report.build import build_report
 from paribus.report.collect import read_study
 from paribus.report.model import ReportModel
 from paribus.report.render.html import to_html
+from paribus.report.render.latex import latex_tables, to_latex
 from paribus.report.render.plotly import plotly_script
 from paribus.report.render.text import (
     APPENDIX,
-    latex_tables,
     to_csv,
-    to_latex,
     to_markdown,
     to_markdown_appendix,
     to_terminal,

@@ -263,12 +263,17 @@ def _blocks(descriptor: int, start: int) -> Iterator[Block]:
 class AttemptSeries:
     """The series of one attempt so far; :meth:`refresh` reads what was added.
 
+    Args:
+        folder: the attempt.
+        derive: whether to write ``series.bin``; without it no file is touched.
+
     Raises:
         RunFolderError: a line is not a metric line; the message names file and line.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, derive: bool = True) -> None:
         self.folder = folder
+        self._derive = derive
         self._blocks: list[Block] = []
         self._tail = Tail(folder.metrics)
         self._lines: list[MetricLine] = []
@@ -283,7 +288,7 @@ class AttemptSeries:
         """
         ended = self.folder.result.exists() or self.folder.outcome.exists()
         self._take_blocks()
-        if self._waiting() >= (1 if ended else BLOCK):
+        if self._derive and self._waiting() >= (1 if ended else BLOCK):
             with suppress(OSError):  # a read-only folder can still be read
                 pack(self.folder, ended=ended)
             self._take_blocks()
@@ -299,8 +304,9 @@ class AttemptSeries:
 
     def _forget(self) -> None:
         """Drop the file, which is damaged or belongs to other lines; the next refresh rebuilds it."""
-        with suppress(OSError):
-            self.folder.series.unlink()
+        if self._derive:
+            with suppress(OSError):
+                self.folder.series.unlink()
         self._blocks, self._tail, self._lines, self._open = [], Tail(self.folder.metrics), [], Columns.of([])
 
     def _waiting(self) -> int:
@@ -373,12 +379,13 @@ class RunSeries:
         home: home folder.
         run: fingerprint.
         token: fence token of the newest attempt that counts.
+        derive: whether to write ``series.bin``, as in :class:`AttemptSeries`.
 
     Raises:
         RunFolderError: a line of the newest attempt with lines is not a metric line; the message names file and line.
     """
 
-    def __init__(self, home: Path, run: str, token: int) -> None:
+    def __init__(self, home: Path, run: str, token: int, *, derive: bool = True) -> None:
         self._attempts: list[tuple[AttemptSeries, int | None]] = []
         self._short: dict[tuple[str, int | None, int | None, int | None], Series] = {}
         before: int | None = None
@@ -386,7 +393,7 @@ class RunSeries:
             if before == 0:
                 break
             try:
-                attempt = AttemptSeries(RunFolder.of(home, run, number))
+                attempt = AttemptSeries(RunFolder.of(home, run, number), derive=derive)
             except RunFolderError:
                 if self._attempts:
                     continue  # a newer attempt is intact, so the run can be read

@@ -14,7 +14,9 @@ from paribus.engines.options import engine_settings
 from paribus.errors import ParibusError, RunFolderError, TooLarge
 from paribus.failures import storable
 from paribus.home import make_home
+from paribus.mlflow_sync.event_files import tensorboard_is_installed
 from paribus.mlflow_sync.process import SyncProcess
+from paribus.mlflow_sync.wandb_files import wandb_is_installed
 from paribus.monitor.progress import Display, StudyView
 from paribus.run_folder.folder import read_json, write_json
 from paribus.scheduler.adaptive import Adaptive
@@ -67,7 +69,7 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
         make_home(home)
         stack.enter_context(lock_home(home, SCHEDULER, settings.engine))
         store = stack.enter_context(patiently(lambda: Store.open(home), display))
-        sync = start_sync(home, stack, display, files=True)
+        sync = start_sync(home, stack, display, files=tensorboard_is_installed() or wandb_is_installed())
         runner = patiently(lambda: _likely_runner(store), display)
         made = engine_settings(runner, home, settings.slots, settings.options)
         scheduler = stack.enter_context(working_scheduler(store, settings.engine, made, display, pause=True))

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError, StoreError
 from paribus.run_folder.folder import read_json, write_json
+from paribus.store.transitions import LEASE_S
 
 SCHEDULER = "paribus scheduler"
 """The command that serves all studies of a home folder."""
@@ -43,6 +45,10 @@ class LockOwner:
         """Whether it serves every study that is submitted."""
         return self.command == SCHEDULER
 
+    def about(self) -> dict[str, Any]:
+        """Return what `paribus status --json` says about it, here and through a server."""
+        return {"command": self.command, "process": self.identity.pid, "engine": self.engine}
+
     def __str__(self) -> str:
         return f"`{self.command}` (process {self.identity.pid})"
 
@@ -51,6 +57,17 @@ def lock_owner(home: Path) -> LockOwner | None:
     """Return the living process of this machine that has locked a home folder; ``None`` if no process has."""
     owner = _read(home)
     return owner if owner is not None and owner.identity.alive() else None
+
+
+def serving(home: Path) -> LockOwner | None:
+    """Return the process that trains the studies of a home folder; ``None`` if no process does.
+
+    One of another machine or container can't be looked up: it counts while its heartbeat is younger than a lease.
+    """
+    owner = _read(home)
+    if owner is None or owner.identity.here():
+        return lock_owner(home)
+    return owner if heartbeat_age_s(home) < LEASE_S else None
 
 
 @contextmanager

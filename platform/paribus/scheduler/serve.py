@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +17,11 @@ from paribus.engines.process import handled
 from paribus.errors import EngineError, ParibusError, StoreError, install_command
 from paribus.failures import disk_failure
 from paribus.home import make_home
-from paribus.mlflow_sync.event_files import tensorboard_is_installed, unwritten
+from paribus.mlflow_sync.copies import Copies, unwritten
+from paribus.mlflow_sync.event_files import EventFiles, tensorboard_is_installed
 from paribus.mlflow_sync.offsets import unsynced
 from paribus.mlflow_sync.process import SyncProcess, mlflow_is_installed
+from paribus.mlflow_sync.wandb_files import WandbFiles, wandb_is_installed
 from paribus.monitor.alerts import Alerts, Webhooks
 from paribus.monitor.progress import Display, StudyView
 from paribus.rpc.server import RpcServer
@@ -33,6 +35,7 @@ from paribus.store.models import StudyRecord
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.study.plan import Plan
+from paribus.study.study_files import keep_study_file
 
 T = TypeVar("T")
 
@@ -50,6 +53,8 @@ class Settings:
         slots: runs at a time; ``None``: what the engine suggests.
         options: file with the options of engines; ``None``: ``engines.yaml`` in the home folder, if there is one.
         adaptive: grows the studies that have a rule for it.
+        file: the study file, of which the home folder keeps a copy; ``None``: there is none.
+        at_end: called when :func:`run_study` has trained, before the remaining metrics are copied.
     """
 
     home: Path
@@ -57,6 +62,8 @@ class Settings:
     slots: int | None = None
     options: Path | None = None
     adaptive: Adaptive = field(default_factory=Adaptive)
+    file: Path | None = None
+    at_end: Callable[[Ending], None] = lambda _ending: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +125,10 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         if unrecorded:  # before anything is submitted
             refuse_too_large(plan.resources, settings.engine, made)
         study = patiently(lambda: settings.adaptive.submit(store, plan), display)
+        if settings.file is not None:
+            keep_study_file(home, plan.study, settings.file)
         runs = patiently(lambda: store.runs_of(study.id), display)
-        trained, ending, mirror = not all(r.terminal for r in runs), Ending.COMPLETE, ""
+        trained, ending, sync = not all(r.terminal for r in runs), Ending.COMPLETE, None
         attempted = {r.fingerprint: r.token for r in runs if r.token > 0}
         if trained and study.paused:
             ending, trained = Ending.PAUSED, False
@@ -129,11 +138,12 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
                 loop = ServingLoop(store, Attached(store), display, settings.adaptive, webhooks=False)
                 ending, study = loop.run_one(study)
         elif trained or _uncopied(home, plan, attempted):
-            sync = start_sync(home, stack, display, files="tensorboard" in plan.mirror)
+            sync = start_sync(home, stack, display, files=bool(_file_copies(plan.mirror)))
             if trained:
                 with working_scheduler(store, settings.engine, made, display, resources=plan.resources) as scheduler:
                     ending, study = ServingLoop(store, scheduler, display, settings.adaptive, sync).run_one(study)
-            mirror = drain(sync, display)
+        settings.at_end(ending)  # first, so that MLflow gets the report
+        mirror = drain(sync, display)
         return Summary(
             ending=ending,
             trained=trained,
@@ -382,20 +392,26 @@ def start_sync(home: Path, stack: ExitStack, display: Display, *, files: bool) -
         home: the home folder.
         stack: closes the sync.
         display: says what is missing.
-        files: whether studies may want event files of TensorBoard.
+        files: whether studies may want copies in files that can be written here.
     """
     if not mlflow_is_installed():
         display.say(f"MLflow is not installed, so metrics aren't copied to it: {install_command('mlflow')}")
-        if not (files and tensorboard_is_installed()):
+        if not files:
             return None
     sync = SyncProcess(home)
     stack.callback(sync.close)
     return sync
 
 
+def _file_copies(mirror: Collection[str]) -> tuple[type[Copies], ...]:
+    """Return the kinds of files that a study wants and that can be written here."""
+    kinds = (("tensorboard", EventFiles, tensorboard_is_installed), ("wandb", WandbFiles, wandb_is_installed))
+    return tuple(kind for name, kind, installed in kinds if name in mirror and installed())
+
+
 def _uncopied(home: Path, plan: Plan, runs: Mapping[str, int]) -> bool:
     """Return whether copies of ended runs (with their newest token) lack something that this machine can copy."""
-    files = "tensorboard" in plan.mirror and tensorboard_is_installed() and bool(unwritten(home, runs))
+    files = any(unwritten(home, kind, runs) for kind in _file_copies(plan.mirror))
     return files or ("mlflow" in plan.mirror and bool(unsynced(home, runs)))
 
 

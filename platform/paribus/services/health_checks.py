@@ -286,12 +286,13 @@ def check_ray() -> None:
     if not address:
         raise ServiceError(f"{_RAY} is not set: set it to HOST:PORT of the cluster's head.")
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        output, _ = process.communicate()
-    finally:  # the time may be over
-        process.kill()
-        process.communicate()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            output, _ = process.communicate()
+        finally:  # the time may be over
+            process.kill()
     if process.returncode != 0:
         lines = output.decode(errors="replace").strip().splitlines()
         said = f": {lines[-1][:200]}" if lines else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from paribus.engines.base import load_engine
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError, ServiceError, install_command
-from paribus.home import make_home
+from paribus.home import UP_FILE, make_home
 from paribus.mlflow_sync.process import mlflow_is_installed
 from paribus.run_folder.folder import read_json, write_json
 from paribus.scheduler.home_lock import lock_owner
@@ -27,7 +27,7 @@ HOST = "127.0.0.1"
 LOGS = "services"
 """Folder in the home folder with the services' logs."""
 
-_LOCK, _FILE = "up.lock", "up.json"
+_LOCK = "up.lock"
 _CHECK_S = 2.0
 _DASHBOARD = ("fastapi", "uvicorn", "plotly")
 
@@ -181,16 +181,16 @@ def _only_one(home: Path, settings: UpSettings) -> Iterator[None]:
         if (owner := lock_owner(home)) is not None:
             raise ServiceError(f"{owner} works in {home}. Wait for it to end, or choose another folder with --home.")
         dashboard = f"http://{HOST}:{settings.dashboard_port}/"
-        write_json(home / _FILE, {"process": Identity.of(os.getpid()).to_json(), "dashboard": dashboard})
+        write_json(home / UP_FILE, {"process": Identity.of(os.getpid()).to_json(), "dashboard": dashboard})
         yield
     finally:
-        (home / _FILE).unlink(missing_ok=True)
+        (home / UP_FILE).unlink(missing_ok=True)
         lock.release()
 
 
 def _shown(home: Path) -> str:
     try:
-        here = read_json(home / _FILE)
+        here = read_json(home / UP_FILE)
         return f" (process {int(here['process']['pid'])}, dashboard {here['dashboard']})"
     except (RunFolderError, KeyError, TypeError, ValueError):
         return ""

@@ -265,16 +265,27 @@ def database_url(home: Path) -> sa.URL:
             The message does not repeat the value.
     """
     named = os.environ.get(DATABASE_URL, "").strip()
-    if not named:
-        return file_url(home)
+    return server_url(named) if named else file_url(home)
+
+
+def server_url(named: str, source: str = DATABASE_URL) -> sa.URL:
+    """Return the URL of a PostgreSQL database, with the driver and the password of the file beside it.
+
+    Args:
+        named: what the user wrote.
+        source: where, for messages, which never repeat it.
+
+    Raises:
+        StoreError: it is not such a URL, or the password's file is missing or empty.
+    """
     try:
         url = sa.make_url(named)
     except (sa.exc.ArgumentError, ValueError):
         url = None
     if url is None or url.drivername not in ("postgresql", "postgres", "postgresql+psycopg") or not url.database:
         raise StoreError(
-            f"{DATABASE_URL} must look like postgresql://USER@HOST:5432/DATABASE; the password may be in it, in "
-            "PGPASSWORD or in ~/.pgpass. Without the variable the store is an SQLite file in the home folder."
+            f"{source} must look like postgresql://USER@HOST:5432/DATABASE; the password may be in it, in "
+            f"PGPASSWORD or in ~/.pgpass. Without {source} the store is an SQLite file in the home folder."
         )
     url = url.set(drivername="postgresql+psycopg")
     file = os.environ.get(PASSWORD_FILE, "").strip()

@@ -54,11 +54,13 @@ class Reader:
     Args:
         database: the database, at the newest revision.
         home: folder that holds ``runs/``.
+        untouched: whether no file of ``home`` may be written, not even one that is derived from others.
     """
 
-    def __init__(self, database: Database, home: Path) -> None:
+    def __init__(self, database: Database, home: Path, *, untouched: bool = False) -> None:
         self.database = database
         self.home = home
+        self.untouched = untouched
         self._labels: dict[int, Mapping[str, str]] = {}
 
     @classmethod

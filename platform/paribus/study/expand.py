@@ -69,13 +69,18 @@ class PlanDraft:
         return self.plan
 
 
-def draft_file(path: Path) -> PlanDraft:
+def draft_file(path: Path, changes: Sequence[str] = (), *, sent: bool = False) -> PlanDraft:
     """Return the plan of a study file, whether or not it can be run.
+
+    Args:
+        path: the file.
+        changes: values of ``--set``, as in :func:`paribus.study.load.read_study`.
+        sent: the file comes from another machine, as there.
 
     Raises:
         StudyFileError: the file is not a valid study; every problem is listed with its place.
     """
-    study = load_study(path, installed=True)
+    study = load_study(path, changes, installed=True, sent=sent)
     return draft_plan(study, load_runner(study.spec.runner.kind))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,11 +14,12 @@ from pydantic_core import ErrorDetails
 
 from paribus.contract import Options, unknown_runner
 from paribus.contract.rule import Rules
-from paribus.errors import MissingExtra, ParibusError, Problem, StudyFileError
+from paribus.errors import MissingExtra, ParibusError, Problem, StudyFileError, did_you_mean
 from paribus.published.tables import unknown_published
 from paribus.recipe.patch import with_numbers
 from paribus.recipe.recipe import Recipe
 from paribus.recipe.resolve import UNKNOWN_PRESET, Recipes, resolve_recipes
+from paribus.recipe.shape import paths, recipe_shape
 from paribus.recipe.trainer_names import translate
 from paribus.study.dependencies import Dependencies, circles, dependency_faults
 from paribus.study.design_faults import design_faults, tricks_of
@@ -27,7 +29,8 @@ from paribus.study.path import Followed, PathTricks, follow
 from paribus.study.rules import rules_beside
 from paribus.study.sources import beside_study
 from paribus.study.spec import ALPHABETS, DESIGN_KINDS, DESIGN_SYNONYMS, Grid, Listed, OneAtATime, Search, Study
-from paribus.yaml_file.document import Fault, Node, plain, read_document
+from paribus.yaml_file.compose import read_assignment, read_composed, with_value
+from paribus.yaml_file.document import Document, Fault, Node, plain
 from paribus.yaml_file.messages import explain, fields_at, plain_location, shown, validate
 
 ResolvedRow = tuple[Draft, Recipe]
@@ -67,23 +70,76 @@ class LoadedStudy:
         return StudyFileError(self.file, {fault.problem(self.root) for fault in faults})
 
 
-def load_study(path: Path, *, installed: bool = False) -> LoadedStudy:
+def read_study(path: Path, changes: Sequence[str] = (), *, sent: bool = False) -> Document:
+    """Return the document of a study file: with what it includes, the values of variables, and changes on top.
+
+    Args:
+        path: the file.
+        changes: values of ``--set``, each ``PATH=VALUE``: a path of the study file, or of a recipe, then of the base.
+        sent: the file comes from another machine, which has put everything in: variables and ``include`` have no
+            meaning, as they would read this machine's files and environment.
+
+    Raises:
+        StudyFileError: a file cannot be read to its end as YAML, or a change has another form.
+    """
+    document = read_composed(path, None if sent else os.environ)
+    root = document.root
+    for change in changes if isinstance(root.value, dict) else ():
+        parts, value = read_assignment(change)
+        root = with_value(root, _in_study(parts, value), value)
+    return Document(document.file, root, document.problems)
+
+
+def _in_study(parts: tuple[str, ...], value: Node) -> tuple[str, ...]:
+    """Return the path of a change in the study file.
+
+    Raises:
+        StudyFileError: it begins with no key of a study and with no part of a recipe.
+    """
+    if parts[0] in Recipe.model_fields:
+        return ("base", "set", *parts)
+    if parts[0] in Study.model_fields or not unknown_runner(parts[0]):
+        return parts
+    name = ".".join(parts)
+    recipe = {".".join(path): None for path, _ in paths(recipe_shape())}
+    near = did_you_mean(name, [*recipe, *Study.model_fields]) or did_you_mean(parts[0], Study.model_fields)
+    where = "a path is one of a recipe, such as clip.high, or of the study file, such as seeds.n"
+    problem = Problem(message=f"there is no `{parts[0]}`.{near} Here {where}.", path=name)
+    raise StudyFileError(value.mark.file, [problem])
+
+
+def load_study(path: Path, changes: Sequence[str] = (), *, installed: bool = False, sent: bool = False) -> LoadedStudy:
     """Return the study in a file: every trick alone and every row of every design is a valid recipe.
 
     Args:
         path: the file.
+        changes: values of ``--set``, as in :func:`read_study`.
         installed: also refuse a runner that is not installed; a study can be reported without it.
+        sent: the file comes from another machine, as in :func:`read_study`.
 
     Raises:
         StudyFileError: the file is not a valid study; every problem is listed with its place and a remedy.
     """
-    document = read_document(path)
-    root = document.root
+    return load_document(read_study(path, changes, sent=sent), path.parent, installed=installed)
+
+
+def load_document(document: Document, folder: Path, *, installed: bool = False) -> LoadedStudy:
+    """Return the study in a document, as :func:`load_study` does.
+
+    Args:
+        document: what the file holds.
+        folder: where the files beside the study lie: sources of reward functions, rules.
+        installed: also refuse a runner that is not installed.
+
+    Raises:
+        StudyFileError: the document is not a valid study; every problem is listed with its place and a remedy.
+    """
+    root, file = document.root, document.file
     raw = plain(root)
     if not isinstance(raw, dict):
         message = "a study is a mapping that begins with `study: <name>`: see docs/studies.md"
-        problem = Problem(message=message, line=root.mark.line, column=root.mark.column)
-        raise StudyFileError(str(path), [*document.problems, problem])
+        problem = Problem(message=message, line=root.mark.line, column=root.mark.column, file=root.mark.file)
+        raise StudyFileError(file, [*document.problems, problem])
     rest, passthrough, faults = _without_section(_with_numbers(raw))
     study, wrong = _parse(rest)
     faults += wrong
@@ -98,14 +154,16 @@ def load_study(path: Path, *, installed: bool = False) -> LoadedStudy:
         meaning, recipes = _resolved(followed, defined, installed=installed, lost=lost)
         replaced = study.base.preset != _mapping(raw.get("base")).get("preset")  # and reported
         faults += [fault for fault in meaning if not (replaced and fault.place == ("base", "preset"))]
-        rules, wrong = rules_beside(path.parent, study.health.rules)
+        rules, wrong = rules_beside(folder, study.health.rules)
         faults += wrong
-    known = {(p.line, p.column) for p in document.problems}  # what stands there has no meaning that could be wrong
+    known = {
+        (p.file, p.line, p.column) for p in document.problems
+    }  # what stands there has no meaning that could be wrong
     meant = (fault.problem(root) for fault in faults)
-    problems = {*document.problems, *(p for p in meant if (p.line, p.column) not in known)}
+    problems = {*document.problems, *(p for p in meant if (p.file, p.line, p.column) not in known)}
     if study is None or problems:
-        raise StudyFileError(str(path), problems)
-    return _loaded(study, passthrough, recipes, str(path), root, rules, of_path)
+        raise StudyFileError(file, problems)
+    return _loaded(study, passthrough, recipes, file, root, folder, rules, of_path)
 
 
 def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) -> LoadedStudy:
@@ -119,7 +177,7 @@ def resolve_study(study: Study, passthrough: Mapping[str, Any] | None = None) ->
     rules, wrong = rules_beside(Path(), study.health.rules)
     if faults or wrong:
         raise StudyFileError(study.study, {fault.problem(None) for fault in (*faults, *wrong)})
-    return _loaded(followed.study, passthrough or {}, recipes, study.study, None, rules, followed.path)
+    return _loaded(followed.study, passthrough or {}, recipes, study.study, None, Path(), rules, followed.path)
 
 
 def _with_numbers(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -152,13 +210,14 @@ def _loaded(
     recipes: Recipes[Draft],
     file: str,
     root: Node | None,
+    folder: Path,
     rules: Rules,
     path: PathTricks | None,
 ) -> LoadedStudy:
     assert recipes.base is not None  # without faults there is a base
     try:
         used = (recipes.base, *recipes.alone.values(), *(recipe for _, recipe in recipes.variants))
-        sources = {} if root is None else beside_study(Path(file).parent, used)
+        sources = {} if root is None else beside_study(folder, used)
         options = Options(own=dict(study.runner.own), passthrough=dict(passthrough), sources=sources)
     except ParibusError as error:
         raise StudyFileError(file, [Problem(message=str(error))]) from None
@@ -219,6 +278,9 @@ def _without_set(evaluate: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     on_it = str(evaluate.get("primary")).startswith(f"eval/{name}/")
     return {key: value for key, value in {**evaluate, "sets": sets}.items() if key != "primary" or not on_it}
 
+
+_MIRRORS = {"tensorboard": "writing event files", "wandb": "writing W&B files"}
+"""Mirrors that need a part of their own, and what for."""
 
 _NOTHING = {"kind": "list", "arms": {"-": {}}}
 _MAPPINGS: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -329,9 +391,10 @@ def _resolved(
         if complete and (not found or isinstance(design, (Grid, Listed, OneAtATime))):
             fits = row_count(design, defined, rules) <= MAX_ROWS
             rows += expand(name, design, study.tricks, rules) if fits else ()
-    if installed and "tensorboard" in study.mirror and find_spec("tensorboard") is None:
-        missing = str(MissingExtra("tensorboard", "writing event files"))
-        faults.append(Fault(place=("mirror", study.mirror.index("tensorboard")), message=missing))
+    for part, purpose in _MIRRORS.items():
+        if installed and part in study.mirror and find_spec(part) is None:
+            missing = str(MissingExtra(part, purpose))
+            faults.append(Fault(place=("mirror", study.mirror.index(part)), message=missing))
     if installed and (problem := unknown_runner(study.runner.kind)):
         faults.append(Fault(place=("runner",), message=problem))
     # where it is not known what a trick needs, it is in doubt what it does

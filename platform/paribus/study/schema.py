@@ -14,6 +14,7 @@ from paribus.published.tables import published_names
 from paribus.recipe.presets import preset_names
 from paribus.recipe.shape import Choice, Leaf, Named, Record, Shape, paths, recipe_shape
 from paribus.study.spec import Study
+from paribus.yaml_file.compose import INCLUDE
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PATCH = {"$ref": "#/$defs/Patch"}
@@ -23,6 +24,8 @@ _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 def study_schema() -> dict[str, Any]:
     """Return the schema: all keys of a study, and in patches every path of the recipe, dotted or nested."""
     schema = Study.model_json_schema()
+    about = "a YAML file, relative to this one, whose values go below those of this file"
+    schema["properties"][INCLUDE] = {"type": "string", "minLength": 1, "description": about}
     parts = schema["$defs"]
     for runner in available():
         section = {"type": "object", "description": f"settings that the runner `{runner.name}` passes through"}

@@ -425,7 +425,7 @@ class Study(Part):
         description="difference in the primary metric below which arms count as equivalent; declared before the run",
     )
     health: Health = Health()
-    mirror: tuple[Literal["mlflow", "tensorboard"], ...] = Field(
+    mirror: tuple[Literal["mlflow", "tensorboard", "wandb"], ...] = Field(
         default=("mlflow",), description="where metrics are copied to, beside the run folder"
     )
     budget: Budget = Budget()

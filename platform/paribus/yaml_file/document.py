@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from paribus.errors import Problem, StudyFileError
+from paribus.errors import Problem, StudyFileError, did_you_mean
+from paribus.yaml_file.variables import ANY, has_variable, replace_variables
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 24
@@ -32,10 +34,14 @@ _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a file; line and column count from 1."""
+    """A place in a file; line and column count from 1.
+
+    ``file`` is empty in the file that was read first: it names an included file or an option of the command line.
+    """
 
     line: int
     column: int
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +94,17 @@ class Document:
         return self.root
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, environment: Mapping[str, str] | None = None) -> Document:
     """Return the YAML document in a file.
+
+    Args:
+        path: the file.
+        environment: values of ``${NAME}``; ``None`` leaves such text as it is.
 
     Raises:
         StudyFileError: the file cannot be read, or not to its end as YAML; everything found is listed.
     """
-    return parse_document(read_text(path), str(path))
+    return parse_document(read_text(path), str(path), environment)
 
 
 def read_text(path: Path) -> str:
@@ -115,7 +125,10 @@ def read_text(path: Path) -> str:
             raise StudyFileError(file, [Problem(message=message)])
         content = path.read_bytes()
     except OSError as error:
-        raise StudyFileError(file, [Problem(message=f"cannot be read: {error.strerror or error}")]) from error
+        near = did_you_mean(path.name, _files_beside(path)) if isinstance(error, FileNotFoundError) else ""
+        raise StudyFileError(
+            file, [Problem(message=f"cannot be read: {error.strerror or error}{near and '.'}{near}")]
+        ) from error
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -125,13 +138,20 @@ def read_text(path: Path) -> str:
         raise StudyFileError(file, [problem]) from error
 
 
-def parse_document(text: str, file: str) -> Document:
-    """Return the YAML document in a text; ``file`` names it in messages.
+def _files_beside(path: Path) -> list[str]:
+    """Return the names of the YAML files in the folder of a file."""
+    with suppress(OSError):
+        return sorted(each.name for each in path.parent.glob("*.y*ml") if each.is_file())
+    return []
+
+
+def parse_document(text: str, file: str, environment: Mapping[str, str] | None = None) -> Document:
+    """Return the YAML document in a text; ``file`` names it in messages, ``environment`` as in :func:`read_document`.
 
     Raises:
         StudyFileError: the text cannot be read to its end as one plain YAML document; everything found is listed.
     """
-    builder = _Builder()
+    builder = _Builder(environment)
     try:
         builder.read(yaml.SafeLoader(text))
     except _Stop:
@@ -139,7 +159,7 @@ def parse_document(text: str, file: str) -> Document:
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark or error.context_mark
         mark = _mark(place) if place else Mark(0, 0)
-        problem = _problem(mark, f"not valid YAML: {error.problem or error.context}")
+        problem = _problem(mark, f"not valid YAML: {error.problem or error.context}{_yaml_remedy(str(error.problem))}")
         raise StudyFileError(file, [*builder.problems, problem]) from error
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
@@ -149,6 +169,13 @@ def parse_document(text: str, file: str) -> Document:
     if builder.root is None:
         raise StudyFileError(file, [*builder.problems, _problem(Mark(0, 0), "the file is empty")])
     return Document(file, builder.root, tuple(builder.problems))
+
+
+def _yaml_remedy(problem: str) -> str:
+    """Return what to do about an error of the YAML parser whose own words don't say it; empty for others."""
+    if "expected <block end>" in problem or "mapping values are not allowed" in problem:
+        return ": is it indented like the lines that it belongs to? Keys of one mapping begin in the same column"
+    return ": indent with spaces, not tabs" if "'\\t'" in problem else ""
 
 
 def plain(node: Node) -> Any:
@@ -195,7 +222,7 @@ class Fault:
         """Return the problem with line and column in the file's content; without them if there is no file."""
         mark = Mark(0, 0) if root is None else locate(root, self.place, key=self.at_key)
         path = ".".join(str(part + 1) if isinstance(part, int) else part for part in self.place)
-        return Problem(message=self.message, path=path, line=mark.line, column=mark.column)
+        return Problem(message=self.message, path=path, line=mark.line, column=mark.column, file=mark.file)
 
 
 class _Stop(Exception):
@@ -220,7 +247,8 @@ class _Open:
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment
         self.problems: list[Problem] = []
         self.root: Node | None = None
         self._stack: list[_Open] = []
@@ -271,7 +299,25 @@ class _Builder:
         if half := _HALF.search(event.value):  # no file, name or message can hold it
             self.say(mark, f"`\\u{ord(half[0]):04x}` is half of a character: write the character itself")
             return Node(_HALF.sub("\N{REPLACEMENT CHARACTER}", event.value), mark)
+        if self._environment is not None and event.style != "'" and has_variable(event.value) and not self._at_key():
+            return Node(self._replaced(event, self._environment, mark), mark)
         return Node(event.value if event.style else self._resolve(event.value, mark), mark)
+
+    def _at_key(self) -> bool:
+        top = self._stack[-1] if self._stack else None
+        return top is not None and top.entries is not None and top.key is None
+
+    def _replaced(
+        self, event: yaml.ScalarEvent, environment: Mapping[str, str], mark: Mark
+    ) -> str | int | float | bool | None:
+        """Return a text with the values of its variables; without quotes it has the type that it then looks like.
+
+        So has a single variable in double quotes: between braces YAML takes no ``${NAME}`` without them.
+        """
+        found, faults = replace_variables(event.value, environment)
+        for fault in faults:
+            self.say(mark, fault)
+        return self._resolve(found, mark) if not event.style or ANY.fullmatch(event.value) else found
 
     def _resolve(self, text: str, mark: Mark) -> str | int | float | bool | None:
         if text in _BOOL:

@@ -92,10 +92,13 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
         weights = learner.policy.weights_hash()
         if len(set(world.gather(weights))) > 1:
             raise RunnerError(f"the processes of this run have loaded different weights of {job.recipe.model.name}")
+        about |= {INITIAL_WEIGHTS: weights}
         if world.writes:
-            write_json(folder.environment, about | {INITIAL_WEIGHTS: weights})
+            write_json(folder.environment, about)
             _compare_weights(folder, weights)
         grader, others = _graders(job, folder, learner, stack)
+        if world.writes and grader.confined:
+            write_json(folder.environment, about | {"rewards": grader.confined})
         trainer = Trainer(job, folder, learner, asked.is_set, grader, others)
         found = world.gather(resume.find(folder, job) if world.writes else None)[0]
         if found is not None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -20,6 +22,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from paribus.engines.process import KIN, end_kin, signal_group
@@ -35,6 +38,9 @@ LOADING_S = 300.0
 WORKERS = "PARIBUS_REWARD_WORKERS"
 """Environment variable: most processes for each function."""
 
+WRITES = "PARIBUS_REWARD_WRITES"
+"""Environment variable: folders that functions may write in, separated by ``:``; ``/`` confines none of them."""
+
 _MOST_BYTES = 16 * 2**20
 _POLL_S = 0.05
 _ENDING_S = 1.0
@@ -42,7 +48,7 @@ _ENDING_S = 1.0
 _MARK = "PARIBUS_REWARD_WORKER"
 
 PASSED_ON = frozenset({
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "PYTHONPATH",
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "PYTHONPATH",
     "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_CACHE",
     "HF_DATASETS_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "NLTK_DATA", KIN,
 })  # fmt: skip
@@ -96,6 +102,8 @@ class _Process:
 
     Attributes:
         mark: what it and all that it starts have in their environment.
+        folder: its own folder for temporary files.
+        confined: what it has said of its confinement, before it loaded code of the user.
         deadline: when it is ended unless it answers before.
         loaded: whether it has loaded the function.
         call: the call that it has.
@@ -106,7 +114,9 @@ class _Process:
 
     popen: subprocess.Popen[bytes]
     mark: str
+    folder: Path
     deadline: float
+    confined: str = ""
     loaded: bool = False
     call: _Call | None = None
     unsent: bytes = b""
@@ -132,11 +142,40 @@ def workers() -> int:
     return int(wanted)
 
 
-def environment(mark: str) -> dict[str, str]:
-    """Return the environment of a worker: nothing of this one that may hold a secret."""
+def writable() -> tuple[Path, ...] | None:
+    """Return the folders that functions may write in beside their own: caches of Hugging Face, and what is declared.
+
+    Returns:
+        ``None`` if they may write everywhere, because ``PARIBUS_REWARD_WRITES`` is ``/``.
+
+    Raises:
+        ParibusError: the variable names something else than folders, each by its absolute path.
+    """
+    declared = [part for part in os.environ.get(WRITES, "").split(":") if part]
+    if declared == ["/"]:
+        return None
+    for part in declared:
+        if not (Path(part).is_absolute() and Path(part).is_dir()):
+            raise ParibusError(
+                f"{WRITES} names {part!r}, which is not the absolute path of a folder: make the folder, or correct the "
+                "variable (paths are separated by `:`)"
+            )
+    caches = [os.environ[name] for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE") if os.environ.get(name)]
+    with suppress(RuntimeError):  # a user without a home folder
+        caches.append(str(Path("~/.cache/huggingface").expanduser()))
+    return tuple(dict.fromkeys(map(Path, (*caches, *declared))))
+
+
+def environment(mark: str, folder: Path) -> dict[str, str]:
+    """Return the environment of a worker: nothing of this one that may hold a secret.
+
+    Args:
+        mark: what the worker and all that it starts is found by.
+        folder: for its temporary files.
+    """
     kept = {k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith("LC_")}
     fixed = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", _MARK: mark}
-    return {**kept, **fixed}
+    return {**kept, **fixed, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))}
 
 
 _CLOSED = Outcome(fault="died", reason="the pool was closed")
@@ -148,10 +187,14 @@ class Pool:
     Args:
         worker: what they run.
         size: most processes; they are started as calls come.
+
+    Raises:
+        ParibusError: see :func:`writable`.
     """
 
     def __init__(self, worker: Worker, size: int) -> None:
-        self._worker, self._size = worker, size
+        self._worker, self._size, self._writable = worker, size, writable()
+        self._confined = ""
         self._waiting: deque[_Call] = deque()
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
@@ -182,6 +225,11 @@ class Pool:
         if self._load_error is not None:
             reason, detail = self._load_error.reason, self._load_error.detail
             raise ParibusError(f"`{self._worker.path}` cannot be loaded: {reason}\n{detail}".rstrip())
+
+    @property
+    def confined(self) -> str:
+        """What keeps the function from writing elsewhere, as its first process has found; empty until it is loaded."""
+        return self._confined
 
     def submit(self, arguments: Mapping[str, Any]) -> Future[Outcome]:
         """Return the outcome of a call, which always comes; whatever the function does is an outcome.
@@ -245,21 +293,27 @@ class Pool:
             self._ready.set()
 
     def _start(self) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="paribus-reward-"))
+        writes = None if self._writable is None else [str(path) for path in (folder, *self._writable)]
         settings = {
             "path": self._worker.path, "folder": self._worker.folder, "memory_gib": self._worker.memory_gib,
-            "parent": os.getpid(),
+            "parent": os.getpid(), "writes": writes,
         }  # fmt: skip
         mark = uuid.uuid4().hex
-        popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", "paribus_runners.rewards.worker", json.dumps(settings)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=environment(mark), start_new_session=True,
-        )  # fmt: skip
+        try:
+            popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "paribus_runners.rewards.worker", json.dumps(settings)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                env=environment(mark, folder), start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            folder.rmdir()
+            raise
         assert popen.stdin is not None
         assert popen.stdout is not None
         os.set_blocking(popen.stdin.fileno(), False)
         os.set_blocking(popen.stdout.fileno(), False)
-        self._processes.append(_Process(popen, mark, time.monotonic() + LOADING_S))
+        self._processes.append(_Process(popen, mark, folder, time.monotonic() + LOADING_S))
 
     def _hand_out(self) -> None:
         """Give waiting calls to idle processes, and start processes while there are fewer than calls."""
@@ -302,7 +356,7 @@ class Pool:
                     _send(key.data)
 
     def _judge(self, process: _Process) -> None:
-        """Take the answer of a process; end one that is dead, late or talks nonsense."""
+        """Take an answer of a process; end one that is dead, late or talks nonsense."""
         if (end := process.received.find(b"\n")) >= 0:
             line = bytes(process.received[:end])
             del process.received[: end + 1]
@@ -322,7 +376,10 @@ class Pool:
             self._end(process, Outcome(fault="timeout", reason=f"no result within {limit:g} s"))
 
     def _take(self, process: _Process, answer: Mapping[str, Any]) -> None:
-        if not process.loaded:
+        if not process.confined:
+            process.confined = str(answer["confined"])
+            self._confined = self._confined or process.confined
+        elif not process.loaded:
             if not answer["loaded"]:
                 self._end(process, Outcome(fault="exception", reason=str(answer["reason"]), detail=answer["detail"]))
                 return
@@ -337,7 +394,7 @@ class Pool:
             process.call, process.unsent = None, b""
 
     def _end(self, process: _Process, why: Outcome) -> None:
-        """Kill a process, its group, and what has left the group; its call has the outcome ``why``."""
+        """Kill a process, its group and what has left it, and remove its files; its call has the outcome ``why``."""
         self._processes.remove(process)
         signal_group(process.popen.pid, signal.SIGKILL)
         process.popen.kill()
@@ -346,6 +403,7 @@ class Pool:
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
         end_kin(process.mark, variable=_MARK)
+        shutil.rmtree(process.folder, ignore_errors=True)
         if process.call is not None:
             process.call.future.set_result(why)
         elif not process.loaded:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.engines.process import die_with_parent
+from paribus_runners.rewards.landlock import confine
 
 MOST_FILE = 1 << 30
 """Most bytes of a file that a function writes."""
@@ -61,6 +62,9 @@ def main() -> None:
         os.dup2(null, stream)
     die_with_parent(settings["parent"])
     own = os.getpid()
+    writes = settings["writes"]
+    _send(answers, {"confined": "not confined (PARIBUS_REWARD_WRITES is /)" if writes is None else
+                    confine(Path(folder) for folder in writes)})  # fmt: skip
     try:
         _limit(settings["memory_gib"])
         function = load(settings["path"], settings["folder"])

@@ -22,6 +22,9 @@ ROLES = ("system", "user", "assistant", "tool")
 MOST_FAULTS = 5
 """Rows with faults that are named; the rest are counted."""
 
+MOST_NAMES = 20
+"""Columns that a message lists."""
+
 Message = Mapping[str, str]
 """One message of a chat: its ``role`` and its ``content``."""
 Render = Callable[[Sequence[Message]], str]
@@ -251,8 +254,10 @@ def _value(row: Mapping[str, Any], column: str) -> tuple[bool, Any]:
 
 
 def _missing(what: str, column: str, row: Mapping[str, Any]) -> str:
-    names = ", ".join(f"`{name}`" for name in row) or "none"
-    near = did_you_mean(column, map(str, row))
+    known = ["".join(c if c.isprintable() else "?" for c in str(name)[:60]) for name in row]
+    names = ", ".join(f"`{name}`" for name in known[:MOST_NAMES]) or "none"
+    names += f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
+    near = did_you_mean(column, known)
     return f"there is no column `{column}`.{near} There are: {names}. Name the right one by `{what}: <column>`"
 
 

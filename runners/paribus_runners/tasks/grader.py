@@ -50,6 +50,9 @@ class Grader:
         functions: the reward functions by name.
         folder: where the files beside the study lie; ``None`` without any.
 
+    Attributes:
+        confined: what keeps the worker processes from writing elsewhere; empty if there are none.
+
     Raises:
         ParibusError: a function, or the verifier, cannot be loaded; the message has the traceback.
     """
@@ -70,8 +73,10 @@ class Grader:
                 ))
                 for name, f in self._functions.items()
             }  # fmt: skip
-            for pool in (*([self._verifier] if self._verifier else []), *self._pools.values()):
+            pools = (*([self._verifier] if self._verifier else []), *self._pools.values())
+            for pool in pools:
                 pool.wait_until_loaded()
+            self.confined = pools[0].confined if pools else ""
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Grader:

@@ -98,5 +98,9 @@ def _problem(text: str, place: str) -> Problem:
         raise ParibusError(f"{place}: not an object with `prompt` and `answer`: {error}") from error
     if not (isinstance(prompt, str) and prompt and isinstance(answer, str | int | float)):
         raise ParibusError(f"{place}: `prompt` must be a non-empty text, `answer` a text or a number")
-    digest = hashlib.sha256(f"{prompt}\0{answer}".encode()).hexdigest()[:16]
+    try:
+        digest = hashlib.sha256(f"{prompt}\0{answer}".encode()).hexdigest()[:16]
+    except UnicodeEncodeError:
+        half = "half a character (an unpaired surrogate), which no tokenizer reads"
+        raise ParibusError(f"{place}: holds {half}") from None
     return Problem(digest, prompt, str(answer), {k: v for k, v in raw.items() if k not in ("prompt", "answer")})

@@ -32,6 +32,7 @@ from paribus.cli import paribus
 from paribus.errors import ArchiveError, ParibusError
 from paribus.report.write import write_report
 from paribus.run_folder.folder import RunFolder, write_json
+from paribus.run_folder.json_text import parse_json
 from paribus.store.database import Database
 from paribus.store.reader import Reader
 from paribus.store.store import Store
@@ -299,7 +300,7 @@ def test_rows_of_any_kind_are_a_study_or_one_error(archive: Path) -> None:
     rows, messages = json.loads(_file(archive, STORE)), list[str]()
     database = memory_database()
     for number in range(COUNT):
-        changed = json.loads(json.dumps(other(rows, dice("rows", number))))
+        changed = parse_json(json.dumps(other(rows, dice("rows", number))).encode(), "rows")
         try:
             found = checked_rows(changed)
         except ValueError as error:

@@ -162,3 +162,45 @@ def test_a_port_that_is_taken_is_an_error_with_a_remedy():
     """The second dashboard on a port says what to do."""
     with listen("127.0.0.1", 0) as first, pytest.raises(DashboardError, match="--port"):
         listen("127.0.0.1", first.getsockname()[1])
+
+
+def many_arms(n, seeds=3):
+    """Return arms whose scores rise with their number; the first is the base."""
+    style = Style(colour="#0077bb", dash="solid")
+    curve = [{0: 0.1, 10: 0.1 + i / 1000} for i in range(n)]
+    return [ArmCurves(label=f"arm {i}" if i else "base", style=style, seeds=(curve[i],) * seeds) for i in range(n)]
+
+
+def drawn_at_first(figure):
+    """Return the labels of the arms that are shown without a choice."""
+    return [t["name"] for t in figure["data"] if t.get("meta") and t["name"] not in figure["rest"]]
+
+
+def test_the_chart_shows_the_base_and_the_five_best_arms():
+    """The others are there to be pointed at; bands and single seeds are those of the shown arms only."""
+    figure = score_figure(many_arms(9), "steps", "score", base="base")
+    assert drawn_at_first(figure) == ["base", "arm 4", "arm 5", "arm 6", "arm 7", "arm 8"]
+    assert figure["rest"] == ["arm 1", "arm 2", "arm 3"]
+    assert "the base and the 5 best others of 9 arms" in figure["note"]
+    assert sum(t.get("fill") == "toself" for t in figure["data"]) == 6
+    lower = score_figure(many_arms(9), "steps", "loss", base="base", lower=True)
+    assert drawn_at_first(lower) == ["base", "arm 1", "arm 2", "arm 3", "arm 4", "arm 5"]
+    few = score_figure(many_arms(6), "steps", "score", base="base")
+    assert (few["rest"], few["note"]) == ([], "")
+
+
+def test_of_more_than_a_hundred_arms_the_best_are_drawn_and_the_note_says_so():
+    """The five best are those of all arms, not of the first hundred."""
+    figure = score_figure(many_arms(130, seeds=1), "steps", "score", base="base")
+    assert drawn_at_first(figure) == ["base", *(f"arm {i}" for i in range(125, 130))]
+    assert len(figure["rest"]) == 94
+    assert "of 130 arms" in figure["note"]
+    assert "The list has the best 100." in figure["note"]
+
+
+def test_the_note_does_not_speak_of_a_base_without_a_score():
+    """Nor are arms counted that have none."""
+    arms = many_arms(8)
+    arms[0] = ArmCurves(label="base", style=arms[0].style, seeds=({}, {}))
+    figure = score_figure(arms, "steps", "score", base="base", among=" on this page")
+    assert figure["note"].startswith("Shown: the 5 best of 7 arms with a score on this page")

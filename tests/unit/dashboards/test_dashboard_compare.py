@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 
+import numpy as np
 import pytest
 
+from paribus.health.window import window_size
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.build import build_report
 from paribus.report.figures.curves import curves
+from paribus.report.model import Line
 from paribus.stats.intervals import difference_interval, welch_interval
+from paribus_dashboards.arm_chart import is_share, within_shares
 from paribus_dashboards.chart_style import arm_styles
-from paribus_dashboards.compare.curves import ChartSpec, compared, effect_forest, ranked, scored, settings
-from paribus_dashboards.compare.figure import alone, compare_figure
+from paribus_dashboards.compare.curves import (
+    ChartSpec,
+    alone,
+    compare_figure,
+    compared,
+    effect_forest,
+    ranked,
+    scored,
+    settings,
+)
 from paribus_dashboards.compare.page import part
 from paribus_dashboards.compare.view import MAX_ARMS, choose
 from paribus_dashboards.data.home import NotFound
@@ -47,7 +59,7 @@ def test_curves_are_those_of_the_report(seeds, metric):
     panel = next(p for p in printed.panels if p.key == f"curves.ladder.{key}")
     named = zip(analysis.plan.arms, panel.lines, strict=True)  # the dashboard names rows of the ladder as the plan does
     lines = tuple(replace(line, arm=arm.label) for arm, line in named)
-    assert compared(analysis, spec(analysis, metric)).lines == lines
+    assert compared(analysis, spec(analysis, metric, raw=True)).lines == lines
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -55,7 +67,7 @@ def test_a_difference_is_that_of_the_arms_at_each_step(paired):
     """With the interval of paired differences, or Welch's where seeds are not paired."""
     analysis = study(seeds=4, paired=paired)
     base, arm = analysis.plan.base, analysis.plan.arms[2].key
-    lines = compared(analysis, spec(analysis, ENTROPY, show="difference")).lines
+    lines = compared(analysis, spec(analysis, ENTROPY, show="difference", raw=True)).lines
     assert [x.arm for x in lines] == [a.label for a in analysis.plan.arms[1:]]
     line = lines[1]
     at = {k: [r.recorded.series(ENTROPY).at(5) for r in analysis.runs(k)] for k in (arm, base)}
@@ -65,6 +77,56 @@ def test_a_difference_is_that_of_the_arms_at_each_step(paired):
     assert line.n == 4
     got = line.mean[place], line.low[place], line.high[place]
     assert got == pytest.approx((wanted.value, wanted.low, wanted.high), rel=1e-4)
+
+
+def test_each_seed_is_a_running_median_unless_recorded_values_are_wanted():
+    """The mean is over the medians of the seeds' newest points; scores stay as they were recorded."""
+    analysis = study(steps=60, seeds=3)
+    line = compared(analysis, spec(analysis, ENTROPY)).lines[0]
+    runs = analysis.runs(analysis.plan.base)
+    w = window_size(analysis.plan.arm(analysis.plan.base).recipe.schedule.steps)
+    own = [
+        dict(zip(s.steps.tolist(), s.last.tolist(), strict=True)) for s in (r.recorded.series(ENTROPY) for r in runs)
+    ]
+    wanted = fmean(median(run[step] for step in range(31 - w, 31)) for run in own)
+    assert line.mean[line.x.index(30)] == pytest.approx(wanted, rel=1e-4)
+    recorded = compared(analysis, spec(analysis, ENTROPY, raw=True)).lines[0]
+    assert np.std(np.diff(line.mean)) < 0.7 * np.std(np.diff(recorded.mean))
+    assert compared(analysis, spec(analysis)) == compared(analysis, spec(analysis, raw=True))
+
+
+def test_a_zoom_does_not_change_a_running_median():
+    """The first points of a part look back at the steps before it."""
+    analysis = study(steps=60, seeds=3)
+    whole = compared(analysis, spec(analysis, ENTROPY)).lines[0]
+    zoomed = compared(analysis, spec(analysis, ENTROPY, first=30, last=50)).lines[0]
+    assert zoomed.x[0] == 30
+    assert zoomed.mean == pytest.approx(whole.mean[whole.x.index(30) : whole.x.index(50) + 1], rel=1e-4)
+
+
+def test_bands_of_shares_end_at_0_and_1():
+    """Whatever Student's interval says; means and other units are not cut."""
+    wide = Line(arm="a", n=3, x=(0, 1), mean=(0.1, 0.9), low=(-0.2, 0.6), high=(0.4, 1.2), seeds=())
+    assert within_shares(wide) == replace(wide, low=(0.0, 0.6), high=(0.4, 1.0))
+    assert [is_share(m) for m in (SCORE, "response/truncated_frac", "reward/mean", ENTROPY)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_every_arm_has_a_mean_to_point_at():
+    """Also arms whose single seeds are drawn in its place, and arms of which no seed has ended."""
+    few = study(seeds=2, outcomes=(("base", 0, "pending"), ("base", 1, "pending")))
+    figure = compare_figure(compared(few, spec(few)), {a.label: s for a, s in named(few)})
+    listed = {t["name"]: t for t in figure["data"] if t.get("meta")}
+    assert {n: t["meta"] for n, t in listed.items()} == {
+        "base": "n=1, not ended", "+ clip_higher": "n=2", "+ soft_overlong": "n=2",
+    }  # fmt: skip
+    assert all(t["x"] and t["opacity"] == 0 and t["hoverinfo"] == "none" for t in listed.values())
+    assert all(t["hoverinfo"] == "skip" and "hovertemplate" not in t for t in figure["data"] if "meta" not in t)
+    assert figure["tip"] == "training steps"
 
 
 def test_below_three_seeds_there_is_no_band():

@@ -160,6 +160,31 @@ def test_limits_are_those_that_the_rules_look_at():
     assert limits_of(BY_KEY["mismatch"], diagnosis(), profile, recipe) == ()  # stale: the difference holds updates
 
 
+def test_a_limit_of_one_of_several_conditions_is_drawn_where_it_was_crossed():
+    """Not in a healthy run, and not where another condition raised the finding."""
+    profile, recipe = load_profile("default"), Recipe()
+    crossed = {
+        "length": ("length_collapse", {"length": 12.0}, {"length": 60.0}, 20.0),
+        "gradient": ("dead_update", {"gradient norm": 1e-12}, {"updates": 0.0}, 1e-8),
+    }
+    for panel, (detector, below, above, value) in crossed.items():
+        sick = Finding(detector=detector, state="critical", step_onset=5, evidence="", numbers=below)
+        assert [x.value for x in limits_of(BY_KEY[panel], diagnosis(sick), profile, recipe)] == [value]
+        assert limits_of(BY_KEY[panel], diagnosis(replace(sick, numbers=above)), profile, recipe) == ()
+        assert limits_of(BY_KEY[panel], diagnosis(), profile, recipe) == ()
+
+
+def test_a_crash_of_the_reward_is_marked_in_its_panel():
+    """And comes before what it brings about: findings are in the order of their onsets."""
+    crash = Finding(detector="reward_crash", state="critical", step_onset=100, evidence="")
+    later = Finding(detector="reward_hacking", state="critical", step_onset=140, evidence="")
+    found = diagnosis(later, crash)
+    assert headline(found).startswith("Critical: reward crash since step 100.")
+    assert [f.detector for f in found.raised] == ["reward_crash", "reward_hacking"]
+    marks = [(x.detector, x.elsewhere) for x in onsets_of(BY_KEY["reward"], found)]
+    assert marks == [("reward_crash", False), ("reward_hacking", False)]
+
+
 def test_an_arm_is_as_sick_as_its_worst_seed(home):
     """The line above the seeds counts them and names what most of the worst have."""
     profile = load_profile("default")

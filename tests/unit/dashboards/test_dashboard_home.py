@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -111,3 +112,23 @@ def test_reports_are_built_beside_and_again_when_results_come(folder):
     assert len(made) == 1
     assert reports.of("s", 2, None).current
     assert len(made) == 2
+
+
+def test_a_run_that_was_looked_at_before_its_first_line_is_followed(new_folder):
+    """Also an attempt after another one: what it records replaces the end of what was read."""
+    home = Home(new_folder())
+    (live,) = [r for r in home.study("made-up").runs if r.state == "RUNNING"]
+    again = replace(live, token=live.token + 1)
+    before = home.series(again).span
+    assert before is not None
+    folder = home.run_folder(again)
+    folder.path.mkdir(parents=True)
+    for run, first in ((again, 4), (replace(live, fingerprint="f" * 64), 0)):
+        home.series(run)
+        folder = home.run_folder(run)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        for step in range(first, 7):
+            folder.append_metrics(MetricLine(step=step, time_ms=step, values={"reward/mean": 0.25}))
+        assert home.series(run).span[1] == 6
+        assert home.series(run).series("reward/mean").at(6) == 0.25
+    home.close()

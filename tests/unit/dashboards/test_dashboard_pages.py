@@ -111,7 +111,7 @@ def test_all_pages_are_one_file(folder, tmp_path):
     packed = re.search(r'id="data">([^<]+)<', text)
     assert packed is not None
     data = json.loads(gzip.decompress(base64.b64decode(packed[1])))
-    assert {at.replace("&amp;", "&") for at in re.findall(r'data-src="([^"]+)"', shown)} == set(data)
+    assert {at.replace("&amp;", "&") for at in re.findall(r'data-(?:src|raw)="([^"]+)"', shown)} == set(data)
     assert data["/data/study/made-up/score.json"]["data"]
     with pytest.raises(DashboardError, match=r"no study `other`.*made-up"):
         export(other := Home(folder, ["other"]), file)

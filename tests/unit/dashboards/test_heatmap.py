@@ -36,6 +36,14 @@ def test_prompts_stand_in_the_order_in_which_they_were_solved() -> None:
     assert found.rows[2].flat.tolist() == [True, False, True]
 
 
+def test_a_map_of_single_responses_says_that_its_staircase_is_sorting() -> None:
+    """Chance draws one, too; with several responses a problem the sentence is not there."""
+    correct = np.random.default_rng(0).integers(0, 2, (12, 6))
+    for k in (1, 4):
+        found = view(heatmap(_evaluated(correct, k)), {}, [], "/study/x/heatmap", QueryParams())
+        assert any("the staircase is the sorting" in s for s in found.summary) == (k == 1)
+
+
 def test_groups_of_one_are_never_without_spread() -> None:
     """With one response a problem nothing is hatched, and the page says why."""
     found = heatmap(_evaluated(np.array([[0, 1], [1, 1]]), 1))

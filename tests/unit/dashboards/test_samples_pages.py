@@ -78,6 +78,38 @@ def test_group_is_shown_with_all_that_was_recorded(browser: TestClient) -> None:
     assert "Not recorded" not in text
 
 
+EVIL = (
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "</pre><svg onload=alert(1)>",
+    "<a href='javascript:x'>", "\" onmouseover=\"alert(1)", "{{7*7}}{% include '/etc/passwd' %}",
+    "<style>*{display:none}</style>", "]]><!--",
+)  # fmt: skip
+"""What a model could write to become a part of a page."""
+
+
+def test_a_response_never_becomes_markup(folder: Path, tmp_path: Path) -> None:
+    """In prompts, responses, names of problems and of parts of the reward; in each page that shows them."""
+    home = tmp_path / "home"
+    shutil.copytree(folder, home)
+    with Reader.open(home) as reader:
+        run = reader.runs_of(reader.study("made-up").id)[0]
+    evil = "".join(EVIL)
+    lines = [
+        _record(step, number, f"{evil}{number}", problem=evil, prompt=evil, reward=0.5, reward_parts={evil: 0.5})
+        for step in (2, 4) for number in (0, 1)
+    ]  # fmt: skip
+    RunFolder.of(home, run.fingerprint, run.token).samples.write_text("".join(lines))
+    group = f"{PAGE}?set=train&step=4&problem={key_of(evil):016x}"
+    addresses = (group, f"{group}&with=step-2", f"{PAGE}?set=train&order=spread", "/study/made-up/heatmap?set=train")
+    with TestClient(make_app(Home(home), access=Access(), keep_s=0), base_url="http://localhost") as client:
+        pages = [client.get(address).text for address in addresses]
+    for page in pages:
+        assert "&lt;script&gt;alert(1)" in page
+        for tag in EVIL[:4]:
+            assert tag not in page
+        assert "<style>*{" not in page
+        assert '" onmouseover="' not in page
+
+
 def test_what_is_not_recorded_is_said_once(browser: TestClient) -> None:
     """Instead of empty columns the page names what the trainer did not record."""
     text = _text(browser.get(f"{PAGE}?set=train&step=4&problem={key_of('q'):016x}").text)

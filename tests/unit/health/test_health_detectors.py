@@ -191,6 +191,29 @@ def test_a_planted_fault_is_found_with_evidence_onset_and_remedy(name):
         assert abs(found.step_onset - ONSET) <= 5 * W
 
 
+def test_groups_without_spread_explain_a_gradient_of_zero_also_if_recorded_now_and_then():
+    """Trainers that update several times on a batch record the share of such groups once for all of them."""
+
+    def state_of(share):
+        lines = run(**{G: lambda s: 0.3 if s < 3 else 0.0, Z: lambda s: share(s) if s % 2 else None})[:12]
+        return next(f.state for f in judge_lines(setting(), lines) if f.detector == "dead_update")
+
+    assert state_of(lambda s: 0.0 if s < 3 else 1.0) == "ok"
+    assert state_of(lambda s: 0.2) == "critical"
+
+
+def test_mastered_prompts_need_no_long_responses():
+    """Once nearly all is right, responses of a few tokens are no fault; they are where nothing has become right."""
+
+    def state_of(reward):
+        found = judge_lines(setting(), run(**{L: lambda s: max(4.0, 13 * 0.99**s), R: reward}))
+        return next(f.state for f in found if f.detector == "length_collapse")
+
+    assert state_of(lambda s: min(0.97, 0.5 + 0.01 * s)) == "ok"
+    assert state_of(0.5) == "critical"
+    assert state_of(lambda s: 0.5 + 0.004 * s if s < ONSET else 0.5) == "critical"
+
+
 @pytest.mark.parametrize("name", sorted(NEAR))
 def test_a_near_miss_is_no_fault(name):
     """Just below a threshold, or where another metric explains it, the status stays ok."""

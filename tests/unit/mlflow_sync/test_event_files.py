@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from paribus.mlflow_sync.event_files import COMPLETE, FOLDER, EventFiles, unwritten
+from paribus.mlflow_sync.copies import COMPLETE, unwritten
+from paribus.mlflow_sync.event_files import FOLDER, EventFiles
 from paribus.run_folder.attempt_files import read_job
 from paribus.run_folder.folder import MetricLine, RunFolder, read_json
 from paribus.store.reader import Reader
@@ -129,10 +130,10 @@ def test_the_first_attempt_to_reach_a_step_counts(case):
     case.give_back()
     write(attempt(case, "tensorboard"), range(3, 9), value=lambda step: 100.0 + step)
     case.finish()
-    assert unwritten(case.home, {case.run: 2}) == {case.run}
+    assert unwritten(case.home, EventFiles, {case.run: 2}) == {case.run}
     assert turn(case) == 0
     assert read_back(case) == [(s, s) for s in range(6)] + [(s, 100 + s) for s in range(6, 9)]
-    assert unwritten(case.home, {case.run: 2}) == frozenset()
+    assert unwritten(case.home, EventFiles, {case.run: 2}) == frozenset()
     assert read_json(case.home / FOLDER / COMPLETE) == {case.run: 2}
 
 

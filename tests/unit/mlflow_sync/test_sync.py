@@ -6,9 +6,8 @@ import pytest
 
 from paribus.audit.doctor import mlflow_names
 from paribus.mlflow_sync import offsets
-from paribus.mlflow_sync.client import Digest
+from paribus.mlflow_sync.client import REFUSALS, Digest
 from paribus.mlflow_sync.offsets import Offsets, dead_letters, replay, unsynced
-from paribus.mlflow_sync.sync import REFUSALS
 from paribus.run_folder import series_file
 from paribus.run_folder.folder import SHORT, MetricLine, write_json
 from paribus.store.states import RunState
@@ -32,6 +31,7 @@ class FakeMlflow:
         self.tags = {}
         self.files = {}
         self.status = {}
+        self.groups = {}
         self.calls_until_failure = math.inf
         self.forget = 0
 
@@ -82,10 +82,20 @@ class FakeMlflow:
         self.points[identity].update(points)
         return frozenset()
 
+    def open_group(self, card):
+        """Make a group."""
+        self._call()
+        self.groups[card.study, card.arm] = card.above
+        return card.key
+
+    def show_group(self, identity, end_ms):
+        """Do nothing but answer."""
+        self._call()
+
     def tag(self, identity, key, value):
         """Keep a tag."""
         self._call()
-        self.tags[identity][key] = value
+        self.tags.setdefault(identity, {})[key] = value
 
     def attach(self, identity, files):
         """Keep the names of files."""

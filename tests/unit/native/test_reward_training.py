@@ -28,6 +28,7 @@ from paribus.run_folder.metrics import find_metric
 from paribus_runners.native import runner
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.objective.advantage import Scored
+from paribus_runners.rewards.landlock import version
 from paribus_runners.tasks import Chain, Grader, Jsonl, Problem
 from paribus_runners.tasks.grader import code
 from support.native_runs import changed
@@ -134,6 +135,8 @@ def test_a_run_rewards_with_the_functions_that_were_planned(
     assert parts
     assert all(p.keys() == {"correct", "digits", "brevity"} for p in parts)
     assert (path / "rewards" / "helper.py").read_text() == HELPER
+    confined = f"confined (Landlock {version()}" if version() else "not confined (this kernel has no Landlock)"
+    assert json.loads((path / "environment.json").read_text())["rewards"].startswith(confined)
 
 
 def test_a_queue_keeps_what_functions_returned(recipe: Recipe, job_folder: Callable[..., Path]) -> None:
@@ -283,9 +286,10 @@ def test_a_study_with_a_reward_file_beside_it(tmp_path: Path, chain_model: Path)
 
 
 def test_sigterm_while_reward_functions_load_ends_the_run_at_once(
-    tmp_path: Path, recipe: Recipe, job_folder: Callable[..., Path]
+    tmp_path: Path, recipe: Recipe, job_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is trained yet, so nothing is to be saved; loading may take minutes."""
+    monkeypatch.setenv("PARIBUS_REWARD_WRITES", str(tmp_path))
     begun = tmp_path / "begun"
     slow = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\ndef f(completions): return []"
     recipe = changed(recipe, reward={"functions": {"f": {"path": "slow.f"}}})

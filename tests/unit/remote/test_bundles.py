@@ -73,6 +73,21 @@ def test_a_study_arrives_with_its_rewards_and_nothing_else(study: Path, tmp_path
     assert load_study(found).options == load_study(study).options
 
 
+def test_a_study_of_several_parts_arrives_whole(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Included files, variables and changes are sent with the values that they have here."""
+    monkeypatch.setenv("SEEDS", "3")
+    (study.parent / "base.yaml").write_text(STUDY.replace("{n: 1}", '{n: "${SEEDS}"}'))
+    study.write_text("include: base.yaml\nquestion: 'costs ${MONEY}'\n")
+    (tmp_path / "x.tar").write_bytes(pack_study(study, ["clip.high=0.3"]))
+    monkeypatch.delenv("SEEDS")
+    there = tmp_path / "there"
+    there.mkdir()
+    found = load_study(unpack_study(tmp_path / "x.tar", there), sent=True)
+    assert (found.spec.seeds.n, found.spec.question) == (3, "costs ${MONEY}")
+    assert found.base.clip.model_dump()["high"] == 0.3
+    assert not (there / "base.yaml").exists()
+
+
 @pytest.mark.parametrize(
     "name",
     ["../evil.py", "beside/../evil.py", "beside/../../evil.py", "/etc/evil.py", "beside//x.py", "beside/./x.py",

@@ -71,9 +71,9 @@ def test_levels_of_claims_add_up_to_five_percent() -> None:
     for designs in (("add_one",), ("cumulative", "add_one", "leave_one_out")):
         for tricks in (ONE.tricks, ("clip_higher", "token_level")):
             analysis = Analysis(made_up_study(replace(ONE, designs=designs, tricks=tricks)))
-            levels = (analysis.score_level, analysis.symptom_level, analysis.one_spread_level)
+            levels = (analysis.score_level, analysis.symptom_level, analysis.curve_level, analysis.one_spread_level)
             assert sum(levels) == pytest.approx(0.05)
-            assert (levels[2] > 0) is (len(analysis.plan.arms) > 2)
+            assert (levels[-1] > 0) is (len(analysis.plan.arms) > 2)
 
 
 def test_what_never_varies_is_told_and_not_tested() -> None:

@@ -13,7 +13,8 @@ import pytest
 from paribus.report.analysis.analysis import contrast
 from paribus.report.build import build_report
 from paribus.report.model import ReportModel, Table
-from paribus.report.render.text import to_latex, to_markdown
+from paribus.report.render.latex import to_latex
+from paribus.report.render.text import to_markdown
 from paribus.stats.intervals import difference_interval
 from paribus.study.expand import make_plan
 from paribus.study.load import load_study

@@ -14,7 +14,8 @@ from paribus.contract import Evaluate, EvaluationSet
 from paribus.report.build import build_report
 from paribus.report.inputs import RunData, StudyData
 from paribus.report.model import ReportModel, Table
-from paribus.report.render.text import to_csv, to_latex, to_markdown
+from paribus.report.render.latex import to_latex
+from paribus.report.render.text import to_csv, to_markdown
 from paribus.report.two_studies import compare
 from paribus.run_folder.folder import Evaluation
 from support.studies import Shape, made_up_study

@@ -11,7 +11,7 @@ import os
 import random
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def _use_samples(folder: RunFolder) -> None:
     found = file.read(file.pieces)
     steps = sorted({s.step for s in found})
     with_signals([MetricLine(step=s, time_ms=0, values={}) for s in steps], samples=found)
-    repr([asdict(s) for s in found]).encode()
+    repr(found).encode()
 
 
 def _use_health(folder: RunFolder) -> None:
@@ -204,6 +204,8 @@ def test_any_bytes_give_values_or_one_error_that_names_the_file(home: Path, tmp_
 def _read_damaged_files(home: Path, tmp_path: Path, kind: str) -> None:
     path, use = KINDS[kind].path, KINDS[kind].use
     real = [p.read_bytes() for p in sorted((home / "runs").glob(f"*/a*/{path}"))][:6] or [b"0\n", b"-15\n"]
+    if kind == "samples":  # a few lines: what is wrong with one shows as well there, ten times as fast
+        real = [b"".join(data.splitlines(keepends=True)[:12]) for data in real]
     if kind == "outcome":
         real += [json.dumps(o).encode() for o in OUTCOMES]
     folder = RunFolder(tmp_path)

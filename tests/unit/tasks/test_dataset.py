@@ -155,6 +155,7 @@ DAMAGED: list[tuple[str, dict[str, Any], str]] = [
     ('{"quest": "a", "answer": "#### 1"}\n', {"format": "gsm8k"}, r"no column `question`\. Did you mean `quest`\?"),
     ('{"prompt": "a"}\n', {}, r"no column `answer`.*by `answer: <column>`"),
     ('{"prompt": "a", "answer": {"x": 1}}\n', {"answer": "answer.y"}, r"no column `answer\.y`"),
+    ('{"prompt": "a", "\\ud800\\u001b": 1}\n', {}, r"no column `answer`\. There are: `prompt`, `\?\?`"),
     ('{"prompt": " ", "answer": "1"}\n', {}, "prompt in `prompt` is empty"),
     ('{"prompt": 3, "answer": "1"}\n', {}, "must be a text or a list of messages, and is a number"),
     ('{"prompt": [], "answer": "1"}\n', {}, "must be a text or a list of messages, and is a list"),

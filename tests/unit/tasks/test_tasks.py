@@ -170,7 +170,11 @@ def test_a_larger_pool_begins_with_the_smaller(level: type[SearchTask | ChainTas
     assert len({prompt for _, prompt in large}) == 2000
 
 
-@pytest.mark.parametrize("text", ["", "[1]\n", "{\n", '{"prompt": "a"}\n', '{"prompt": "", "answer": "1"}\n'])
+HALF = '{"prompt": "\\ud800", "answer": "1"}\n'
+"""JSON can hold half a character, which has no bytes."""
+
+
+@pytest.mark.parametrize("text", ["", "[1]\n", "{\n", '{"prompt": "a"}\n', '{"prompt": "", "answer": "1"}\n', HALF])
 def test_a_malformed_problem_file_is_refused(tmp_path: Path, text: str) -> None:
     """What is wrong is said with the name of the file."""
     with pytest.raises(ParibusError, match=r"train\.jsonl"):

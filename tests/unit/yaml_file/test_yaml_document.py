@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from paribus.errors import Problem, StudyFileError
 from paribus.yaml_file.document import MAX_DEPTH, MAX_NODES, locate, parse_document, plain, read_document
+from paribus.yaml_file.messages import number_or
 
 
 def refusal(text: str) -> str:
@@ -157,3 +158,12 @@ def test_a_word_as_long_as_a_file_is_not_repeated_whole() -> None:
     said = refusal(f"? {'x' * 9000}\n: 1\n? {'x' * 9000}\n: 2\n")
     assert said.startswith("f.yaml:3:3: the key `xxx")
     assert len(said) < 1600
+
+
+@pytest.mark.timeout(120)
+def test_a_long_text_of_digits_is_no_number_and_is_seen_at_once() -> None:
+    """In linear time: a number with an exponent can be recognized in one way only."""
+    digits = "9" * 1_000_000
+    assert number_or(digits) == digits
+    assert number_or(f"{digits}x") == f"{digits}x"
+    assert [number_or(text) for text in ("1e-4", "1.e5", ".5E+1", "-1.5e3")] == [1e-4, 1e5, 5.0, -1500.0]

@@ -65,13 +65,22 @@ def _collapse(run: Window) -> RuleResult | None:
         return OK
     numbers = {"length": now, "at the beginning": first, "limit": run.p["share"]}
     text = f"responses shrank from {first:.3g} to {now:.3g} tokens"
+    before, begins = run.memory.get("reward"), run.first_median(REWARD)
+    least = run.p["reward_gain"] * run.scale(REWARD)
+    gained = None if reward is None or before is None else reward - before
+    # a reward that has risen already, and has not fallen since, may have no room left to rise
+    if gained is not None and (gained >= least or (gained > -least and _over(reward, begins) >= least)):
+        return OK
     if now < run.p["tokens"] or now < run.p["critical_share"] * first:
         return RuleResult(state="critical", evidence=text, numbers=numbers)
-    before = run.memory.get("reward")
-    if reward is None or before is None or reward - before >= run.p["reward_gain"] * run.scale(REWARD):
+    if gained is None:
         return OK
-    text += f" and the reward has moved by {reward - before:+.2g} since they were long"
+    text += f" and the reward has moved by {gained:+.2g} since they were long"
     return RuleResult(state="warn", evidence=text, numbers=numbers)
+
+
+def _over(now: float | None, begins: float | None) -> float:
+    return 0.0 if now is None or begins is None else now - begins
 
 
 def _truncation(run: Window) -> RuleResult | None:

@@ -187,13 +187,26 @@ def _dead(run: Window) -> RuleResult | None:
         text = f"no optimizer update in {steps} steps"
         dead = RuleResult(state="critical", evidence=text, numbers={"updates": 0.0}, onset=run.first_step(_UPDATES))
         return dead if steps >= count else None
-    norms, zero = run.last(NORM, count), run.last(_ZERO, count)
-    if norms is not None and max(norms) < run.p["norm"] and (zero is None or min(zero) < run.p["zero"]):
+    norms, zero = run.last(NORM, count), _equal_rewards(run, count)
+    if norms is not None and max(norms) < run.p["norm"] and zero < run.p["zero"]:
         text = f"the gradient norm is {max(norms):.2g} at most in {count} points"
-        text += "" if zero is None else f", although rewards differ in {1 - min(zero):.0%} of the groups of one of them"
+        if run.count(_ZERO):
+            text += f", although rewards differ in {1 - zero:.0%} of the groups of one of them"
         numbers = {"gradient norm": max(norms), "limit": run.p["norm"]}
         return RuleResult(state="critical", evidence=text, numbers=numbers, onset=run.step_ago(NORM, count - 1))
     return _still(run, count) or (None if norms is None else OK)
+
+
+def _equal_rewards(run: Window, count: int) -> float:
+    """Return the least share of groups with equal rewards while the last ``count`` norms were recorded.
+
+    Some trainers record it once for several updates; 0 where they never do, 1 where none of these steps has it.
+    """
+    if not run.count(_ZERO):
+        return 0.0
+    begins = run.steps(NORM)[-count:]
+    shares = zip(run.steps(_ZERO), run.values(_ZERO), strict=True)
+    return min((share for step, share in shares if begins and step >= begins[0]), default=1.0)
 
 
 def _still(run: Window, count: int) -> RuleResult | None:

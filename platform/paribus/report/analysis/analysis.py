@@ -30,6 +30,7 @@ from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval,
 from paribus.stats.multiple_testing import ALPHA, CORRECTIONS, Correction, adjusted, at_look, holm, shares
 from paribus.stats.pairing import least_correlation, pooled_correlation
 from paribus.stats.power import detectable_effect, seeds_needed, spread_bound
+from paribus.stats.sigmoid import FEWEST_POINTS
 from paribus.study.contrasts import FACTORIALS
 from paribus.study.plan import Plan, Row
 
@@ -44,7 +45,7 @@ FEWEST_ARMS = 3
 
 
 SYMPTOMS = 0.2
-"""Share of the 5% of a report's claims that symptoms and costs get."""
+"""Share of the 5% of a report's claims that symptoms and costs get; with the curves where these can be tested."""
 
 ONE_SPREAD = 0.2
 """Share of the 5% that the count of arms under one spread gets; the other tests of the score share the rest."""
@@ -409,12 +410,23 @@ class Analysis:
         that at most 5% of the reports of studies without any difference hold a claim.
         """
         designs = {r.design for r in self.plan.rows if r.kind in (*FACTORIALS, "pairs")}
-        return (ALPHA - self.symptom_level - self.one_spread_level) / (1 + len(designs))
+        return (ALPHA - ALPHA * SYMPTOMS - self.one_spread_level) / (1 + len(designs))
 
     @property
     def symptom_level(self) -> float:
         """Level at which a sentence claims that an arm moves a symptom; see :attr:`score_level`."""
-        return ALPHA * SYMPTOMS
+        return ALPHA * SYMPTOMS - self.curve_level
+
+    @property
+    def curve_level(self) -> float:
+        """Level at which a sentence claims a ceiling or a cost: half of the symptoms' where the plan allows such tests.
+
+        It follows from the plan alone, so that no result moves the levels of the other tests.
+        """
+        plan = self.plan
+        evaluations = max(a.recipe.schedule.steps for a in plan.arms) // max(self.primary_settings.every, 1) + 1
+        enough = evaluations >= FEWEST_POINTS and len(plan.seeds) >= MIN_SEEDS and len(plan.arms) > 1
+        return ALPHA * SYMPTOMS / 2 if enough else 0.0
 
     @property
     def one_spread_level(self) -> float:

@@ -85,6 +85,24 @@ def curves(analysis: Analysis) -> list[Figure]:
     return [figure for figure in drawn if figure is not None]
 
 
+def metric_panel(analysis: Analysis, metric: str) -> Panel | None:
+    """Return a metric of all arms over training steps, as the curves of a report show it; ``None`` without a value.
+
+    Args:
+        analysis: of the study.
+        metric: name of any metric that its runs have recorded.
+    """
+    known = find_metric(metric)
+    label = known.label if known else metric
+    arms = [(analysis.label(arm.key), arm.key) for arm in analysis.plan.arms]
+    last = max((r.last_step for r in analysis.data.runs), default=0)
+    grid = Grid(last, min(CURVE, ALL_CURVES // len(arms)))
+    labels = label, "training steps", f"{label} ({known.unit})" if known and known.unit else label
+    points = sum(len(analysis.runs(arm)) for _, arm in arms) <= SINGLE_RUNS
+    panel = _panel(analysis, metric, labels, arms, partial(grid.points, metric=metric), points=points)
+    return panel if panel.lines else None
+
+
 @dataclass(frozen=True)
 class Grid:
     """The buckets of steps of all curves: at least ``least`` from ``first`` to ``last``, the last step of any run."""

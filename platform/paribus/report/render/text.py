@@ -1,8 +1,4 @@
-r"""The report as text: Markdown, CSV, LaTeX and a terminal. Numbers and words come unchanged from the model.
-
-The LaTeX is a fragment for ``\input`` with booktabs and threeparttable, without vertical rules; the preamble needs
-``adjustbox``, ``booktabs``, ``textcomp`` and ``threeparttable``.
-"""
+"""The report as text: Markdown, CSV and a terminal. Numbers and words come unchanged from the model."""
 
 from __future__ import annotations
 
@@ -11,10 +7,8 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from string import ascii_lowercase
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
@@ -167,102 +161,6 @@ def _fields(cell: Cell) -> list[str]:
 def _safe(text: str) -> str:
     """Return the text with a leading quote if a spreadsheet would read it as a formula."""
     return f"'{text}" if text.startswith(("=", "@", "\t", "\r")) else text
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "_": r"\_",
-    "%": r"\%",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "−": r"$-$",
-    "±": r"$\pm$",
-    "Δ": r"$\Delta$",
-    "ρ": r"$\rho$",
-    "≈": r"$\approx$",
-    "×": r"$\times$",
-    "†": r"\dag{}",
-    "✗": r"$\times$",
-    "■": r"\rule{1ex}{1ex}",
-    "▲": r"$\triangle$",
-    "●": r"$\bullet$",
-    "○": r"$\circ$",
-    "…": r"\ldots{}",
-    "—": "---",
-    "*": r"\textasteriskcentered{}",
-}
-
-
-_CHARACTERS = re.compile("|".join(map(re.escape, _LATEX)))
-
-
-def to_latex(model: ReportModel) -> str:
-    """Return all tables; the last one is the provenance."""
-    return _latex("report.tex.j2", model=model, tables=model.tables, provenance=True)
-
-
-def latex_tables(model: ReportModel) -> dict[str, str]:
-    r"""Return each table as a text of its own for ``\\input``, by the name of its file."""
-    return {
-        re.sub(r"[^\w.-]", "-", t.key): _latex("report.tex.j2", model=model, tables=[t], provenance=False)
-        for t in model.tables
-    }
-
-
-def _latex(template: str, **values: object) -> str:
-    found = _latex_templates().get_template(template)
-    return found.render(escape=escape_latex, cell=_latex_cell, marks=_marks, **values)
-
-
-def escape_latex(text: str) -> str:
-    """Return the text with LaTeX's special characters escaped and backquoted names in typewriter type."""
-    parts = " ".join(text.split()).split("`")
-    if len(parts) % 2 == 0:
-        return _escape_plain("'".join(parts))
-    return "".join(rf"\texttt{{{_escape_plain(p)}}}" if i % 2 else _escape_plain(p) for i, p in enumerate(parts))
-
-
-def _escape_plain(text: str) -> str:
-    return _CHARACTERS.sub(lambda m: _LATEX[m.group()], text)
-
-
-def _latex_cell(cell: Cell) -> str:
-    text = rf"\textbf{{{escape_latex(cell.text)}}}" if cell.bold else escape_latex(cell.text)
-    if not cell.note:
-        return text
-    return rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{text}\\{{\scriptsize {escape_latex(cell.note)}}}\end{{tabular}}"
-
-
-def _marks(table: Table) -> dict[str, str]:
-    """Return column key to footnote letter, for columns with a footnote."""
-    noted = [c.key for c in table.columns if c.note]
-    return dict(zip(noted, ascii_lowercase, strict=False))
-
-
-@cache
-def _latex_templates() -> Environment:
-    return Environment(  # noqa: S701 - LaTeX, not HTML: every value passes through `escape_latex`
-        loader=PackageLoader("paribus.report.render"),
-        undefined=StrictUndefined,
-        block_start_string="<%",
-        block_end_string="%>",
-        variable_start_string="<<",
-        variable_end_string=">>",
-        comment_start_string="<#",
-        comment_end_string="#>",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
 
 
 _BEFORE_INTERVAL = re.compile(r" (?=\[|±|\(n=)")

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from paribus.evaluate import reachable
 from paribus.report.analysis.analysis import Analysis, Effect
+from paribus.report.analysis.ceilings import Ceilings
 from paribus.report.analysis.measures import gain_measure, series
 from paribus.report.model import Cell, Column, Table, TableRow, rounded
+from paribus.report.tables.ceilings import ceilings_table
 from paribus.report.tables.cells import (
     HALF_WIDTH,
     MARKS,
@@ -28,6 +30,7 @@ from paribus.report.tables.cells import (
 )
 from paribus.report.tables.health import health_table
 from paribus.report.tables.robustness import FROM, PAIRED, robustness_table, sign_flip_cell, sign_flip_note
+from paribus.report.tables.samples import samples_tables
 from paribus.report.tables.sets import set_details
 from paribus.stats.intervals import Estimate, correlation, mean_interval
 from paribus.stats.multiple_testing import at_look
@@ -288,7 +291,7 @@ def _rho(analysis: Analysis, arm: str, base: str) -> Cell:
     return NOT_APPLICABLE if rho is None else Cell(text=number(rho, 1), value=rounded(rho))
 
 
-def all_details(analysis: Analysis) -> Iterable[Table]:
+def all_details(analysis: Analysis, ceilings: Ceilings) -> Iterable[Table]:
     """Return the tables behind those of the designs that apply to this study."""
     found: Sequence[Table | None] = (
         robustness_table(analysis),
@@ -298,8 +301,10 @@ def all_details(analysis: Analysis) -> Iterable[Table]:
         health_table(analysis),
         pairs_table(analysis),
         training_table(analysis),
+        ceilings_table(analysis, ceilings),
         seeds_table(analysis),
         losses_table(analysis),
         sensitivity_table(analysis),
+        *samples_tables(analysis),
     )
     return [t for t in found if t is not None]

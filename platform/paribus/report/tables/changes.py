@@ -16,7 +16,7 @@ RATE = "optimizer.learning_rate"
 def changes_table(analysis: Analysis) -> Table:
     """Return paths and values that an arm has other than the base, and what the base sets."""
     plan = analysis.plan
-    texts = {a.key: _base(analysis) if a.key == plan.base else _changes(a.changes) for a in plan.arms}
+    texts = {a.key: _base(analysis) if a.key == plan.base else changes_text(a.changes) for a in plan.arms}
     rows = [TableRow(label=analysis.label(arm), cells=(Cell(text=text),)) for arm, text in texts.items()]
     preset = f"; the rest is that of the preset `{plan.preset}`" if plan.preset else ""
     return Table(
@@ -41,7 +41,8 @@ def _base(analysis: Analysis) -> str:
     return "; ".join(f"{path} = {_value(value)}" for path, value in own.items())
 
 
-def _changes(changes: Mapping[str, tuple[Any, Any]]) -> str:
+def changes_text(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return what an arm changes, on one line; ``nothing`` for the base."""
     return "; ".join(f"{path}: {_value(a)} → {_value(b)}" for path, (a, b) in changes.items()) or "nothing"
 
 

@@ -256,6 +256,9 @@ def _published_cell(value: float | None) -> Cell:
 
 DECIMALS = 3
 
+FEW_TRIALS = 10
+"""Trials for each path of a search below which the note says that importance is not known."""
+
 
 def search_table(analysis: Analysis) -> Table | None:
     """Return all trials, the best of each arm first; ``None`` without a search."""
@@ -309,6 +312,12 @@ def _search_notes(analysis: Analysis, ranking: SearchRanking) -> list[str]:
         "interval and no test, and no other table uses their runs: the best setting of each arm is run again on fresh "
         "seeds.",
     ]
+    paths = len(rule.over)
+    if ranking.importance and rule.trials < FEW_TRIALS * paths:
+        notes.append(
+            f"{rule.trials} trials for {paths} paths are too few to say which path matters (rule: {FEW_TRIALS} a "
+            "path): another search would rank them otherwise."
+        )
     for label, shares in ranking.importance.items():
         parts = ", ".join(f"{path} {100 * share:.0f}%" for path, share in shares.items())
         notes.append(

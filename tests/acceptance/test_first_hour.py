@@ -1,0 +1,103 @@
+"""What a new user types in the first hour, from an empty folder, and the example of every command's help."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from paribus.cli import COMMANDS, EXAMPLES, GROUPS, paribus
+from paribus.cli.studies import shipped_study
+from paribus.testing.fake_runner import install
+
+pytest.importorskip("torch")
+SMALL = "--set schedule.steps=2 --set seeds.n=1 --set evaluate.problems=20 --set evaluate.every=2"
+ONLY_PARSED = {"up", "healthcheck", "dashboard", "doctor"}
+"""Examples that serve until Ctrl-C, judge the machine, or need another part."""
+
+
+def typed(line: str, folder: Path, code: int = 0) -> str:
+    """Type a line in a folder, without a terminal, and return what it printed."""
+    words = shlex.split(line.partition(" > ")[0])
+    program = {"paribus": [sys.executable, "-m", "paribus"], "python": [sys.executable]}[words[0]]
+    where = {k: v for k, v in os.environ.items() if not k.startswith("PARIBUS_")}
+    shown = subprocess.run(
+        [*program, *words[1:]], cwd=folder, env={**where, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert shown.returncode == code, (line, shown.stdout, shown.stderr)
+    assert "Traceback" not in shown.stderr
+    assert "\x1b[" not in shown.stdout  # no colours without a terminal
+    return shown.stdout
+
+
+def test_a_clip_grid_with_and_without_the_standard_deviation(tmp_path: Path) -> None:
+    """Two commands to a plan of all six combinations."""
+    typed("paribus init --template clip_grid grid.yaml", tmp_path)
+    plan = json.loads(typed("paribus plan grid.yaml --json", tmp_path))
+    labels = {arm["label"] for arm in plan["arms"]}
+    assert {"clip.high=0.28, scale=none", "clip.high=0.24, scale=group_std"} <= labels
+    assert len(plan["runs"]) == 18
+
+
+def test_own_lines_own_reward_and_own_model_are_trained(tmp_path: Path) -> None:
+    """From the template to a report in three commands; the reward function is measured in both arms."""
+    typed("paribus init --template own_data study.yaml", tmp_path)
+    typed("python make_model.py", tmp_path)
+    shown = typed(f"paribus run study.yaml {SMALL}", tmp_path)
+    assert "reward_digits" in shown
+    runs = json.loads(typed("paribus status own-data --json", tmp_path))["runs"]
+    assert [run["state"] for run in runs] == ["SUCCEEDED"] * 2
+    assert (tmp_path / "reports" / "own-data" / "report.html").is_file()
+    again = typed(f"paribus run study.yaml {SMALL}", tmp_path)
+    assert "nothing to train" in again
+
+
+def test_dapo_is_taken_apart_into_its_factors(tmp_path: Path) -> None:
+    """The template has one row for each factor in which DAPO differs from GRPO, and all of DAPO."""
+    typed("paribus init --template leave_one_out dapo.yaml", tmp_path)
+    plan = json.loads(typed("paribus plan dapo.yaml --json", tmp_path))
+    rows = {row["label"] for row in plan["rows"]}
+    assert {"full", "- clip", "- filter", "- aggregation", "- length", "- kl", "- reward"} == rows
+
+
+def test_every_command_has_a_group_and_an_example() -> None:
+    """The groups have every command once; an example begins with its command."""
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(COMMANDS) == sorted(EXAMPLES)
+    assert all(shlex.split(line)[:2] == ["paribus", name] for name, line in EXAMPLES.items())
+
+
+@pytest.mark.parametrize("name", sorted(ONLY_PARSED))
+def test_an_example_that_serves_is_understood(name: str) -> None:
+    """Its options exist, and their values are allowed."""
+    command = paribus.get_command(click.Context(paribus), name)
+    assert command is not None
+    command.make_context(name, shlex.split(EXAMPLES[name])[2:])
+
+
+def test_the_examples_work_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the groups, with the study of `paribus init` on the runner that only pretends to train."""
+    site = str(install(tmp_path / "site"))
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([site, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("PARIBUS_")]:
+        monkeypatch.delenv(name)
+    text = shipped_study("first").read_text()
+    (tmp_path / "study.yaml").write_text(f"{text}runner: fake\n")
+    for name, line in EXAMPLES.items():
+        if name in ("run", "scheduler"):  # processes of their own, which start others
+            typed(line, tmp_path)
+        elif name not in ONLY_PARSED:
+            shown = CliRunner().invoke(paribus, shlex.split(line.partition(" > ")[0])[1:])
+            assert shown.exit_code == 0, (line, shown.output, shown.exception)
+    assert (tmp_path / "first.tar").is_file()
+    assert (tmp_path / "results" / "report.html").is_file()

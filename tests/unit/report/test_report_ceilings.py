@@ -1,0 +1,173 @@
+"""Ceiling or efficiency: what a report says of curves whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from paribus.report.analysis import ceilings as module
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.ceilings import Ceilings
+from paribus.report.build import build_report
+from paribus.report.inputs import StudyData
+from paribus.report.model import Cell, ReportModel, Table
+from paribus.stats.sigmoid import Sigmoid, fit_sigmoid
+from support.curves import curved_study
+from support.studies import Outcome, Shape
+
+TRICKS = ("clip_higher", "token_level", "soft_overlong")
+SHAPE = Shape(seeds=5, steps=100, every=4, designs=("add_one",), tricks=TRICKS, problems=2)
+
+
+def curve(label: str, step: int) -> float:
+    """The base; the same twice as fast; a higher ceiling; a line."""
+    if label == "soft_overlong":
+        return 0.2 + 0.004 * step
+    top, middle = {"clip_higher": (0.6, 9), "token_level": (0.7, 18)}.get(label, (0.6, 18))
+    return 0.2 + (top - 0.2) / (1 + (middle / step) ** 2) if step else 0.2
+
+
+@cache
+def model(seeds: int = 5, outcomes: tuple[tuple[str, int, Outcome], ...] = ()) -> ReportModel:
+    """The report of that study."""
+    return build_report(study(seeds, outcomes))
+
+
+def study(seeds: int = 5, outcomes: tuple[tuple[str, int, Outcome], ...] = ()) -> StudyData:
+    """That study."""
+    return curved_study(Shape(**{**vars(SHAPE), "seeds": seeds, "outcomes": outcomes}), curve)
+
+
+def table(report: ReportModel) -> Table:
+    """The table of ceilings."""
+    return next(t for t in report.tables if t.key == "ceilings")
+
+
+def cell(report: ReportModel, arm: str, key: str) -> Cell:
+    """A cell by arm and column."""
+    found = table(report)
+    row = next(r for r in found.rows if r.label == arm)
+    return row.cells[[c.key for c in found.columns].index(key)]
+
+
+def said(report: ReportModel) -> str:
+    """The sentence about curves."""
+    return next(s for s in report.summary if s.startswith("Ceiling or efficiency"))
+
+
+@pytest.mark.parametrize(("arm", "truth"), [("base", 0.6), ("clip_higher", 0.6), ("token_level", 0.7)])
+def test_ceilings_hold_the_truth(arm: str, truth: float) -> None:
+    """Each interval holds the ceiling that the curve was made with, and is a small part of the rise."""
+    found = cell(model(), arm, "ceiling")
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < truth < found.high
+    assert found.high - found.low < 0.1
+
+
+def test_a_line_has_no_ceiling() -> None:
+    """An arm whose curve identifies none is named with the reason, and is not compared."""
+    found = model()
+    assert cell(found, "soft_overlong", "ceiling").text == "not identified"
+    assert cell(found, "soft_overlong", "to_base").value is None
+    (note,) = (n for n in table(found).notes if n.startswith("The curve does not identify a ceiling"))
+    assert "`soft_overlong`: " in note
+    assert "not identified: `soft_overlong`" in said(found)
+
+
+def test_faster_and_higher_are_kept_apart() -> None:
+    """Twice as fast to the same ceiling is sooner and not higher; a higher ceiling is said where a test shows it."""
+    found = model()
+    faster = cell(found, "clip_higher", "steps_ratio")
+    assert faster.value == pytest.approx(0.5, rel=0.15)
+    assert faster.note == "separated*"
+    assert cell(found, "clip_higher", "to_base").verdict == "not_separated"
+    assert cell(found, "token_level", "to_base").note == "separated*"
+    assert "`clip_higher` reached half of the base's gain sooner, at 0." in said(found)
+    assert "`clip_higher` raised" not in said(found)
+
+
+def test_tests_are_corrected_over_the_whole_table() -> None:
+    """Each p after correction is that of Holm over every test of the table, computed here a second time."""
+    cells = [c for row in table(model()).rows for c in row.cells if c.p_adjusted is not None]
+    ranked = sorted(cells, key=lambda c: c.p or 0)
+    largest = 0.0
+    for k, each in enumerate(ranked):
+        assert each.p is not None
+        largest = max(largest, min(1.0, each.p * (len(ranked) - k)))
+        assert each.p_adjusted == pytest.approx(largest, rel=1e-4)
+    assert f"Holm's correction over the {len(cells)} tests" in " ".join(table(model()).notes)
+
+
+def test_claims_share_the_level_of_the_symptoms() -> None:
+    """What sentences claim of curves takes half of the symptoms' 1% where the plan has such tests, else nothing."""
+    analysis = Analysis(study())
+    data = study()
+    evaluate = data.plan.evaluate.model_copy(update={"every": 10**6})
+    few = Analysis(replace(data, plan=replace(data.plan, evaluate=evaluate)))
+    assert (analysis.curve_level, analysis.symptom_level) == pytest.approx((0.005, 0.005))
+    assert (few.curve_level, few.symptom_level) == pytest.approx((0.0, 0.01))
+    assert analysis.score_level == few.score_level
+
+
+def test_a_lost_run_never_reached_the_score() -> None:
+    """An arm with a failed run has no test of its cost, and the cell says why; its ceiling is that of the others."""
+    found = model(5, (("clip_higher", 1, "failed"),))
+    assert cell(found, "clip_higher", "cost").note == "1 lost run: never"
+    assert cell(found, "clip_higher", "steps_ratio").value is None
+    assert cell(found, "clip_higher", "ceiling").value == pytest.approx(0.6, abs=0.03)
+    assert any("never reached the score" in note for note in table(found).notes)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_few_seeds_have_no_interval(seeds: int) -> None:
+    """With one or two seeds ceilings are stated, and nothing is tested."""
+    found = model(seeds)
+    assert cell(found, "base", "ceiling").value == pytest.approx(0.6, abs=0.05)
+    assert all(c.low is None and c.p is None for row in table(found).rows for c in row.cells)
+    assert "too few seeds for an interval" in said(found)
+    assert "sooner" not in said(found)
+
+
+def test_few_evaluations_say_so() -> None:
+    """With fewer evaluations than a fit needs there is no table, and the sentence has the number."""
+    found = build_report(curved_study(Shape(steps=8, problems=2), curve))
+    assert not [t for t in found.tables if t.key == "ceilings"]
+    assert "no curve identifies a ceiling (the base: 5 evaluations" in said(found)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_scores_of_any_size(scale: float) -> None:
+    """Scores as large or as small as numbers go give the same table, with ceilings of that size."""
+    data = curved_study(Shape(**{**vars(SHAPE), "seeds": 3}), lambda arm, step: curve(arm, step) * scale, noise=0)
+    found = Ceilings(Analysis(data))
+    ceiling = found.ceiling(data.plan.base)
+    assert ceiling is not None
+    assert ceiling.value == pytest.approx(0.6 * scale, rel=0.01)
+
+
+def test_no_run_has_to_rise() -> None:
+    """A base that does not rise gives no cost to compare with, and no verb."""
+    found = build_report(curved_study(SHAPE, lambda arm, step: 0.3))
+    assert "no curve identifies a ceiling" in said(found)
+    assert "cost" not in [c.key for c in table(found).columns]
+
+
+def test_long_curves_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of 400 evaluations enters each fit with at most 60 points, and an axis takes a fit more than seeds."""
+    sizes: list[int] = []
+
+    def counted(costs: Sequence[float], values: Sequence[float], *, better: int = 1) -> Sigmoid | None:
+        sizes.append(len(costs))
+        return fit_sigmoid(costs, values, better=better)
+
+    monkeypatch.setattr(module, "fit_sigmoid", counted)
+    shape = Shape(seeds=3, steps=400, every=1, designs=("add_one",), tricks=("clip_higher",), problems=2)
+    found = Ceilings(Analysis(curved_study(shape, lambda arm, step: curve(arm, math.ceil(step / 4)))))
+    assert found.effects
+    assert max(sizes) <= 60
+    assert len(sizes) <= 2 * 3 * 4

@@ -1,0 +1,176 @@
+"""Studies made of several files, of variables, and of values of `--set`: every value keeps its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paribus.errors import StudyFileError
+from paribus.study.load import LoadedStudy, load_study
+
+BASE = """
+base:
+  preset: grpo
+  set: {model: tiny, task: search, scale: {kind: group_std, eps: 1.0e-4}, clip.high: 0.25}
+seeds: {n: 2}
+"""
+STUDY = """include: parts/base.yaml
+study: composed
+tricks: {wide: {clip.high: 0.28}}
+designs: {solo: {kind: add_one}}
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A study that includes its base."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "base.yaml").write_text(BASE)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    return tmp_path / "study.yaml"
+
+
+def fault(study: Path, *changes: str) -> str:
+    """Return the message of a study that is wrong, paths without the folder of the test."""
+    with pytest.raises(StudyFileError) as caught:
+        load_study(study, changes)
+    return str(caught.value).replace(f"{study.parent}/", "")
+
+
+def loaded(study: Path, *changes: str) -> LoadedStudy:
+    """Return the study with changes."""
+    return load_study(study, changes)
+
+
+# ---- include -------------------------------------------------------------------------------------
+
+
+def test_own_values_go_before_included_ones(study: Path) -> None:
+    """Mappings are merged; a mapping with a kind of its own is replaced whole."""
+    assert loaded(study).spec.seeds.n == 2
+    study.write_text(STUDY + "seeds: {start: 5}\nbase: {set: {scale: {kind: none}, clip.high: 0.3}}\n")
+    found = loaded(study)
+    assert (found.spec.seeds.n, found.spec.seeds.start) == (2, 5)
+    assert (found.base.scale.kind, found.base.clip.model_dump()["high"]) == ("none", 0.3)
+
+
+def test_a_mistake_in_an_included_file_has_its_place_there(study: Path) -> None:
+    """Not the line of the file that includes it."""
+    base = study.parent / "parts" / "base.yaml"
+    base.write_text(BASE.replace("clip.high", "clip.hihg"))
+    assert fault(study).startswith("parts/base.yaml:4:75: base.set.clip.hihg: ")
+    base.write_text(BASE + "seeds: {n: 3}\n")
+    assert "parts/base.yaml:6:1: the key `seeds` appears twice" in fault(study)
+
+
+@pytest.mark.parametrize(
+    ("included", "message"),
+    [
+        ("/etc/passwd", "is an absolute path"),
+        ("missing.yaml", "there is no file missing.yaml"),
+        ("study.yaml", "in a circle: study.yaml -> study.yaml"),
+        ("[a.yaml]", "expects the path of one YAML file"),
+        ("parts", "there is no file parts"),
+    ],
+)
+def test_what_cannot_be_included_is_refused(study: Path, included: str, message: str) -> None:
+    """With the place of the line that includes it."""
+    study.write_text(STUDY.replace("parts/base.yaml", included))
+    assert fault(study).startswith("study.yaml:1:10: include: ")
+    assert message in fault(study)
+
+
+def test_files_in_a_row_are_limited(study: Path) -> None:
+    """A chain of seven files is refused, of five not."""
+    parts = study.parent / "parts"
+    for k in range(7):
+        (parts / f"{k}.yaml").write_text(f"include: {k + 1}.yaml\n" if k < 6 else BASE)
+    study.write_text(STUDY.replace("base.yaml", "2.yaml"))
+    assert loaded(study).spec.seeds.n == 2
+    study.write_text(STUDY.replace("base.yaml", "0.yaml"))
+    assert "more than 5 files include each other" in fault(study)
+
+
+# ---- variables -----------------------------------------------------------------------------------
+
+
+def test_variables_have_the_type_of_their_value(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without quotes, and in double quotes if nothing else stands there; single quotes keep a text as it is."""
+    monkeypatch.setenv("SEEDS", "4")
+    lines = """seeds: {n: "${SEEDS}"}\nquestion: "With ${SEEDS} seeds or ${MORE:-none}?"\nmargin: ${MARGIN:-0.5}\n"""
+    study.write_text(STUDY + lines)
+    spec = loaded(study).spec
+    assert (spec.seeds.n, spec.margin, spec.question) == (4, 0.5, "With 4 seeds or none?")
+    study.write_text(STUDY + "question: 'costs ${SEEDS}'\n")
+    assert loaded(study).spec.question == "costs ${SEEDS}"
+
+
+def test_an_unset_variable_is_an_error_with_its_place(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is text that looks like a variable; the nearest name is suggested."""
+    monkeypatch.setenv("MY_SEEDS", "4")
+    study.write_text(STUDY + "margin: ${MY_SEED}\n")
+    message = fault(study)
+    assert message.startswith("study.yaml:5:9: the environment has no variable `MY_SEED`. Did you mean `MY_SEEDS`?")
+    study.write_text(STUDY + "question: ${1+1}\n")
+    assert "study.yaml:5:11: `${1+1}` is no variable" in fault(study)
+
+
+@pytest.mark.parametrize(("name", "value"), [("HF_TOKEN", "abcdefgh"), ("WHERE", "postgres://me:pass-1234@host/db")])
+def test_secrets_are_refused(study: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """By name or by form: the values of a study are recorded."""
+    monkeypatch.setenv(name, value)
+    study.write_text(STUDY + f"question: ${{{name}}}\n")
+    assert f"`{name}` holds a secret" in fault(study)
+    assert value not in fault(study)
+
+
+def test_a_file_that_was_sent_reads_nothing_of_this_machine(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable is replaced, and `include` is an unknown key."""
+    monkeypatch.setenv("WHO", "me")
+    study.write_text(STUDY.partition("\n")[2] + BASE + "question: of ${WHO}\n")
+    assert load_study(study, sent=True).spec.question == "of ${WHO}"
+    study.write_text(STUDY + BASE)
+    with pytest.raises(StudyFileError, match="include"):
+        load_study(study, sent=True)
+
+
+# ---- --set ---------------------------------------------------------------------------------------
+
+
+def test_a_change_replaces_the_value_however_it_is_written(study: Path) -> None:
+    """Dotted or nested in the file; text such as 1e-4 is a number; a path may begin at the recipe or at the study."""
+    found = loaded(study, "clip.high=0.3", "seeds.n=5", "optimizer.learning_rate=1e-4", "tricks.wide.clip.high=0.4")
+    assert found.base.clip.model_dump()["high"] == 0.3
+    assert (found.spec.seeds.n, found.base.optimizer.learning_rate) == (5, 1e-4)
+    assert found.spec.tricks["wide"] == {"clip.high": 0.4}
+    assert loaded(study, "scale=none").base.scale.kind == "none"
+    assert loaded(study, "scale.eps=0.5").base.scale.model_dump()["eps"] == 0.5
+    assert loaded(study, "model.name=tiny_wide").base.model.name == "tiny_wide"
+    assert loaded(study, "study=other").spec.study == "other"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "clip.hihg=1",
+            "--set clip.hihg=1: base.set.clip.hihg: no level of `clip` has a parameter `hihg`. Did you mean",
+        ),
+        ("clp.high=1", "--set clp.high=1: clp.high: there is no `clp`. Did you mean `clip.high`?"),
+        ("seed.n=1", "there is no `seed`. Did you mean `seeds`?"),
+        ("clip.high", "`clip.high` is not PATH=VALUE, such as clip.high=0.28"),
+        ("clip.high=", "there is no value after `=`"),
+        ("kl=[", "--set kl=[: not valid YAML"),
+        ("seeds.n=x", "--set seeds.n=x: seeds.n: expects a whole number"),
+    ],
+)
+def test_a_wrong_change_names_the_option(study: Path, change: str, message: str) -> None:
+    """As its place, with the nearest path."""
+    assert message in fault(study, change)
+
+
+def test_a_level_without_parameters_is_not_brought_back(study: Path) -> None:
+    """A parameter of a level that the file has switched off is an error, not a silent return to the preset's level."""
+    study.write_text(STUDY + "base: {set: {scale: none}}\n")
+    assert "the level `none` of `scale` has no parameter `eps`" in fault(study, "scale.eps=1")
