@@ -87,7 +87,8 @@ def bundle(files: Mapping[str, bytes]) -> bytes:
 
 
 STUDY = bundle({"study.yaml": b"study: x\n", "beside/mine.py": b"def short(completions): return [1.0]\n"})
-REPORT = bundle({"answer.json": b'{"version": 1, "shown": "x"}', "report/report.md": b"# x\n", "report/t/a.tex": b"t"})
+ANSWER = b'{"text": "x\\n", "notes": ["y"], "paths": ["report.md"]}'
+REPORT = bundle({"answer.json": ANSWER, "report/report.md": b"# x\n", "report/t/a.tex": b"t"})
 
 
 def bundles(files: tuple[bytes, ...]) -> st.SearchStrategy[bytes]:
