@@ -18,6 +18,7 @@ from paribus.report.tables.cells import (
     listed,
     number,
     pairing,
+    side_of,
     verdict_text,
 )
 from paribus.stats.sigmoid import REACHED, WIDEST
@@ -118,7 +119,7 @@ def _cells(analysis: Analysis, found: Ceilings, arm: str) -> list[Cell]:
         cells = [Cell(text=NOT_IDENTIFIED), NOT_APPLICABLE, MISSING]
     else:
         effect = None if own else found.effects[arm, "ceiling"]
-        delta = NOT_APPLICABLE if effect is None else _delta_cell(effect)
+        delta = NOT_APPLICABLE if effect is None else _delta_cell(effect, analysis.score.better)
         covered = Cell(text=f"{fit.whole.reached:.0%}", value=rounded(fit.whole.reached))
         cells = [ceiling_cell(found, arm), delta, covered]
     if found.level is not None:
@@ -135,11 +136,11 @@ def ceiling_cell(found: Ceilings, arm: str) -> Cell:
     return estimate_cell(interval_text(estimate), estimate, bounds=not few, note="too few seeds" if few else "")
 
 
-def _delta_cell(effect: Effect) -> Cell:
-    cell = effect_cell(effect, effect.estimate.n, verdict=True)
+def _delta_cell(effect: Effect, better: str) -> Cell:
+    cell = effect_cell(effect, effect.estimate.n, better=better, verdict=True)
     if not effect.supported or effect.p_adjusted is not None or effect.untestable:
         return cell
-    return replace(cell, note="runs lost, no test", p=None, verdict="untested")
+    return replace(cell, note="runs lost, no test", p=None, verdict="untested", side="")
 
 
 def _cost_cell(found: Ceilings, arm: str) -> Cell:
@@ -181,6 +182,7 @@ def ratio_cell(effect: Effect) -> Cell:
         p_adjusted=stored(effect.p_adjusted),
         correction=effect.correction or "",
         verdict="untested" if not known else "separated" if effect.separated else "not_separated",
+        side=side_of(effect, "lower"),
     )
 
 

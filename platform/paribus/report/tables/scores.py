@@ -49,7 +49,7 @@ def learning_table(analysis: Analysis) -> Table:
         seeds_cell(analysis, base),
         score_cell(analysis, base, start),
         score_cell(analysis, base),
-        effect_cell(gain, seeds),
+        effect_cell(gain, seeds, better=score.better),
     )
     columns = (
         Column(key="seeds", label="seeds"),
@@ -125,12 +125,14 @@ def _score_row(analysis: Analysis, rows: Sequence[Row], row: Row, inside: bool, 
     first = row is rows[0] or before == row.arm
     expected = finished(analysis, row.arm)
     to_base = analysis.to_base.get(row.arm)
-    within = NOT_APPLICABLE if first else effect_cell(analysis.effect(row.arm, before, analysis.score), expected)
+    better = analysis.score.better
+    step = None if first else analysis.effect(row.arm, before, analysis.score)
+    within = NOT_APPLICABLE if first else effect_cell(step, expected, better=better)
     cells = (
         seeds_cell(analysis, row.arm),
         score_cell(analysis, row.arm, bold=bold),
         *([within] if inside else []),
-        effect_cell(to_base, expected) if row.arm != analysis.plan.base else NOT_APPLICABLE,
+        effect_cell(to_base, expected, better=better) if row.arm != analysis.plan.base else NOT_APPLICABLE,
         adjusted_cell(to_base),
         status_cell(analysis, row.arm),
     )
