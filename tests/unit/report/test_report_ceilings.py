@@ -227,15 +227,41 @@ def test_no_run_has_to_rise() -> None:
 
 def test_long_curves_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 400 evaluations enters each fit with at most 60 points, and an axis takes a fit more than seeds."""
-    sizes: list[int] = []
+    shape = Shape(seeds=3, steps=400, every=1, designs=("add_one",), tricks=("clip_higher",), problems=2)
+    data = curved_study(shape, lambda arm, step: curve(arm, math.ceil(step / 4)))
+    _, sizes = counted_fits(monkeypatch, data)
+    assert max(sizes) <= 60
+    assert len(sizes) <= 2 * 3 * 4
+
+
+def counted_fits(monkeypatch: pytest.MonkeyPatch, data: StudyData) -> tuple[Ceilings, list[int]]:
+    """The ceilings of a study with every comparison made, and the points of each fit that this took."""
+    made: list[int] = []
 
     def counted(costs: Sequence[float], values: Sequence[float], *, better: int = 1) -> Sigmoid | None:
-        sizes.append(len(costs))
+        made.append(len(costs))
         return fit_sigmoid(costs, values, better=better)
 
     monkeypatch.setattr(module, "fit_sigmoid", counted)
-    shape = Shape(seeds=3, steps=400, every=1, designs=("add_one",), tricks=("clip_higher",), problems=2)
-    found = Ceilings(Analysis(curved_study(shape, lambda arm, step: curve(arm, math.ceil(step / 4)))))
+    found = Ceilings(Analysis(data))
     assert found.effects
-    assert max(sizes) <= 60
-    assert len(sizes) <= 2 * 3 * 4
+    return found, made
+
+
+def test_what_is_not_shown_is_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves without a ceiling and without a cost take one fit an arm, and none without one of its seeds."""
+    found, fits = counted_fits(monkeypatch, curved_study(SHAPE, lambda arm, step: 0.3))
+    assert len(fits) == len(found.arms)
+
+
+def test_costs_in_proportion_to_steps_take_the_fit_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They give the ratios that a fit of their own gives, without one."""
+    data = curved_study(replace(SHAPE, noise=0.0), curve)
+    found, fits = counted_fits(monkeypatch, data)
+    assert len(fits) == len(found.arms) * (1 + SHAPE.seeds)
+    own = found.fit(data.plan.arms[1].key, "tokens")
+    again = fit_sigmoid(*(module._mean(each) for each in zip(*own.rows.values(), strict=True)))
+    assert own.whole is not None
+    assert again is not None
+    assert own.whole.middle == pytest.approx(again.middle, rel=1e-9)
+    assert own.whole.ceiling == pytest.approx(again.ceiling, rel=1e-9)
