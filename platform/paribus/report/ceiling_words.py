@@ -36,7 +36,9 @@ def _ceilings(analysis: Analysis, found: Ceilings, ended: Sequence[str], known: 
         return f"of the base, {NO_CEILING} ({why}), so no ceiling is compared with it; identified: {names}."
     ceiling = found.ceiling(base)
     assert ceiling is not None  # it is identified
-    few = "" if ceiling.n >= MIN_SEEDS else ", too few seeds for an interval"
+    planned = len(analysis.runs(base))
+    few = f" over {ceiling.n} of {planned} runs" if ceiling.n != planned else ""
+    few += "" if ceiling.n >= MIN_SEEDS else ", too few seeds for an interval"
     others = [arm for arm in ended if arm != base and arm not in known]
     text = f"the curve of the base has a ceiling of {interval_text(ceiling)} in {analysis.score.label}{few}"
     left = listed(f"`{analysis.label(arm)}`" for arm in others)
@@ -53,7 +55,20 @@ def _compared(analysis: Analysis, found: Ceilings) -> str:
     shown = [_claims(analysis.label(arm), claims) for arm, claims in each.items() if claims]
     open_arms = [f"`{analysis.label(arm)}`" for arm, claims in each.items() if not claims]
     text = f" After Holm over {found.family} tests, {'; '.join(shown)}." if shown else ""
-    return f"{text} Undecided whether higher or sooner: {listed(open_arms)}." if open_arms else text
+    text += f" Undecided whether higher or sooner: {listed(open_arms)}." if open_arms else ""
+    return f"{text}{_untested(analysis, found)}"
+
+
+def _untested(analysis: Analysis, found: Ceilings) -> str:
+    """Return which arms would be compared, had no run been lost."""
+    base = analysis.plan.base
+    fits = [arm for arm in found.arms if arm != base and found.untested(arm) and found.fit(arm).whole is not None]
+    if not fits or found.fit(base).whole is None or len(analysis.plan.seeds) < MIN_SEEDS:
+        return ""
+    if lost := len(found.lost(base)):
+        return f" No arm is compared with the base, which lost {lost} of {len(analysis.runs(base))} runs."
+    arms = (f"`{analysis.label(a)}` ({len(found.lost(a))} of {len(analysis.runs(a))})" for a in fits)
+    return f" Not compared with the base, because runs were lost: {listed(arms)}."
 
 
 def _claims(name: str, claims: Mapping[str, Effect]) -> str:

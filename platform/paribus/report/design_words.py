@@ -1,4 +1,4 @@
-"""The effects of designs in words: those that combine more than two rows of a factorial, a fraction or ``pairs``."""
+"""The effects of designs in words: those that combine more than two rows of a factorial, fraction, grid, ``pairs``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def _effect_sentence(analysis: Analysis, design: TestedDesign, contrast: Contras
     if len(contrast.tricks) == 1:
         text = score_sentence(analysis, effect, design.family)
         mark = "," if claimed(effect, analysis.score_level) else ":"
-        return f"`{contrast.name}` {place}, averaged over the other tricks{mark} {text}.{aliases}"
+        others = "paths" if design.kind == "grid" else "tricks"
+        return f"`{contrast.name}` {place}, averaged over the other {others}{mark} {text}.{aliases}"
     first, second = contrast.tricks
     if not claimed(effect, analysis.score_level):
         return f"`{first}` and `{second}` {place}, interaction: {undecided(analysis, effect, design.family)}.{aliases}"

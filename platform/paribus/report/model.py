@@ -34,6 +34,7 @@ class Cell:
         correction: of ``p_adjusted``: ``holm``, ``benjamini_hochberg`` or ``dunnett``; empty without one.
         seeds: value of each seed.
         verdict: whether a difference is separated from seed noise.
+        side: whether a separated difference is to the better or the worse; empty where neither is meant.
         bold: whether the arm is among the best of its table.
     """
 
@@ -48,6 +49,7 @@ class Cell:
     correction: str = ""
     seeds: tuple[tuple[int, float], ...] = ()
     verdict: Verdict = ""
+    side: Side = ""
     bold: bool = False
 
 

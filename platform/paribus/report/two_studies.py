@@ -192,7 +192,7 @@ def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...
         Cell(text=recipe),
         score_cell(a, pair.first.key) if pair.first else NOT_APPLICABLE,
         score_cell(b, pair.second.key) if pair.second else NOT_APPLICABLE,
-        effect_cell(effect, effect.estimate.n) if effect else NOT_APPLICABLE,
+        effect_cell(effect, effect.estimate.n, better=a.score.better) if effect else NOT_APPLICABLE,
         adjusted_cell(effect),
         *([by_splits] if exact else []),
         NOT_APPLICABLE if alone else Cell(text=(pair.reason and f"no: {pair.reason}") or "yes"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -114,13 +114,81 @@ def test_claims_share_the_level_of_the_symptoms() -> None:
     assert analysis.score_level == few.score_level
 
 
-def test_a_lost_run_never_reached_the_score() -> None:
-    """An arm with a failed run has no test of its cost, and the cell says why; its ceiling is that of the others."""
-    found = model(5, (("clip_higher", 1, "failed"),))
-    assert cell(found, "clip_higher", "cost").note == "1 lost run: never"
-    assert cell(found, "clip_higher", "steps_ratio").value is None
-    assert cell(found, "clip_higher", "ceiling").value == pytest.approx(0.6, abs=0.03)
-    assert any("never reached the score" in note for note in table(found).notes)
+@pytest.mark.parametrize("outcome", ["failed", "stopped_early"])
+def test_a_lost_run_reached_the_score_if_its_own_curve_did(outcome: Outcome) -> None:
+    """A lost run that had crossed the score before it ended did reach it; one that had not counts as never."""
+    found = model(5, (("clip_higher", 1, outcome), ("soft_overlong", 2, "failed")))
+    assert cell(found, "clip_higher", "cost").note == "1 lost run reached it too"
+    assert cell(found, "soft_overlong", "cost").note == "1 lost run: never"
+    assert any("Lost: `clip_higher` 1 of 5 runs and `soft_overlong` 1 of 5 runs." in n for n in table(found).notes)
+
+
+def test_an_arm_with_lost_runs_is_not_tested() -> None:
+    """Its ceiling and difference are those of the runs that are left, without p, star, verdict or verb."""
+    whole, found = model(), model(5, (("token_level", 1, "failed"),))
+    assert "`token_level` raised the ceiling" in said(whole)
+    assert "`token_level` raised" not in said(found)
+    assert "Not compared with the base, because runs were lost: `token_level` (1 of 5)." in said(found)
+    delta = cell(found, "token_level", "to_base")
+    assert (delta.note, delta.verdict, delta.p, delta.p_adjusted) == ("runs lost, no test", "untested", None, None)
+    assert delta.low is not None
+    assert cell(found, "token_level", "steps_ratio").value is None
+    assert cell(found, "token_level", "ceiling").value == pytest.approx(0.7, abs=0.03)
+    assert cell(found, "clip_higher", "steps_ratio").note == "separated*"
+
+
+def test_a_base_with_lost_runs_is_not_compared() -> None:
+    """No arm is tested then, and the sentence says why and how many runs the ceiling is of."""
+    found = model(5, (("base", 1, "failed"),))
+    assert all(c.p_adjusted is None for row in table(found).rows for c in row.cells)
+    assert "No arm is compared with the base, which lost 1 of 5 runs." in said(found)
+    assert "over 4 of 5 runs" in said(found)
+    assert "raised" not in said(found)
+    assert "sooner" not in said(found)
+
+
+@pytest.mark.parametrize(("arm", "from_step", "note"), [("base", 4, "never"), ("clip_higher", 40, "too")])
+def test_a_run_that_diverges_is_lost_and_cuts_no_curve(arm: str, from_step: int, note: str) -> None:
+    """A finished run that goes to NaN is in no curve: the others keep all their evaluations, and a note names it."""
+    found = build_report(diverged(arm, from_step))
+    assert cell(found, arm, "ceiling").value == pytest.approx(0.6, abs=0.03)
+    assert cell(found, arm, "ceiling").n == 4
+    assert cell(found, arm, "cost").note.endswith(note)
+    assert cell(found, "token_level", "cost").value == pytest.approx(
+        cell(model(), "token_level", "cost").value, rel=0.1
+    )
+    assert any(f"Lost: `{arm}` 1 of 5 runs." in n for n in table(found).notes)
+    assert not any("left out, because" in n for n in table(found).notes)
+
+
+def test_a_gap_in_one_run_is_said() -> None:
+    """An evaluation that one run lacks, but not its last one, is left out of the curve of its arm, with a note."""
+    found = build_report(diverged("clip_higher", 40, 44))
+    assert any("not all runs of a curve have them: `clip_higher` 2 of 26." in n for n in table(found).notes)
+    assert cell(found, "clip_higher", "steps_ratio").note == "separated*"
+
+
+def test_an_arm_without_a_whole_run_says_so() -> None:
+    """An arm whose runs all diverged has no curve, and the reason is not the number of evaluations."""
+    found = build_report(diverged("clip_higher", 40, seeds=range(5)))
+    assert any("`clip_higher`: no run finished with a finite score" in n for n in table(found).notes)
+    assert cell(found, "clip_higher", "cost").text == "n/a"
+
+
+def diverged(arm: str, first: int, last: int = 100, seeds: Iterable[int] = (1,)) -> StudyData:
+    """That study, where the score of these runs is NaN from one step to another."""
+    data = study()
+    key = next(a.key for a in data.plan.arms if a.label == arm)
+    name = data.plan.evaluate.primary_metric
+    chosen, runs = set(seeds), list(data.runs)
+    for i, run in enumerate(runs):
+        if run.arm == key and run.seed in chosen:
+            lines = (
+                replace(x, values={**x.values, name: math.nan}) if name in x.values and first <= x.step <= last else x
+                for x in run.lines
+            )
+            runs[i] = replace(run, lines=tuple(lines))
+    return replace(data, runs=tuple(runs))
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -159,15 +227,41 @@ def test_no_run_has_to_rise() -> None:
 
 def test_long_curves_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 400 evaluations enters each fit with at most 60 points, and an axis takes a fit more than seeds."""
-    sizes: list[int] = []
+    shape = Shape(seeds=3, steps=400, every=1, designs=("add_one",), tricks=("clip_higher",), problems=2)
+    data = curved_study(shape, lambda arm, step: curve(arm, math.ceil(step / 4)))
+    _, sizes = counted_fits(monkeypatch, data)
+    assert max(sizes) <= 60
+    assert len(sizes) <= 2 * 3 * 4
+
+
+def counted_fits(monkeypatch: pytest.MonkeyPatch, data: StudyData) -> tuple[Ceilings, list[int]]:
+    """The ceilings of a study with every comparison made, and the points of each fit that this took."""
+    made: list[int] = []
 
     def counted(costs: Sequence[float], values: Sequence[float], *, better: int = 1) -> Sigmoid | None:
-        sizes.append(len(costs))
+        made.append(len(costs))
         return fit_sigmoid(costs, values, better=better)
 
     monkeypatch.setattr(module, "fit_sigmoid", counted)
-    shape = Shape(seeds=3, steps=400, every=1, designs=("add_one",), tricks=("clip_higher",), problems=2)
-    found = Ceilings(Analysis(curved_study(shape, lambda arm, step: curve(arm, math.ceil(step / 4)))))
+    found = Ceilings(Analysis(data))
     assert found.effects
-    assert max(sizes) <= 60
-    assert len(sizes) <= 2 * 3 * 4
+    return found, made
+
+
+def test_what_is_not_shown_is_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves without a ceiling and without a cost take one fit an arm, and none without one of its seeds."""
+    found, fits = counted_fits(monkeypatch, curved_study(SHAPE, lambda arm, step: 0.3))
+    assert len(fits) == len(found.arms)
+
+
+def test_costs_in_proportion_to_steps_take_the_fit_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They give the ratios that a fit of their own gives, without one."""
+    data = curved_study(replace(SHAPE, noise=0.0), curve)
+    found, fits = counted_fits(monkeypatch, data)
+    assert len(fits) == len(found.arms) * (1 + SHAPE.seeds)
+    own = found.fit(data.plan.arms[1].key, "tokens")
+    again = fit_sigmoid(*(module._mean(each) for each in zip(*own.rows.values(), strict=True)))
+    assert own.whole is not None
+    assert again is not None
+    assert own.whole.middle == pytest.approx(again.middle, rel=1e-9)
+    assert own.whole.ceiling == pytest.approx(again.ceiling, rel=1e-9)

@@ -118,3 +118,21 @@ def test_every_figure_has_words_and_leads_to_its_numbers(tmp_path: Path) -> None
     assert set(links) <= ids
     assert 'class="matrix"' in page
     assert 'class="matrix"' in to_html(model, None)
+
+
+def test_cells_have_the_colours_of_the_plot() -> None:
+    """A separated difference is better or worse by the direction of its measure, in tables as in the plot."""
+    model = build_report(made_up_study(Shape(seeds=10)))
+    cells = {r.label: r.cells for t in model.tables if t.key == "solo.score" for r in t.rows}
+    (answer,) = (f for f in model.figures if f.key == "answer")
+    sides = {i.label: i.side for i in answer.forests[0].intervals}
+    assert sides["soft_overlong"] == "worse"
+    assert [c.side for c in cells["soft_overlong"] if c.side] == ["worse"]
+    effects = next(t for t in model.tables if t.key == "effects")
+    row = next(r for r in effects.rows if r.label == "soft_overlong")
+    by_measure = {c.key: cell.side for c, cell in zip(effects.columns, row.cells, strict=True)}
+    assert by_measure["truncated"] == "better"  # less of it is better
+    assert by_measure["length"] == ""
+    page = to_html(model, None)
+    assert '<td class="separated worse" title="worse">' in page
+    assert "td.separated { color: var(--mark)" not in page

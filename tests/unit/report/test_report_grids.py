@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.grids import grid_of
 from paribus.report.build import build_report
 from paribus.report.model import ReportModel, Table
 from paribus.report.render.html import to_html
@@ -108,3 +111,46 @@ def test_two_seeds_are_not_tested(tmp_path: Path) -> None:
     model, _ = report(tmp_path, seeds=2)
     cells = [c for row in table(model, "levels.effects").rows for c in row.cells]
     assert all(c.low is None and c.p is None for c in cells)
+
+
+def test_a_sentence_says_whether_values_interact(tmp_path: Path) -> None:
+    """A grid has the sentences of a factorial: effects that a corrected test shows get a verb, the others do not."""
+    model, _ = report(tmp_path, seeds=8)
+    (said,) = (s for s in model.summary if s.startswith("Grid `levels`, after Holm's correction over 5 effects"))
+    assert "interactions that differ from 0: 1 of 2, `clip.high=0.3 x scale=group_std` +0." in said
+    assert any("`clip.high=0.3` and `scale=group_std` in `levels`: together they give 0." in w for w in model.words)
+    (other,) = (w for w in model.words if "`clip.high=0.25` and `scale=group_std` in `levels`" in w)
+    assert "interaction: undecided" in other
+
+
+def test_a_grid_takes_its_share_of_the_claims(tmp_path: Path) -> None:
+    """Its family halves the level of the score, as that of a factorial does; a grid of one path has none."""
+    levels = []
+    for over in (TWO, "{clip.high: [0.25, 0.3]}"):
+        path = tmp_path / "grid.yaml"
+        path.write_text(STUDY.replace("OVER", over).replace("SEEDS", "4"))
+        plan = make_plan(load_study(path), FakeRunner())
+        levels.append(Analysis(made_up_results(plan, lambda arm, seed: 0.4)).score_level)
+    assert levels == pytest.approx([0.015, 0.03])
+
+
+def test_values_may_hold_commas(tmp_path: Path) -> None:
+    """Which values an arm has follows from what it changes, and a comma in a value is no further path."""
+    path = tmp_path / "grid.yaml"
+    path.write_text(STUDY.replace("OVER", "{clip.high: [0.2, 0.3], scale: [none, group_std]}").replace("SEEDS", "3"))
+    plan = make_plan(load_study(path), FakeRunner())
+    rows = [replace(r, label=r.label.replace("clip.high=0.3", "clip.high=0.3, b=1, c")) for r in plan.rows]
+    found = grid_of(rows, {arm.key: arm for arm in plan.arms})
+    assert found is not None
+    assert dict(found.levels) == {"clip.high": ("0.2", "0.3, b=1, c"), "scale": ("none", "group_std")}
+    assert len(set(found.arms.values())) == 4
+
+
+def test_the_base_is_one_row(tmp_path: Path) -> None:
+    """The place of a grid that is the base stands there once, under the base's name, and a note says which it is."""
+    model, _ = report(tmp_path, "{clip.high: [0.2, 0.3], scale: [group_std, none]}")
+    for key in ("levels.score", "levels.behaviour"):
+        found = table(model, key)
+        assert [r.label for r in found.rows].count("base") == 1
+        assert len(found.rows) == 4
+        assert "`clip.high=0.2, scale=group_std` is `base`: the same arm, shown once." in found.notes

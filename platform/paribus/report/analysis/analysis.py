@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
 from paribus.evaluate import HELDOUT
+from paribus.report.analysis.grids import grids
 from paribus.report.analysis.measures import (
     GENERATED,
     Measure,
@@ -410,6 +411,7 @@ class Analysis:
         that at most 5% of the reports of studies without any difference hold a claim.
         """
         designs = {r.design for r in self.plan.rows if r.kind in (*FACTORIALS, "pairs")}
+        designs |= {grid.design for grid in grids(self.plan)}
         return (ALPHA - ALPHA * SYMPTOMS - self.one_spread_level) / (1 + len(designs))
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paribus.report.analysis.analysis import Analysis, Effect, corrected
+from paribus.report.analysis.grids import grids
 from paribus.report.analysis.measures import Measure, symptom_measures
 from paribus.stats.factorial import (
     Cells,
@@ -150,7 +151,7 @@ class TestedDesign:
 
     Attributes:
         name: name of the design.
-        kind: ``factorial``, ``fractional`` or ``pairs``.
+        kind: ``factorial``, ``fractional``, ``pairs`` or ``grid``.
         effects: main effects and interactions (``pairs``: interactions only), corrected over all of them.
     """
 
@@ -165,7 +166,8 @@ class TestedDesign:
 
 
 def tested_designs(analysis: Analysis) -> Iterator[TestedDesign]:
-    """Yield the factorials, the fractions and ``pairs`` of a study with their effects."""
+    """Yield the factorials, the fractions, ``pairs`` and the grids of a study with their effects."""
+    crossed = {grid.design: grid for grid in grids(analysis.plan)}
     for name in dict.fromkeys(r.design for r in analysis.plan.rows):
         rows = [r for r in analysis.plan.rows if r.design == name]
         kind = rows[0].kind
@@ -173,6 +175,10 @@ def tested_designs(analysis: Analysis) -> Iterator[TestedDesign]:
             found = (*(main_effects(rows) if kind in FACTORIALS else ()), *interactions(rows))
             cells = CellEffects.of_rows(analysis, rows)
             effects = corrected(cells.effect(c.weights) for c in found)
+            yield TestedDesign(name=name, kind=kind, effects=tuple(zip(found, effects, strict=True)))
+        elif grid := crossed.get(name):
+            found = (*grid.main_effects(), *grid.interactions())
+            effects = corrected(analysis.contrast(c.weights, analysis.score) for c in found)
             yield TestedDesign(name=name, kind=kind, effects=tuple(zip(found, effects, strict=True)))
 
 

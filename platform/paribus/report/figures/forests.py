@@ -8,10 +8,9 @@ from dataclasses import replace
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.analysis.effects import CellEffects, contributions, effect_measures, effects, singles
 from paribus.report.effect_words import claimed
-from paribus.report.model import Figure, Forest, Interval, Matrix, Side, rounded, stored
-from paribus.report.tables.cells import effect_cell
+from paribus.report.model import Figure, Forest, Interval, Matrix, rounded, stored
+from paribus.report.tables.cells import effect_cell, side_of
 from paribus.report.tables.effects import CONTRIBUTIONS
-from paribus.stats.intervals import Estimate
 from paribus.study.contrasts import FACTORIALS, interactions, main_effects, tricks_of
 from paribus.study.plan import Row
 
@@ -27,7 +26,7 @@ def forest_figure(analysis: Analysis) -> Figure | None:
     forests = []
     for measure, by_arm in columns:
         label = "tokens generated" if measure.key == "generated" else measure.label
-        rows = [interval_of(s.name, e.estimate, e.separated) for s in alone if (e := by_arm[s.arm]) is not None]
+        rows = [interval_of(s.name, e, measure.better) for s in alone if (e := by_arm[s.arm]) is not None]
         unit = f" ({measure.unit})" if measure.unit else ""
         forests.append(
             Forest(key=f"forest.{measure.key}", title=label, x_label=f"Δ {label}{unit}", intervals=tuple(rows))
@@ -38,7 +37,7 @@ def forest_figure(analysis: Analysis) -> Figure | None:
         key="forest",
         title="What each arm moves, as intervals",
         caption=f"Difference from `{base}`, {paired}, with 95% t interval; no interval with fewer than 3 seeds. Filled "
-        "marks: the interval excludes 0, before any correction.",
+        "marks: the interval excludes 0, before any correction. Blue: better, orange: worse, teal: neither is meant.",
         forests=tuple(f for f in forests if f.intervals),
         table="effects",
     )
@@ -50,13 +49,10 @@ def answer_figure(analysis: Analysis) -> Figure | None:
     if not known:
         return None
     score = analysis.score
-    sign = {"higher": 1, "lower": -1}.get(score.better, 0)
-    rows = []
-    for arm, effect in known:
-        shift = sign * effect.estimate.value if effect.separated else 0
-        side: Side = "better" if shift > 0 else "worse" if shift < 0 else ""
-        row = interval_of(analysis.label(arm), effect.estimate, effect.separated)
-        rows.append(replace(row, side=side, claimed=claimed(effect, analysis.score_level)))
+    rows = [
+        replace(interval_of(analysis.label(a), e, score.better), claimed=claimed(e, analysis.score_level))
+        for a, e in known
+    ]
     unit = f" ({score.unit})" if score.unit else ""
     forest = Forest(key="answer.score", title="", x_label=f"Δ {score.label}{unit}", intervals=tuple(rows), bars=False)
     return Figure(
@@ -70,8 +66,9 @@ def answer_figure(analysis: Analysis) -> Figure | None:
     )
 
 
-def interval_of(label: str, estimate: Estimate, separated: bool) -> Interval:
+def interval_of(label: str, effect: Effect, better: str) -> Interval:
     """Return a row of a forest plot; without ends if it has fewer than three seeds or no noise."""
+    estimate = effect.estimate
     known = estimate.n >= MIN_SEEDS and bool(estimate.sd)
     return Interval(
         label=label,
@@ -79,7 +76,8 @@ def interval_of(label: str, estimate: Estimate, separated: bool) -> Interval:
         low=stored(estimate.low) if known else None,
         high=stored(estimate.high) if known else None,
         n=estimate.n,
-        separated=separated,
+        separated=effect.separated,
+        side=side_of(effect, better),
     )
 
 
@@ -94,7 +92,7 @@ def contribution_figure(analysis: Analysis) -> Figure | None:
     forests = []
     for key in keys:
         known = [(c.trick, e) for c in found if (e := getattr(c, key)) is not None]
-        rows = tuple(interval_of(trick, e.estimate, e.separated) for trick, e in known)
+        rows = tuple(interval_of(trick, e, score.better) for trick, e in known)
         forest = Forest(
             key=f"contributions.{key}",
             title=CONTRIBUTIONS[key][0],
@@ -106,7 +104,8 @@ def contribution_figure(analysis: Analysis) -> Figure | None:
     return Figure(
         key="contributions.figure",
         title="What each trick contributes",
-        caption="With 95% t intervals; none with fewer than 3 seeds. Coloured: the interval excludes 0, uncorrected.",
+        caption="With 95% t intervals; none with fewer than 3 seeds. Blue (better) and orange (worse): the "
+        "interval excludes 0, uncorrected.",
         forests=tuple(forests),
         table="contributions",
     )

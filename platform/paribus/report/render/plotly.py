@@ -105,7 +105,7 @@ def forest_figure(forest: Forest) -> Json:
 def _colour(row: Interval) -> str:
     if row.side:
         return COLOURS[0] if row.side == "better" else COLOURS[1]
-    return COLOURS[0] if row.separated else BASE_COLOUR
+    return COLOURS[2] if row.separated else BASE_COLOUR
 
 
 def _bars(rows: Sequence[Interval]) -> Json:
@@ -115,7 +115,7 @@ def _bars(rows: Sequence[Interval]) -> Json:
         "x": [i.value for i in rows],
         "y": [i.label for i in rows],
         "width": 0.55,
-        "marker": {"color": [_rgba(COLOURS[0] if i.separated else BASE_COLOUR, 0.3) for i in rows]},
+        "marker": {"color": [_rgba(_colour(i), 0.3) for i in rows]},
         "hoverinfo": "skip",
     }
 

@@ -191,7 +191,7 @@ def pairs_table(analysis: Analysis) -> Table | None:
         cells = [_difference_of(effect, s) for s in seeds]
         cells += [
             Cell(text=str(effect.estimate.n), value=float(effect.estimate.n)),
-            effect_cell(effect, effect.estimate.n),
+            effect_cell(effect, effect.estimate.n, better=analysis.score.better),
             _rho(analysis, arm, base),
         ]
         cells += [sign_flip_cell(effect, analysis.share)] if exact else []
@@ -241,8 +241,10 @@ def sensitivity_table(analysis: Analysis) -> Table | None:
     cases = list(analysis.sensitivity(affected[0]))
     rows = []
     for arm in affected:
-        cells = [effect_cell(e, e.estimate.n if e else 0, verdict=True) for e in analysis.sensitivity(arm).values()]
-        testable = all(e is not None and e.supported for e in analysis.sensitivity(arm).values())
+        counted = [*analysis.sensitivity(arm).values()]
+        better = analysis.score.better
+        cells = [effect_cell(e, e.estimate.n if e else 0, better=better, verdict=True) for e in counted]
+        testable = all(e is not None and e.supported for e in counted)
         verdict = Cell(text="fragile" if analysis.fragile(arm) else "stable" if testable else "not testable in full")
         rows.append(TableRow(label=analysis.label(arm), cells=(*cells, verdict)))
     unit = analysis.score.unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.analysis.ceilings import AXES, Axis, Ceilings
@@ -17,6 +18,7 @@ from paribus.report.tables.cells import (
     listed,
     number,
     pairing,
+    side_of,
     verdict_text,
 )
 from paribus.stats.sigmoid import REACHED, WIDEST
@@ -25,7 +27,7 @@ NOT_IDENTIFIED = "not identified"
 
 FORM = (
     "Ceiling A of R(c) = R0 + (A - R0) / (1 + (C_mid / c)^B), the sigmoid of ScaleRL (arXiv 2510.13786), fitted by "
-    "least squares to the mean curve of all finished runs"
+    "least squares to the mean curve of all runs that finished with a finite score"
 )
 
 RULE = (
@@ -73,7 +75,7 @@ def ceilings_table(analysis: Analysis, found: Ceilings) -> Table | None:
             *_reasons(analysis, found),
             *([INTERVAL] if any(c.low is not None for row in rows for c in row.cells) else []),
             *([f"*: p < 0.05 after Holm's correction over the {tested} tests of this table."] if tested else []),
-            *([_lost_note()] if level is not None and any(map(found.lost, found.arms)) else []),
+            *_lost_notes(analysis, found),
             f"Everything is compared with `{analysis.label(base)}`. undecided is not evidence that nothing moves.",
         ),
     )
@@ -93,8 +95,22 @@ def _ratio_note(axis: str, level: str) -> str:
     return f"{AXIS_NAMES[axis]} until {level}, over that of the base; below 1 is sooner"
 
 
-def _lost_note() -> str:
-    return "A run that failed or was stopped never reached the score: an arm with such a run has no test of the cost."
+LOST = (
+    "A run that failed, was stopped or ended without a finite score is lost: it is in no curve. It reached the score "
+    "if one of its own evaluations did, else it counts as never. The runs that are left are no fair sample, so an "
+    "arm with lost runs is not tested here, and none is if the base has some."
+)
+
+
+def _lost_notes(analysis: Analysis, found: Ceilings) -> list[str]:
+    """Return which runs are in no curve, and which evaluations are left out of one."""
+    lost = {arm: len(found.lost(arm)) for arm in found.arms if found.lost(arm)}
+    counts = [f"`{analysis.label(arm)}` {n} of {len(analysis.runs(arm))} runs" for arm, n in lost.items()]
+    notes = [LOST, f"Lost: {listed(counts)}."] if lost else []
+    fits = {arm: found.fit(arm) for arm in found.arms if found.fit(arm).left_out}
+    gaps = [f"`{analysis.label(arm)}` {f.left_out} of {f.left_out + f.points}" for arm, f in fits.items()]
+    left_out = f"Evaluations left out, because not all runs of a curve have them: {listed(gaps)}."
+    return [*notes, *([left_out] if gaps else [])]
 
 
 def _cells(analysis: Analysis, found: Ceilings, arm: str) -> list[Cell]:
@@ -103,7 +119,7 @@ def _cells(analysis: Analysis, found: Ceilings, arm: str) -> list[Cell]:
         cells = [Cell(text=NOT_IDENTIFIED), NOT_APPLICABLE, MISSING]
     else:
         effect = None if own else found.effects[arm, "ceiling"]
-        delta = NOT_APPLICABLE if effect is None else effect_cell(effect, effect.estimate.n, verdict=True)
+        delta = NOT_APPLICABLE if effect is None else _delta_cell(effect, analysis.score.better)
         covered = Cell(text=f"{fit.whole.reached:.0%}", value=rounded(fit.whole.reached))
         cells = [ceiling_cell(found, arm), delta, covered]
     if found.level is not None:
@@ -120,13 +136,27 @@ def ceiling_cell(found: Ceilings, arm: str) -> Cell:
     return estimate_cell(interval_text(estimate), estimate, bounds=not few, note="too few seeds" if few else "")
 
 
+def _delta_cell(effect: Effect, better: str) -> Cell:
+    cell = effect_cell(effect, effect.estimate.n, better=better, verdict=True)
+    if not effect.supported or effect.p_adjusted is not None or effect.untestable:
+        return cell
+    return replace(cell, note="runs lost, no test", p=None, verdict="untested", side="")
+
+
 def _cost_cell(found: Ceilings, arm: str) -> Cell:
-    cost = found.cost(arm)
+    cost, note = found.cost(arm), _lost_runs(found, arm)
     if cost is None:
-        return Cell(text="not reached") if found.fit(arm).whole else MISSING
-    lost = found.lost(arm)
-    note = f"{lost} lost run{'s' if lost > 1 else ''}: never" if lost else ""
+        return Cell(text="not reached", note=note) if found.fit(arm).whole else MISSING
     return Cell(text=number(cost, 0 if cost >= 10 else 1), note=note, value=rounded(cost))
+
+
+def _lost_runs(found: Ceilings, arm: str) -> str:
+    """Return which lost runs of an arm reached the score by themselves; empty if none is lost."""
+    lost, never = len(found.lost(arm)), found.never(arm)
+    if not lost:
+        return ""
+    runs = f"{lost} lost run{'s' if lost > 1 else ''}"
+    return f"{runs}: {'never' if never == lost else f'{never} never'}" if never else f"{runs} reached it too"
 
 
 def _ratio_cell(found: Ceilings, arm: str, axis: Axis, *, own: bool) -> Cell:
@@ -152,6 +182,7 @@ def ratio_cell(effect: Effect) -> Cell:
         p_adjusted=stored(effect.p_adjusted),
         correction=effect.correction or "",
         verdict="untested" if not known else "separated" if effect.separated else "not_separated",
+        side=side_of(effect, "lower"),
     )
 
 

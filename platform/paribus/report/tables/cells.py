@@ -8,7 +8,7 @@ from typing import Any
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
 from paribus.report.analysis.measures import Measure
-from paribus.report.model import Cell, Column, TableRow, Verdict, rounded, stored
+from paribus.report.model import Cell, Column, Side, TableRow, Verdict, rounded, stored
 from paribus.stats.intervals import Estimate, decimals_of
 from paribus.stats.power import CAP
 
@@ -127,12 +127,19 @@ def mean_cell(
     return estimate_cell(text, estimate, bounds=bounds, note=note, seeds=by_seed(values))
 
 
-def effect_cell(effect: Effect | None, expected: int, *, verdict: bool = False) -> Cell:
+def side_of(effect: Effect, better: str) -> Side:
+    """Return whether a separated difference is to the better or the worse; ``better``: see :class:`.Measure`."""
+    shift = {"higher": 1, "lower": -1}.get(better, 0) * effect.estimate.value if effect.separated else 0
+    return "better" if shift > 0 else "worse" if shift < 0 else ""
+
+
+def effect_cell(effect: Effect | None, expected: int, *, better: str = "", verdict: bool = False) -> Cell:
     """Return the cell of a difference; with fewer than three seeds the single differences, without interval or test.
 
     Args:
         effect: the difference.
         expected: seeds that the row states; a different number of pairs is printed in the cell.
+        better: whether a ``higher`` or a ``lower`` difference is better, for its colour; else none is.
         verdict: add whether it is separated from seed noise.
     """
     if effect is None:
@@ -154,6 +161,7 @@ def effect_cell(effect: Effect | None, expected: int, *, verdict: bool = False) 
         correction=effect.correction or "",
         seeds=by_seed(dict(effect.by_seed)),
         verdict=state,
+        side=side_of(effect, better),
     )
 
 

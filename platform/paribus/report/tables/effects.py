@@ -54,7 +54,7 @@ def effects_table(analysis: Analysis) -> Table | None:
     body = []
     for single in rows:
         expected = finished(analysis, single.arm)
-        cells = [effect_cell(found[single.arm, m.key], expected, verdict=True) for m in measures]
+        cells = [effect_cell(found[single.arm, m.key], expected, better=m.better, verdict=True) for m in measures]
         body.append(TableRow(label=single.name, cells=tuple(cells)))
     how = "paired by seed" if analysis.paired else "seeds not paired (Welch)"
     notes = [f"Difference from `{analysis.label(analysis.plan.base)}`, {how}. {LATE_NOTE}"]
@@ -99,9 +99,10 @@ def contribution_table(analysis: Analysis) -> Table | None:
     if crossed.missing:
         meant["shapley"] = "mean gain from adding the trick over all orders; missing runs as in the note"
     columns = [Column(key=k, label=CONTRIBUTIONS[k][0], unit=score.unit, note=meant[k]) for k in keys]
-    planned = len(analysis.plan.seeds)
+    planned, better = len(analysis.plan.seeds), score.better
     body = [
-        TableRow(label=c.trick, cells=tuple(_contribution_cell(getattr(c, k), planned, k) for k in keys)) for c in found
+        TableRow(label=c.trick, cells=tuple(_contribution_cell(getattr(c, k), planned, k, better) for k in keys))
+        for c in found
     ]
     sums = _sums(analysis, keys)
     pairs = (
@@ -129,14 +130,16 @@ def _sums(analysis: Analysis, keys: Sequence[str]) -> list[TableRow]:
     planned = len(analysis.plan.seeds)
     missed = [effect_cell(found[key], planned) if key in found else NOT_APPLICABLE for key in keys]
     return [
-        TableRow(label="full recipe - base", cells=(effect_cell(whole, planned),) * len(keys)),
+        TableRow(
+            label="full recipe - base", cells=(effect_cell(whole, planned, better=analysis.score.better),) * len(keys)
+        ),
         TableRow(label="not explained by the sum", cells=tuple(missed)),
     ]
 
 
-def _contribution_cell(effect: Effect | None, planned: int, key: str) -> Cell:
+def _contribution_cell(effect: Effect | None, planned: int, key: str, better: str) -> Cell:
     p = effect.p_adjusted if effect and key in ("alone", "in_full") else None
-    return replace(effect_cell(effect, planned), note="" if p is None else p_words(p))
+    return replace(effect_cell(effect, planned, better=better), note="" if p is None else p_words(p))
 
 
 def _contribution_notes(keys: Sequence[str], sums: Sequence[TableRow], crossed: CellEffects) -> list[str]:
@@ -227,7 +230,7 @@ def _pairs(analysis: Analysis, design: str, rows: Sequence[Row]) -> Table:
     for contrast in contrasts:
         parts = ((contrast.tricks[0],), (contrast.tricks[1],), contrast.tricks)
         effects = [analysis.effect(arms[p], base, analysis.score) for p in parts]
-        extra.append([effect_cell(e, planned) for e in effects])
+        extra.append([effect_cell(e, planned, better=analysis.score.better) for e in effects])
     cells = CellEffects.of_rows(analysis, rows)
     body = _rows(cells, contrasts, extra)
     unit = analysis.score.unit
@@ -252,7 +255,8 @@ def _pairs(analysis: Analysis, design: str, rows: Sequence[Row]) -> Table:
 def _orders(analysis: Analysis, orders: Sequence[Sequence[Row]]) -> Table:
     contrasts, planned = order_means(orders), len(analysis.plan.seeds)
     steps = [{t: analysis.contrast(w, analysis.score) for t, w in _steps(rows)} for rows in orders]
-    extra = [[effect_cell(found[c.tricks[0]], planned) for found in steps] for c in contrasts]
+    better = analysis.score.better
+    extra = [[effect_cell(found[c.tricks[0]], planned, better=better) for found in steps] for c in contrasts]
     cells = CellEffects(analysis, {})
     body = _rows(cells, contrasts, extra)
     unit = analysis.score.unit
@@ -299,8 +303,9 @@ def _rows(cells: CellEffects, contrasts: Sequence[Contrast], extra: Sequence[Seq
     planned = len(cells.analysis.plan.seeds)
     body = []
     for contrast, effect, more in zip(contrasts, effects, extra, strict=True):
-        tested = adjusted_cell(effect)
-        body.append(TableRow(label=contrast.name, cells=(effect_cell(effect, planned), tested, *more)))
+        better = cells.analysis.score.better if len(contrast.tricks) == 1 else ""  # an interaction is neither
+        cell = effect_cell(effect, planned, better=better)
+        body.append(TableRow(label=contrast.name, cells=(cell, adjusted_cell(effect), *more)))
     return tuple(body)
 
 

@@ -13,7 +13,7 @@ from paribus.stats.intervals import Estimate
 
 def grid_tables(analysis: Analysis) -> Iterator[Table]:
     """Yield for each grid of two paths or more its effects, and the score by each pair of paths."""
-    for grid in grids(analysis):
+    for grid in grids(analysis.plan):
         yield _effects(analysis, grid)
         for a, b in grid.pairs:
             yield _two_way(analysis, grid, a, b)
@@ -21,11 +21,14 @@ def grid_tables(analysis: Analysis) -> Iterator[Table]:
 
 def _effects(analysis: Analysis, grid: Grid) -> Table:
     contrasts = [*grid.main_effects(), *grid.interactions()]
-    effects = corrected(analysis.contrast(weights, analysis.score) for _, weights in contrasts)
-    planned = len(analysis.plan.seeds)
+    effects = corrected(analysis.contrast(c.weights, analysis.score) for c in contrasts)
+    planned, better = len(analysis.plan.seeds), analysis.score.better
     rows = tuple(
-        TableRow(label=name, cells=(effect_cell(e, planned), adjusted_cell(e)))
-        for (name, _), e in zip(contrasts, effects, strict=True)
+        TableRow(
+            label=c.name,
+            cells=(effect_cell(e, planned, better=better if len(c.tricks) == 1 else ""), adjusted_cell(e)),
+        )
+        for c, e in zip(contrasts, effects, strict=True)
     )
     unit = analysis.score.unit
     notes = [
@@ -92,7 +95,7 @@ def _cell(analysis: Analysis, grid: Grid, chosen: dict[str, str]) -> Cell:
 
 def grid_figures(analysis: Analysis) -> Iterator[Figure]:
     """Yield a figure for each grid: a heat map for each pair of paths."""
-    for grid in grids(analysis):
+    for grid in grids(analysis.plan):
         yield Figure(
             key=f"{grid.design}.heat",
             title=f"Score by values in `{grid.design}`",

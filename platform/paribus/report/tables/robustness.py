@@ -101,7 +101,7 @@ def _cell(analysis: Analysis, arm: str, key: str, whole: OneSpread | None) -> Ce
     values, base = analysis.values(arm, analysis.score), analysis.values(analysis.plan.base, analysis.score)
     match key:
         case "difference":
-            return effect_cell(effect, finished(analysis, arm))
+            return effect_cell(effect, finished(analysis, arm), better=analysis.score.better)
         case "at_once":
             assert whole is not None  # the column requires it
             e = whole.by_arm[arm]

@@ -49,7 +49,7 @@ def learning_table(analysis: Analysis) -> Table:
         seeds_cell(analysis, base),
         score_cell(analysis, base, start),
         score_cell(analysis, base),
-        effect_cell(gain, seeds),
+        effect_cell(gain, seeds, better=score.better),
     )
     columns = (
         Column(key="seeds", label="seeds"),
@@ -71,7 +71,7 @@ def learning_table(analysis: Analysis) -> Table:
 
 def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: bool = True) -> Table:
     """Return the scores of one design, with the differences from each row's reference row and from the base."""
-    kind = rows[0].kind
+    kind, every, rows = rows[0].kind, rows, _once(rows)
     leaders = analysis.leaders(r.arm for r in rows)
     ranked = leaders < {r.arm for r in rows}
     inside = _reference(analysis, rows)
@@ -103,6 +103,7 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
         rows=tuple(body),
         notes=(
             *interval_notes(body, score=analysis.held),
+            *_same_rows(analysis, every, rows),
             *_bold_note(analysis, rows, leaders),
             *_few(analysis, (r.arm for r in rows)),
             *training_notes(analysis, (r.arm for r in rows), [score]),
@@ -125,12 +126,14 @@ def _score_row(analysis: Analysis, rows: Sequence[Row], row: Row, inside: bool, 
     first = row is rows[0] or before == row.arm
     expected = finished(analysis, row.arm)
     to_base = analysis.to_base.get(row.arm)
-    within = NOT_APPLICABLE if first else effect_cell(analysis.effect(row.arm, before, analysis.score), expected)
+    better = analysis.score.better
+    step = None if first else analysis.effect(row.arm, before, analysis.score)
+    within = NOT_APPLICABLE if first else effect_cell(step, expected, better=better)
     cells = (
         seeds_cell(analysis, row.arm),
         score_cell(analysis, row.arm, bold=bold),
         *([within] if inside else []),
-        effect_cell(to_base, expected) if row.arm != analysis.plan.base else NOT_APPLICABLE,
+        effect_cell(to_base, expected, better=better) if row.arm != analysis.plan.base else NOT_APPLICABLE,
         adjusted_cell(to_base),
         status_cell(analysis, row.arm),
     )
@@ -139,6 +142,7 @@ def _score_row(analysis: Analysis, rows: Sequence[Row], row: Row, inside: bool, 
 
 def behaviour_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: bool = True) -> Table:
     """Return the symptoms and costs of the same rows."""
+    every, rows = rows, _once(rows)
     measures = (*symptom_measures(), *(analysis.costs[k] for k in ("generated", "waste", "seconds")))
     body = [measure_row(analysis, row_name(analysis.plan, row), row.arm, measures) for row in rows]
     return Table(
@@ -150,11 +154,24 @@ def behaviour_table(analysis: Analysis, design: str, rows: Sequence[Row], *, mai
         rows=tuple(body),
         notes=(
             *interval_notes(body, HALF_WIDTH),
+            *_same_rows(analysis, every, rows),
             LATE_NOTE,
             *training_notes(analysis, (r.arm for r in rows), measures),
         ),
         main=main,
     )
+
+
+def _once(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows of a design; of values, where places with the base's values are the base, each arm once."""
+    first = {row.arm: row for row in reversed(rows)}
+    return [r for r in rows if first[r.arm] is r] if rows[0].kind in ("grid", "one_at_a_time", "list") else rows
+
+
+def _same_rows(analysis: Analysis, rows: Sequence[Row], shown: Sequence[Row]) -> list[str]:
+    """Return which rows are not shown because another one is the same arm."""
+    left = [row for row in rows if all(row is not other for other in shown)]
+    return [f"`{row.label}` is `{analysis.label(row.arm)}`: the same arm, shown once." for row in left]
 
 
 def _bold_note(analysis: Analysis, rows: Sequence[Row], leaders: frozenset[str]) -> list[str]:
