@@ -282,7 +282,7 @@ def _note(study: str, arm: str, address: str, plan: Plan | None) -> str:
 
 
 def _number(text: str) -> str:
-    """Return what tells a text from others."""
+    """Return a text's number, which no other text has."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

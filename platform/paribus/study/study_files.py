@@ -1,7 +1,7 @@
 """Files of a study for copies, such as MLflow's: the study file without credentials, and the newest report.
 
-Nothing is computed from them. The text of the study file is in the plan, and so in the store, which whoever submits a
-study can write: a server for a team has its home folder for reading alone. ``study_files/STUDY/report`` in the home
+Nothing is computed from them. The text of the study file is in the plan, and so in the store, which each
+submission writes: a server for a team has its home folder for reading alone. ``study_files/STUDY/report`` in the home
 folder names the folder of the newest report. Earlier versions kept the study file there, too, as ``study.yaml``.
 """
 
