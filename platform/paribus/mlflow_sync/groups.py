@@ -40,8 +40,8 @@ from paribus.store.reader import Reader
 from paribus.study.plan import Plan
 from paribus.study.study_files import STUDY_FILE, files_of, masked_copy, write_text
 
-DASHBOARD_URL = "PARIBUS_DASHBOARD_URL"
-"""Environment variable with the address of the dashboard; without it, that of `paribus up`."""
+PUBLIC_URL = "PARIBUS_PUBLIC_URL"
+"""Environment variable: where people reach the dashboard; without it, the address of `paribus up`."""
 
 LARGEST = 64 << 20
 """Most bytes of a file that is copied: reports and samples above stay where they are."""
@@ -53,7 +53,7 @@ _log = logging.getLogger("paribus.mlflow_sync")
 
 def dashboard_address(home: Path) -> str:
     """Return the address of the dashboard, without credentials and the slash at its end; empty if it is not known."""
-    found = os.environ.get(DASHBOARD_URL, "")
+    found = os.environ.get(PUBLIC_URL, "")
     if not found:
         with suppress(RunFolderError, KeyError, TypeError):
             found = str(read_json(home / UP_FILE)["dashboard"])

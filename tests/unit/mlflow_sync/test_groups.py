@@ -14,7 +14,7 @@ from paribus.audit.doctor import mlflow_names
 from paribus.home import UP_FILE
 from paribus.mlflow_sync.client import NOTE_TAG, PARENT_TAG, REFUSALS, MlflowWriter, tracking_uri
 from paribus.mlflow_sync.database_file import prepared
-from paribus.mlflow_sync.groups import DASHBOARD_URL
+from paribus.mlflow_sync.groups import PUBLIC_URL
 from paribus.mlflow_sync.offsets import identity_of, refused_groups, replay
 from paribus.store.store import Store
 from paribus.study.study_files import keep_report, without_secrets
@@ -39,7 +39,7 @@ def empty(tmp_path_factory):
 def case(tmp_path, empty, monkeypatch):
     """A case with MLflow in the home folder."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv(DASHBOARD_URL, raising=False)
+    monkeypatch.delenv(PUBLIC_URL, raising=False)
     (tmp_path / "home").mkdir()
     shutil.copy(empty, tmp_path / "home" / "mlflow.db")
     made = Case(tmp_path / "home", lambda home: MlflowWriter(tracking_uri(home), home))
@@ -347,7 +347,7 @@ def test_descriptions_link_to_the_dashboard_where_its_address_is_known(case, mon
     (case.home / UP_FILE).unlink()
     sync.turn()
     assert f"[Dashboard]({page})" in tags(case.home, study)[NOTE_TAG]
-    monkeypatch.setenv(DASHBOARD_URL, "https://ada:c4nary@gpu.example/paribus/")
+    monkeypatch.setenv(PUBLIC_URL, "https://ada:c4nary@gpu.example/paribus/")
     sync.turn()
     assert "[Dashboard](https://ada:***@gpu.example/paribus/study/small)" in tags(case.home, study)[NOTE_TAG]
 
