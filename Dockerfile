@@ -24,7 +24,7 @@ RUN python3 -m venv --without-pip /opt/paribus && python3 -m venv /tmp/pip \
  && find /opt/paribus -type d -path '*/scipy/*/tests' -prune -exec rm -r {} + && rm -r /tmp/pip \
  && echo 'paribus:x:10001:10001:Paribus:/tmp:/usr/sbin/nologin' >> /etc/passwd \
  && echo 'paribus:x:10001:' >> /etc/group \
- && mkdir -p /srv/paribus/home /srv/paribus/reports /srv/paribus/studies /srv/paribus/mlflow \
+ && mkdir -p /srv/paribus/home /srv/paribus/reports /srv/paribus/studies /srv/paribus/mlflow /srv/paribus/models \
  && chown -R 10001:10001 /srv/paribus
 ENV PATH=/opt/paribus/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/tmp \

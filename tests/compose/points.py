@@ -44,6 +44,7 @@ print(
             "results": len(seen.results),
             "copies": len(copies),
             "attempts": len(seen.attempts),
+            "again": len(seen.attempts) - len({attempt.run_id for attempt in seen.attempts}),
             "points": points,
             "lost": lost,
             "doubled": doubled + steps_twice,

@@ -144,7 +144,8 @@ def test_every_service_is_confined(profile):
         assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "devices"}, name
         assert name == "migrate" or all(" " not in word for word in service["healthcheck"]["test"]), name
         assert all(on["condition"] != "service_started" for on in service.get("depends_on", {}).values()), name
-        assert not any(re.search("PASSWORD$|TOKEN$|SECRET$", key) for key in service.get("environment", {})), name
+        secret = [key for key in service.get("environment", {}) if re.search("PASSWORD$|TOKEN$|SECRET$", key)]
+        assert secret == ["HF_TOKEN"] * ("HF_HOME" in service.get("environment", {})), name
     ports = {name: service["ports"] for name, service in services.items() if "ports" in service}
     assert [(p["host_ip"], p["published"], p["target"]) for p in ports.pop("dashboard")] == [
         ("127.0.0.1", "8765", 8765)
@@ -263,6 +264,7 @@ def check_next_start(compose):
     compose("up", "--detach", "--no-build")
     after = until(lambda: outcome(compose), "the counts after the next start")
     assert after["results"] >= before["results"]
+    assert after["attempts"] >= before["attempts"]
     assert after["results"] < 12, "nothing was left to do"
 
 
@@ -271,7 +273,7 @@ def check_faults(compose):
     compose("stop", "--timeout", "0", "mlflow")  # SIGKILL at once; a container that dies otherwise is started again
     stopped = time.monotonic()
     compose("restart", "--timeout", "10", "postgres")
-    until(lambda: among_runs(outcome(compose)), "results and a run after the restart of PostgreSQL")
+    before = until(lambda: among_runs(o := outcome(compose)) and o, "results and a run after the restart of PostgreSQL")
     killed = compose.pid("scheduler")
     os.kill(killed, signal.SIGKILL)
     until(lambda: compose.pid("scheduler") not in (0, killed), "another scheduler")
@@ -285,7 +287,7 @@ def check_faults(compose):
     found = until(lambda: (o := outcome(compose))["lost"] == 0 and o, "MLflow's copy")
     print("containers: after the faults:", json.dumps(found))
     assert (found["results"], found["copies"], found["doubled"]) == (12, 12, 0)
-    assert found["attempts"] > 12, "no run was interrupted"
+    assert found["again"] > before["again"], "the kill interrupted no run"  # `down` has interrupted some before
     assert found["points"] > 12 * 40
     assert found["violations"] == []
     assert found["user"] == 10001

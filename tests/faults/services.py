@@ -92,16 +92,19 @@ def services(world: World) -> Verdict:
         if (status := up.process.wait(600)) != 0:
             wrong.append(f"SIGHUP: exit status {status}: {up.output.read_text(errors='replace')[-1000:]}")
         wrong += _left(world.home, "after SIGHUP")
-        wrong += [*_port_taken(up), *_killed(up), *_disk_full(up)]
+        wrong += [*_port_taken(up), *_killed(up)]
+        full = _disk_full(up)
+        wrong += full or []
     finally:
         kill(up.process.pid)
         up.process.wait()
     s = world.snapshot()
     wrong += [*judge.broken_records(s, world.home), *_not_mirrored(s, world.home)]
     note = ", ".join(f"{name} {n}" for name, n in kills.items())
+    disk = "a full disk" if full is not None else "no full disk, which takes root here"
     return judge.judge(
         s, trials=len(s.runs), faults=sum(kills.values()) + 1, home=world.home, wrong=wrong,
-        note=f"killed: {note}, `paribus up` itself 1; also SIGHUP, a second one, a taken port, a full disk",
+        note=f"killed: {note}, `paribus up` itself 1; also SIGHUP, a second one, a taken port, {disk}",
     )  # fmt: skip
 
 
@@ -134,8 +137,8 @@ def _killed(up: Up) -> list[str]:
     return _left(up.home, "after SIGKILL")
 
 
-def _disk_full(up: Up) -> list[str]:
-    """Start it on a full disk: one sentence, or a service that says so."""
+def _disk_full(up: Up) -> list[str] | None:
+    """Start it on a full disk: one sentence, or a service that says so; ``None`` if no small disk can be made here."""
     folder = up.home.parent / "full"
     try:
         with mounted(folder):
@@ -149,7 +152,7 @@ def _disk_full(up: Up) -> list[str]:
             finally:
                 up.home = home
     except Skipped:
-        return []
+        return None
     return [] if "No space left" in said else [f"a full disk: {said}"]
 
 

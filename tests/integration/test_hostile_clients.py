@@ -14,10 +14,14 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
+import sqlalchemy as sa
 
 from paribus.archive.tar_file import Manifest, member, write_archive
 from paribus.remote.tokens import Tokens
+from support.databases import server
 from support.site import Site, until
+
+__all__ = ["server"]
 
 LIMIT_S = 120
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -76,9 +80,9 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """A server on a free port."""
-    for name in ("PARIBUS_DATABASE_URL", "PARIBUS_SERVER", "PARIBUS_TOKEN", "PARIBUS_TOKEN_FILE"):
+def served(server: sa.URL | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A server on a free port, over a file and over a PostgreSQL server."""
+    for name in ("PARIBUS_SERVER", "PARIBUS_TOKEN", "PARIBUS_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     made = Served(tmp_path)
     yield made
@@ -155,7 +159,19 @@ def test_what_is_made_to_harm_is_refused(served: Served, tmp_path: Path) -> None
     here = {p for p in tmp_path.rglob("*") if p.is_file() and served.site.home not in p.parents}
     assert here - before <= {tmp_path / "sent.yaml", tmp_path / "empty"}
     assert not list(served.site.home.rglob("*evil*"))
-    assert "Traceback" not in served.ends()
+    logged = served.ends()
+    assert "Traceback" not in logged, logged
+
+
+def test_no_address_holds_a_null_byte(served: Served) -> None:
+    """PostgreSQL takes none in a text: refused in one place, in path and query, of the API and of pages."""
+    for path in ("/api/studies/x%00y", "/api/studies?page=%00", "/api/studies/x/report?published=a%00", "/study/x%00y"):
+        assert served.ask("GET", path)[0] == 422, path
+    for path in ("x%00y/cancel", "x%00y/retry", "x/retry?reason=x%00y", "x/cancel?arm=%00", "x/cancel?%00=1"):
+        status, _, answer = served.ask("POST", f"/api/studies/{path}", b"")
+        assert (status, json.loads(answer)["error"]["message"]) == (422, "an address holds no null byte (%00)."), path
+    logged = served.ends()
+    assert "Traceback" not in logged, logged
 
 
 def test_a_token_stands_in_no_log_and_no_cookie_goes_unencrypted(served: Served) -> None:

@@ -73,7 +73,7 @@ def test_runs_are_mirrored_to_the_server_of_the_environment(tmp_path, server):
             **os.environ,
             "PARIBUS_HOME": str(tmp_path / "home"),
             "MLFLOW_TRACKING_URI": server,
-            "PARIBUS_DASHBOARD_URL": "http://127.0.0.1:8765",
+            "PARIBUS_PUBLIC_URL": "http://127.0.0.1:8765",
             "PARIBUS_FAKE": json.dumps({"step_s": 0.01, "rules": []}),
         },
         capture_output=True,

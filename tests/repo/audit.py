@@ -90,6 +90,7 @@ class Exemption:
         what: name of the rule, or identity of the vulnerability.
         reason: why it is accepted.
         expires: the day from which it fails.
+        count: how many of them the file has: one more may be a real one. A vulnerability is one.
     """
 
     kind: str
@@ -97,6 +98,7 @@ class Exemption:
     what: str
     reason: str
     expires: date
+    count: int = 1
 
 
 # ---- exceptions --------------------------------------------------------------------------------------------------
@@ -125,17 +127,19 @@ def read_exceptions(path: Path) -> tuple[Exemption, ...]:
 
 
 def _exemption(kind: str, row: dict[str, Any], place: str) -> Exemption:
-    keys = {"path": str, "what": str, "reason": str, "expires": date}
+    keys = {"path": str, "what": str, "reason": str, "expires": date, **({"count": int} if kind == "secret" else {})}
     for key, wanted in keys.items():
         value = row.get(key)
-        if type(value) is not wanted or not str(value).strip():
-            shape = "a date, as in 2027-01-31" if wanted is date else "a text that is not empty"
+        if type(value) is not wanted or not str(value).strip() or (wanted is int and value < 1):
+            shape = {date: "a date, as in 2027-01-31", int: "a number, 1 or more"}.get(
+                wanted, "a text that is not empty"
+            )
             raise AuditError(f"{place}: `{key}` must be {shape}")
     if unknown := row.keys() - keys:
         raise AuditError(f"{place}: unknown key `{sorted(unknown)[0]}`; allowed: {', '.join(keys)}")
     if kind == "secret" and row["what"] not in RULES:
         raise AuditError(f"{place}: `what` is no rule: {', '.join(RULES)}")
-    return Exemption(kind, row["path"], row["what"], row["reason"], row["expires"])
+    return Exemption(kind, row["path"], row["what"], row["reason"], row["expires"], row.get("count", 1))
 
 
 def apply(
@@ -149,7 +153,12 @@ def apply(
         today: the day.
         complete: whether everything was looked at, so that an exception without a finding is not needed.
     """
-    accepted = {(e.path, e.what) for e in exceptions if e.expires > today}
+    there = Counter((f.path, f.what) for f in findings)
+    accepted = {
+        (e.path, e.what)
+        for e in exceptions
+        if e.expires > today and (e.kind != "secret" or there[e.path, e.what] <= e.count)
+    }
     wrong = [
         f"{f.path}{f':{f.line}' if f.line else ''}: {f.what}{f': {f.detail}' if f.detail else ''}"
         for f in findings
@@ -160,12 +169,12 @@ def apply(
         for e in exceptions
         if e.expires <= today
     ]
-    there = {(f.path, f.what) for f in findings}
-    wrong += [
-        f"{EXCEPTIONS.name}: nothing needs the exception of {e.path} ({e.what}): delete it"
-        for e in exceptions
-        if complete and e.expires > today and (e.path, e.what) not in there
-    ]
+    for e in exceptions:
+        found, place = there[e.path, e.what], f"{EXCEPTIONS.name}: the exception of {e.path} ({e.what})"
+        if complete and e.expires > today and not found:
+            wrong.append(f"{EXCEPTIONS.name}: nothing needs the exception of {e.path} ({e.what}): delete it")
+        elif e.kind == "secret" and e.expires > today and found and found != e.count:
+            wrong.append(f"{place} is of {e.count}, and there are {found}: look at each, then correct its `count`")
     return wrong
 
 

@@ -46,9 +46,9 @@ def found(folder: Path, data: bytes) -> list[tuple[int, str]]:
     return [(finding.line, finding.what) for finding in scan(folder, ["x"])]
 
 
-def accept(what: str = "AWS key", expires: date = date(2026, 7, 1)) -> Exemption:
+def accept(what: str = "AWS key", expires: date = date(2026, 7, 1), count: int = 1) -> Exemption:
     """Return an exception of the file ``a``."""
-    return Exemption("secret", "a", what, "made up", expires)
+    return Exemption("secret", "a", what, "made up", expires, count)
 
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in SECRETS.items() for text in texts])
@@ -90,9 +90,25 @@ def test_an_exception_holds_for_its_file_its_rule_and_its_time() -> None:
     assert apply([], [accept()], TODAY, complete=False) == []
 
 
+def test_an_exception_holds_for_as_many_as_it_says() -> None:
+    """A second secret in a file with a made-up one may be real: all are listed; one that has gone is noticed, too."""
+    two = [Finding("a", 3, "AWS key"), Finding("a", 9, "AWS key")]
+    assert apply(two, [accept(count=2)], TODAY) == []
+    said = apply(two, [accept()], TODAY)
+    assert said[:2] == ["a:3: AWS key", "a:9: AWS key"]
+    assert "is of 1, and there are 2" in said[2]
+    (said,) = apply(two[:1], [accept(count=2)], TODAY)
+    assert "is of 2, and there are 1" in said
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "[[secret]]\npath='a'\nwhat='AWS key'\nreason='x'\nexpires=2027-01-01\n",
+            "`count` must be a number, 1 or more",
+        ),
+        ("[[secret]]\npath='a'\nwhat='AWS key'\nreason='x'\nexpires=2027-01-01\ncount=0\n", "`count` must be a number"),
         ("[[secret]\n", "line 1"),
         ("[secret]\npath = 'a'\n", r"write entries as \[\[secret\]\]"),
         ("[[secrets]]\n", "unknown: secrets"),
@@ -102,8 +118,11 @@ def test_an_exception_holds_for_its_file_its_rule_and_its_time() -> None:
             "[[secret]]\npath = 'a'\nwhat = 'AWS key'\nreason = 'x'\nexpires = '2027-01-01'\n",
             "`expires` must be a date",
         ),
-        ("[[secret]]\npath = 'a'\nwhat = 'AWS'\nreason = 'x'\nexpires = 2027-01-01\n", "`what` is no rule"),
-        ("[[secret]]\npath='a'\nwhat='AWS key'\nreason='x'\nexpires=2027-01-01\nline=3\n", "unknown key `line`"),
+        ("[[secret]]\npath = 'a'\nwhat = 'AWS'\nreason = 'x'\nexpires = 2027-01-01\ncount = 1\n", "`what` is no rule"),
+        (
+            "[[secret]]\npath='a'\nwhat='AWS key'\nreason='x'\nexpires=2027-01-01\ncount=1\nline=3\n",
+            "unknown key `line`",
+        ),
         ("\xff", "decode"),
     ],
 )

@@ -20,7 +20,7 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
-from paribus.engines.process import end_kin, signal_group
+from paribus.engines.process import Identity, end_kin, end_tree, kept, signal_group
 from paribus.errors import ParibusError, ServerError
 
 LIMIT_S = 600.0
@@ -45,7 +45,7 @@ VARIABLES = "PARIBUS_API_ENVIRONMENT"
 """Environment variable: names of further variables that the processes get, such as those of a runner of your own."""
 
 MARK = "PARIBUS_API_WORKER"
-"""Environment variable that marks a process and all that it starts, whatever session they move to."""
+"""Environment variable that marks a process and what it starts with its own environment: a second way to find them."""
 
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
@@ -138,7 +138,7 @@ async def _until_gone(request: Request) -> None:
 
 
 async def _done(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    sent = json.dumps({**order, "parent": os.getpid()}).encode()
+    sent = json.dumps(order).encode()
     async with _process(folder) as process:
         try:
             printed, _ = await asyncio.wait_for(process.communicate(sent), LIMIT_S)
@@ -182,11 +182,13 @@ async def _process(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a worker process; kill it, and all that it has started, when the block is left."""
     pipe, mark = asyncio.subprocess.PIPE, uuid.uuid4().hex
     process = await asyncio.create_subprocess_exec(
-        *COMMAND, stdin=pipe, stdout=pipe, start_new_session=True, env=environment(mark, folder)
+        *kept(*COMMAND), stdin=pipe, stdout=pipe, start_new_session=True, env=environment(mark, folder)
     )
+    keeper = Identity.of(process.pid)
     try:
         yield process
     finally:
+        await asyncio.to_thread(end_tree, keeper)  # does nothing if it has ended, and with it all
         signal_group(process.pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             process.kill()

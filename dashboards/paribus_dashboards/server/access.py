@@ -1,7 +1,8 @@
 """Access control: which requests the dashboard answers, and what a browser may do with its pages.
 
-Four rules apply before a page handles a request:
+Five rules apply before a page handles a request:
 
+* an address holds no null byte, which no database takes as text; this one holds for the API, too;
 * only GET and HEAD: pages change nothing;
 * the ``Host`` header must name this machine, so that another site can't point its own name here (DNS rebinding);
 * with a token, a reader enters it once and gets a cookie that no script and no other site can read;
@@ -32,6 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paribus.errors import DashboardError, ServerError
 from paribus.remote.tokens import Tokens, cookie_of
+from paribus_dashboards.api.guard import failure
 
 MIN_TOKEN = 16
 """Fewest characters of a token."""
@@ -193,7 +195,12 @@ class Guard:
                 message["headers"] = [*message["headers"], *((n, v) for n, v in more.items() if n not in known)]
             await send(message)
 
-        if self._api is not None and scope["path"].startswith("/api/"):
+        for_api = self._api is not None and scope["path"].startswith("/api/")
+        if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
+            error = ServerError("an address holds no null byte (%00).")  # which PostgreSQL takes in no text
+            await (failure(422, error) if for_api else PlainTextResponse(f"{error}\n", 422))(scope, receive, sending)
+            return
+        if self._api is not None and for_api:
             await self._api({**scope, "method": "GET"} if head else scope, receive, sending)
             return
         try:

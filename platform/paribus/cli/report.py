@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -56,7 +57,8 @@ def command(
             names = published or _stated(study)
             place = out or Path("reports") / name
             written = write_report(reader, name, place, names, width=report_width())
-            keep_report(reader.home, name, place)
+            if trouble := keep_report(reader.home, name, place):
+                written = replace(written, notes=(*written.notes, trouble))
     click.echo(written.text)
     for path in written.paths:
         click.echo(f"  {path}")

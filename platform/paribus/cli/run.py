@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,6 @@ def command(
         slots=slots,
         options=options,
         adaptive=adaptive,
-        file=study,
         at_end=write,
     )
     warn(plan, settings.home)
@@ -98,10 +98,10 @@ def report_of(folder: Path, study: str) -> WrittenReport | Exception:
     try:
         with Reader.open(folder) as reader:
             written = write_report(reader, study, out, width=report_width())
-        keep_report(folder, study, out)
+        trouble = keep_report(folder, study, out)
     except Exception as error:  # raised again by show_report
         return error
-    return written
+    return replace(written, notes=(*written.notes, trouble)) if trouble else written
 
 
 def show_report(written: WrittenReport | Exception) -> None:

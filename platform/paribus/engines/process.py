@@ -69,6 +69,36 @@ def end_orphans(spared: Collection[int]) -> bool:
     return not strangers
 
 
+def kept(*command: str) -> tuple[str, ...]:
+    """Return the command that runs ``command`` below a :mod:`~paribus.engines.keeper`, which ends with this process."""
+    return (sys.executable, "-P", "-m", "paribus.engines.keeper", str(os.getpid()), *command)
+
+
+def end_tree(root: Identity, *, wait_s: float = 5.0) -> bool:
+    """Kill all that a process has started, and then the process itself.
+
+    Nothing escapes if ``root`` adopts orphans, as a :mod:`~paribus.engines.keeper` does, and lives: it becomes the
+    parent of what others leave behind. Call it before ``root`` is waited for.
+
+    Returns:
+        Whether all have ended.
+    """
+    until, empty = time.monotonic() + wait_s, 0
+    while empty < 2:  # a process that was being adopted has no place in the tree for a moment
+        found = _descendants(root.pid) if root.alive() else set()
+        empty = 0 if found else empty + 1
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if found and time.monotonic() > until:
+            return False
+        time.sleep(0.002)
+    if root.alive():
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(root.pid, signal.SIGKILL)
+    return True
+
+
 def end_kin(mark: str, *, wait_s: float = 5.0, variable: str = KIN) -> bool:
     """Kill all other processes of this user that were started with the environment ``variable`` set to ``mark``.
 
@@ -174,6 +204,20 @@ def signal_group(group: int, number: int) -> None:
     """Send a signal to a process group; do nothing if the group no longer exists."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
+
+
+def _descendants(root: int) -> set[int]:
+    """Return the processes below a process that have not ended."""
+    below: dict[int, list[int]] = {}
+    for pid, parent in _processes():
+        below.setdefault(parent, []).append(pid)
+    found, left = set[int](), list(below.get(root, ()))
+    while left:
+        pid = left.pop()
+        if pid not in found:
+            found.add(pid)
+            left += below.get(pid, ())
+    return {pid for pid in found if _start_time(pid)}
 
 
 def _processes() -> Iterator[tuple[int, int]]:

@@ -7,6 +7,7 @@ Every call may be repeated: a group is found again by its key, and all that is w
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from paribus.contract import Job
-from paribus.errors import ParibusError, RunFolderError
+from paribus.errors import RunFolderError
 from paribus.home import UP_FILE
 from paribus.masking import describe, mask
 from paribus.mlflow_sync.client import (
@@ -37,10 +38,10 @@ from paribus.run_folder.folder import SHORT, RunFolder, read_json
 from paribus.store.models import AttemptedRun
 from paribus.store.reader import Reader
 from paribus.study.plan import Plan
-from paribus.study.study_files import files_of, masked_copy
+from paribus.study.study_files import STUDY_FILE, files_of, masked_copy, write_text
 
-DASHBOARD_URL = "PARIBUS_DASHBOARD_URL"
-"""Environment variable with the address of the dashboard; without it, that of `paribus up`."""
+PUBLIC_URL = "PARIBUS_PUBLIC_URL"
+"""Environment variable: where people reach the dashboard; without it, the address of `paribus up`."""
 
 LARGEST = 64 << 20
 """Most bytes of a file that is copied: reports and samples above stay where they are."""
@@ -52,7 +53,7 @@ _log = logging.getLogger("paribus.mlflow_sync")
 
 def dashboard_address(home: Path) -> str:
     """Return the address of the dashboard, without credentials and the slash at its end; empty if it is not known."""
-    found = os.environ.get(DASHBOARD_URL, "")
+    found = os.environ.get(PUBLIC_URL, "")
     if not found:
         with suppress(RunFolderError, KeyError, TypeError):
             found = str(read_json(home / UP_FILE)["dashboard"])
@@ -86,7 +87,9 @@ class Groups:
         self._connect = connect
         self._offsets = offsets
         self._clock = clock
-        self._plans: dict[str, Plan | None] = {}
+        self._newest: dict[str, tuple[int, float]] = {}  # number of the newest plan of a name, and its last submission
+        self._plans: dict[str, tuple[tuple[int, float], Plan]] = {}  # as of then
+        self._unread: set[str] = set()  # files that could not be copied, so that the log has it once
         self._parents: dict[tuple[str, str], str] = {}  # the children of these are linked, and need no look
         self._refusals: dict[str, int] = {}
         self._failures = 0
@@ -129,7 +132,9 @@ class Groups:
                 if (job := self._job(run, attempted)) is not None:
                     self._offsets.note_child(identity, job.study, job.arm, "")
         arms: dict[tuple[str, str], list[AttemptedRun]] = {}
-        left, going = 0, {summary.name for summary in self._reader.summaries() if summary.open}
+        summaries = self._reader.summaries()
+        left, going = 0, {summary.name for summary in summaries if summary.open}
+        self._newest = {summary.name: (summary.id, summary.submitted_at) for summary in summaries}
         for run, study, arm, child, linked in self._offsets.children():
             arms.setdefault((study, arm), [])
             if run in attempted:
@@ -191,52 +196,63 @@ class Groups:
         identity, before = known[0], json.loads(known[1] or "{}")
         ends = [run.ended_at or run.began_at for run in runs]
         end_ms = None if going or not ends else int(max(ends) * 1000)
-        files = () if arm else files_of(self._reader.home, study)
         address = dashboard_address(self._reader.home) or before.get("address", "")
+        plan, old = self._plan(study), before.get("files", {})
+        note = _note(study, arm, address, plan)
+        files = {} if arm else self._files(study, plan)
         now: dict[str, Any] = {
             "end_ms": end_ms,
             "address": address,
-            "files": {path.name: _stamp(path) for path in files},
+            "note": _number(note),
+            "files": {name: stamp for name, (_, stamp) in files.items()},
         }
         if now == before:
             return True
 
         def show() -> None:
             writer = self._connect()
-            old = before.get("files", {})
-            changed = [path for path in files if now["files"][path.name] != old.get(path.name)]
             with TemporaryDirectory() as folder:
-                small = [masked_copy(path, Path(folder)) for path in changed if path.stat().st_size <= LARGEST]
-                writer.attach(identity, [(copy, "") for copy in small])
-            if before.get("address") != address:
-                writer.tag(identity, NOTE_TAG, self._note(study, arm, address))
+                for name, (source, stamp) in files.items():
+                    if stamp != old.get(name) and (copy := self._copy(name, source, Path(folder))):
+                        writer.attach(identity, [(copy, "")])
+            if before.get("note") != now["note"]:
+                writer.tag(identity, NOTE_TAG, note)
             if before.get("end_ms", 0) != end_ms:
                 writer.show_group(identity, end_ms)
             self._offsets.note_parent(study, arm, identity, json.dumps(now))
 
         return self._try(_name(study, arm), show)
 
-    def _note(self, study: str, arm: str, address: str) -> str:
-        """Return the description of a group in Markdown."""
-        plan, lines = self._plan(study), []
-        if not arm:
-            lines += [plan.question] if plan and plan.question else []
-            lines += [f"Study `{study}`: {len(plan.arms)} arms, {len(plan.seeds)} seeds."] if plan else []
-        found = next((each for each in plan.arms if each.label == arm), None) if plan else None
-        if found is not None:
-            lines += [f"Arm of the study `{study}`." if found.changes else f"Base of the study `{study}`."]
-            changes = list(found.changes.items())
-            lines += [f"* `{path}`: {_shown(a)} → {_shown(b)}" for path, (a, b) in changes[:_CHANGES]]
-            lines += [f"* and {len(changes) - _CHANGES} more"] if len(changes) > _CHANGES else []
-        lines += [f"[Dashboard]({address}/study/{quote(study)})"] if address else []
-        return mask("\n\n".join(lines).replace("\n\n* ", "\n* "))
+    def _files(self, study: str, plan: Plan | None) -> dict[str, tuple[Path | str, list[Any]]]:
+        """Return the files of a study by name: a path or a text, and what changes when the file does."""
+        found: dict[str, tuple[Path | str, list[Any]]] = {}
+        for path in files_of(self._reader.home, study):
+            with suppress(OSError):  # deleted, or made unreadable, since it was found: then it is not there
+                about = path.stat()
+                found[path.name] = path, [about.st_mtime_ns, about.st_size]
+        if plan is not None and plan.text:
+            found[STUDY_FILE] = plan.text, [_number(plan.text)]
+        return found
+
+    def _copy(self, name: str, source: Path | str, folder: Path) -> Path | None:
+        """Return a copy without credentials; ``None`` if the file is too large, or cannot be copied as it is now."""
+        try:
+            if isinstance(source, str):
+                return write_text(folder / name, source)
+            return masked_copy(source, folder) if source.stat().st_size <= LARGEST else None
+        except (OSError, ValueError) as error:  # deleted meanwhile, no text, no room: the study's other files go on
+            if str(source) not in self._unread:
+                _log.warning("%s is not copied to MLflow: %s", name, describe(error))
+            self._unread.add(str(source))
+            return None
 
     def _plan(self, study: str) -> Plan | None:
-        if study not in self._plans:
-            self._plans[study] = None
-            with suppress(ParibusError):  # the study was made under another name, or is in another store
-                self._plans[study] = self._reader.study(study).plan
-        return self._plans[study]
+        """Return the newest plan of a study; ``None`` if it was made under another name, or is in another store."""
+        if (newest := self._newest.get(study)) is None:
+            return None
+        if study not in self._plans or self._plans[study][0] != newest:
+            self._plans[study] = newest, self._reader.study_by_id(newest[0]).plan
+        return self._plans[study][1]
 
     def _job(self, run: str, attempted: Mapping[str, AttemptedRun]) -> Job | None:
         """Return the first job of a run in this home folder; ``None`` if there is none."""
@@ -249,9 +265,25 @@ def _name(study: str, arm: str) -> str:
     return f"arm {arm} of study {study}" if arm else f"study {study}"
 
 
-def _stamp(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_mtime_ns, found.st_size]
+def _note(study: str, arm: str, address: str, plan: Plan | None) -> str:
+    """Return the description of a group in Markdown."""
+    lines = []
+    if not arm:
+        lines += [plan.question] if plan and plan.question else []
+        lines += [f"Study `{study}`: {len(plan.arms)} arms, {len(plan.seeds)} seeds."] if plan else []
+    found = next((each for each in plan.arms if each.label == arm), None) if plan else None
+    if found is not None:
+        lines += [f"Arm of the study `{study}`." if found.changes else f"Base of the study `{study}`."]
+        changes = list(found.changes.items())
+        lines += [f"* `{path}`: {_shown(a)} → {_shown(b)}" for path, (a, b) in changes[:_CHANGES]]
+        lines += [f"* and {len(changes) - _CHANGES} more"] if len(changes) > _CHANGES else []
+    lines += [f"[Dashboard]({address}/study/{quote(study)})"] if address else []
+    return mask("\n\n".join(lines).replace("\n\n* ", "\n* "))
+
+
+def _number(text: str) -> str:
+    """Return a text's number, which no other text has."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _shown(value: Any) -> str:

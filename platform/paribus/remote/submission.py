@@ -13,7 +13,6 @@ from paribus.store.states import RECORDED, RunState
 from paribus.store.store import Store
 from paribus.study.expand import draft_file
 from paribus.study.plan import Plan
-from paribus.study.study_files import keep_study_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,6 @@ def submit_file(file: Path, home: Path, terms: Terms, changes: Sequence[str] = (
         before = _submitted(store, plan)
         known = store.states_of([run.fingerprint for run in plan.runs])
         record = Adaptive(grown).submit(store, plan, **terms)
-        keep_study_file(home, plan.study, file)
         runs = {str(k): n for k, n in store.counts(record.id).items()} if before else _counts(plan, known)
     return Submission(
         study=plan.study,

@@ -1,8 +1,8 @@
 """A process of its own for one request of a server: it plans and submits a study, or writes a report.
 
 Both may take seconds of computing and much memory, which the server that answers others must not spend; and a study
-that hangs a library is killed with its process. The order comes as JSON on standard input, the answer leaves on
-standard output.
+that hangs a library is killed with its process, below a :mod:`~paribus.engines.keeper`. The order comes as JSON on
+standard input, the answer leaves on standard output.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paribus.engines.process import die_with_parent
 from paribus.errors import ParibusError
 from paribus.masking import mask_output
 from paribus.remote.answers import error_to_json
@@ -30,7 +29,6 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     order = json.load(sys.stdin)
-    die_with_parent(order["parent"])
     with tempfile.TemporaryDirectory(prefix="paribus-") as folder:
         stage = Path(folder)
         try:

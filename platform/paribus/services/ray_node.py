@@ -165,14 +165,34 @@ def _name(pid: int) -> str:
         return ""
 
 
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: a number from 1 to 65535")
+    return int(text)
+
+
+def _cores(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of cores: 0 or more")
+    return int(text)
+
+
+def _head(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host:
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT: write it like ray-head:6379")
+    _port(port)
+    return text
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run a node; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m paribus.services.ray_node", description="A node of a Ray cluster.")
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--head", action="store_true", help="make this node the head")
-    kind.add_argument("--address", default="", help="HOST:PORT of the head to join")
-    parser.add_argument("--port", type=int, default=6379, help="port of the head")
-    parser.add_argument("--cpus", type=int, help="cores for runs; default: all")
+    kind.add_argument("--address", type=_head, default="", help="HOST:PORT of the head to join")
+    parser.add_argument("--port", type=_port, default=6379, help="port of the head")
+    parser.add_argument("--cpus", type=_cores, help="cores for runs; default: all")
     parser.add_argument("command", nargs="*", help="what to start when the node has joined")
     chosen = parser.parse_args(arguments)
     try:

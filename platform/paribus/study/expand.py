@@ -28,7 +28,8 @@ from paribus.study.lint import lint
 from paribus.study.load import LoadedStudy, ResolvedRow, load_study
 from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking
 from paribus.study.spec import Search, Study
-from paribus.yaml_file.document import Fault
+from paribus.study.study_files import without_secrets
+from paribus.yaml_file.document import Fault, read_text
 
 KEY_DIGITS = 12
 
@@ -81,7 +82,8 @@ def draft_file(path: Path, changes: Sequence[str] = (), *, sent: bool = False) -
         StudyFileError: the file is not a valid study; every problem is listed with its place.
     """
     study = load_study(path, changes, installed=True, sent=sent)
-    return draft_plan(study, load_runner(study.spec.runner.kind))
+    draft = draft_plan(study, load_runner(study.spec.runner.kind))
+    return replace(draft, plan=replace(draft.plan, text=without_secrets(read_text(path))))
 
 
 def make_plan(study: LoadedStudy, runner: Runner) -> Plan:

@@ -186,6 +186,8 @@ class Plan:
         ranking: a search before the last of its runs are known; ``None`` without one.
         origin: fingerprint of the plan that this one grew from; empty for the plan of a study file.
         options: what the study says to its runner beside the recipe.
+        text: the study file without credentials, for copies such as MLflow's; no part of the fingerprint. Empty: the
+            study came from no file, or an earlier version made the plan.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(serialize_by_alias=True)  # stored under the first names
@@ -223,6 +225,7 @@ class Plan:
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
     rules: Rules = ()
     mirror: tuple[str, ...] = ("mlflow",)
+    text: str = ""
 
     @property
     def adaptive(self) -> bool:
@@ -255,7 +258,7 @@ class Plan:
     def under(self, first: Plan) -> Plan:
         """Return the plan with everything outside of its fingerprint as in ``first``: budget, checkpoints, alerts."""
         money = ("gpu_hours", "cpu_hours", "run_hours", "resources", "checkpoint")
-        terms = ("question", "warnings", "webhook", "command", "published", "rules", "mirror", *money)
+        terms = ("question", "warnings", "webhook", "command", "published", "rules", "mirror", "text", *money)
         return replace(self, **{name: getattr(first, name) for name in terms})
 
     def arm(self, key: str) -> Arm:

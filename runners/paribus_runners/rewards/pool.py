@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from paribus.engines.process import KIN, end_kin, signal_group
+from paribus.engines.process import KIN, Identity, end_kin, end_tree, kept, signal_group
 from paribus.errors import ParibusError
 
 Fault = Literal["timeout", "exception", "died", "not_finite", "wrong_length", "not_a_number"]
@@ -43,7 +43,7 @@ WRITES = "PARIBUS_REWARD_WRITES"
 
 _MOST_BYTES = 16 * 2**20
 _POLL_S = 0.05
-_ENDING_S = 1.0
+_ENDING_S = 3.0
 """Seconds in which a process that has closed its side should end, so that its exit status is known."""
 _MARK = "PARIBUS_REWARD_WORKER"
 
@@ -101,7 +101,8 @@ class _Process:
     """One process of a pool.
 
     Attributes:
-        mark: what it and all that it starts have in their environment.
+        keeper: adopts and ends what the process starts; the process is below it.
+        mark: what it and all that it starts have in their environment, unless they are started with another one.
         folder: its own folder for temporary files.
         confined: what it has said of its confinement, before it loaded code of the user.
         deadline: when it is ended unless it answers before.
@@ -113,6 +114,7 @@ class _Process:
     """
 
     popen: subprocess.Popen[bytes]
+    keeper: Identity
     mark: str
     folder: Path
     deadline: float
@@ -170,7 +172,7 @@ def environment(mark: str, folder: Path) -> dict[str, str]:
     """Return the environment of a worker: nothing of this one that may hold a secret.
 
     Args:
-        mark: what the worker and all that it starts is found by.
+        mark: what the worker, and what it starts with its own environment, is found by.
         folder: for its temporary files.
     """
     kept = {k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith("LC_")}
@@ -297,12 +299,12 @@ class Pool:
         writes = None if self._writable is None else [str(path) for path in (folder, *self._writable)]
         settings = {
             "path": self._worker.path, "folder": self._worker.folder, "memory_gib": self._worker.memory_gib,
-            "parent": os.getpid(), "writes": writes,
+            "writes": writes,
         }  # fmt: skip
         mark = uuid.uuid4().hex
         try:
             popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "paribus_runners.rewards.worker", json.dumps(settings)],
+                kept(sys.executable, "-P", "-m", "paribus_runners.rewards.worker", json.dumps(settings)),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 env=environment(mark, folder), start_new_session=True,
             )  # fmt: skip
@@ -313,7 +315,7 @@ class Pool:
         assert popen.stdout is not None
         os.set_blocking(popen.stdin.fileno(), False)
         os.set_blocking(popen.stdout.fileno(), False)
-        self._processes.append(_Process(popen, mark, folder, time.monotonic() + LOADING_S))
+        self._processes.append(_Process(popen, Identity.of(popen.pid), mark, folder, time.monotonic() + LOADING_S))
 
     def _hand_out(self) -> None:
         """Give waiting calls to idle processes, and start processes while there are fewer than calls."""
@@ -394,8 +396,10 @@ class Pool:
             process.call, process.unsent = None, b""
 
     def _end(self, process: _Process, why: Outcome) -> None:
-        """Kill a process, its group and what has left it, and remove its files; its call has the outcome ``why``."""
+        """Kill a process and all that it has started, and remove its files; its call has the outcome ``why``."""
         self._processes.remove(process)
+        if process.popen.poll() is None:  # else the keeper has ended all
+            end_tree(process.keeper)
         signal_group(process.popen.pid, signal.SIGKILL)
         process.popen.kill()
         process.popen.wait()

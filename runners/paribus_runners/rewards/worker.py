@@ -1,4 +1,4 @@
-"""A worker process: loads one function, then answers calls until it is killed. Started by :mod:`.pool`.
+"""A worker process: loads one function, then answers calls until it is killed. Started by :mod:`.pool`, below a keeper.
 
 It reads requests and writes answers as JSON lines over pipes that the function cannot reach by its standard streams.
 The function is code of the user: nothing that it does to this process (printing, closing files, exiting, forking,
@@ -21,7 +21,6 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-from paribus.engines.process import die_with_parent
 from paribus_runners.rewards.landlock import confine
 
 MOST_FILE = 1 << 30
@@ -60,7 +59,6 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    die_with_parent(settings["parent"])
     own = os.getpid()
     writes = settings["writes"]
     _send(answers, {"confined": "not confined (PARIBUS_REWARD_WRITES is /)" if writes is None else

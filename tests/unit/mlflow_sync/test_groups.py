@@ -1,9 +1,11 @@
 """Parent runs in MLflow's own SQLite store: study > arm > run, whatever is killed, refused, deleted or moved."""
 
+import errno
 import json
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,12 @@ from paribus.audit.doctor import mlflow_names
 from paribus.home import UP_FILE
 from paribus.mlflow_sync.client import NOTE_TAG, PARENT_TAG, REFUSALS, MlflowWriter, tracking_uri
 from paribus.mlflow_sync.database_file import prepared
-from paribus.mlflow_sync.groups import DASHBOARD_URL
+from paribus.mlflow_sync.groups import PUBLIC_URL
 from paribus.mlflow_sync.offsets import identity_of, refused_groups, replay
 from paribus.store.store import Store
-from paribus.study.study_files import keep_report, keep_study_file, without_secrets
+from paribus.study.study_files import keep_report, without_secrets
 from support.mlflow_case import Case, write
+from support.plans import small_plan
 
 pytest.importorskip("mlflow")
 
@@ -36,7 +39,7 @@ def empty(tmp_path_factory):
 def case(tmp_path, empty, monkeypatch):
     """A case with MLflow in the home folder."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv(DASHBOARD_URL, raising=False)
+    monkeypatch.delenv(PUBLIC_URL, raising=False)
     (tmp_path / "home").mkdir()
     shutil.copy(empty, tmp_path / "home" / "mlflow.db")
     made = Case(tmp_path / "home", lambda home: MlflowWriter(tracking_uri(home), home))
@@ -69,6 +72,11 @@ def groups(home):
 def artifacts(case, identity):
     """Return the artifacts at the top of a run by MLflow's own client."""
     return {file.path for file in case.connect(case.home)._client.list_artifacts(identity)}
+
+
+def copied(case, identity, name, folder):
+    """Return the text of an artifact."""
+    return Path(case.connect(case.home)._client.download_artifacts(identity, name, str(folder))).read_text()
 
 
 def test_a_run_is_below_its_arm_below_its_study(case):
@@ -229,8 +237,8 @@ def test_runs_of_an_earlier_version_get_their_groups(case):
 
 def test_the_study_has_its_file_and_its_newest_report(case, tmp_path):
     """The file without credentials; the report again when it was written again."""
-    (tmp_path / "study.yaml").write_text("study: small\nquestion: see https://ada:c4nary@host/x\nhf_token: c4nary9\n")
-    keep_study_file(case.home, "small", tmp_path / "study.yaml")
+    file = "study: small\nquestion: see https://ada:c4nary@host/x\nhf_token: c4nary9\n"
+    case.store.add_study(replace(case.study.plan, text=without_secrets(file)))
     write(case.attempt(), range(3))
     case.finish()
     sync = case.sync()
@@ -241,14 +249,82 @@ def test_the_study_has_its_file_and_its_newest_report(case, tmp_path):
     report.mkdir(parents=True)
     for text in ("first", "second, longer"):
         (report / "report.md").write_text(text)
-        keep_report(case.home, "small", report)
+        assert keep_report(case.home, "small", report) == ""
         assert sync.turn() == 0
         assert artifacts(case, study) == {"study.yaml", "report.md"}
-        copy = case.connect(case.home)._client.download_artifacts(study, "report.md", str(tmp_path))
-        assert Path(copy).read_text() == text
-    for path in case.home.rglob("study.yaml"):
-        assert "c4nary" not in path.read_text()
-        assert "https://ada:***@host/x\nhf_token: ***\n" in path.read_text()
+        assert copied(case, study, "report.md", tmp_path) == text
+    assert "https://ada:***@host/x\nhf_token: ***\n" in copied(case, study, "study.yaml", tmp_path)
+
+
+def test_a_study_of_an_earlier_version_has_the_file_beside_its_plan(case, tmp_path):
+    """The plan has no text then; once the study is submitted again, MLflow has the plan's."""
+    (case.home / "study_files" / "small").mkdir(parents=True)
+    (case.home / "study_files" / "small" / "study.yaml").write_text("study: small # old\n")
+    write(case.attempt(), range(3))
+    sync = case.sync()
+    sync.turn()
+    study = groups(case.home)["small"][0]
+    assert "# old" in copied(case, study, "study.yaml", tmp_path)
+    case.store.add_study(replace(case.study.plan, text="study: small # new\n"))
+    sync.turn()
+    assert "# new" in copied(case, study, "study.yaml", tmp_path)
+
+
+def test_descriptions_follow_the_newest_plan(case):
+    """A study that was submitted again with more arms, and one that the store lacked at first."""
+    write(case.attempt(), range(3))
+    sync = case.sync()
+    sync.turn()
+    study = groups(case.home)["small"][0]
+    assert "1 arms, 1 seeds" in tags(case.home, study)[NOTE_TAG]
+    case.store.add_study(small_plan(arms=3, seeds=2))
+    sync.turn()
+    assert "3 arms, 2 seeds" in tags(case.home, study)[NOTE_TAG]
+
+
+def test_a_report_that_cannot_be_read_ends_no_turn(case, tmp_path, monkeypatch, caplog):
+    """In a folder that this account can't enter, deleted in between, or no text: the rest is copied."""
+    write(case.attempt(), range(3))
+    case.finish()
+    sync = case.sync()
+    report = tmp_path / "reports"
+    report.mkdir()
+    (report / "report.md").write_text("first")
+    keep_report(case.home, "small", report)
+    real = Path.stat
+
+    def closed(path, **options):
+        if path.parent == report:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", closed)
+        assert (sync.turn(), sync.trouble) == (0, "")
+    study = groups(case.home)["small"][0]
+    assert artifacts(case, study) == set()
+    (case.home / "study_files" / "small" / "report").write_text("/" + "x" * 300)
+    assert (sync.turn(), sync.trouble) == (0, "")
+    (case.home / "study_files" / "small" / "report").write_bytes(b"\xff\0")
+    assert (sync.turn(), sync.trouble) == (0, "")
+    keep_report(case.home, "small", report)
+    with monkeypatch.context() as patch:  # between the look at the file and its copy
+        patch.setattr("paribus.mlflow_sync.groups.masked_copy", lambda path, _: path.unlink() or path.read_text())
+        assert (sync.turn(), sync.trouble) == (0, "")
+    (report / "report.html").write_bytes(b"\xff")
+    (report / "report.md").write_text("again")
+    assert (sync.turn(), sync.trouble) == (0, "")
+    assert artifacts(case, study) == {"report.md"}
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "report.md is not copied to MLflow", "report.html is not copied to MLflow",
+    ]  # fmt: skip
+
+
+def test_a_home_that_cannot_be_written_notes_no_report(tmp_path):
+    """The report itself is written: a message says that MLflow has no copy."""
+    (tmp_path / "study_files").write_text("")
+    said = keep_report(tmp_path, "small", tmp_path)
+    assert said.startswith(f"MLflow gets no copy of this report: {tmp_path / 'study_files'} cannot be written")
 
 
 def test_values_under_names_of_secrets_are_hidden_and_others_stay():
@@ -271,7 +347,7 @@ def test_descriptions_link_to_the_dashboard_where_its_address_is_known(case, mon
     (case.home / UP_FILE).unlink()
     sync.turn()
     assert f"[Dashboard]({page})" in tags(case.home, study)[NOTE_TAG]
-    monkeypatch.setenv(DASHBOARD_URL, "https://ada:c4nary@gpu.example/paribus/")
+    monkeypatch.setenv(PUBLIC_URL, "https://ada:c4nary@gpu.example/paribus/")
     sync.turn()
     assert "[Dashboard](https://ada:***@gpu.example/paribus/study/small)" in tags(case.home, study)[NOTE_TAG]
 

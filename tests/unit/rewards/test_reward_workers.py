@@ -43,6 +43,19 @@ def forks(completions):
             time.sleep(600)
     time.sleep(600)
 
+HIDES = "import os, sys, time; open(sys.argv[1] + f'/child-{os.getpid()}', 'w').close(); time.sleep(600)"
+
+def hides(completions):
+    here = os.path.dirname(os.path.abspath(__file__))
+    started = [subprocess.Popen([sys.executable, "-c", HIDES, here], env={}, start_new_session=True) for _ in range(2)]
+    while sum(name.startswith("child-") for name in os.listdir(here)) < 2:
+        time.sleep(0.01)
+    if completions[0] == "a":
+        time.sleep(600)
+    if completions[0] == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [1.0] * len(completions)
+
 def forks_and_returns(completions):
     os.fork()
     return [2.0] * len(completions)
@@ -170,6 +183,25 @@ def test_what_a_function_forked_dies_with_it(folder: Path) -> None:
     """Children that have moved to sessions of their own are killed at the time-out, too."""
     assert _outcome(folder, "forks", timeout_s=2.0).fault == "timeout"
     assert len(_children(folder)) == 3
+    assert not any(_alive(pid) for pid in _children(folder))
+
+
+@pytest.mark.parametrize("how", ["time-out", "close", "dies"])
+def test_what_hides_its_origin_dies_too(folder: Path, how: str) -> None:
+    """Programs in sessions of their own, without any variable of the environment, whose parent may be gone."""
+    text = {"time-out": "a", "close": "returns", "dies": "dies"}[how]
+    with _pool(folder, "hides", timeout_s=8.0 if how == "time-out" else 100.0) as pool:
+        found = pool.submit({"completions": [text]}).result(timeout=120)
+        assert len(_children(folder)) == 2
+        if how == "close":
+            assert (found.fault, found.value) == (None, [1.0])
+            assert all(_alive(pid) for pid in _children(folder))
+        else:
+            want = (
+                ("timeout", "no result within 8 s") if how == "time-out" else ("died", "its process ended (signal 9)")
+            )
+            assert (found.fault, found.reason) == want
+            assert not any(_alive(pid) for pid in _children(folder))
     assert not any(_alive(pid) for pid in _children(folder))
 
 

@@ -11,8 +11,11 @@ import pytest
 import yaml
 
 from paribus.cli import paribus
-from paribus.services.health_checks import CHECKS
+from paribus.mlflow_sync.groups import PUBLIC_URL
+from paribus.services.health_checks import CHECKS, DASHBOARD_URL
+from paribus_dashboards.api.work import VARIABLES
 from paribus_dashboards.command import command as dashboard
+from paribus_dashboards.server.serve import PROXIES
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -36,9 +39,43 @@ def test_a_service_is_confined(name):
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["logging"]["options"] == {"max-size": "10m", "max-file": "3"}
-    assert not any(re.search(r"(PASSWORD|TOKEN|SECRET)$", key) for key in service.get("environment", {}))
+    named = service.get("environment", {}).items()
+    assert not any(re.search(r"(PASSWORD|TOKEN|SECRET)$", key) and value != f"${{{key}:-}}" for key, value in named)
     assert all(on["condition"] != "service_started" for on in service.get("depends_on", {}).values())
     assert ("ports" in service) == (name == "dashboard")
+
+
+@pytest.mark.parametrize("name", ["scheduler", "scheduler-gpu", "scheduler-ray", "ray-worker", "dashboard"])
+def test_what_plans_or_trains_reaches_the_hub_and_keeps_what_it_loads(name):
+    """On a volume, as `/tmp` is lost at each start; the image has the folder, so that the volume gets its owner."""
+    service = SERVICES[name]
+    assert service["environment"]["HF_TOKEN"] == "${HF_TOKEN:-}"
+    place = service["environment"]["HF_HOME"]
+    assert f"models:{place}" in service["volumes"]
+    assert "outside" in service["networks"]
+    made = next(line for line in (ROOT / "Dockerfile").read_text().splitlines() if "mkdir -p" in line)
+    assert place in made.split()
+    if name != "dashboard":
+        assert service["environment"]["PARIBUS_REWARD_WRITES"] == "${PARIBUS_REWARD_WRITES:-}"
+
+
+def test_the_public_address_is_another_than_the_one_of_the_health_check():
+    """Schedulers copy to MLflow, with links for people; the dashboard's container asks itself."""
+    for name, service in SERVICES.items():
+        named = service.get("environment", {})
+        assert ("PARIBUS_PUBLIC_URL" in named) == (name in ("scheduler", "scheduler-gpu", "scheduler-ray")), name
+        assert ("PARIBUS_DASHBOARD_URL" in named) == (name == "dashboard"), name
+    assert PUBLIC_URL == "PARIBUS_PUBLIC_URL" != DASHBOARD_URL
+    assert SERVICES["dashboard"]["environment"].items() >= {
+        PROXIES: "${FORWARDED_ALLOW_IPS:-*}", VARIABLES: "${PARIBUS_API_ENVIRONMENT:-}"
+    }.items()  # fmt: skip
+
+
+def test_the_page_names_every_variable_of_the_file():
+    """Those that one sets before `up`; names of images are for the tests alone."""
+    page = (ROOT / "docs" / "howto" / "deploy.md").read_text()
+    names = set(re.findall(r"\$\{(\w+)", TEXT))
+    assert {name for name in names if f"`{name}`" not in page and not name.endswith("_IMAGE")} == set()
 
 
 def test_the_port_is_on_the_loopback_address():

@@ -134,6 +134,26 @@ def test_the_command_line_of_ray():
     assert not {"--head", "--num-cpus", "--include-dashboard"} & {*other}, "Ray allows some for the head alone"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--address", "foo"], "'foo' is no HOST:PORT: write it like ray-head:6379"),
+        (["--address", "foo:"], "'' is no port: a number from 1 to 65535"),
+        (["--address", "foo:x"], "'x' is no port"),
+        (["--address", ":6379"], "':6379' is no HOST:PORT"),
+        (["--address", "foo:70000"], "'70000' is no port"),
+        (["--head", "--port", "0"], "'0' is no port"),
+        (["--head", "--cpus", "-1"], "'-1' is no number of cores"),
+    ],
+)
+def test_a_wrong_option_is_named(capsys, words, said):
+    """Before anything is started, with the value and what is allowed."""
+    with pytest.raises(SystemExit) as found:
+        main(words)
+    assert found.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_node_is_called_by_its_address_in_the_network_of_the_head(monkeypatch):
     """A machine may have several; a head that no one knows is an error."""
     assert own_address("127.0.0.1:6379") == "127.0.0.1"

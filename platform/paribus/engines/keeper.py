@@ -1,0 +1,76 @@
+"""Runs a program so that nothing which it starts outlives it: ``python -m paribus.engines.keeper PARENT PROGRAM ...``.
+
+This process adopts what the program's processes leave behind, whatever session they have moved to and whatever
+environment they have. It kills all of it when the program ends, when ``PARENT`` (a process id) ends, or on SIGTERM. The
+parent kills everything at once with :func:`paribus.engines.process.end_tree`. It imports no more than it needs, as
+there is one above each worker process.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from paribus.engines.process import adopt_orphans, die_with_parent, end_orphans
+
+STOPPED = 128 + signal.SIGTERM
+"""Exit status after SIGTERM, and when the parent has ended."""
+
+
+class _Stop(Exception):
+    """This process is to end now."""
+
+
+def keep(parent: int, command: Sequence[str]) -> int:
+    """Run a command until it ends; return its exit status, negative if a signal has killed it."""
+    adopt_orphans()
+    own = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Stop
+
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as in what Ray starts, no child's end is known
+        signal.signal(signal.SIGTERM, stop)
+        die_with_parent(parent, signal.SIGTERM)
+        program = subprocess.Popen(command, preexec_fn=lambda: die_with_parent(own))
+        _let_go()
+        while True:
+            pid, status = os.wait()  # also reaps what was adopted
+            if pid == program.pid:
+                program.returncode = os.waitstatus_to_exitcode(status)
+                return program.returncode
+    except _Stop:
+        return STOPPED
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while not end_orphans(()):
+            time.sleep(0.005)
+
+
+def _let_go() -> None:
+    """Close the pipes, so that their ends are the program's alone."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+def end_like(status: int) -> None:
+    """End this process as the program ended, also by the same signal."""
+    if status < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -status not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    end_like(keep(int(sys.argv[1]), sys.argv[2:]))
