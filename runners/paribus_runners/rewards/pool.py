@@ -41,6 +41,10 @@ WORKERS = "PARIBUS_REWARD_WORKERS"
 WRITES = "PARIBUS_REWARD_WRITES"
 """Environment variable: folders that functions may write in, separated by ``:``; ``/`` confines none of them."""
 
+CACHES = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE")
+"""Environment variables of folders that functions may write in, too; and where Hugging Face's libraries write else."""
+USUAL_CACHE = "~/.cache/huggingface"
+
 _MOST_BYTES = 16 * 2**20
 _POLL_S = 0.05
 _ENDING_S = 1.0
@@ -142,28 +146,31 @@ def workers() -> int:
     return int(wanted)
 
 
-def writable() -> tuple[Path, ...] | None:
+def writable() -> tuple[Path, ...] | str:
     """Return the folders that functions may write in beside their own: caches of Hugging Face, and what is declared.
 
     Returns:
-        ``None`` if they may write everywhere, because ``PARIBUS_REWARD_WRITES`` is ``/``.
+        If one of them is the root folder, by whatever path, nothing would be confined: the name of the variable.
 
     Raises:
-        ParibusError: the variable names something else than folders, each by its absolute path.
+        ParibusError: ``PARIBUS_REWARD_WRITES`` names something else than folders, each by its absolute path.
     """
     declared = [part for part in os.environ.get(WRITES, "").split(":") if part]
-    if declared == ["/"]:
-        return None
     for part in declared:
         if not (Path(part).is_absolute() and Path(part).is_dir()):
             raise ParibusError(
                 f"{WRITES} names {part!r}, which is not the absolute path of a folder: make the folder, or correct the "
                 "variable (paths are separated by `:`)"
             )
-    caches = [os.environ[name] for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE") if os.environ.get(name)]
+    named = [(WRITES, part) for part in declared]
+    named += [(name, os.environ[name]) for name in CACHES if os.environ.get(name)]
     with suppress(RuntimeError):  # a user without a home folder
-        caches.append(str(Path("~/.cache/huggingface").expanduser()))
-    return tuple(dict.fromkeys(map(Path, (*caches, *declared))))
+        named.append((USUAL_CACHE, str(Path(USUAL_CACHE).expanduser())))
+    for name, folder in named:
+        with suppress(OSError):  # it does not exist, or cannot be reached
+            if Path(folder).samefile("/"):
+                return name
+    return tuple(dict.fromkeys(Path(folder) for _, folder in named))
 
 
 def environment(mark: str, folder: Path) -> dict[str, str]:
@@ -294,7 +301,8 @@ class Pool:
 
     def _start(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix="paribus-reward-"))
-        writes = None if self._writable is None else [str(path) for path in (folder, *self._writable)]
+        allowed = self._writable
+        writes = allowed if isinstance(allowed, str) else [str(path) for path in (folder, *allowed)]
         settings = {
             "path": self._worker.path, "folder": self._worker.folder, "memory_gib": self._worker.memory_gib,
             "parent": os.getpid(), "writes": writes,

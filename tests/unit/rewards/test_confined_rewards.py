@@ -184,6 +184,21 @@ def test_older_kernels_are_confined_as_far_as_they_can(folder: Path) -> None:
     assert shown == "confined (Landlock 1, except that files can be emptied: that takes Linux 6.2)\nrefused\n"
 
 
+@pytest.mark.parametrize("odd", ["file/below", "loop", "loop/below", "n" * 300])
+def test_a_folder_that_cannot_be_opened_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
+    """A cache below a file, a link to itself, a name that is too long: the rest is confined as ever."""
+    needs(1)
+    (folder / "file").write_text("x")
+    (folder / "loop").symlink_to("loop")
+    monkeypatch.setenv("HF_HOME", str(folder / odd))
+    before = files(folder)
+    with Pool(Worker(path="mine.writes", folder=str(folder), timeout_s=60, memory_gib=1.0), 1) as pool:
+        pool.wait_until_loaded()
+        assert pool.confined.startswith("confined (Landlock ")
+        assert "done" not in pool.submit({"completions": ["a"]}).result(timeout=PATIENCE_S).value
+    assert files(folder) == before
+
+
 @pytest.mark.parametrize("code", [38, 95, 1])
 def test_a_kernel_without_it_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int) -> None:
     """ENOSYS, EOPNOTSUPP, and EPERM of a container's filter: nothing is confined, and the sentence says so."""
@@ -206,14 +221,29 @@ def test_more_folders_can_be_declared_and_all_of_them(folder: Path, monkeypatch:
         pool.wait_until_loaded()
         assert pool.confined.startswith("confined (Landlock ")
         assert pool.submit({"completions": ["a"]}).result(timeout=PATIENCE_S).value[0] == "done"
-    monkeypatch.setenv("PARIBUS_REWARD_WRITES", "/")
-    with Pool(worker, 1) as pool:
-        pool.wait_until_loaded()
-        assert pool.confined == "not confined (PARIBUS_REWARD_WRITES is /)"
     for wrong in ("cache", str(folder / "nowhere"), f"/:{folder / 'nowhere'}", "~/cache"):
         monkeypatch.setenv("PARIBUS_REWARD_WRITES", wrong)
         with pytest.raises(ParibusError, match="not the absolute path of a folder"):
             Pool(worker, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("PARIBUS_REWARD_WRITES", value) for value in ("/", "/:/tmp", "/tmp:/", "//", "/.", "/../", "/tmp/..")),
+        *((name, value) for name in ("PARIBUS_REWARD_WRITES", "HF_HUB_CACHE") for value in ("/proc/self/root", "LINK")),
+        ("HF_HOME", "/"),
+    ],
+)
+def test_the_root_folder_by_any_name_confines_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Everything would be writable, so the record does not say that anything is confined."""
+    (folder / "root").symlink_to("/")
+    monkeypatch.setenv(name, str(folder / "root") if value == "LINK" else value)
+    with Pool(Worker(path="mine.secrets", folder=str(folder), timeout_s=60, memory_gib=1.0), 1) as pool:
+        pool.wait_until_loaded()
+        assert pool.confined == f"not confined ({name} names /)"
 
 
 def test_the_environment_of_a_function_has_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
