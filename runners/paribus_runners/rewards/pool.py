@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -27,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from paribus.engines.process import KIN, end_kin, signal_group
 from paribus.errors import ParibusError
+from paribus_runners.rewards.scratch import Scratch, make
 
 Fault = Literal["timeout", "exception", "died", "not_finite", "wrong_length", "not_a_number"]
 FAULTS: tuple[Fault, ...] = ("timeout", "exception", "died", "not_finite", "wrong_length", "not_a_number")
@@ -118,7 +117,7 @@ class _Process:
 
     popen: subprocess.Popen[bytes]
     mark: str
-    folder: Path
+    folder: Scratch
     deadline: float
     confined: str = ""
     loaded: bool = False
@@ -300,8 +299,8 @@ class Pool:
             self._ready.set()
 
     def _start(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="paribus-reward-"))
-        allowed = self._writable
+        scratch, allowed = make("reward"), self._writable
+        folder = scratch.path
         writes = allowed if isinstance(allowed, str) else [str(path) for path in (folder, *allowed)]
         settings = {
             "path": self._worker.path, "folder": self._worker.folder, "memory_gib": self._worker.memory_gib,
@@ -315,13 +314,13 @@ class Pool:
                 env=environment(mark, folder), start_new_session=True,
             )  # fmt: skip
         except OSError:
-            folder.rmdir()
+            scratch.delete()
             raise
         assert popen.stdin is not None
         assert popen.stdout is not None
         os.set_blocking(popen.stdin.fileno(), False)
         os.set_blocking(popen.stdout.fileno(), False)
-        self._processes.append(_Process(popen, mark, folder, time.monotonic() + LOADING_S))
+        self._processes.append(_Process(popen, mark, scratch, time.monotonic() + LOADING_S))
 
     def _hand_out(self) -> None:
         """Give waiting calls to idle processes, and start processes while there are fewer than calls."""
@@ -411,7 +410,7 @@ class Pool:
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
         end_kin(process.mark, variable=_MARK)
-        shutil.rmtree(process.folder, ignore_errors=True)
+        process.folder.delete()
         if process.call is not None:
             process.call.future.set_result(why)
         elif not process.loaded:

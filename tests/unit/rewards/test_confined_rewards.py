@@ -282,3 +282,28 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
         return False
+
+
+def test_files_of_a_killed_training_are_deleted_by_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one that lives, and of another machine, stay."""
+    temporary, other = folder / "tmp", "paribus-reward-another_machine-x"
+    (temporary / other).mkdir()
+    program = (
+        "import sys, time\nfrom paribus_runners.rewards.pool import Pool, Worker\n"
+        "pool = Pool(Worker(path='mine.works', folder=sys.argv[1], timeout_s=60, memory_gib=1.0), 1)\n"
+        "pool.submit({'completions': ['a']}).result()\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    where = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], env=where, stdout=subprocess.PIPE, text=True
+    ) as training:
+        assert training.stdout is not None
+        assert training.stdout.readline() == "ready\n"
+        (of_first,) = {p.name for p in temporary.iterdir()} - {other}
+        called(folder, "secrets")
+        assert {p.name for p in temporary.iterdir()} == {other, of_first}
+        training.kill()
+        training.wait()
+    assert {p.name for p in temporary.iterdir()} == {other, of_first}
+    called(folder, "secrets")
+    assert [p.name for p in temporary.iterdir()] == [other]
