@@ -172,6 +172,14 @@ def writable() -> tuple[Path, ...] | str:
     return tuple(dict.fromkeys(Path(folder) for _, folder in named))
 
 
+def _make_caches() -> None:
+    """Make the caches of Hugging Face that are missing, as its libraries would: a confined function cannot."""
+    named = [os.environ[name] for name in CACHES if os.environ.get(name)]
+    for folder in (*named, *(() if os.environ.get("HF_HOME") else (USUAL_CACHE,))):
+        with suppress(OSError, RuntimeError):  # a folder of others, or a user without a home folder
+            Path(folder).expanduser().mkdir(parents=True, exist_ok=True)
+
+
 def environment(mark: str, folder: Path) -> dict[str, str]:
     """Return the environment of a worker: nothing of this one that may hold a secret.
 
@@ -199,6 +207,7 @@ class Pool:
     """
 
     def __init__(self, worker: Worker, size: int) -> None:
+        _make_caches()
         self._worker, self._size, self._writable = worker, size, writable()
         self._confined = ""
         self._waiting: deque[_Call] = deque()

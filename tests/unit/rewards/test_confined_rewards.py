@@ -307,3 +307,22 @@ def test_files_of_a_killed_training_are_deleted_by_the_next(folder: Path, monkey
     assert {p.name for p in temporary.iterdir()} == {other, of_first}
     called(folder, "secrets")
     assert [p.name for p in temporary.iterdir()] == [other]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_cache_that_is_missing_can_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    """It is made before functions are confined, where a variable names it or the libraries look for it."""
+    needs(1)
+    cache = folder / ("fresh" if named else ".cache") / "huggingface"
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("HF_HOME")
+    if named:
+        monkeypatch.setenv("HF_HOME", str(cache))
+    (folder / "mine.py").write_text(
+        "import os, pathlib\ndef loads(completions):\n"
+        "    cache = pathlib.Path(os.environ.get('HF_HOME', '~/.cache/huggingface')).expanduser()\n"
+        "    (cache / 'hub' / 'model').mkdir(parents=True)\n    return [1.0]\n"
+    )
+    assert called(folder, "loads").value == [1.0]
+    assert (cache / "hub" / "model").is_dir()
+    assert (folder / ".cache").exists() != named
