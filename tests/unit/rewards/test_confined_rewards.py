@@ -6,6 +6,7 @@ Where the kernel has no Landlock, writing is not prevented, and the test of it i
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from paribus.errors import ParibusError
 from paribus.remote.tokens import Tokens
 from paribus_runners.rewards import landlock
 from paribus_runners.rewards.pool import Outcome, Pool, Worker, environment
+from support.kernel import landlock_of_kernel
 
 SOURCE = """
 import json, os, pathlib, signal, subprocess, sys, tempfile, time
@@ -126,14 +128,36 @@ def called(folder: Path, name: str, *, timeout_s: float = 60.0, completions: tup
 
 
 def needs(version: int) -> None:
-    """Skip a test on a kernel whose Landlock is older."""
+    """Skip a test on a kernel whose Landlock is older; in CI fail it if the kernel itself says that it is not."""
     if (found := landlock.version()) < version:
-        pytest.skip(f"the kernel's Landlock has version {found}, and this takes {version}")
+        why = f"the kernel's Landlock has version {found}, and this takes {version}"
+        if os.environ.get("PARIBUS_CI") and landlock_of_kernel() >= version:
+            pytest.fail(f"{why}. Linux {os.uname().release} has it: does a filter of a container refuse the calls?")
+        pytest.skip(why)
 
 
 def files(folder: Path) -> dict[str, bytes]:
     """Return all files of the home folder."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in (folder / "home").rglob("*") if p.is_file()}
+
+
+def test_ci_notices_that_confinement_was_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel has Landlock and Paribus does not find it; elsewhere the tests are skipped."""
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+    monkeypatch.setattr(sys.modules[__name__], "landlock_of_kernel", lambda: 3)
+    monkeypatch.setenv("PARIBUS_CI", "1")
+    for version, end in ((3, pytest.fail.Exception), (4, pytest.skip.Exception)):
+        with pytest.raises(end, match=f"has version 0, and this takes {version}"):
+            needs(version)
+    monkeypatch.delenv("PARIBUS_CI")
+    with pytest.raises(pytest.skip.Exception):
+        needs(3)
+
+
+def test_the_kernel_is_asked_in_two_ways() -> None:
+    """What its release and its configuration promise is what it answers."""
+    if promised := landlock_of_kernel():
+        needs(promised)
 
 
 def test_a_function_writes_in_its_own_folder_alone(folder: Path) -> None:
@@ -326,3 +350,81 @@ def test_a_cache_that_is_missing_can_be_used(folder: Path, monkeypatch: pytest.M
     assert called(folder, "loads").value == [1.0]
     assert (cache / "hub" / "model").is_dir()
     assert (folder / ".cache").exists() != named
+
+
+BOMB = """
+import os, time
+
+def bombs(completions):
+    tokens, give = os.pipe()
+    os.write(give, b"x" * 400)  # whatever the limit does, there are no more processes than this
+    os.set_blocking(tokens, False)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            if os.read(tokens, 1) and os.fork() == 0:
+                os.setsid()
+        except OSError:  # the limit, or no token is left
+            time.sleep(0.1)
+    os._exit(0)
+"""
+BOMBED = """
+import os, resource, sys, time
+from pathlib import Path
+from paribus_runners.rewards import worker
+from paribus_runners.rewards.pool import Pool, Worker
+
+def alive():
+    found = 0
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            mine = entry.stat().st_uid == os.getuid()
+            found += mine and entry.read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        except OSError:
+            pass
+    return found
+
+before, most = alive(), worker._tasks_of_user() + 80
+resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+with Pool(Worker(path="mine.bombs", folder=sys.argv[1], timeout_s=5.0, memory_gib=1.0), 1) as pool:
+    pool.wait_until_loaded()
+    call, reached = pool.submit({"completions": ["a"]}), 0
+    while not call.done():
+        reached = max(reached, worker._tasks_of_user())
+        time.sleep(0.02)
+end = time.monotonic() + 60
+while alive() > before and time.monotonic() < end:
+    time.sleep(0.05)
+print(call.result().fault, reached - most, max(0, alive() - before), pool.confined)
+"""
+# The right to read everything stays, as Python or the project can lie in a folder of root alone. `env` starts the
+# command once more: `setpriv` itself still has rights that its command loses.
+ANOTHER_USER = (
+    *("setpriv", "--reuid=54321", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
+    "env",
+)
+
+
+def test_a_fork_bomb_stands_still_at_the_limit(folder: Path) -> None:
+    """Its processes leave the session and fork on, up to the limit and not beyond; at the time-out none is left."""
+    (folder / "mine.py").write_text(BOMB)
+    (folder / "tmp").chmod(0o777)
+    prefix = ANOTHER_USER if os.getuid() == 0 else ()  # the kernel does not count the processes of root
+    if prefix and not _starts(prefix):
+        pytest.skip("as root, where no process can become one of another user that may read all files")
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", BOMBED, str(folder)],
+        stdout=subprocess.PIPE, text=True, timeout=300, check=True,
+        env={**os.environ, "HOME": str(folder / "tmp"), "TMPDIR": str(folder / "tmp"), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    fault, beyond, left, confined = done.stdout.split(maxsplit=3)
+    others = 0 if prefix else 40  # what else this user starts and ends meanwhile
+    assert fault == "timeout"
+    assert abs(int(beyond)) <= others
+    assert int(left) <= others
+    assert confined.startswith("confined") == (landlock.version() > 0)
+
+
+def _starts(prefix: tuple[str, ...]) -> bool:
+    code = "import paribus_runners.rewards.worker"
+    return shutil.which(prefix[0]) is not None and not subprocess.run([*prefix, sys.executable, "-c", code]).returncode
