@@ -7,19 +7,13 @@ no time limit is needed that would also end a slow one.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 from paribus.contract import PREEMPTED, Job
@@ -27,6 +21,7 @@ from paribus.errors import ParibusError, RunnerError
 from paribus.failures import KILLED
 from paribus_runners.native.stopping import termination
 from paribus_runners.rewards.pool import WORKERS, workers
+from paribus_runners.rewards.scratch import make
 
 THREADS = "PARIBUS_THREADS"
 """Environment variable: number of threads that a run uses on a CPU, all of its processes together."""
@@ -37,8 +32,6 @@ COMMAND = (sys.executable, "-P", "-m", "paribus_runners.native.rank")
 """What starts one process. It imports torch again: a process that has computed cannot fork its threads and devices."""
 
 _LOOK_S = 0.05
-# other machines may share the folder for temporary files, and their locks may not be seen here
-_MEETING = f"paribus-meeting-{re.sub(r'[^A-Za-z0-9]', '_', socket.gethostname())}-"
 _STOPPED = (PREEMPTED, -signal.SIGTERM)
 
 
@@ -91,7 +84,8 @@ def launch(folder: Path, size: int, *, cpu: bool) -> None:
             signal has killed one of them.
     """
     environment = _environment(size, cpu)
-    with termination() as asked, _meeting_place() as scratch:
+    with termination() as asked, make("meeting") as meeting:
+        scratch = meeting.path
         asked.begun = True  # the children decide what there is to keep
         started: list[subprocess.Popen[bytes]] = []
         try:
@@ -120,54 +114,6 @@ def launch(folder: Path, size: int, *, cpu: bool) -> None:
             _wait(started)
     if started[0].returncode:
         raise SystemExit(PREEMPTED)
-
-
-@contextmanager
-def _meeting_place() -> Iterator[Path]:
-    """Yield a new folder of this machine for the processes to meet in, and delete it in the end.
-
-    This process holds a lock on it. Folders without a lock are of runs that were killed, and are deleted, but not where
-    the file system has no locks.
-    """
-    place, lock = _made()
-    try:
-        for left in Path(tempfile.gettempdir()).glob(f"{_MEETING}*") if lock is not None else ():
-            with suppress(OSError):  # another user's cannot be opened; one that is held cannot be locked
-                _delete(left, _locked(left, fcntl.LOCK_NB))
-        yield place
-    finally:
-        _delete(place, lock)
-
-
-def _made() -> tuple[Path, int | None]:
-    """Return a new folder and the lock on it; ``None`` where the file system has no locks for folders, as NFS."""
-    while True:
-        place = Path(tempfile.mkdtemp(prefix=_MEETING))
-        try:
-            lock = _locked(place)
-        except FileNotFoundError:  # another run has found and deleted it before it was locked
-            continue
-        except OSError:
-            return place, None
-        if place.exists():
-            return place, lock
-        os.close(lock)
-
-
-def _locked(folder: Path, how: int = 0) -> int:
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | how)
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
-
-
-def _delete(folder: Path, lock: int | None) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if lock is not None:
-        os.close(lock)
 
 
 def _terminate(started: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -97,8 +97,9 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
             write_json(folder.environment, about)
             _compare_weights(folder, weights)
         grader, others = _graders(job, folder, learner, stack)
-        if world.writes and grader.confined:
-            write_json(folder.environment, about | {"rewards": grader.confined})
+        confined = next((each.confined for each in (grader, *others.values()) if each.confined), "")
+        if world.writes and confined:
+            write_json(folder.environment, about | {"rewards": confined})
         trainer = Trainer(job, folder, learner, asked.is_set, grader, others)
         found = world.gather(resume.find(folder, job) if world.writes else None)[0]
         if found is not None:

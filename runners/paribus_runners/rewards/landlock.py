@@ -52,7 +52,7 @@ def confine(folders: Iterable[Path], *, most: int | None = None) -> str:
     6 from signalling them, too.
 
     Args:
-        folders: what may be written in, with all that is below; one that does not exist is left out.
+        folders: what may be written in, with all that is below; one that cannot be opened is left out.
         most: use no later version of Landlock than this.
 
     Returns:
@@ -80,8 +80,8 @@ def confine(folders: Iterable[Path], *, most: int | None = None) -> str:
 
 
 def _allow(rules: int, path: Path, rights: int) -> None:
-    """Allow ``rights`` on a path and all below it; do nothing if it does not exist."""
-    with suppress(FileNotFoundError):
+    """Allow ``rights`` on a path and all below it; do nothing if it does not exist, or cannot be opened."""
+    with suppress(OSError):  # such as a link to itself: one odd folder must not leave all others open
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             allowed = rights if stat.S_ISDIR(os.fstat(place).st_mode) else rights & _OF_FILES

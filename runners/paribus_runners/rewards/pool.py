@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -27,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from paribus.engines.process import KIN, Identity, end_kin, end_tree, kept, signal_group
 from paribus.errors import ParibusError
+from paribus_runners.rewards.scratch import Scratch, make
 
 Fault = Literal["timeout", "exception", "died", "not_finite", "wrong_length", "not_a_number"]
 FAULTS: tuple[Fault, ...] = ("timeout", "exception", "died", "not_finite", "wrong_length", "not_a_number")
@@ -40,6 +39,10 @@ WORKERS = "PARIBUS_REWARD_WORKERS"
 
 WRITES = "PARIBUS_REWARD_WRITES"
 """Environment variable: folders that functions may write in, separated by ``:``; ``/`` confines none of them."""
+
+CACHES = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE")
+"""Environment variables of folders that functions may write in, too; and where Hugging Face's libraries write else."""
+USUAL_CACHE = "~/.cache/huggingface"
 
 _MOST_BYTES = 16 * 2**20
 _POLL_S = 0.05
@@ -116,7 +119,7 @@ class _Process:
     popen: subprocess.Popen[bytes]
     keeper: Identity
     mark: str
-    folder: Path
+    folder: Scratch
     deadline: float
     confined: str = ""
     loaded: bool = False
@@ -144,28 +147,39 @@ def workers() -> int:
     return int(wanted)
 
 
-def writable() -> tuple[Path, ...] | None:
+def writable() -> tuple[Path, ...] | str:
     """Return the folders that functions may write in beside their own: caches of Hugging Face, and what is declared.
 
     Returns:
-        ``None`` if they may write everywhere, because ``PARIBUS_REWARD_WRITES`` is ``/``.
+        If one of them is the root folder, by whatever path, nothing would be confined: the name of the variable.
 
     Raises:
-        ParibusError: the variable names something else than folders, each by its absolute path.
+        ParibusError: ``PARIBUS_REWARD_WRITES`` names something else than folders, each by its absolute path.
     """
     declared = [part for part in os.environ.get(WRITES, "").split(":") if part]
-    if declared == ["/"]:
-        return None
     for part in declared:
         if not (Path(part).is_absolute() and Path(part).is_dir()):
             raise ParibusError(
                 f"{WRITES} names {part!r}, which is not the absolute path of a folder: make the folder, or correct the "
                 "variable (paths are separated by `:`)"
             )
-    caches = [os.environ[name] for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE") if os.environ.get(name)]
+    named = [(WRITES, part) for part in declared]
+    named += [(name, os.environ[name]) for name in CACHES if os.environ.get(name)]
     with suppress(RuntimeError):  # a user without a home folder
-        caches.append(str(Path("~/.cache/huggingface").expanduser()))
-    return tuple(dict.fromkeys(map(Path, (*caches, *declared))))
+        named.append((USUAL_CACHE, str(Path(USUAL_CACHE).expanduser())))
+    for name, folder in named:
+        with suppress(OSError):  # it does not exist, or cannot be reached
+            if Path(folder).samefile("/"):
+                return name
+    return tuple(dict.fromkeys(Path(folder) for _, folder in named))
+
+
+def _make_caches() -> None:
+    """Make the caches of Hugging Face that are missing, as its libraries would: a confined function cannot."""
+    named = [os.environ[name] for name in CACHES if os.environ.get(name)]
+    for folder in (*named, *(() if os.environ.get("HF_HOME") else (USUAL_CACHE,))):
+        with suppress(OSError, RuntimeError):  # a folder of others, or a user without a home folder
+            Path(folder).expanduser().mkdir(parents=True, exist_ok=True)
 
 
 def environment(mark: str, folder: Path) -> dict[str, str]:
@@ -195,6 +209,7 @@ class Pool:
     """
 
     def __init__(self, worker: Worker, size: int) -> None:
+        _make_caches()
         self._worker, self._size, self._writable = worker, size, writable()
         self._confined = ""
         self._waiting: deque[_Call] = deque()
@@ -295,8 +310,9 @@ class Pool:
             self._ready.set()
 
     def _start(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="paribus-reward-"))
-        writes = None if self._writable is None else [str(path) for path in (folder, *self._writable)]
+        scratch, allowed = make("reward"), self._writable
+        folder = scratch.path
+        writes = allowed if isinstance(allowed, str) else [str(path) for path in (folder, *allowed)]
         settings = {
             "path": self._worker.path, "folder": self._worker.folder, "memory_gib": self._worker.memory_gib,
             "writes": writes,
@@ -309,13 +325,13 @@ class Pool:
                 env=environment(mark, folder), start_new_session=True,
             )  # fmt: skip
         except OSError:
-            folder.rmdir()
+            scratch.delete()
             raise
         assert popen.stdin is not None
         assert popen.stdout is not None
         os.set_blocking(popen.stdin.fileno(), False)
         os.set_blocking(popen.stdout.fileno(), False)
-        self._processes.append(_Process(popen, Identity.of(popen.pid), mark, folder, time.monotonic() + LOADING_S))
+        self._processes.append(_Process(popen, Identity.of(popen.pid), mark, scratch, time.monotonic() + LOADING_S))
 
     def _hand_out(self) -> None:
         """Give waiting calls to idle processes, and start processes while there are fewer than calls."""
@@ -407,7 +423,7 @@ class Pool:
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
         end_kin(process.mark, variable=_MARK)
-        shutil.rmtree(process.folder, ignore_errors=True)
+        process.folder.delete()
         if process.call is not None:
             process.call.future.set_result(why)
         elif not process.loaded:

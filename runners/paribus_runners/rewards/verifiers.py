@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import NamedTuple
 
 from paribus_runners.rewards.pool import Worker
@@ -13,7 +13,9 @@ _CHAIN_ANSWER = re.compile(r"#(\d)$")
 _SEARCH_TRIES = re.compile(r"(?:[a-h]\d[a-h]\d\d\d)+")
 _SEARCH_TRY = 6
 _DIGIT_OF_LETTER = re.compile(r"([a-h])(\d)")
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+_WHOLE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"  # a comma separates groups of three digits, and nothing else
+_NUMBER = re.compile(rf"-?{_WHOLE}(?:\.\d+)?|-?\.\d+")
+_DECIMAL = re.compile(rf"[-+]?(?:{_WHOLE}\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _BOX = "\\boxed{"
 
 
@@ -93,11 +95,26 @@ APART = {"math_verify": Worker(path="paribus_runners.rewards.mathematics.verdict
 """Verifiers that run in worker processes; each response is a call of its own, so that one that hangs fails alone."""
 
 
+LONGEST = 1_000
+"""Longer numbers, and those whose first digit is further from the point, are compared as texts."""
+
+
 def normal(answer: str) -> str:
-    """Return one spelling for equal answers: ``1,000.0`` and ``1000`` are equal."""
+    """Return one spelling for equal answers: ``1,000.0`` and ``1000`` are equal.
+
+    Numbers keep all of their digits, and are written without an exponent; see :data:`LONGEST` for those that are not.
+    """
     text = answer.strip()
-    try:
-        number = Decimal(text.replace(",", "").removeprefix("$"))
-        return format(number.normalize(), "f") if number.is_finite() else text
-    except InvalidOperation:
+    bare = text.removeprefix("$").strip()
+    if len(bare) > LONGEST or _DECIMAL.fullmatch(bare) is None:
         return text
+    try:
+        number = Decimal(bare.replace(",", ""))
+    except ArithmeticError:  # an exponent of more digits than the library has room for
+        return text
+    if not number:
+        return "0"
+    if number.adjusted() >= LONGEST or number.adjusted() <= -LONGEST:
+        return text
+    plain = format(number, "f")
+    return plain.rstrip("0").rstrip(".") if "." in plain else plain

@@ -61,7 +61,7 @@ def main() -> None:
         os.dup2(null, stream)
     own = os.getpid()
     writes = settings["writes"]
-    _send(answers, {"confined": "not confined (PARIBUS_REWARD_WRITES is /)" if writes is None else
+    _send(answers, {"confined": f"not confined ({writes} names /)" if isinstance(writes, str) else
                     confine(Path(folder) for folder in writes)})  # fmt: skip
     try:
         _limit(settings["memory_gib"])

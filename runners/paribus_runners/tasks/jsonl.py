@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 from paribus.errors import ParibusError
@@ -96,11 +97,18 @@ def _problem(text: str, place: str) -> Problem:
         ) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise ParibusError(f"{place}: not an object with `prompt` and `answer`: {error}") from error
-    if not (isinstance(prompt, str) and prompt and isinstance(answer, str | int | float)):
-        raise ParibusError(f"{place}: `prompt` must be a non-empty text, `answer` a text or a number")
+    fits = bool(answer.strip()) if isinstance(answer, str) else type(answer) is int or _is_finite(answer)
+    if not (isinstance(prompt, str) and prompt.strip() and fits):
+        raise ParibusError(
+            f"{place}: `prompt` must be a text that is not blank, `answer` such a text or a finite number"
+        )
     try:
         digest = hashlib.sha256(f"{prompt}\0{answer}".encode()).hexdigest()[:16]
     except UnicodeEncodeError:
         half = "half a character (an unpaired surrogate), which no tokenizer reads"
         raise ParibusError(f"{place}: holds {half}") from None
     return Problem(digest, prompt, str(answer), {k: v for k, v in raw.items() if k not in ("prompt", "answer")})
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)

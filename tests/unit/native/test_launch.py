@@ -25,6 +25,7 @@ from paribus.recipe.recipe import Recipe
 from paribus_runners.native import launch as module
 from paribus_runners.native import runner
 from paribus_runners.native.launch import launch, processes_of, threads
+from paribus_runners.rewards.scratch import prefix
 
 JobFolder = Callable[..., Path]
 
@@ -163,8 +164,8 @@ def test_no_process_and_no_file_outlives_its_parent(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    prefix = module._MEETING
-    (temporary / f"{prefix}notes").write_text("of the user")
+    begin = prefix("meeting")
+    (temporary / f"{begin}notes").write_text("of the user")
     others = {"paribus-run-x", "paribus-meeting-another_machine-x"}  # of an earlier version, and of another machine
     for name in others:
         (temporary / name).mkdir()
@@ -186,7 +187,7 @@ def test_no_process_and_no_file_outlives_its_parent(
     assert len(list(temporary.iterdir())) == 4
     with pytest.raises(RunnerError, match="exit status 3"):
         launch(folder, 2, cpu=True)
-    assert {p.name for p in temporary.iterdir()} == {f"{prefix}notes", *others}
+    assert {p.name for p in temporary.iterdir()} == {f"{begin}notes", *others}
 
 
 @pytest.mark.parametrize("error", [errno.EBADF, errno.ENOSYS])
@@ -194,7 +195,7 @@ def test_a_file_system_without_locks_is_used_without_them(
     ranks: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     """NFS refuses to lock a folder that is open for reading, Lustre may have no locks; nothing of others is deleted."""
-    left = tmp_path / f"{module._MEETING}x"
+    left = tmp_path / f"{prefix('meeting')}x"
     left.mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from paribus.contract import PREEMPTED, Evaluate, Options
+from paribus.contract import PREEMPTED, Evaluate, EvaluationSet, Options
 from paribus.health.detector import Setting, finding_of, initial_state, update
 from paribus.health.diagnose import DETECTORS
 from paribus.health.profile import load_profile
@@ -137,6 +137,19 @@ def test_a_run_rewards_with_the_functions_that_were_planned(
     assert (path / "rewards" / "helper.py").read_text() == HELPER
     confined = f"confined (Landlock {version()}" if version() else "not confined (this kernel has no Landlock)"
     assert json.loads((path / "environment.json").read_text())["rewards"].startswith(confined)
+
+
+def test_workers_of_an_evaluation_set_alone_are_recorded(
+    recipe: Recipe, job_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Training verifies in its own process, one set in workers: the run still says what these are kept from."""
+    pytest.importorskip("math_verify")
+    (tmp_path / "sums.jsonl").write_text('{"prompt": "a1b2=", "answer": "3"}\n' * 2)
+    task = JsonlTask(train=str(tmp_path / "sums.jsonl"), heldout=str(tmp_path / "sums.jsonl"), verifier="math_verify")
+    sets = {"sums": EvaluationSet(task=task, samples=2, problems=2)}
+    path = job_folder(recipe, evaluate=Evaluate(every=3, problems=2, sets=sets))
+    runner.run(path)
+    assert "confined (" in json.loads((path / "environment.json").read_text())["rewards"]
 
 
 def test_a_queue_keeps_what_functions_returned(recipe: Recipe, job_folder: Callable[..., Path]) -> None:

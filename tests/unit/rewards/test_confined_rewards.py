@@ -6,6 +6,7 @@ Where the kernel has no Landlock, writing is not prevented, and the test of it i
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from paribus.errors import ParibusError
 from paribus.remote.tokens import Tokens
 from paribus_runners.rewards import landlock
 from paribus_runners.rewards.pool import Outcome, Pool, Worker, environment
+from support.kernel import landlock_of_kernel
 
 SOURCE = """
 import json, os, pathlib, signal, subprocess, sys, tempfile, time
@@ -126,14 +128,36 @@ def called(folder: Path, name: str, *, timeout_s: float = 60.0, completions: tup
 
 
 def needs(version: int) -> None:
-    """Skip a test on a kernel whose Landlock is older."""
+    """Skip a test on a kernel whose Landlock is older; in CI fail it if the kernel itself says that it is not."""
     if (found := landlock.version()) < version:
-        pytest.skip(f"the kernel's Landlock has version {found}, and this takes {version}")
+        why = f"the kernel's Landlock has version {found}, and this takes {version}"
+        if os.environ.get("PARIBUS_CI") and landlock_of_kernel() >= version:
+            pytest.fail(f"{why}. Linux {os.uname().release} has it: does a filter of a container refuse the calls?")
+        pytest.skip(why)
 
 
 def files(folder: Path) -> dict[str, bytes]:
     """Return all files of the home folder."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in (folder / "home").rglob("*") if p.is_file()}
+
+
+def test_ci_notices_that_confinement_was_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel has Landlock and Paribus does not find it; elsewhere the tests are skipped."""
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+    monkeypatch.setattr(sys.modules[__name__], "landlock_of_kernel", lambda: 3)
+    monkeypatch.setenv("PARIBUS_CI", "1")
+    for version, end in ((3, pytest.fail.Exception), (4, pytest.skip.Exception)):
+        with pytest.raises(end, match=f"has version 0, and this takes {version}"):
+            needs(version)
+    monkeypatch.delenv("PARIBUS_CI")
+    with pytest.raises(pytest.skip.Exception):
+        needs(3)
+
+
+def test_the_kernel_is_asked_in_two_ways() -> None:
+    """What its release and its configuration promise is what it answers."""
+    if promised := landlock_of_kernel():
+        needs(promised)
 
 
 def test_a_function_writes_in_its_own_folder_alone(folder: Path) -> None:
@@ -184,6 +208,21 @@ def test_older_kernels_are_confined_as_far_as_they_can(folder: Path) -> None:
     assert shown == "confined (Landlock 1, except that files can be emptied: that takes Linux 6.2)\nrefused\n"
 
 
+@pytest.mark.parametrize("odd", ["file/below", "loop", "loop/below", "n" * 300])
+def test_a_folder_that_cannot_be_opened_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
+    """A cache below a file, a link to itself, a name that is too long: the rest is confined as ever."""
+    needs(1)
+    (folder / "file").write_text("x")
+    (folder / "loop").symlink_to("loop")
+    monkeypatch.setenv("HF_HOME", str(folder / odd))
+    before = files(folder)
+    with Pool(Worker(path="mine.writes", folder=str(folder), timeout_s=60, memory_gib=1.0), 1) as pool:
+        pool.wait_until_loaded()
+        assert pool.confined.startswith("confined (Landlock ")
+        assert "done" not in pool.submit({"completions": ["a"]}).result(timeout=PATIENCE_S).value
+    assert files(folder) == before
+
+
 @pytest.mark.parametrize("code", [38, 95, 1])
 def test_a_kernel_without_it_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int) -> None:
     """ENOSYS, EOPNOTSUPP, and EPERM of a container's filter: nothing is confined, and the sentence says so."""
@@ -206,14 +245,29 @@ def test_more_folders_can_be_declared_and_all_of_them(folder: Path, monkeypatch:
         pool.wait_until_loaded()
         assert pool.confined.startswith("confined (Landlock ")
         assert pool.submit({"completions": ["a"]}).result(timeout=PATIENCE_S).value[0] == "done"
-    monkeypatch.setenv("PARIBUS_REWARD_WRITES", "/")
-    with Pool(worker, 1) as pool:
-        pool.wait_until_loaded()
-        assert pool.confined == "not confined (PARIBUS_REWARD_WRITES is /)"
     for wrong in ("cache", str(folder / "nowhere"), f"/:{folder / 'nowhere'}", "~/cache"):
         monkeypatch.setenv("PARIBUS_REWARD_WRITES", wrong)
         with pytest.raises(ParibusError, match="not the absolute path of a folder"):
             Pool(worker, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("PARIBUS_REWARD_WRITES", value) for value in ("/", "/:/tmp", "/tmp:/", "//", "/.", "/../", "/tmp/..")),
+        *((name, value) for name in ("PARIBUS_REWARD_WRITES", "HF_HUB_CACHE") for value in ("/proc/self/root", "LINK")),
+        ("HF_HOME", "/"),
+    ],
+)
+def test_the_root_folder_by_any_name_confines_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Everything would be writable, so the record does not say that anything is confined."""
+    (folder / "root").symlink_to("/")
+    monkeypatch.setenv(name, str(folder / "root") if value == "LINK" else value)
+    with Pool(Worker(path="mine.secrets", folder=str(folder), timeout_s=60, memory_gib=1.0), 1) as pool:
+        pool.wait_until_loaded()
+        assert pool.confined == f"not confined ({name} names /)"
 
 
 def test_the_environment_of_a_function_has_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,3 +306,125 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
         return False
+
+
+def test_files_of_a_killed_training_are_deleted_by_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one that lives, and of another machine, stay."""
+    temporary, other = folder / "tmp", "paribus-reward-another_machine-x"
+    (temporary / other).mkdir()
+    program = (
+        "import sys, time\nfrom paribus_runners.rewards.pool import Pool, Worker\n"
+        "pool = Pool(Worker(path='mine.works', folder=sys.argv[1], timeout_s=60, memory_gib=1.0), 1)\n"
+        "pool.submit({'completions': ['a']}).result()\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    where = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], env=where, stdout=subprocess.PIPE, text=True
+    ) as training:
+        assert training.stdout is not None
+        assert training.stdout.readline() == "ready\n"
+        (of_first,) = {p.name for p in temporary.iterdir()} - {other}
+        called(folder, "secrets")
+        assert {p.name for p in temporary.iterdir()} == {other, of_first}
+        training.kill()
+        training.wait()
+    assert {p.name for p in temporary.iterdir()} == {other, of_first}
+    called(folder, "secrets")
+    assert [p.name for p in temporary.iterdir()] == [other]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_cache_that_is_missing_can_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    """It is made before functions are confined, where a variable names it or the libraries look for it."""
+    needs(1)
+    cache = folder / ("fresh" if named else ".cache") / "huggingface"
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("HF_HOME")
+    if named:
+        monkeypatch.setenv("HF_HOME", str(cache))
+    (folder / "mine.py").write_text(
+        "import os, pathlib\ndef loads(completions):\n"
+        "    cache = pathlib.Path(os.environ.get('HF_HOME', '~/.cache/huggingface')).expanduser()\n"
+        "    (cache / 'hub' / 'model').mkdir(parents=True)\n    return [1.0]\n"
+    )
+    assert called(folder, "loads").value == [1.0]
+    assert (cache / "hub" / "model").is_dir()
+    assert (folder / ".cache").exists() != named
+
+
+BOMB = """
+import os, time
+
+def bombs(completions):
+    tokens, give = os.pipe()
+    os.write(give, b"x" * 400)  # whatever the limit does, there are no more processes than this
+    os.set_blocking(tokens, False)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            if os.read(tokens, 1) and os.fork() == 0:
+                os.setsid()
+        except OSError:  # the limit, or no token is left
+            time.sleep(0.1)
+    os._exit(0)
+"""
+BOMBED = """
+import os, resource, sys, time
+from pathlib import Path
+from paribus_runners.rewards import worker
+from paribus_runners.rewards.pool import Pool, Worker
+
+def alive():
+    found = 0
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            mine = entry.stat().st_uid == os.getuid()
+            found += mine and entry.read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        except OSError:
+            pass
+    return found
+
+before, most = alive(), worker._tasks_of_user() + 80
+resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+with Pool(Worker(path="mine.bombs", folder=sys.argv[1], timeout_s=5.0, memory_gib=1.0), 1) as pool:
+    pool.wait_until_loaded()
+    call, reached = pool.submit({"completions": ["a"]}), 0
+    while not call.done():
+        reached = max(reached, worker._tasks_of_user())
+        time.sleep(0.02)
+end = time.monotonic() + 60
+while alive() > before and time.monotonic() < end:
+    time.sleep(0.05)
+print(call.result().fault, reached - most, max(0, alive() - before), pool.confined)
+"""
+# The right to read everything stays, as Python or the project can lie in a folder of root alone. `env` starts the
+# command once more: `setpriv` itself still has rights that its command loses.
+ANOTHER_USER = (
+    *("setpriv", "--reuid=54321", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
+    "env",
+)
+
+
+def test_a_fork_bomb_stands_still_at_the_limit(folder: Path) -> None:
+    """Its processes leave the session and fork on, up to the limit and not beyond; at the time-out none is left."""
+    (folder / "mine.py").write_text(BOMB)
+    (folder / "tmp").chmod(0o777)
+    prefix = ANOTHER_USER if os.getuid() == 0 else ()  # the kernel does not count the processes of root
+    if prefix and not _starts(prefix):
+        pytest.skip("as root, where no process can become one of another user that may read all files")
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", BOMBED, str(folder)],
+        stdout=subprocess.PIPE, text=True, timeout=300, check=True,
+        env={**os.environ, "HOME": str(folder / "tmp"), "TMPDIR": str(folder / "tmp"), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    fault, beyond, left, confined = done.stdout.split(maxsplit=3)
+    others = 0 if prefix else 40  # what else this user starts and ends meanwhile
+    assert fault == "timeout"
+    assert abs(int(beyond)) <= others
+    assert int(left) <= others
+    assert confined.startswith("confined") == (landlock.version() > 0)
+
+
+def _starts(prefix: tuple[str, ...]) -> bool:
+    code = "import paribus_runners.rewards.worker"
+    return shutil.which(prefix[0]) is not None and not subprocess.run([*prefix, sys.executable, "-c", code]).returncode

@@ -174,11 +174,23 @@ HALF = '{"prompt": "\\ud800", "answer": "1"}\n'
 """JSON can hold half a character, which has no bytes."""
 
 
-@pytest.mark.parametrize("text", ["", "[1]\n", "{\n", '{"prompt": "a"}\n', '{"prompt": "", "answer": "1"}\n', HALF])
+NO_ANSWERS = tuple(
+    f'{{"prompt": "a", "answer": {x}}}\n' for x in ("NaN", "-Infinity", "1e999", "true", '""', '" "', "null")
+)
+NO_PROMPTS = tuple(f'{{"prompt": {x}, "answer": "1"}}\n' for x in ('""', '" \\n"', "1", "null"))
+
+
+@pytest.mark.parametrize("text", ["", "[1]\n", "{\n", '{"prompt": "a"}\n', HALF, *NO_ANSWERS, *NO_PROMPTS])
 def test_a_malformed_problem_file_is_refused(tmp_path: Path, text: str) -> None:
     """What is wrong is said with the name of the file."""
     with pytest.raises(ParibusError, match=r"train\.jsonl"):
         task_of(_files(tmp_path, text))
+
+
+def test_a_whole_number_of_many_digits_is_an_answer(tmp_path: Path) -> None:
+    """One that no float holds is kept with all of its digits."""
+    (problem,) = task_of(_files(tmp_path, f'{{"prompt": "a", "answer": {10**400}}}\n')).training(0, 1, 0, 1)
+    assert problem.answer == str(10**400)
 
 
 def test_a_missing_problem_file_is_refused(tmp_path: Path) -> None:
