@@ -6,7 +6,6 @@ TensorBoard and MLflow, and folders of MLflow; also compressed with gzip.
 
 from __future__ import annotations
 
-import ast
 import csv
 import gzip
 import io
@@ -14,11 +13,13 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paribus.errors import LogFileError
+from paribus.health.consoles import Record, read_console
 from paribus.run_folder.json_text import shown
 
 LARGEST = 1 << 30
@@ -35,7 +36,20 @@ _NESTED = ("data", "metrics", "values")
 _MOST_STEP = 2.0**53
 """From here on a float no longer has all whole numbers."""
 
-Record = Mapping[str, Any]
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What was read of a log.
+
+    Attributes:
+        records: with their places.
+        notes: what the reader assumed, as sentences.
+        trouble: what looks like metrics and cannot be read; empty: nothing.
+    """
+
+    records: Sequence[tuple[str, Record]]
+    notes: tuple[str, ...] = ()
+    trouble: str = ""
 
 
 def find_log(folder: Path) -> Path | None:
@@ -66,22 +80,26 @@ def _checkpoint(name: str) -> float:
     return float(found[1]) if found else math.inf
 
 
-def records_of(path: Path) -> list[tuple[str, Record]]:
+def read_file(path: Path) -> Read:
     """Return the records of a file, or of an MLflow run's folder, with their places.
 
     Raises:
         LogFileError: it cannot be read, or is no log.
     """
     if path.is_dir():
-        return _of_mlflow(path)
+        return Read(records=_of_mlflow(path))
     text, name = _text(path), path.with_suffix("") if path.suffix == ".gz" else path
     if name.suffix == ".csv":
-        return _of_csv(text, path)
+        return Read(records=_of_csv(text, path))
     if name.suffix == ".json":
-        return _of_json(text, path)
-    if name.suffix in (".log", ".txt", ".out"):
-        return _of_console(text, path)
-    return _of_lines(text, path)
+        return Read(records=_of_json(text, path))
+    if name.suffix not in (".log", ".txt", ".out"):
+        return Read(records=_of_lines(text, path))
+    console = read_console(text, path, STEPS)
+    if not console.records:
+        bad = f"; {console.trouble}" if console.trouble else ""
+        raise LogFileError(f"{path}: no line has metrics as verl or transformers print them, or as JSON{bad}")
+    return Read(records=console.records, notes=console.notes, trouble=console.trouble)
 
 
 def by_step(records: Iterable[tuple[str, Record]], place: str) -> dict[int, dict[str, float]]:
@@ -224,44 +242,6 @@ def _header(text: str) -> tuple[list[str], str]:
         names = next((row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark) if row), [])
         found.append(([name.strip() for name in names], mark))
     return next((f for f in found if not set(STEPS).isdisjoint(f[0])), found[0])
-
-
-_VERL = re.compile(r"\bstep:(\d+)((?: - [^\s:]+:[^\s]+)+)")
-_DICT = re.compile(r"\{'.*\}")
-
-
-def _of_console(text: str, path: Path) -> list[tuple[str, Record]]:
-    """Return what verl (`step:3 - actor/entropy:0.3 - ...`) and transformers (`{'loss': 0.1, ...}`) print.
-
-    Lines of JSON are read, too. What transformers prints has no step: its records are counted.
-    """
-    found: list[tuple[str, Record]] = []
-    counted = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        place = f"{path}:{number}"
-        if hit := _VERL.search(line):
-            pairs = (part.rpartition(":") for part in hit[2].split(" - ")[1:])
-            found.append(
-                (place, {"step": hit[1], **{k: v.removeprefix("np.float64(").rstrip(")") for k, _, v in pairs}})
-            )
-        elif hit := _DICT.search(line):
-            try:
-                record = ast.literal_eval(hit[0])
-            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                continue
-            if not isinstance(record, dict):  # a set
-                continue
-            counted += not any(key in record for key in STEPS)
-            found.append((place, {"step": counted, **record}))
-        elif line.lstrip().startswith("{"):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            found.append((place, record))
-    if not found:
-        raise LogFileError(f"{path}: no line has metrics as verl or transformers print them, or as JSON")
-    return found
 
 
 def _of_mlflow(folder: Path) -> list[tuple[str, Record]]:
