@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import LogFileError, MissingExtra
-from paribus.health.log_files import by_step, read_file
+from paribus.health.log_files import STEPS, by_step, read_file
 from paribus.health.signals import SIGNALS
 from paribus.run_folder.folder import MetricLine
 from paribus.run_folder.metrics import Source, find_metric
@@ -124,7 +124,11 @@ def _mapped(trainer: str, names: list[str]) -> Mapped:
     found: dict[str, tuple[str, KeyMapping]] = {}
     if trainer == PARIBUS:
         found = {n: (n, KeyMapping(keys=(n,))) for n in names if find_metric(n) is not None or n in SIGNALS}
-    known = {**{_as_in_trackers(n): n for n in names}, **{n: n for n in names}}  # unchanged names take precedence
+    names_read = [n for n in names if n not in STEPS]
+    known = {
+        **{_as_in_trackers(n): n for n in names_read},
+        **{n: n for n in names_read},
+    }  # unchanged names take precedence
     for metric, source in mappings().get(trainer, {}).items():
         hits = [known[k] for pattern in source.keys for k in sorted(known) if fnmatchcase(k, pattern)]
         if hits:

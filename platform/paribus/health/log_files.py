@@ -29,8 +29,11 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".log", ".txt", ".out", ".gz")
 """Endings of the files that can be logs."""
 
 STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_step", "trainer/global_step", "Step",
-         "rollout/step", "train/step")  # fmt: skip
+         "rollout/step", "train/step", "eval/step")  # fmt: skip
 _MARKS = (",", ";", "\t")
+_RUNS = ("run_id", "run_uuid", "run_name", "run")
+"""Columns of CSV files that say whose row it is."""
+
 _NESTED = ("data", "metrics", "values")
 
 _MOST_STEP = 2.0**53
@@ -69,9 +72,20 @@ def find_log(folder: Path) -> Path | None:
 
 
 def event_folder(folder: Path) -> Path | None:
-    """Return the newest folder with TensorBoard event files at or below a folder, at most three levels deep."""
+    """Return the folder with TensorBoard event files at or below a folder, at most three levels deep.
+
+    Writers put more event files below the folder of a run, of its settings for example: those are left out.
+
+    Raises:
+        LogFileError: several folders have event files: they are several runs.
+    """
     files = [f for depth in ("", "*/", "*/*/", "*/*/*/") for f in folder.glob(f"{depth}*tfevents*")]
-    return max(files, key=lambda f: f.stat().st_mtime).parent if files else None
+    known = {f.parent for f in files}
+    runs = sorted(run for run in known if known.isdisjoint(run.parents))
+    if len(runs) > 1:
+        named = ", ".join(str(run) for run in runs[:3])
+        raise LogFileError(f"{folder}: has {len(runs)} runs of TensorBoard, such as {named}; name one of them")
+    return runs[0] if runs else None
 
 
 def _checkpoint(name: str) -> float:
@@ -203,6 +217,7 @@ def _of_csv(text: str, path: Path) -> list[tuple[str, Record]]:
         raise LogFileError(f"{path}: not a CSV file: {error}") from error
     if mark == ";":
         rows = [[cell.replace(",", ".") for cell in row] for row in rows]
+    _check_one_run(header, rows, path)
     places = [f"{path}:{i}" for i in range(2, len(rows) + 2)]
     if {"step", "value"} <= {h.lower() for h in header}:
         return [(p, _long_row(dict(zip(header, row, strict=False)), path)) for p, row in zip(places, rows, strict=True)]
@@ -211,6 +226,19 @@ def _of_csv(text: str, path: Path) -> list[tuple[str, Record]]:
         (p, {names[h]: cell for h, cell in zip(header, row, strict=False) if h in names})
         for p, row in zip(places, rows, strict=True)
     ]
+
+
+def _check_one_run(header: Sequence[str], rows: Iterable[Sequence[str]], path: Path) -> None:
+    """Raise an error if a column says that rows are of several runs: together they would be judged as one."""
+    column = next((i for name in _RUNS for i, h in enumerate(header) if h.lower() == name), None)
+    if column is None:
+        return
+    runs = dict.fromkeys(row[column] for row in rows if len(row) > column and row[column])
+    if len(runs) > 1:
+        named = ", ".join(shown(run) for run in list(runs)[:3])
+        raise LogFileError(
+            f"{path}: has rows of {len(runs)} runs (column `{header[column]}`), such as {named}; export one of them"
+        )
 
 
 def _long_row(row: Mapping[str, str], path: Path) -> Record:
