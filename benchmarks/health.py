@@ -1,6 +1,6 @@
 """False alarms, detection, delay and onset of the detectors, beside other tools: writes into docs/reference/health.md.
 
-    python benchmarks/health.py --peers PYTHON    # minutes on two cores; PYTHON has requirements-health.txt
+    python benchmarks/health.py --peers PYTHON    # minutes on two idle cores; PYTHON has requirements-health.txt
     python benchmarks/health.py --quick           # few runs, no peers, writes nothing; for the tests
 
 The runs are those of `health_curves.py`, which share nothing with `health_tuning.py`, on which thresholds were set.
@@ -325,8 +325,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few runs, no peers, writes nothing")
     parser.add_argument("--peers", help="Python with requirements-health.txt")
-    parser.add_argument("--healthy", type=int, default=320)
-    parser.add_argument("--failing", type=int, default=20)
+    parser.add_argument("--healthy", type=int, default=120)
+    parser.add_argument("--failing", type=int, default=8)
     options = parser.parse_args()
     healthy, failing = (24, 6) if options.quick else (options.healthy, options.failing)
     with ProcessPoolExecutor(2) as pool:
@@ -336,8 +336,8 @@ def main() -> int:
         missed = gates(fine, faults)
         lines = figures(fine, faults, missed)
         if options.peers:
-            lines += against(options.peers, healthy // 4, failing // 4, pool)
-            lines += on_scenarios(options.peers, 10, pool)
+            lines += against(options.peers, healthy // 2, max(failing // 2, 1), pool)
+            lines += on_scenarios(options.peers, 5, pool)
     print("\n".join(lines))
     if not options.quick and options.peers:
         write(Path(__file__).name, lines)

@@ -98,14 +98,14 @@ def judged(job: tuple[int, str, str, int]) -> Judged:
     )
 
 
-def jobs(half: str, each: int) -> list[tuple[int, str, str, int]]:
+def jobs(half: str, each: int, begin: int = 0) -> list[tuple[int, str, str, int]]:
     """Return the courses of a half: each healthy kind and each fault so many times, faults on kinds in turn."""
     number = HALVES.index(half)
     kinds = [k for k in HEALTHY if (number or k not in REPORT_ONLY) and (number == 2 or k not in FRESH_ONLY)]
     faults = [f for f in ILL if number or f not in REPORT_ONLY]
     hosts = ("ordinary", "plateau", "cosine schedule", "warm-up")
-    healthy = [(s, k, "", number) for k in kinds for s in range(2 * each)]
-    return healthy + [(s, hosts[s % len(hosts)], f, number) for f in faults for s in range(each)]
+    healthy = [(s, k, "", number) for k in kinds for s in range(begin, begin + 2 * each)]
+    return healthy + [(s, hosts[s % len(hosts)], f, number) for f in faults for s in range(begin, begin + each)]
 
 
 def share(values: Iterable[bool]) -> str:
@@ -184,12 +184,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--half", choices=HALVES, default="tune")
     parser.add_argument("--each", type=int, default=10)
+    parser.add_argument(
+        "--begin", type=int, default=0, help="the first seed: others are fresh after a rule has changed"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--save", type=Path, help="keep what was judged, as JSON lines")
     parser.add_argument("--page", action="store_true", help="write the table into docs/reference/health.md")
     chosen = parser.parse_args()
     with ProcessPoolExecutor(chosen.jobs) as pool:
-        found = list(pool.map(judged, jobs(chosen.half, chosen.each), chunksize=4))
+        found = list(pool.map(judged, jobs(chosen.half, chosen.each, chosen.begin), chunksize=4))
     if chosen.save:
         chosen.save.write_text("".join(json.dumps(asdict(j)) + "\n" for j in found))
     print("\n".join([*table(found), *by_kind(found)]))

@@ -134,6 +134,20 @@ def test_a_log_of_trl_is_judged(tmp_path: Path) -> None:
     assert "Healthy" in health(log, "--profile", lax).output
 
 
+def test_a_console_says_how_steps_were_counted_and_what_cannot_be_read(tmp_path: Path) -> None:
+    """Both before the verdict; with a line that cannot be read, `--fail-on` exits as for a run that is not judged."""
+    row = "{{'loss': {0}, 'reward': 0.5, 'completions/mean_length': 9.{1}, 'grad_norm': 0.{1}}}"
+    lines = [row.format(0.1, 100 + i) for i in range(20)]
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    done = health(tmp_path / "train.log", "--fail-on", "warn")
+    assert "steps are the 20 counted lines of training" in done.output
+    (tmp_path / "train.log").write_text("\n".join([*lines, row.format("<lost>", 1)]) + "\n")
+    bad = CliRunner().invoke(command, [str(tmp_path / "train.log"), "--fail-on", "warn"])
+    assert bad.exit_code == UNJUDGED
+    assert f"some records cannot be read: 1 entry looks like metrics: {tmp_path / 'train.log'}:21" in bad.output
+    assert "Healthy" not in bad.output
+
+
 def test_a_run_folder_needs_no_store(tmp_path: Path, study: tuple[Path, StudyData]) -> None:
     """A folder with its job is judged with the recipe; what the recipe excludes does not apply."""
     _, data = study

@@ -10,7 +10,12 @@ FOLDERS = ("platform", "runners", "dashboards", "ablations", "benchmarks")
 ENDINGS = (".py", ".html", ".j2", ".js", ".yaml")
 FILES = sorted(
     [
-        *(p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in ENDINGS and ".venv" not in str(p)),
+        *(
+            p
+            for folder in FOLDERS
+            for p in (ROOT / folder).rglob("*")
+            if p.suffix in ENDINGS and "venv/" not in p.as_posix()
+        ),
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "docs/architecture.md")),
     ]
 )

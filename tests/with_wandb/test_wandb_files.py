@@ -184,7 +184,7 @@ def test_an_upload_needs_a_key_and_the_mode_online_and_leaves_no_key(case, serve
 
     def wait():
         until = time.monotonic() + 100
-        while uploads.turn() and uploads._process is not None:
+        while uploads.turn() and uploads._running is not None:
             assert time.monotonic() < until
             time.sleep(0.1)
 

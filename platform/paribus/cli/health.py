@@ -136,10 +136,14 @@ def _log(
             "file, nor a study file; see `paribus health --help`"
         )
     mapped = log.mapped
-    about = {"run": target, "trainer": mapped.trainer, "steps": len(log.lines), "proxies": mapped.proxies}
-    return {**about, "unread": mapped.unread, "relevant": mapped.relevant, "profile": profile.identity}, judge_log(
-        profile, log
-    )
+    about: dict[str, Any] = {"run": target, "trainer": mapped.trainer, "steps": len(log.lines)}
+    about |= {
+        "proxies": mapped.proxies,
+        "unread": mapped.unread,
+        "relevant": mapped.relevant,
+        "profile": profile.identity,
+    }
+    return {**about, "notes": log.notes, "trouble": log.trouble}, judge_log(profile, log)
 
 
 def _stored(target: str, profile: Profile | None, folder: Path | None) -> list[tuple[dict[str, Any], Diagnosis]]:
@@ -228,6 +232,8 @@ def _show(about: dict[str, Any], diagnosis: Diagnosis, *, show_all: bool) -> Non
     click.echo(f"{name}: {about['steps']} steps{trainer}")
     if about.get("trouble"):
         click.echo(f"some records cannot be read: {about['trouble']}")
+    for note in about.get("notes", ()):
+        click.echo(note)
     click.echo(diagnosis.sentence)
     if diagnosis.raised:
         click.echo(about.get("context") or ALONE)

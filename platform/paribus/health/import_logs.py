@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import LogFileError, MissingExtra
-from paribus.health.log_files import by_step, records_of
+from paribus.health.log_files import STEPS, by_step, read_file
 from paribus.health.signals import SIGNALS
 from paribus.run_folder.folder import MetricLine
 from paribus.run_folder.metrics import Source, find_metric
@@ -124,7 +124,11 @@ def _mapped(trainer: str, names: list[str]) -> Mapped:
     found: dict[str, tuple[str, KeyMapping]] = {}
     if trainer == PARIBUS:
         found = {n: (n, KeyMapping(keys=(n,))) for n in names if find_metric(n) is not None or n in SIGNALS}
-    known = {**{_as_in_trackers(n): n for n in names}, **{n: n for n in names}}  # unchanged names take precedence
+    names_read = [n for n in names if n not in STEPS]
+    known = {
+        **{_as_in_trackers(n): n for n in names_read},
+        **{n: n for n in names_read},
+    }  # unchanged names take precedence
     for metric, source in mappings().get(trainer, {}).items():
         hits = [known[k] for pattern in source.keys for k in sorted(known) if fnmatchcase(k, pattern)]
         if hits:
@@ -144,10 +148,14 @@ class Log:
     Attributes:
         lines: one per step, by step.
         mapped: how the names were mapped.
+        notes: what the reader assumed, as sentences.
+        trouble: what looks like metrics and cannot be read; empty: nothing.
     """
 
     lines: tuple[MetricLine, ...]
     mapped: Mapped
+    notes: tuple[str, ...] = ()
+    trouble: str = ""
 
 
 def read_log(path: Path, trainer: str | None = None) -> Log:
@@ -160,7 +168,9 @@ def read_log(path: Path, trainer: str | None = None) -> Log:
     Raises:
         LogFileError: the file cannot be read, or has no known metrics.
     """
-    return canonical(by_step(records_of(path), str(path)), str(path), trainer)
+    read = read_file(path)
+    log = canonical(by_step(read.records, str(path)), str(path), trainer)
+    return replace(log, notes=read.notes, trouble=read.trouble)
 
 
 def _no_share(steps: Mapping[int, Mapping[str, float]]) -> Callable[[str, str], bool]:

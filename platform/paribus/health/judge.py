@@ -66,9 +66,8 @@ def judge_log(profile: Profile, log: Log) -> Diagnosis:
     """Return the diagnosis of another trainer's log, whose recipe is unknown."""
     setting = Setting(profile=profile, planned=len(log.lines))
     steps = (log.lines[-1].step - log.lines[0].step) / max(len(log.lines) - 1, 1) if log.lines else 1.0
-    return diagnose(
-        judge_lines(setting, with_signals(log.lines)), near=round(setting.w * steps), lacks=lacks(log.lines)
-    )
+    found, near = judge_lines(setting, with_signals(log.lines)), round(setting.w * steps)
+    return diagnose(found, damaged=bool(log.trouble), near=near, lacks=lacks(log.lines))
 
 
 LEAST = 8

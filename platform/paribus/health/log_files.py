@@ -6,7 +6,6 @@ TensorBoard and MLflow, and folders of MLflow; also compressed with gzip.
 
 from __future__ import annotations
 
-import ast
 import csv
 import gzip
 import io
@@ -14,11 +13,13 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paribus.errors import LogFileError
+from paribus.health.consoles import Record, read_console
 from paribus.run_folder.json_text import shown
 
 LARGEST = 1 << 30
@@ -28,14 +29,30 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".log", ".txt", ".out", ".gz")
 """Endings of the files that can be logs."""
 
 STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_step", "trainer/global_step", "Step",
-         "rollout/step", "train/step")  # fmt: skip
+         "rollout/step", "train/step", "eval/step")  # fmt: skip
 _MARKS = (",", ";", "\t")
+_RUNS = ("run_id", "run_uuid", "run_name", "run")
+"""Columns of CSV files that say whose row it is."""
+
 _NESTED = ("data", "metrics", "values")
 
 _MOST_STEP = 2.0**53
 """From here on a float no longer has all whole numbers."""
 
-Record = Mapping[str, Any]
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What was read of a log.
+
+    Attributes:
+        records: with their places.
+        notes: what the reader assumed, as sentences.
+        trouble: what looks like metrics and cannot be read; empty: nothing.
+    """
+
+    records: Sequence[tuple[str, Record]]
+    notes: tuple[str, ...] = ()
+    trouble: str = ""
 
 
 def find_log(folder: Path) -> Path | None:
@@ -55,9 +72,20 @@ def find_log(folder: Path) -> Path | None:
 
 
 def event_folder(folder: Path) -> Path | None:
-    """Return the newest folder with TensorBoard event files at or below a folder, at most three levels deep."""
+    """Return the folder with TensorBoard event files at or below a folder, at most three levels deep.
+
+    Writers put more event files below the folder of a run, of its settings for example: those are left out.
+
+    Raises:
+        LogFileError: several folders have event files: they are several runs.
+    """
     files = [f for depth in ("", "*/", "*/*/", "*/*/*/") for f in folder.glob(f"{depth}*tfevents*")]
-    return max(files, key=lambda f: f.stat().st_mtime).parent if files else None
+    known = {f.parent for f in files}
+    runs = sorted(run for run in known if known.isdisjoint(run.parents))
+    if len(runs) > 1:
+        named = ", ".join(str(run) for run in runs[:3])
+        raise LogFileError(f"{folder}: has {len(runs)} runs of TensorBoard, such as {named}; name one of them")
+    return runs[0] if runs else None
 
 
 def _checkpoint(name: str) -> float:
@@ -66,22 +94,26 @@ def _checkpoint(name: str) -> float:
     return float(found[1]) if found else math.inf
 
 
-def records_of(path: Path) -> list[tuple[str, Record]]:
+def read_file(path: Path) -> Read:
     """Return the records of a file, or of an MLflow run's folder, with their places.
 
     Raises:
         LogFileError: it cannot be read, or is no log.
     """
     if path.is_dir():
-        return _of_mlflow(path)
+        return Read(records=_of_mlflow(path))
     text, name = _text(path), path.with_suffix("") if path.suffix == ".gz" else path
     if name.suffix == ".csv":
-        return _of_csv(text, path)
+        return Read(records=_of_csv(text, path))
     if name.suffix == ".json":
-        return _of_json(text, path)
-    if name.suffix in (".log", ".txt", ".out"):
-        return _of_console(text, path)
-    return _of_lines(text, path)
+        return Read(records=_of_json(text, path))
+    if name.suffix not in (".log", ".txt", ".out"):
+        return Read(records=_of_lines(text, path))
+    console = read_console(text, path, STEPS)
+    if not console.records:
+        bad = f"; {console.trouble}" if console.trouble else ""
+        raise LogFileError(f"{path}: no line has metrics as verl or transformers print them, or as JSON{bad}")
+    return Read(records=console.records, notes=console.notes, trouble=console.trouble)
 
 
 def by_step(records: Iterable[tuple[str, Record]], place: str) -> dict[int, dict[str, float]]:
@@ -185,6 +217,7 @@ def _of_csv(text: str, path: Path) -> list[tuple[str, Record]]:
         raise LogFileError(f"{path}: not a CSV file: {error}") from error
     if mark == ";":
         rows = [[cell.replace(",", ".") for cell in row] for row in rows]
+    _check_one_run(header, rows, path)
     places = [f"{path}:{i}" for i in range(2, len(rows) + 2)]
     if {"step", "value"} <= {h.lower() for h in header}:
         return [(p, _long_row(dict(zip(header, row, strict=False)), path)) for p, row in zip(places, rows, strict=True)]
@@ -193,6 +226,19 @@ def _of_csv(text: str, path: Path) -> list[tuple[str, Record]]:
         (p, {names[h]: cell for h, cell in zip(header, row, strict=False) if h in names})
         for p, row in zip(places, rows, strict=True)
     ]
+
+
+def _check_one_run(header: Sequence[str], rows: Iterable[Sequence[str]], path: Path) -> None:
+    """Raise an error if a column says that rows are of several runs: together they would be judged as one."""
+    column = next((i for name in _RUNS for i, h in enumerate(header) if h.lower() == name), None)
+    if column is None:
+        return
+    runs = dict.fromkeys(row[column] for row in rows if len(row) > column and row[column])
+    if len(runs) > 1:
+        named = ", ".join(shown(run) for run in list(runs)[:3])
+        raise LogFileError(
+            f"{path}: has rows of {len(runs)} runs (column `{header[column]}`), such as {named}; export one of them"
+        )
 
 
 def _long_row(row: Mapping[str, str], path: Path) -> Record:
@@ -224,44 +270,6 @@ def _header(text: str) -> tuple[list[str], str]:
         names = next((row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark) if row), [])
         found.append(([name.strip() for name in names], mark))
     return next((f for f in found if not set(STEPS).isdisjoint(f[0])), found[0])
-
-
-_VERL = re.compile(r"\bstep:(\d+)((?: - [^\s:]+:[^\s]+)+)")
-_DICT = re.compile(r"\{'.*\}")
-
-
-def _of_console(text: str, path: Path) -> list[tuple[str, Record]]:
-    """Return what verl (`step:3 - actor/entropy:0.3 - ...`) and transformers (`{'loss': 0.1, ...}`) print.
-
-    Lines of JSON are read, too. What transformers prints has no step: its records are counted.
-    """
-    found: list[tuple[str, Record]] = []
-    counted = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        place = f"{path}:{number}"
-        if hit := _VERL.search(line):
-            pairs = (part.rpartition(":") for part in hit[2].split(" - ")[1:])
-            found.append(
-                (place, {"step": hit[1], **{k: v.removeprefix("np.float64(").rstrip(")") for k, _, v in pairs}})
-            )
-        elif hit := _DICT.search(line):
-            try:
-                record = ast.literal_eval(hit[0])
-            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                continue
-            if not isinstance(record, dict):  # a set
-                continue
-            counted += not any(key in record for key in STEPS)
-            found.append((place, {"step": counted, **record}))
-        elif line.lstrip().startswith("{"):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            found.append((place, record))
-    if not found:
-        raise LogFileError(f"{path}: no line has metrics as verl or transformers print them, or as JSON")
-    return found
 
 
 def _of_mlflow(folder: Path) -> list[tuple[str, Record]]:

@@ -214,6 +214,25 @@ def test_mastered_prompts_need_no_long_responses():
     assert state_of(lambda s: 0.5 + 0.004 * s if s < ONSET else 0.5) == "critical"
 
 
+@pytest.mark.parametrize("reward", [0.5, rising(0.002), lambda s: min(0.9, 0.3 + 0.01 * s), at(0.3, 0.9)])
+def test_a_length_that_is_all_but_gone_is_critical_whatever_the_reward_does(reward):
+    """400 tokens become less than two while the reward stays, rises, has risen before, or jumps with them."""
+    lines = run(**{L: lambda s: 400 * max(0.004, 1 - max(0, s - ONSET) / 60), R: reward})
+    found = next(f for f in judge_lines(setting(), lines) if f.detector == "length_collapse")
+    assert found.state == "critical"
+    assert abs(found.step_onset - ONSET) <= 4 * W
+
+
+def test_a_reward_that_has_risen_before_does_not_explain_short_responses():
+    """Only the limit in tokens is lifted by it: a fall to a quarter while the reward stays is a warning."""
+
+    def state_of(most):
+        lines = run(**{L: at(400, 100), R: lambda s: min(most, 0.3 + 0.01 * s)})
+        return next(f.state for f in judge_lines(setting(), lines) if f.detector == "length_collapse")
+
+    assert (state_of(0.9), state_of(0.975)) == ("warn", "ok")  # the latter has no room left
+
+
 @pytest.mark.parametrize("name", sorted(NEAR))
 def test_a_near_miss_is_no_fault(name):
     """Just below a threshold, or where another metric explains it, the status stays ok."""

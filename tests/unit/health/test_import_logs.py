@@ -9,7 +9,7 @@ import pytest
 from paribus.errors import LogFileError, MissingExtra, install_command
 from paribus.health.import_logs import map_keys, mappings, read_log, read_tensorboard
 from paribus.health.judge import judge_log, read_run
-from paribus.health.log_files import find_log
+from paribus.health.log_files import event_folder, find_log
 from paribus.health.profile import load_profile
 from paribus.health.signals import SIGNALS
 from paribus.run_folder.folder import MetricLine, RunFolder
@@ -143,6 +143,12 @@ def test_every_name_in_the_table_is_canonical_and_each_source_is_used_once():
         ("a.jsonl", "step 3: loss 0.5\n", r"a.jsonl:1: not JSON"),
         ("a.log", "Traceback: no metrics here\n", "no line has metrics as verl or transformers print them"),
         ("a.csv", "Step,one - train/reward,two - train/reward\n1,0.1,0.2\n", "columns of 2 runs, such as `one`"),
+        (
+            "a.csv",
+            "run_id,key,step,value\na,reward,1,1\nb,reward,1,1\n",
+            r"of 2 runs \(column `run_id`\), such as .*a.*b",
+        ),
+        ("a.csv", "Run,step,reward\nx,1,1\nx,2,1\ny,1,1\n", r"of 2 runs \(column `Run`\)"),
         ("a.jsonl.gz", "no gzip", "not a gzip file"),
         ("a.jsonl", "[1]\n", r"a.jsonl:1: not an object"),
         ("a.jsonl", '{"entropy": 1}\n', "no record has a step"),
@@ -267,6 +273,30 @@ def test_the_csv_of_tensorboard_has_its_metric_in_its_name(tmp_path):
 def test_trainers_are_known_by_their_names(names, trainer):
     """Names that two trainers share do not decide."""
     assert map_keys(names, "x").trainer == trainer
+
+
+def test_the_step_of_an_evaluation_is_no_score(tmp_path):
+    """Lines of slime have `eval/step` beside scores: it is the step of a line without another one."""
+    lines = [{"rollout/step": i, "rollout/raw_reward": 0.5, "train/grad_norm": 0.3} for i in (1, 2)]
+    lines[1] |= {"eval/step": 2, "eval/tau": 0.25}
+    lines.append({"eval/step": 3, "eval/tau": 0.75})
+    log = read_log(write(tmp_path / "m.jsonl", "".join(json.dumps(x) + "\n" for x in lines)))
+    assert (log.mapped.trainer, log.mapped.relevant) == ("slime", ())
+    scores = [(x.step, x.values.get("eval/heldout/avg_at_1")) for x in log.lines]
+    assert scores == [(1, None), (2, 0.25), (3, 0.75)]
+    names = ["eval/step", "eval/tau", "rollout/raw_reward"]
+    assert map_keys(names, "x", "slime").keys["eval/tau"][0] == "eval/heldout/avg_at_1"
+
+
+def test_a_folder_with_several_runs_of_tensorboard_is_refused(tmp_path):
+    """Each start of a trainer writes a folder: none is judged in place of all; what lies below a run is its own."""
+    for name in ("runs/a", "runs/a/settings", "runs/b"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "events.out.tfevents.1").touch()
+    assert event_folder(tmp_path / "runs/a") == tmp_path / "runs/a"
+    with pytest.raises(LogFileError, match=r"has 2 runs of TensorBoard, such as .*runs/a, .*runs/b; name one of them"):
+        event_folder(tmp_path)
+    assert event_folder(tmp_path / "runs/a/settings/none") is None
 
 
 def test_two_points_for_a_hit_are_no_share(tmp_path):

@@ -65,15 +65,18 @@ def _collapse(run: Window) -> RuleResult | None:
         return OK
     numbers = {"length": now, "at the beginning": first, "limit": run.p["share"]}
     text = f"responses shrank from {first:.3g} to {now:.3g} tokens"
-    before, begins = run.memory.get("reward"), run.first_median(REWARD)
+    reached, begins = run.memory.get("reward"), run.first_median(REWARD)
     least = run.p["reward_gain"] * run.scale(REWARD)
-    gained = None if reward is None or before is None else reward - before
-    # a reward that has risen already, and has not fallen since, may have no room left to rise
-    if gained is not None and (gained >= least or (gained > -least and _over(reward, begins) >= least)):
-        return OK
-    if now < run.p["tokens"] or now < run.p["critical_share"] * first:
+    gained = None if reward is None or reached is None else reward - reached
+    if now < run.p["critical_share"] * first:  # whatever the reward does: so little text may please a weak grader
         return RuleResult(state="critical", evidence=text, numbers=numbers)
-    if gained is None:
+    rises = gained is not None and gained >= least
+    # a reward that has risen already, and has not fallen since, may have no room left to rise
+    kept = gained is not None and gained > -least and _over(reward, begins) >= least
+    if now < run.p["tokens"] and not (rises or kept):
+        return RuleResult(state="critical", evidence=text, numbers=numbers)
+    solved = run.scale(REWARD) == 1 and reward is not None and reward >= run.p["solved"]
+    if gained is None or rises or (kept and solved):
         return OK
     text += f" and the reward has moved by {gained:+.2g} since they were long"
     return RuleResult(state="warn", evidence=text, numbers=numbers)
