@@ -101,7 +101,7 @@ def _measured(study: str, folder: Path) -> float:
     Raises:
         ParibusError: there is no such study, its score is no fraction, or no arm has two seeds whose scores differ.
     """
-    from paribus.cli.report import study_name
+    from paribus.cli.options import study_name
     from paribus.report.analysis.analysis import Analysis
     from paribus.report.collect import read_study
     from paribus.store.reader import Reader

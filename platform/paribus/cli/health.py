@@ -12,8 +12,7 @@ import click
 import yaml
 
 from paribus.cli.console import console, table
-from paribus.cli.options import home_option
-from paribus.cli.report import study_name
+from paribus.cli.options import home_option, study_name
 from paribus.errors import LogFileError, RunFolderError, StoreError
 from paribus.health.context import ALONE, compared, context_of
 from paribus.health.finding import Diagnosis, Finding, plain, read_health

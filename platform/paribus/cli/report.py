@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from paribus.cli.console import report_width
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, is_file, study_name
 from paribus.home import home
 from paribus.remote.client import Server, server_for
 from paribus.store.reader import Reader
@@ -76,18 +76,6 @@ def fetch(server: Server, study: str, out: Path | None, published: tuple[str, ..
         click.echo(f"  {folder / path}")
     for note in about["notes"]:
         click.echo(f"note: {note}", err=True)
-
-
-def study_name(study: str) -> str:
-    """Return the name of a study, given its name or its file."""
-    if not is_file(study):
-        return study
-    return load_study(Path(study)).spec.study
-
-
-def is_file(study: str) -> bool:
-    """Whether the argument is a study file, not a name."""
-    return study.endswith((".yaml", ".yml"))
 
 
 def _stated(study: str) -> tuple[str, ...] | None:

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from paribus.cli.console import console, states_text, table
-from paribus.cli.options import home_option
-from paribus.cli.report import study_name
+from paribus.cli.options import home_option, study_name
 from paribus.home import home
 from paribus.monitor.status import PAGE, page_of
 from paribus.monitor.status import studies as all_studies

@@ -20,6 +20,9 @@ import yaml
 from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.yaml_file.variables import ANY, has_variable, replace_variables
 
+YAML_ENDINGS = (".yaml", ".yml")
+"""How the names of YAML files end."""
+
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 24
 MAX_NODES = 50_000
@@ -125,7 +128,8 @@ def read_text(path: Path) -> str:
             raise StudyFileError(file, [Problem(message=message)])
         content = path.read_bytes()
     except OSError as error:
-        near = did_you_mean(path.name, _files_beside(path)) if isinstance(error, FileNotFoundError) else ""
+        beside = yaml_files(path.parent) if isinstance(error, FileNotFoundError) else ()
+        near = did_you_mean(path.name, [each.name for each in beside])
         raise StudyFileError(
             file, [Problem(message=f"cannot be read: {error.strerror or error}{near and '.'}{near}")]
         ) from error
@@ -138,10 +142,14 @@ def read_text(path: Path) -> str:
         raise StudyFileError(file, [problem]) from error
 
 
-def _files_beside(path: Path) -> list[str]:
-    """Return the names of the YAML files in the folder of a file."""
+def yaml_files(folder: Path) -> list[Path]:
+    """Return the YAML files of a folder in alphabetical order, without hidden ones, which are temporary."""
     with suppress(OSError):
-        return sorted(each.name for each in path.parent.glob("*.y*ml") if each.is_file())
+        return sorted(
+            each
+            for each in folder.iterdir()
+            if each.suffix in YAML_ENDINGS and not each.name.startswith(".") and each.is_file()
+        )
     return []
 
 
