@@ -33,6 +33,9 @@ from paribus.yaml_file.compose import read_assignment, read_composed, with_value
 from paribus.yaml_file.document import Document, Fault, Node, plain
 from paribus.yaml_file.messages import explain, fields_at, plain_location, shown, validate
 
+_NAMES_OF_VARIABLES = {("health", "webhook")}
+"""Values that name a variable: it is read when it is needed, and its value is a secret."""
+
 ResolvedRow = tuple[Draft, Recipe]
 """A row of a design and its recipe."""
 
@@ -82,7 +85,7 @@ def read_study(path: Path, changes: Sequence[str] = (), *, sent: bool = False) -
     Raises:
         StudyFileError: a file cannot be read to its end as YAML, or a change has another form.
     """
-    document = read_composed(path, None if sent else os.environ)
+    document = read_composed(path, None if sent else os.environ, _NAMES_OF_VARIABLES)
     root = document.root
     for change in changes if isinstance(root.value, dict) else ():
         parts, value = read_assignment(change)

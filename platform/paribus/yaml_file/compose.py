@@ -19,25 +19,29 @@ MAX_INCLUDES = 5
 """Most files in a row that include each other."""
 
 
-def read_composed(path: Path, environment: Mapping[str, str] | None) -> Document:
+def read_composed(
+    path: Path, environment: Mapping[str, str] | None, literal: Collection[tuple[str, ...]] = ()
+) -> Document:
     """Return the document in a file with the values of the files that it includes, and of variables.
 
     Args:
         path: the file.
         environment: values of ``${NAME}``. ``None``: neither variables nor ``include`` are looked at; for a file that
             comes from another machine.
+        literal: keys that lead to values in which ``${NAME}`` stays as it is.
 
     Raises:
         StudyFileError: a file cannot be read, or not to its end as YAML, or files include each other in a circle.
     """
     if environment is None:
         return read_document(path)
-    document = _read(path, environment, ())
-    return Document(document.file, document.root, document.problems)
+    return _read(path, environment, literal, ())
 
 
-def _read(path: Path, environment: Mapping[str, str], above: tuple[Path, ...]) -> Document:
-    document = read_document(path, environment)
+def _read(
+    path: Path, environment: Mapping[str, str], literal: Collection[tuple[str, ...]], above: tuple[Path, ...]
+) -> Document:
+    document = read_document(path, environment, literal)
     if above:
         document = Document(document.file, _placed(document.root, str(path)), _named(document.problems, str(path)))
     root = document.root
@@ -46,7 +50,7 @@ def _read(path: Path, environment: Mapping[str, str], above: tuple[Path, ...]) -
     entry: Entry = root.value[INCLUDE]
     own = replace(root, value={key: each for key, each in root.value.items() if key != INCLUDE})
     named = _included(entry.node, path, (*above, path.resolve()), document.file)
-    below = _read(named, environment, (*above, path.resolve()))
+    below = _read(named, environment, literal, (*above, path.resolve()))
     if not isinstance(below.root.value, dict):
         problem = Problem(message=f"{named} holds no mapping, and so nothing to include")
         raise StudyFileError(document.file, [_at(entry.node.mark, problem)])

@@ -125,6 +125,29 @@ def test_secrets_are_refused(study: Path, monkeypatch: pytest.MonkeyPatch, name:
     assert value not in fault(study)
 
 
+@pytest.mark.parametrize("address", [None, "https://hooks.example.org/services/T0/B0"])
+def test_the_variable_of_a_webhook_stays_a_name(
+    study: Path, monkeypatch: pytest.MonkeyPatch, address: str | None
+) -> None:
+    """Its value is a secret, read where a finding is sent; whether it is set here has no meaning."""
+    monkeypatch.delenv("ALERT_URL", raising=False)
+    if address is not None:
+        monkeypatch.setenv("ALERT_URL", address)
+    study.write_text(STUDY + "health: {webhook: '${ALERT_URL}'}\n")
+    assert loaded(study).spec.health.webhook == "${ALERT_URL}"
+    study.write_text(STUDY + "health:\n  webhook: ${ALERT_URL}\n  command: [say, '${ALERT_URL}']\n")
+    assert loaded(study).spec.health.webhook == "${ALERT_URL}"
+    study.write_text(STUDY + "health:\n  command: [say, x]\n  profile: ${ALERT_URL}\n")
+    assert "study.yaml:7:12: " in fault(study)
+
+
+def test_a_variable_between_braces_says_that_yaml_needs_quotes(study: Path) -> None:
+    """YAML's own message names a brace only."""
+    study.write_text(STUDY + "seeds: {n: ${SEEDS:-3}}\n")
+    assert "study.yaml:5:13: not valid YAML: " in fault(study)
+    assert 'put a variable in double quotes: "${SEEDS:-3}"' in fault(study)
+
+
 def test_a_file_that_was_sent_reads_nothing_of_this_machine(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable is replaced, and `include` is an unknown key."""
     monkeypatch.setenv("WHO", "me")
