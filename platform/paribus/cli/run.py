@@ -53,7 +53,8 @@ def command(
 
     If a `paribus scheduler` serves the home folder, the scheduler trains the study, and this command attaches to it.
     """
-    plan = draft_file(study, changes).checked()
+    draft = draft_file(study, changes)
+    plan = draft.checked()
     adaptive = Adaptive(grown)
     made: list[WrittenReport | Exception] = []
 
@@ -67,7 +68,7 @@ def command(
         slots=slots,
         options=options,
         adaptive=adaptive,
-        file=study,
+        text=draft.text,
         at_end=write,
     )
     warn(plan, settings.home)

@@ -51,12 +51,13 @@ def submit_file(file: Path, home: Path, terms: Terms, changes: Sequence[str] = (
     Raises:
         ParibusError: the study is wrong or cannot be trained here, or the store cannot be used.
     """
-    plan = draft_file(file, changes, sent=sent).checked()
+    draft = draft_file(file, changes, sent=sent)
+    plan = draft.checked()
     with Store.open(home) as store:
         before = _submitted(store, plan)
         known = store.states_of([run.fingerprint for run in plan.runs])
         record = Adaptive(grown).submit(store, plan, **terms)
-        keep_study_file(home, plan.study, file)
+        keep_study_file(home, plan.study, draft.text)
         runs = {str(k): n for k, n in store.counts(record.id).items()} if before else _counts(plan, known)
     return Submission(
         study=plan.study,

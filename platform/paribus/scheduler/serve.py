@@ -53,7 +53,7 @@ class Settings:
         slots: runs at a time; ``None``: what the engine suggests.
         options: file with the options of engines; ``None``: ``engines.yaml`` in the home folder, if there is one.
         adaptive: grows the studies that have a rule for it.
-        file: the study file, of which the home folder keeps a copy; ``None``: there is none.
+        text: the study as the text of a file, which the home folder keeps; ``None``: it came from no file.
         at_end: called when :func:`run_study` has trained, before the remaining metrics are copied.
     """
 
@@ -62,7 +62,7 @@ class Settings:
     slots: int | None = None
     options: Path | None = None
     adaptive: Adaptive = field(default_factory=Adaptive)
-    file: Path | None = None
+    text: str | None = None
     at_end: Callable[[Ending], None] = lambda _ending: None
 
 
@@ -125,8 +125,8 @@ def run_study(plan: Plan, settings: Settings, display: Display) -> Summary:
         if unrecorded:  # before anything is submitted
             refuse_too_large(plan.resources, settings.engine, made)
         study = patiently(lambda: settings.adaptive.submit(store, plan), display)
-        if settings.file is not None:
-            keep_study_file(home, plan.study, settings.file)
+        if settings.text is not None:
+            keep_study_file(home, plan.study, settings.text)
         runs = patiently(lambda: store.runs_of(study.id), display)
         trained, ending, sync = not all(r.terminal for r in runs), Ending.COMPLETE, None
         attempted = {r.fingerprint: r.token for r in runs if r.token > 0}

@@ -29,6 +29,7 @@ from paribus.study.load import LoadedStudy, ResolvedRow, load_study
 from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking
 from paribus.study.spec import Search, Study
 from paribus.yaml_file.document import Fault
+from paribus.yaml_file.write import whole_text
 
 KEY_DIGITS = 12
 
@@ -53,6 +54,12 @@ class PlanDraft:
     unsupported: str
     unread: tuple[str, ...]
     facts: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The study as the text of a file: with what it includes, the values of variables, and changes."""
+        assert self.study.root is not None  # it came from a file
+        return whole_text(Path(self.study.file), self.study.root)
 
     def checked(self) -> Plan:
         """Return the plan if it can be run.

@@ -39,13 +39,18 @@ def without_secrets(text: str) -> str:
     return _SECRET.sub(rf"\g<1>{HIDDEN}", mask(text))
 
 
-def keep_study_file(home: Path, study: str, file: Path) -> None:
-    """Keep a copy of a study file, without credentials.
+def keep_study_file(home: Path, study: str, text: str) -> None:
+    """Keep the text of a study file, without credentials.
+
+    Args:
+        home: home folder.
+        study: name of the study.
+        text: what ran, as :func:`paribus.yaml_file.write.whole_text` makes it.
 
     Raises:
-        OSError: the file cannot be read, or the disk cannot be written.
+        OSError: the disk cannot be written.
     """
-    _write(home / FOLDER / study / STUDY_FILE, without_secrets(file.read_text(encoding="utf-8")))
+    _write(home / FOLDER / study / STUDY_FILE, without_secrets(text))
 
 
 def keep_report(home: Path, study: str, folder: Path) -> None:

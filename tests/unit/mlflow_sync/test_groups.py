@@ -229,8 +229,8 @@ def test_runs_of_an_earlier_version_get_their_groups(case):
 
 def test_the_study_has_its_file_and_its_newest_report(case, tmp_path):
     """The file without credentials; the report again when it was written again."""
-    (tmp_path / "study.yaml").write_text("study: small\nquestion: see https://ada:c4nary@host/x\nhf_token: c4nary9\n")
-    keep_study_file(case.home, "small", tmp_path / "study.yaml")
+    text = "study: small\nquestion: see https://ada:c4nary@host/x\nhf_token: c4nary9\n"
+    keep_study_file(case.home, "small", text)
     write(case.attempt(), range(3))
     case.finish()
     sync = case.sync()
