@@ -26,7 +26,8 @@ from paribus.store.untouched import copy_file
 from paribus.study.expand import draft_plan
 from paribus.study.load import LoadedStudy, load_document, load_study, read_study
 from paribus.study.plan import Plan
-from paribus.yaml_file.document import Document, Entry, Mark, Node, parse_document, plain
+from paribus.yaml_file.compose import placed
+from paribus.yaml_file.document import Document, Mark, parse_document, plain
 from paribus.yaml_file.messages import number_or
 from paribus.yaml_file.write import stays_literal, whole_text, yaml_text
 
@@ -68,7 +69,9 @@ class Study:
                 "with a blank: there it would be a variable"
             )
         written = parse_document(text, f"Study({study!r})")
-        document = Document(written.file, _unplaced(written.root), written.problems)  # the user has not seen the text
+        document = Document(
+            written.file, placed(written.root, lambda _: _NOWHERE), written.problems
+        )  # the user has not seen the text
         self._set(text, None, load_document(document, Path(), installed=True))
 
     def _set(self, text: str, file: Path | None, loaded: LoadedStudy) -> None:
@@ -347,13 +350,3 @@ def _with_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_numbers(inner) for key, inner in value.items()}
     return [_with_numbers(inner) for inner in value] if isinstance(value, list) else number_or(value)
-
-
-def _unplaced(node: Node) -> Node:
-    """Return the values of a document without their places."""
-    value = node.value
-    if isinstance(value, dict):
-        value = {key: Entry(_NOWHERE, _unplaced(entry.node)) for key, entry in value.items()}
-    elif isinstance(value, tuple):
-        value = tuple(map(_unplaced, value))
-    return Node(value, _NOWHERE, node.size, node.depth)
