@@ -21,6 +21,13 @@ home_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 """`--json`, as the parameter ``as_json``: facts for programs; ``docs/howto/command_line.md`` has the keys."""
 
+
+def pass_json_on(context: click.Context, as_json: bool) -> None:
+    """Give the `--json` of a group to the command in it: `paribus recipes --json show grpo`."""
+    if as_json:
+        context.default_map = {str(context.invoked_subcommand): {"as_json": True}}
+
+
 set_option = click.option(
     "--set",
     "changes",
