@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from paribus.cli.console import console, table
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option
 from paribus.errors import ParibusError
 from paribus.home import home
 from paribus.published.audit import Audit, audit, conclusions
@@ -38,7 +38,7 @@ _COUNT = click.IntRange(1, MAX_COUNT)
 @click.option("--seed-sd-from", "study", metavar="STUDY", help="Assume the spread that a study of yours has measured.")
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write one offline HTML file.")
 @home_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@json_option
 def command(
     target: str | None,
     listed: bool,
@@ -101,7 +101,7 @@ def _measured(study: str, folder: Path) -> float:
     Raises:
         ParibusError: there is no such study, its score is no fraction, or no arm has two seeds whose scores differ.
     """
-    from paribus.cli.report import study_name
+    from paribus.cli.options import study_name
     from paribus.report.analysis.analysis import Analysis
     from paribus.report.collect import read_study
     from paribus.store.reader import Reader

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from paribus.cli.options import home_option, json_option
-from paribus.cli.report import study_name
+from paribus.cli.options import home_option, json_option, study_name
 from paribus.home import home
 from paribus.remote.client import server_for
 from paribus.scheduler.home_lock import serving as serving_process

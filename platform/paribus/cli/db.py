@@ -41,7 +41,8 @@ def current(folder: Path | None, as_json: bool) -> None:
 
 @command.command()
 @home_option
-def upgrade(folder: Path | None) -> None:
+@json_option
+def upgrade(folder: Path | None, as_json: bool) -> None:
     """Upgrade the database to the newest revision. First stop all runs and make a copy with `paribus db backup`."""
     place = folder or home()
     database = existing_database(place)
@@ -51,6 +52,9 @@ def upgrade(folder: Path | None) -> None:
             before = revision_of(connection)
         migrate(database, place / "migrate.lock")
     database.close()
+    if as_json:
+        click.echo(json.dumps({"database": database.name, "before": before, "revision": HEAD}, indent=1))
+        return
     changed = "nothing to do" if before == HEAD else f"from revision {before or 'none'} to {HEAD}"
     click.echo(f"{database.name}: {changed}")
 
@@ -58,11 +62,14 @@ def upgrade(folder: Path | None) -> None:
 @command.command()
 @home_option
 @click.option("--to", "target", type=click.Path(path_type=Path), help="File. [default: backups/paribus-<time>.db]")
-def backup(folder: Path | None, target: Path | None) -> None:
+@json_option
+def backup(folder: Path | None, target: Path | None, as_json: bool) -> None:
     """Copy the database, also while a study runs. Run folders are plain files: copy `runs/` yourself."""
     place = folder or home()
     url = database_url(place)
-    if url.get_backend_name() == "sqlite":
-        click.echo(f"wrote {backup_file(place, target)}")
+    file = backup_file(place, target) if url.get_backend_name() == "sqlite" else None
+    line = None if file else dump_command(url)
+    if as_json:
+        click.echo(json.dumps({"file": file and str(file), "command": line}, indent=1))
     else:
-        click.echo(f"The database is on a server. To copy it, run:\n{dump_command(url)}")
+        click.echo(f"wrote {file}" if file else f"The database is on a server. To copy it, run:\n{line}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from paribus.audit.doctor import Check, examine
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, json_option
 from paribus.home import home
 from paribus.mlflow_sync.offsets import replay
 from paribus.mlflow_sync.process import SyncProcess
@@ -24,7 +24,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "critical": "red", "unknown": "brig
 @home_option
 @click.option("--deep", is_flag=True, help="Check the hashes of all checkpoints, not only of those in use.")
 @click.option("--replay", "again", is_flag=True, help="Send MLflow again what it has refused, then check.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
+@json_option
 def command(folder: Path | None, deep: bool, again: bool, as_json: bool) -> None:
     """Check the disk, the database and its invariants, leftover processes, GPUs, MLflow and the engines.
 

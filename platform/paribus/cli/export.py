@@ -10,8 +10,7 @@ import click
 
 from paribus.archive.export import export_study
 from paribus.cli.console import size_text
-from paribus.cli.options import home_option, json_option
-from paribus.cli.report import study_name
+from paribus.cli.options import home_option, json_option, study_name
 from paribus.errors import ParibusError
 from paribus.home import home
 from paribus.store.reader import Reader

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from paribus.cli.console import console, size_text, table
-from paribus.cli.options import home_option, json_option
-from paribus.cli.report import study_name
+from paribus.cli.options import home_option, json_option, study_name
 from paribus.home import home
 from paribus.retention.unneeded import KINDS, Item, Rule, delete, delete_restore, killed_restore, unneeded
 from paribus.store.reader import Reader

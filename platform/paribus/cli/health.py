@@ -12,8 +12,7 @@ import click
 import yaml
 
 from paribus.cli.console import console, table
-from paribus.cli.options import home_option
-from paribus.cli.report import study_name
+from paribus.cli.options import home_option, json_option, study_name
 from paribus.errors import LogFileError, RunFolderError, StoreError
 from paribus.health.context import ALONE, compared, context_of
 from paribus.health.finding import Diagnosis, Finding, plain, read_health
@@ -56,7 +55,7 @@ _NAMES = 8
     help="Show how often a rule would have fired in the runs that have ended: of STUDY, or of the home folder.",
 )
 @home_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def command(
     target: str | None,
     profile: str | None,

@@ -14,7 +14,7 @@ from paribus.cli.console import console, table
 from paribus.cli.studies import about_files, comment_of, shipped_study, write_new
 from paribus.errors import ParibusError, did_you_mean, install_command
 from paribus.home import data_root
-from paribus.yaml_file.document import plain, read_document
+from paribus.yaml_file.document import YAML_ENDINGS, plain, read_document
 
 STUDY = "study.yaml"
 
@@ -50,6 +50,11 @@ def command(target: Path | None, template: str | None, listed: bool, as_json: bo
         raise click.UsageError("--json goes with --list")
     elif template is not None:
         _write_template(template, target)
+    elif target is not None and target.suffix in YAML_ENDINGS and not target.is_dir():
+        raise click.UsageError(
+            f"{target} is the name of a file, and the first study is written into a folder: name a folder, or a "
+            f"template for the file: paribus init --template NAME {shlex.quote(str(target))} (--list shows them)"
+        )
     else:
         _write_folder(target or Path())
 
@@ -77,7 +82,7 @@ def _write_template(name: str, target: Path | None) -> None:
     if name not in found:
         raise ParibusError(f"there is no template `{name}`.{did_you_mean(name, found)} There are: {', '.join(found)}.")
     target = target or Path()
-    path = target if target.suffix in (".yaml", ".yml") else target / f"{name}.yaml"
+    path = target if target.suffix in YAML_ENDINGS else target / f"{name}.yaml"
     _make_folder(path.parent)
     beside = sorted(found[name].with_suffix("").glob("*.*"))
     wanted = {path: found[name], **{path.parent / source.name: source for source in beside}}

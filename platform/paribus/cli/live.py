@@ -32,7 +32,7 @@ _EVERY_S = 30.0
 def display_for(stream: TextIO) -> Iterator[Display]:
     """Yield a live table if the stream is a terminal, else plain lines."""
     if not stream.isatty():
-        yield PlainDisplay()
+        yield PlainDisplay(stream)
         return
     console = Console(file=stream)
     with Live(console=console, refresh_per_second=2, transient=True, redirect_stdout=False) as live:
@@ -42,12 +42,13 @@ def display_for(stream: TextIO) -> Iterator[Display]:
 class PlainDisplay:
     """Prints one line for each event, and the counts of each study when a run ends or after half a minute."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
         self._shown: dict[str, tuple[dict[str, int], float]] = {}
 
     def say(self, line: str) -> None:
         """Print the line."""
-        click.echo(line)
+        click.echo(line, file=self._stream)
 
     def show(self, view: StudyView) -> None:
         """Print the counts if a run has ended, or half a minute after the last time."""
@@ -58,7 +59,9 @@ class PlainDisplay:
             return
         self._shown[view.study] = (ended, now)
         line = "".join(f", preparing {text}" for text in preparing_texts(view))
-        click.echo(f"{view.study}: {counts_line(view)}, {view.done:.0%} of the steps{_left(view)}{line}")
+        click.echo(
+            f"{view.study}: {counts_line(view)}, {view.done:.0%} of the steps{_left(view)}{line}", file=self._stream
+        )
 
 
 class LiveDisplay:

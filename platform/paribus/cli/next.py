@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from paribus.cli.design_table import hours_text
 from paribus.cli.options import home_option, json_option, study_argument
@@ -24,6 +23,7 @@ from paribus.study.expand import PlanDraft, draft_file
 from paribus.study.load import load_study
 from paribus.study.load import read_study as read_file
 from paribus.yaml_file.document import plain
+from paribus.yaml_file.write import yaml_text
 
 
 @click.command()
@@ -62,8 +62,7 @@ def write(path: Path, study: Mapping[str, Any], reasons: tuple[str, ...]) -> Non
         ParibusError: there is a file already, or none can be written there.
     """
     lines = [f"# {reason}" for reason in reasons]
-    text = yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=120)
-    write_new(path, "\n".join([*lines, text]), "name another file with --out")
+    write_new(path, "\n".join([*lines, yaml_text(study, width=120)]), "name another file with --out")
 
 
 def cost_of(draft: PlanDraft, home: Path) -> str:

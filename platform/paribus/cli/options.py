@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import click
 
-from paribus.errors import ParibusError, did_you_mean
-from paribus.yaml_file.document import plain, read_document
+from paribus.errors import ParibusError, StudyFileError, did_you_mean
+from paribus.study.load import load_study, read_study
+from paribus.yaml_file.document import YAML_ENDINGS, plain, yaml_files
 
 home_option = click.option(
     "--home", "folder", type=click.Path(path_type=Path), help="Default: $PARIBUS_HOME, else .paribus"
@@ -18,7 +19,14 @@ home_option = click.option(
 """`--home`, as the parameter ``folder``: the home folder, if not the usual one."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-"""`--json`, as the parameter ``as_json``: facts for programs, documented in ``docs/reference/json.md``."""
+"""`--json`, as the parameter ``as_json``: facts for programs; ``docs/howto/command_line.md`` has the keys."""
+
+
+def pass_json_on(context: click.Context, as_json: bool) -> None:
+    """Give the `--json` of a group to the command in it: `paribus recipes --json show grpo`."""
+    if as_json:
+        context.default_map = {str(context.invoked_subcommand): {"as_json": True}}
+
 
 set_option = click.option(
     "--set",
@@ -30,31 +38,68 @@ set_option = click.option(
 """`--set`, as the parameter ``changes``: values on top of those of the study file."""
 
 
-def study_file(context: click.Context, parameter: click.Parameter, value: str) -> Path:
+def is_file(study: str) -> bool:
+    """Whether the argument STUDY is a file and not a name: it ends so, has a folder before it, or there is one."""
+    path = Path(study)
+    if path.suffix in YAML_ENDINGS or path.parent != Path():
+        return True
+    with suppress(OSError):  # a text that is too long for the name of a file
+        return path.is_file()
+    return False
+
+
+def study_name(study: str) -> str:
+    """Return the name of a study, given its name or its file.
+
+    Raises:
+        StudyFileError: the file is not a valid study.
+    """
+    return load_study(Path(study)).spec.study if is_file(study) else study
+
+
+def study_file(study: str) -> Path:
     """Return the path of a study file, given its path or, for one in this folder, the study's name.
 
     Raises:
-        ParibusError: there is no such file, and no file here holds a study of this name.
+        ParibusError: no file here holds a study of this name, or several do.
     """
-    path = Path(value)
-    if path.exists() or path.suffix in (".yaml", ".yml") or path.parent != Path():
-        return path
-    found: dict[str, Path] = {}
-    for each in sorted(Path().glob("*.y*ml")):
-        with suppress(ParibusError):
-            root = plain(read_document(each).root)
-            if isinstance(root, dict) and isinstance(root.get("study"), str):
-                found[root["study"]] = each
-    if value in found:
-        return found[value]
-    files = ", ".join(map(str, found.values())) or "none; `paribus init` writes one"
+    if is_file(study):
+        return Path(study)
+    files, unread = _study_files()
+    if len(found := files.get(study, [])) == 1:
+        return found[0]
+    if found:
+        listed = f"{', '.join(map(str, found[:-1]))} and {found[-1]}"
+        both = "both" if len(found) == 2 else "all"
+        raise ParibusError(f"{listed} are {both} of a study `{study}`: name one of the files.")
+    listed = ", ".join(str(each) for same in files.values() for each in same) or "none; `paribus init` writes one"
+    damaged = f" These cannot be read as YAML: {', '.join(unread)}." if unread else ""
     raise ParibusError(
-        f"there is no file `{value}`, and no study file here is of a study `{value}`.{did_you_mean(value, found)} "
-        f"Study files here: {files}."
+        f"there is no file `{study}`, and no study file here is of a study `{study}`.{did_you_mean(study, files)} "
+        f"Study files here: {listed}.{damaged}"
     )
 
 
-study_argument = click.argument("study", callback=study_file)
+def _study_files() -> tuple[dict[str, list[Path]], list[str]]:
+    """Return the study files of this folder by the name of their study, and the YAML files that cannot be read."""
+    found: dict[str, list[Path]] = {}
+    unread = []
+    for file in yaml_files(Path()):
+        try:
+            root = plain(read_study(file).root)
+        except StudyFileError:
+            unread.append(str(file))
+            continue
+        if isinstance(root, dict) and isinstance(root.get("study"), str):
+            found.setdefault(root["study"], []).append(file)
+    return found, unread
+
+
+def _read_argument(context: click.Context, parameter: click.Parameter, value: str) -> Path:
+    return study_file(value)
+
+
+study_argument = click.argument("study", callback=_read_argument)
 """The argument STUDY of commands that need its file, as the parameter ``study``."""
 
 _Command = TypeVar("_Command", bound=Callable[..., object])

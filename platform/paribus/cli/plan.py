@@ -14,7 +14,7 @@ from rich.console import Console
 
 from paribus.cli.console import console, describe, print_warnings, shown, table
 from paribus.cli.design_table import designs_as_plain, hours_text, orders_as_plain, print_design_summaries
-from paribus.cli.options import set_option, study_argument
+from paribus.cli.options import json_option, set_option, study_argument
 from paribus.contract import Checkpoints
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
@@ -33,7 +33,7 @@ from paribus.study.spec import Study
 
 @click.command()
 @study_argument
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@json_option
 @click.option(
     "--engine",
     default="local",

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paribus.cli.console import console, describe, shown, table
-from paribus.cli.options import json_option
+from paribus.cli.options import json_option, pass_json_on
 from paribus.contract import load_runner
 from paribus.errors import Problem, StudyFileError
 from paribus.recipe import analysis
@@ -34,6 +34,7 @@ from paribus.yaml_file.document import parse_document, plain
 def command(ctx: click.Context, as_json: bool) -> None:
     """List the presets; `show` one, or `diff` two."""
     if ctx.invoked_subcommand is not None:
+        pass_json_on(ctx, as_json)
         return
     if as_json:
         click.echo(json.dumps({"presets": [_facts(load_preset(name)) for name in preset_names()]}, indent=1))
@@ -203,7 +204,7 @@ def _grid(rows: Iterable[tuple[str, ...]]) -> None:
 @click.option("--batch", "file", type=click.Path(path_type=Path), required=True, help="JSON lines, one response each.")
 @click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="Change the recipe, e.g. clip.high=0.28.")
 @click.option("--against", "other", metavar="PRESET", help="Also show each response's share under another preset.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@json_option
 def coefficients(name: str, file: Path, settings: tuple[str, ...], other: str | None, as_json: bool) -> None:
     """Print the weight of each token in the gradient, and why: grad = -sum c grad log pi."""
     recipe = changed(load_preset(name).recipe, settings)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from paribus.cli.console import report_width
-from paribus.cli.options import home_option
+from paribus.cli.options import home_option, is_file, json_option, study_name
 from paribus.home import home
 from paribus.remote.client import Server, server_for
 from paribus.store.reader import Reader
@@ -29,12 +30,14 @@ from paribus.study.study_files import keep_report
 )
 @click.option("--compare", nargs=2, metavar="STUDY_A STUDY_B", help="Compare two studies side by side.")
 @home_option
+@json_option
 def command(
     study: str | None,
     out: Path | None,
     published: tuple[str, ...],
     compare: tuple[str, str] | None,
     folder: Path | None,
+    as_json: bool,
 ) -> None:
     """Write the report of STUDY, a name or a study file, finished or not: HTML, Markdown, CSV, LaTeX and JSON."""
     if (study is None) == (compare is None):
@@ -43,22 +46,26 @@ def command(
         if compare:
             raise click.UsageError("--compare works in a home folder of this machine: name it with --home")
         assert study is not None  # else there is a comparison
-        fetch(server, study, out, published)
+        fetch(server, study, out, published, as_json)
         return
     from paribus.report.write import write_comparison, write_report
 
     with Reader.open(folder or home()) as reader:
         if compare:
-            a, b = map(study_name, compare)
+            studies = a, b = [study_name(each) for each in compare]
             written = write_comparison(reader, a, b, out or Path("reports") / f"{a}-vs-{b}", width=report_width())
         else:
             assert study is not None  # else there is a comparison
             name = study_name(study)
+            studies = [name]
             names = published or _stated(study)
             place = out or Path("reports") / name
             written = write_report(reader, name, place, names, width=report_width())
             if trouble := keep_report(reader.home, name, place):
                 written = replace(written, notes=(*written.notes, trouble))
+    if as_json:
+        click.echo(json.dumps({"studies": studies, **written.as_plain()}, indent=1))
+        return
     click.echo(written.text)
     for path in written.paths:
         click.echo(f"  {path}")
@@ -66,30 +73,22 @@ def command(
         click.echo(f"note: {note}", err=True)
 
 
-def fetch(server: Server, study: str, out: Path | None, published: tuple[str, ...]) -> None:
+def fetch(server: Server, study: str, out: Path | None, published: tuple[str, ...], as_json: bool) -> None:
     """Write the report that a server makes of a study."""
     from paribus.remote.bundle import unpack_report
 
     name = study_name(study)
     folder = out or Path("reports") / name
     about = unpack_report(server.report(name, published or _stated(study), report_width()), folder)
+    if as_json:
+        files = [str(folder / path) for path in about["paths"]]
+        click.echo(json.dumps({"studies": [name], "files": files, "notes": list(about["notes"])}, indent=1))
+        return
     click.echo(about["text"])
     for path in about["paths"]:
         click.echo(f"  {folder / path}")
     for note in about["notes"]:
         click.echo(f"note: {note}", err=True)
-
-
-def study_name(study: str) -> str:
-    """Return the name of a study, given its name or its file."""
-    if not is_file(study):
-        return study
-    return load_study(Path(study)).spec.study
-
-
-def is_file(study: str) -> bool:
-    """Whether the argument is a study file, not a name."""
-    return study.endswith((".yaml", ".yml"))
 
 
 def _stated(study: str) -> tuple[str, ...] | None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from paribus.cli.options import home_option, json_option
-from paribus.cli.report import study_name
+from paribus.cli.options import home_option, json_option, study_name
 from paribus.home import home
 from paribus.remote.client import server_for
 from paribus.store.models import RetryResult

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from paribus.cli.console import console, duration, print_warnings, report_width, states_text
 from paribus.cli.live import display_for
-from paribus.cli.options import home_option, set_option, study_argument
+from paribus.cli.options import home_option, json_option, set_option, study_argument
 from paribus.home import home
 from paribus.report.adaptive import grown
 from paribus.scheduler.adaptive import Adaptive
@@ -41,6 +43,7 @@ INTERRUPTED = 130
 @home_option
 @click.option("--report/--no-report", default=True, show_default=True, help="Write the report at the end.")
 @set_option
+@json_option
 def command(
     study: Path,
     engine: str,
@@ -49,12 +52,14 @@ def command(
     folder: Path | None,
     report: bool,
     changes: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Train STUDY and write its report. Run it again to continue; a finished study isn't trained again.
 
     If a `paribus scheduler` serves the home folder, the scheduler trains the study, and this command attaches to it.
     """
-    plan = draft_file(study, changes).checked()
+    draft = draft_file(study, changes)
+    plan = draft.checked()
     adaptive = Adaptive(grown)
     made: list[WrittenReport | Exception] = []
 
@@ -70,14 +75,34 @@ def command(
         adaptive=adaptive,
         at_end=write,
     )
-    warn(plan, settings.home)
-    with display_for(sys.stdout) as display:
+    if not as_json:
+        warn(plan, settings.home)
+    with display_for(sys.stderr if as_json else sys.stdout) as display:
         summary = run_study(plan, settings, display)
-    for line in closing_lines(summary, settings.home):
-        click.echo(line)
+    if as_json:
+        click.echo(json.dumps(as_plain(plan, summary, made), indent=1))
+    else:
+        for line in closing_lines(summary, settings.home):
+            click.echo(line)
     for each in made:
-        show_report(each)
+        show_report(each, quiet=as_json)
     sys.exit(exit_status(summary))
+
+
+def as_plain(plan: Plan, summary: Summary, made: Sequence[WrittenReport | Exception]) -> dict[str, Any]:
+    """Return what a run of the command has done as JSON values; a report that could not be written is ``null``."""
+    reports = [each.as_plain() for each in made if not isinstance(each, Exception)]
+    return {
+        "study": summary.study.name,
+        "ending": str(summary.ending),
+        "trained": summary.trained,
+        "states": {str(state): n for state, n in summary.counts.items()},
+        "paused": summary.paused,
+        "mirror": summary.mirror,
+        "seconds": summary.seconds,
+        "notes": [vars(note) for note in plan.warnings],
+        "report": reports[0] if reports else None,
+    }
 
 
 def warn(plan: Plan, folder: Path) -> None:
@@ -104,14 +129,16 @@ def report_of(folder: Path, study: str) -> WrittenReport | Exception:
     return replace(written, notes=(*written.notes, trouble)) if trouble else written
 
 
-def show_report(written: WrittenReport | Exception) -> None:
-    """Print the table of a report and the paths of its files.
+def show_report(written: WrittenReport | Exception, *, quiet: bool = False) -> None:
+    """Print the table of a report and the paths of its files; if ``quiet``, only raise what went wrong.
 
     Raises:
         Exception: it could not be written.
     """
     if isinstance(written, Exception):
         raise written
+    if quiet:
+        return
     click.echo(written.text)
     for line in (*written.notes, *map(str, written.paths)):
         click.echo(line)

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from paribus.cli.console import console, states_text, table
-from paribus.cli.options import home_option
-from paribus.cli.report import study_name
+from paribus.cli.options import home_option, json_option, study_name
 from paribus.home import home
 from paribus.monitor.status import PAGE, page_of
 from paribus.monitor.status import studies as all_studies
@@ -31,7 +30,7 @@ from paribus.store.states import RunState
     type=click.Choice([state.lower() for state in RunState]),
     help="Only runs of STUDY in this state; repeat for more.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@json_option
 def command(study: str | None, folder: Path | None, page: int, states: tuple[str, ...], as_json: bool) -> None:
     """Show the studies in the store, or the runs of STUDY (a name or a file).
 

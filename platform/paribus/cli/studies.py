@@ -12,7 +12,7 @@ import click
 from rich.text import Text
 
 from paribus.cli.console import console, table
-from paribus.cli.options import json_option
+from paribus.cli.options import json_option, pass_json_on
 from paribus.errors import ParibusError, did_you_mean
 from paribus.home import data_root
 from paribus.yaml_file.document import plain, read_document
@@ -24,6 +24,7 @@ from paribus.yaml_file.document import plain, read_document
 def command(ctx: click.Context, as_json: bool) -> None:
     """List the studies that come with Paribus; `copy` one to change it."""
     if ctx.invoked_subcommand is not None:
+        pass_json_on(ctx, as_json)
         return
     if as_json:
         click.echo(json.dumps({"studies": about_files(shipped_studies())}, indent=1))
@@ -39,11 +40,15 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @click.argument("to", type=click.Path(path_type=Path), default=".")
-def copy(name: str, to: Path) -> None:
+@json_option
+def copy(name: str, to: Path, as_json: bool) -> None:
     """Copy the study NAME to the file or folder TO, by default here; no file is overwritten."""
     source = shipped_study(name)
     path = to / source.name if to.is_dir() else to
     write_new(path, source.read_text(encoding="utf-8"), "name another file after the study's name")
+    if as_json:
+        click.echo(json.dumps({"study": name, "file": str(path)}, indent=1))
+        return
     click.echo(f"Wrote {path}. Look at it: paribus plan {shlex.quote(str(path))}")
 
 

@@ -27,10 +27,12 @@ def command() -> None:
 @click.option("--name", required=True, help="For whom or what it is.")
 @click.option("--scope", type=click.Choice(SCOPES), required=True)
 @home_option
-def create(name: str, scope: Scope, folder: Path | None) -> None:
+@json_option
+def create(name: str, scope: Scope, folder: Path | None, as_json: bool) -> None:
     """Create a token and print it, this once: only its hash is kept."""
     secret = Tokens(folder or home()).create(name, scope)
-    click.echo(secret, file=unmasked())
+    made = {"name": name, "scope": scope, "token": secret}
+    click.echo(json.dumps(made, indent=1) if as_json else secret, file=unmasked())
     click.echo("It isn't shown again. On the other machine: export PARIBUS_SERVER=ADDRESS PARIBUS_TOKEN=...", err=True)
 
 
@@ -56,7 +58,11 @@ def show(folder: Path | None, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @home_option
-def revoke(name: str, folder: Path | None) -> None:
+@json_option
+def revoke(name: str, folder: Path | None, as_json: bool) -> None:
     """Revoke the token NAME: the server refuses it from the next request on."""
     gone = Tokens(folder or home()).revoke(name)
+    if as_json:
+        click.echo(json.dumps({"name": gone.name, "scope": gone.scope}, indent=1))
+        return
     click.echo(f"revoked {gone.name} ({gone.scope}). What it has submitted goes on: paribus cancel STUDY")

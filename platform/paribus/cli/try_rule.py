@@ -12,7 +12,7 @@ import click
 from scipy.stats import binomtest
 
 from paribus.cli.console import console, table
-from paribus.cli.report import study_name
+from paribus.cli.options import study_name
 from paribus.contract.rule import HealthRule
 from paribus.errors import StoreError
 from paribus.health.detector import Detector

@@ -11,8 +11,6 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from paribus.contract import Options, load_runner
 from paribus.errors import ParibusError
 from paribus.home import DATABASE_URL
@@ -26,10 +24,12 @@ from paribus.store.database import FILE
 from paribus.store.history import recorded_runs
 from paribus.store.untouched import copy_file
 from paribus.study.expand import draft_plan
-from paribus.study.load import LoadedStudy, load_document, load_study
+from paribus.study.load import LoadedStudy, load_document, load_study, read_study
 from paribus.study.plan import Plan
-from paribus.yaml_file.document import Document, Entry, Mark, Node, parse_document, read_text
+from paribus.yaml_file.compose import placed
+from paribus.yaml_file.document import Document, Mark, parse_document, plain
 from paribus.yaml_file.messages import number_or
+from paribus.yaml_file.write import stays_literal, whole_text, yaml_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +62,16 @@ class Study:
             raise TypeError(f"the name of a study is text, not {type(study).__name__}")
         given = {"study": study, **sections, "base": base, "designs": designs}
         values = {key: _plain(value, key) for key, value in given.items()}
-        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1_000_000)
+        text = yaml_text(values)
+        if not stays_literal(text):
+            raise TypeError(
+                "a study file cannot hold a text with `${` and control characters, or with lines that begin or end "
+                "with a blank: there it would be a variable"
+            )
         written = parse_document(text, f"Study({study!r})")
-        document = Document(written.file, _unplaced(written.root), written.problems)  # the user has not seen the text
+        document = Document(
+            written.file, placed(written.root, lambda _: _NOWHERE), written.problems
+        )  # the user has not seen the text
         self._set(text, None, load_document(document, Path(), installed=True))
 
     def _set(self, text: str, file: Path | None, loaded: LoadedStudy) -> None:
@@ -83,7 +90,10 @@ class Study:
         return self._loaded.spec.question
 
     def to_yaml(self) -> str:
-        """Return the study as the text of a study file."""
+        """Return the study as the text of a study file.
+
+        Of a file with ``include`` or variables, it is one file with the values that they had when it was loaded.
+        """
         return self._text
 
     def save(self, path: str | Path) -> Path:
@@ -175,8 +185,13 @@ class Study:
             file.unlink(missing_ok=True)
 
     def _refuse_other_file(self) -> None:
-        if self._file is not None and read_text(self._file) != self._text:
-            raise ParibusError(f"{self._file} was changed after it was loaded: load it again with `paribus.load`.")
+        root = self._loaded.root
+        if self._file is None or (root is not None and plain(read_study(self._file).root) == plain(root)):
+            return
+        raise ParibusError(
+            f"{self._file}, or a file or variable that it takes values from, was changed after it was loaded: load it "
+            "again with `paribus.load`."
+        )
 
     def __eq__(self, other: object) -> bool:
         """Whether both say the same; files in which they stand do not count."""
@@ -214,9 +229,10 @@ def load(path: str | Path) -> Study:
     if not os.fspath(path):
         raise ParibusError("the path of the study file is empty: name a YAML file.")
     file = Path(path).expanduser()
-    text = read_text(file)
+    loaded = load_study(file, installed=True)
+    assert loaded.root is not None  # it came from a file
     made = Study.__new__(Study)
-    made._set(text, file, load_study(file, installed=True))
+    made._set(whole_text(file, loaded.root), file, loaded)
     return made
 
 
@@ -301,26 +317,29 @@ def _recorded(home: Path, plan: Plan) -> frozenset[str]:
         return recorded_runs(Path(scratch), fingerprints)
 
 
-def _plain(value: Any, place: str) -> Any:
-    """Return a value as YAML can hold it, without shared parts.
+def _plain(value: Any, place: str, above: tuple[int, ...] = ()) -> Any:
+    """Return a value as YAML can hold it, without shared parts; ``above`` are the identities of what it stands in.
 
     Raises:
-        TypeError: it is of another type; the message names its place.
+        TypeError: it is of another type, or contains itself; the message names its place.
     """
     if value is None or isinstance(value, bool | str):
         return value if value is None or isinstance(value, bool) else str(value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if id(value) in above:
+        raise TypeError(f"{place}: a mapping or list that contains itself has no end")
+    above = (*above, id(value))
     if isinstance(value, Mapping):
         if strange := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"{place}: keys are text, and {strange[0]!r} is {type(strange[0]).__name__}")
-        return {str(key): _plain(inner, f"{place}.{key}") for key, inner in value.items()}
+        return {str(key): _plain(inner, f"{place}.{key}", above) for key, inner in value.items()}
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
         return float(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [_plain(inner, f"{place}.{number}") for number, inner in enumerate(value, 1)]
+        return [_plain(inner, f"{place}.{number}", above) for number, inner in enumerate(value, 1)]
     raise TypeError(
         f"{place}: a study holds mappings, lists, text, numbers, True, False and None, not {type(value).__name__}"
     )
@@ -331,13 +350,3 @@ def _with_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_numbers(inner) for key, inner in value.items()}
     return [_with_numbers(inner) for inner in value] if isinstance(value, list) else number_or(value)
-
-
-def _unplaced(node: Node) -> Node:
-    """Return the values of a document without their places."""
-    value = node.value
-    if isinstance(value, dict):
-        value = {key: Entry(_NOWHERE, _unplaced(entry.node)) for key, entry in value.items()}
-    elif isinstance(value, tuple):
-        value = tuple(map(_unplaced, value))
-    return Node(value, _NOWHERE, node.size, node.depth)

@@ -15,15 +15,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from paribus.archive.tar_file import ArchiveReader, Layout, Manifest, member, write_archive
 from paribus.errors import ArchiveError, ServerError
 from paribus.remote import received
-from paribus.study.load import load_study, read_study
+from paribus.study.load import load_study
 from paribus.study.sources import MOST_BYTES as MOST_SOURCE
 from paribus.yaml_file.document import MAX_BYTES as MOST_STUDY
-from paribus.yaml_file.document import plain, read_document
+from paribus.yaml_file.write import whole_text
 
 STUDY, SOURCES = "study.yaml", "beside"
 ANSWER, REPORT = "answer.json", "report"
@@ -79,7 +77,8 @@ def pack_study(path: Path, changes: Sequence[str] = ()) -> bytes:
                 "it out here, or submit the study on the server."
             )
         files = {STUDY: stage / STUDY}
-        _write_whole(path, changes, files[STUDY])
+        assert loaded.root is not None  # it came from a file
+        files[STUDY].write_text(whole_text(path, loaded.root), encoding="utf-8", newline="")
         for name, text in loaded.options.sources.items():
             source = stage / SOURCES / name
             source.parent.mkdir(parents=True, exist_ok=True)
@@ -88,15 +87,6 @@ def pack_study(path: Path, changes: Sequence[str] = ()) -> bytes:
         if len(files) > MOST_FILES:
             raise ServerError(f"{path} comes with {len(files) - 1} source files: more than the {MOST_FILES - 1} sent")
         return _pack(loaded.spec.study, files, stage, MOST_BUNDLE, str(path))
-
-
-def _write_whole(path: Path, changes: Sequence[str], target: Path) -> None:
-    """Write a study file as it is, or with the values that it has here if it depends on more than itself."""
-    values = plain(read_study(path, changes).root)
-    if values == plain(read_document(path).root):
-        shutil.copyfile(path, target)
-    else:
-        target.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def unpack_study(bundle: Path, folder: Path) -> Path:

@@ -50,7 +50,8 @@ def submit_file(file: Path, home: Path, terms: Terms, changes: Sequence[str] = (
     Raises:
         ParibusError: the study is wrong or cannot be trained here, or the store cannot be used.
     """
-    plan = draft_file(file, changes, sent=sent).checked()
+    draft = draft_file(file, changes, sent=sent)
+    plan = draft.checked()
     with Store.open(home) as store:
         before = _submitted(store, plan)
         known = store.states_of([run.fingerprint for run in plan.runs])

@@ -47,6 +47,10 @@ class WrittenReport:
     text: str
     notes: tuple[str, ...]
 
+    def as_plain(self) -> dict[str, list[str]]:
+        """Return files and notes as JSON values."""
+        return {"files": [str(path) for path in self.paths], "notes": list(self.notes)}
+
 
 def write_report(
     reader: Reader, study: str, out: Path, published: Sequence[str] | None = None, *, width: int = WIDTH

@@ -29,7 +29,8 @@ from paribus.study.load import LoadedStudy, ResolvedRow, load_study
 from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking
 from paribus.study.spec import Search, Study
 from paribus.study.study_files import without_secrets
-from paribus.yaml_file.document import Fault, read_text
+from paribus.yaml_file.document import Fault
+from paribus.yaml_file.write import whole_text
 
 KEY_DIGITS = 12
 
@@ -83,7 +84,8 @@ def draft_file(path: Path, changes: Sequence[str] = (), *, sent: bool = False) -
     """
     study = load_study(path, changes, installed=True, sent=sent)
     draft = draft_plan(study, load_runner(study.spec.runner.kind))
-    return replace(draft, plan=replace(draft.plan, text=without_secrets(read_text(path))))
+    assert study.root is not None  # it came from a file
+    return replace(draft, plan=replace(draft.plan, text=without_secrets(whole_text(path, study.root))))
 
 
 def make_plan(study: LoadedStudy, runner: Runner) -> Plan:

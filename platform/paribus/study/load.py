@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,14 @@ from paribus.study.rules import rules_beside
 from paribus.study.sources import beside_study
 from paribus.study.spec import ALPHABETS, DESIGN_KINDS, DESIGN_SYNONYMS, Grid, Listed, OneAtATime, Search, Study
 from paribus.yaml_file.compose import read_assignment, read_composed, with_value
-from paribus.yaml_file.document import Document, Fault, Node, plain
+from paribus.yaml_file.document import Document, Entry, Fault, Mark, Node, plain
 from paribus.yaml_file.messages import explain, fields_at, plain_location, shown, validate
+
+_NAMES_OF_VARIABLES = {("health", "webhook")}
+"""Values that name a variable: it is read when it is needed, and its value is a secret."""
+
+_PATCHES = {("base", "set"), ("path", "set"), ("tricks", "*"), ("designs", "*", "arms", "*", "set")}
+"""Where patches of the recipe stand: there a path may be dotted or nested."""
 
 ResolvedRow = tuple[Draft, Recipe]
 """A row of a design and its recipe."""
@@ -82,12 +88,24 @@ def read_study(path: Path, changes: Sequence[str] = (), *, sent: bool = False) -
     Raises:
         StudyFileError: a file cannot be read to its end as YAML, or a change has another form.
     """
-    document = read_composed(path, None if sent else os.environ)
+    document = read_composed(path, None if sent else os.environ, _NAMES_OF_VARIABLES, _PATCHES)
     root = document.root
     for change in changes if isinstance(root.value, dict) else ():
         parts, value = read_assignment(change)
+        if parts[0] == "runner" and len(parts) > 1:
+            root = _with_kind_of_runner(root, value.mark)
         root = with_value(root, _in_study(parts, value), value)
     return Document(document.file, root, document.problems)
+
+
+def _with_kind_of_runner(root: Node, mark: Mark) -> Node:
+    """Return a study whose runner is a mapping, so that an option can be set beside its name."""
+    entry = root.value.get("runner")
+    if entry is not None and not isinstance(entry.node.value, str):
+        return root
+    kind = Entry(mark, Node("native", mark)) if entry is None else entry
+    runner = Entry(kind.mark, Node({"kind": kind}, kind.node.mark))
+    return replace(root, value={**root.value, "runner": runner})
 
 
 def _in_study(parts: tuple[str, ...], value: Node) -> tuple[str, ...]:
@@ -101,6 +119,9 @@ def _in_study(parts: tuple[str, ...], value: Node) -> tuple[str, ...]:
     if parts[0] in Study.model_fields or not unknown_runner(parts[0]):
         return parts
     name = ".".join(parts)
+    if known := translate(name, plain(value)):
+        problems = [Problem(message=message, path=".".join((name, *inside))) for inside, message in known]
+        raise StudyFileError(value.mark.file, problems)
     recipe = {".".join(path): None for path, _ in paths(recipe_shape())}
     near = did_you_mean(name, [*recipe, *Study.model_fields]) or did_you_mean(parts[0], Study.model_fields)
     where = "a path is one of a recipe, such as clip.high, or of the study file, such as seeds.n"

@@ -47,7 +47,29 @@ def study_schema() -> dict[str, Any]:
     for owner in ("Grid", "OneAtATime"):
         parts[owner]["properties"]["over"] |= _each(every, lambda item: {"type": "array", "minItems": 1, "items": item})
     parts["Search"]["properties"]["over"] |= _each(every, lambda _: {"$ref": "#/$defs/Range"})
+    whole = {"required": schema.pop("required"), "properties": {"base": {"required": parts["Base"].pop("required")}}}
+    schema["anyOf"] = [whole, {"required": [INCLUDE]}]  # what is missing may stand in the included file
+    schema = _with_variables(schema)
+    schema["$defs"]["Variable"] = {"type": "string", "pattern": r"\$\{.+\}", "description": "with a variable in it"}
     return {"$schema": DIALECT, **schema}
+
+
+def _with_variables(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema in which a text with a variable may stand for a number, a truth value, a name or a choice."""
+    found = dict(schema)
+    for part in ("properties", "patternProperties", "$defs"):
+        if part in schema:
+            found[part] = {key: _with_variables(inner) for key, inner in schema[part].items()}
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), dict):
+            found[part] = _with_variables(schema[part])
+    for part in ("anyOf", "oneOf"):
+        if part in schema:
+            found[part] = [_with_variables(inner) for inner in schema[part]]
+    if schema.get("type") not in ("integer", "number", "boolean") and not {"enum", "pattern"} & schema.keys():
+        return found
+    about: dict[str, Any] = {key: found.pop(key) for key in ("title", "description", "default") if key in found}
+    return {**about, "anyOf": [found, {"$ref": "#/$defs/Variable"}]}
 
 
 def _allow_sets_without_training(parts: dict[str, Any]) -> None:

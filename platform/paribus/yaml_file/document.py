@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,9 @@ import yaml
 
 from paribus.errors import Problem, StudyFileError, did_you_mean
 from paribus.yaml_file.variables import ANY, has_variable, replace_variables
+
+YAML_ENDINGS = (".yaml", ".yml")
+"""How the names of YAML files end."""
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 24
@@ -94,17 +97,20 @@ class Document:
         return self.root
 
 
-def read_document(path: Path, environment: Mapping[str, str] | None = None) -> Document:
+def read_document(
+    path: Path, environment: Mapping[str, str] | None = None, literal: Collection[tuple[str, ...]] = ()
+) -> Document:
     """Return the YAML document in a file.
 
     Args:
         path: the file.
         environment: values of ``${NAME}``; ``None`` leaves such text as it is.
+        literal: keys that lead to values in which ``${NAME}`` stays as it is.
 
     Raises:
         StudyFileError: the file cannot be read, or not to its end as YAML; everything found is listed.
     """
-    return parse_document(read_text(path), str(path), environment)
+    return parse_document(read_text(path), str(path), environment, literal)
 
 
 def read_text(path: Path) -> str:
@@ -125,7 +131,8 @@ def read_text(path: Path) -> str:
             raise StudyFileError(file, [Problem(message=message)])
         content = path.read_bytes()
     except OSError as error:
-        near = did_you_mean(path.name, _files_beside(path)) if isinstance(error, FileNotFoundError) else ""
+        beside = yaml_files(path.parent) if isinstance(error, FileNotFoundError) else ()
+        near = did_you_mean(path.name, [each.name for each in beside])
         raise StudyFileError(
             file, [Problem(message=f"cannot be read: {error.strerror or error}{near and '.'}{near}")]
         ) from error
@@ -138,20 +145,26 @@ def read_text(path: Path) -> str:
         raise StudyFileError(file, [problem]) from error
 
 
-def _files_beside(path: Path) -> list[str]:
-    """Return the names of the YAML files in the folder of a file."""
+def yaml_files(folder: Path) -> list[Path]:
+    """Return the YAML files of a folder in alphabetical order, without hidden ones, which are temporary."""
     with suppress(OSError):
-        return sorted(each.name for each in path.parent.glob("*.y*ml") if each.is_file())
+        return sorted(
+            each
+            for each in folder.iterdir()
+            if each.suffix in YAML_ENDINGS and not each.name.startswith(".") and each.is_file()
+        )
     return []
 
 
-def parse_document(text: str, file: str, environment: Mapping[str, str] | None = None) -> Document:
-    """Return the YAML document in a text; ``file`` names it in messages, ``environment`` as in :func:`read_document`.
+def parse_document(
+    text: str, file: str, environment: Mapping[str, str] | None = None, literal: Collection[tuple[str, ...]] = ()
+) -> Document:
+    """Return the YAML document in a text; ``file`` names it in messages, the others are as in :func:`read_document`.
 
     Raises:
         StudyFileError: the text cannot be read to its end as one plain YAML document; everything found is listed.
     """
-    builder = _Builder(environment)
+    builder = _Builder(environment, literal)
     try:
         builder.read(yaml.SafeLoader(text))
     except _Stop:
@@ -159,7 +172,8 @@ def parse_document(text: str, file: str, environment: Mapping[str, str] | None =
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark or error.context_mark
         mark = _mark(place) if place else Mark(0, 0)
-        problem = _problem(mark, f"not valid YAML: {error.problem or error.context}{_yaml_remedy(str(error.problem))}")
+        remedy = _variable_remedy(text, mark) or _yaml_remedy(str(error.problem))
+        problem = _problem(mark, f"not valid YAML: {error.problem or error.context}{remedy}")
         raise StudyFileError(file, [*builder.problems, problem]) from error
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
@@ -176,6 +190,13 @@ def _yaml_remedy(problem: str) -> str:
     if "expected <block end>" in problem or "mapping values are not allowed" in problem:
         return ": is it indented like the lines that it belongs to? Keys of one mapping begin in the same column"
     return ": indent with spaces, not tabs" if "'\\t'" in problem else ""
+
+
+def _variable_remedy(text: str, mark: Mark) -> str:
+    """Return what to do where YAML stops at the brace of a variable; empty elsewhere."""
+    line = next(iter(text.splitlines()[max(mark.line - 1, 0) :]), "")
+    found = ANY.match(line, max(mark.column - 2, 0))
+    return f': between braces and brackets, put a variable in double quotes: "{found[0]}"' if found else ""
 
 
 def plain(node: Node) -> Any:
@@ -247,8 +268,9 @@ class _Open:
 
 
 class _Builder:
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None, literal: Collection[tuple[str, ...]]) -> None:
         self._environment = environment
+        self._literal = literal
         self.problems: list[Problem] = []
         self.root: Node | None = None
         self._stack: list[_Open] = []
@@ -299,13 +321,16 @@ class _Builder:
         if half := _HALF.search(event.value):  # no file, name or message can hold it
             self.say(mark, f"`\\u{ord(half[0]):04x}` is half of a character: write the character itself")
             return Node(_HALF.sub("\N{REPLACEMENT CHARACTER}", event.value), mark)
-        if self._environment is not None and event.style != "'" and has_variable(event.value) and not self._at_key():
+        if self._environment is not None and event.style != "'" and has_variable(event.value) and self._at_value():
             return Node(self._replaced(event, self._environment, mark), mark)
         return Node(event.value if event.style else self._resolve(event.value, mark), mark)
 
-    def _at_key(self) -> bool:
+    def _at_value(self) -> bool:
+        """Whether what is read now is a value, and none that is taken literally."""
         top = self._stack[-1] if self._stack else None
-        return top is not None and top.entries is not None and top.key is None
+        if top is not None and top.entries is not None and top.key is None:
+            return False
+        return tuple(opened.key.value for opened in self._stack if opened.key is not None) not in self._literal
 
     def _replaced(
         self, event: yaml.ScalarEvent, environment: Mapping[str, str], mark: Mark

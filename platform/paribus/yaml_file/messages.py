@@ -195,7 +195,7 @@ def _remedy(kind: str, given: object) -> str:
         return ": write it without quotes and leading zeros"
     if isinstance(given, str) and kind in ("float_type", "int_type") and (share := _PERCENT.fullmatch(given)):
         return f": write {float(share[1]) / 100:g}, as shares and rates are numbers from 0 to 1"
-    if kind in ("float_type", "int_type") and number_or(given) != given:
+    if isinstance(given, str) and kind in ("float_type", "int_type") and number_or(given) != given:
         return ": write it with a point and a sign, as in 1.0e-6"
     if isinstance(given, float) and kind in ("int_type", "int_from_float") and given.is_integer():
         return f": write {int(given)}"

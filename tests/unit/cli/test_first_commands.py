@@ -95,6 +95,14 @@ def test_init_into_a_file_is_refused(typed, tmp_path):
     assert "f" in str(shown.exception)
 
 
+def test_init_makes_no_folder_with_the_name_of_a_file(typed, tmp_path):
+    """The template for the file was forgotten: the command that writes it is named."""
+    shown = typed("init", "grid.yaml")
+    assert shown.exit_code == 2
+    assert "paribus init --template NAME grid.yaml" in " ".join(shown.output.split())
+    assert not list(tmp_path.iterdir())
+
+
 # ---- studies -------------------------------------------------------------------------------------
 
 
@@ -118,6 +126,17 @@ def test_a_shipped_study_can_be_copied(typed, tmp_path, name):
         assert shown.exit_code == 0, shown.output
         assert (tmp_path / path).read_bytes() == source
         assert f"paribus plan {path}" in shown.output
+
+
+@pytest.mark.parametrize("arguments", [("studies", "copy", "smoke"), ("recipes", "show", "grpo")])
+def test_json_before_and_after_the_inner_command_is_the_same(typed, tmp_path, arguments):
+    """A group with `--json` passes it on."""
+    found = []
+    for group, *rest in ((*arguments, "--json"), (arguments[0], "--json", *arguments[1:])):
+        (tmp_path / "smoke.yaml").unlink(missing_ok=True)
+        found.append(json.loads(typed(group, *rest).output))
+    assert found[0] == found[1]
+    assert found[0] == {"study": "smoke", "file": "smoke.yaml"} or found[0]["name"] == "grpo"
 
 
 def test_copy_refuses_to_overwrite_and_names_near_studies(typed, tmp_path):

@@ -83,6 +83,29 @@ def test_a_saved_study_is_loaded_again(tmp_path):
         made.save(tmp_path / "no" / "saved.yaml")
 
 
+def test_text_with_a_variable_stays_as_it_is_written_in_python(monkeypatch):
+    """In the object, in its text and in the file: Python has variables of its own."""
+    monkeypatch.setenv("WHO", "me")
+    made = paribus.Study("mine", **{**SECTIONS, "question": "costs ${WHO} or ${NOBODY:-x}: it's $5"})
+    assert made.question == "costs ${WHO} or ${NOBODY:-x}: it's $5"
+    assert paribus.load(made.save("saved.yaml")) == made
+    with pytest.raises(TypeError, match=r"a text with `\$\{` and control characters"):
+        paribus.Study("mine", **{**SECTIONS, "question": "${WHO}\a"})
+
+
+def test_a_study_of_several_parts_is_saved_as_one_file(tmp_path, monkeypatch):
+    """Its included files and variables are not beside the copy."""
+    monkeypatch.setenv("SEEDS", "2")
+    (tmp_path / "base.yaml").write_text(YAML.replace("n: 2", 'n: "${SEEDS}"'), encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text("include: base.yaml\nstudy: other\nmargin: 0.1\n")
+    study = paribus.load("mine.yaml")
+    (tmp_path / "sub").mkdir()
+    saved = study.save("sub/u2.yaml")
+    monkeypatch.delenv("SEEDS")
+    assert paribus.load(saved) == study
+    assert study.to_yaml() == saved.read_text(encoding="utf-8")
+
+
 def test_sources_beside_the_study_belong_to_it(tmp_path, monkeypatch):
     """A reward function of the current folder is in the plan of a study from Python, as of a file there."""
     (tmp_path / "bonus.py").write_text("def short(completions, **_):\n    return [0.0 for _ in completions]\n")
@@ -182,6 +205,21 @@ def test_a_value_that_no_file_can_hold_is_a_type_error(change, says):
         paribus.Study("mine", **{**SECTIONS, **change})
 
 
+def test_a_value_that_contains_itself_is_a_type_error():
+    """Also through a list; what stands twice side by side is fine."""
+    base = dict(SECTIONS["base"])
+    base["set"] = base
+    with pytest.raises(TypeError, match=r"base\.set: a mapping or list that contains itself"):
+        paribus.Study("mine", **{**SECTIONS, "base": base})
+    order = []
+    order.append(order)
+    with pytest.raises(TypeError, match=r"designs\.order\.1: "):
+        paribus.Study("mine", **{**SECTIONS, "designs": {"order": order}})
+    patch = {"clip.high": 0.28}
+    same = {**SECTIONS, "tricks": {"a": {"kl": "off", **patch}, "b": patch, "c": patch}}
+    assert len(paribus.Study("mine", **same).to_yaml().split("clip.high")) == 4
+
+
 def test_a_path_that_is_none_is_a_type_error():
     """`load` takes text and paths; an empty path and a missing file say so."""
     with pytest.raises(TypeError, match="not NoneType"):
@@ -202,4 +240,19 @@ def test_a_file_that_was_changed_is_not_run(tmp_path):
     study = paribus.load("mine.yaml")
     (tmp_path / "mine.yaml").write_text(YAML.replace("0.28", "0.3"), encoding="utf-8")
     with pytest.raises(ParibusError, match="changed after it was loaded"):
+        study.run()
+
+
+@pytest.mark.parametrize("changed", ["file", "variable"])
+def test_a_part_that_was_changed_is_noticed(tmp_path, monkeypatch, changed):
+    """The text of the file itself is the same."""
+    monkeypatch.setenv("SEEDS", "2")
+    (tmp_path / "base.yaml").write_text(YAML.replace("n: 2", 'n: "${SEEDS}"'), encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text("include: base.yaml\nstudy: other\n")
+    study = paribus.load("mine.yaml")
+    if changed == "variable":
+        monkeypatch.setenv("SEEDS", "3")
+    else:
+        (tmp_path / "base.yaml").write_text(YAML.replace("0.28", "0.3"), encoding="utf-8")
+    with pytest.raises(ParibusError, match="a file or variable that it takes values from, was changed after"):
         study.run()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from paribus.errors import StudyFileError
-from paribus.study.load import LoadedStudy, load_study
+from paribus.study.load import LoadedStudy, load_study, read_study
+from paribus.yaml_file.document import plain
 
 BASE = """
 base:
@@ -92,6 +93,60 @@ def test_files_in_a_row_are_limited(study: Path) -> None:
     assert "more than 5 files include each other" in fault(study)
 
 
+@pytest.mark.parametrize(
+    ("below", "above", "patch"),
+    [
+        ("clip.high: 0.28", "clip: {high: 0.24}", {"clip.high": 0.24}),
+        ("clip: {high: 0.28, low: 0.1}", "clip.high: 0.24", {"clip": {"high": 0.24, "low": 0.1}}),
+        ("clip: {high: 0.28}", "clip: {low: 0.1}", {"clip": {"high": 0.28, "low": 0.1}}),
+        ("scale: {kind: group_std, eps: 0.5}", "scale.eps: 0.1", {"scale": {"kind": "group_std", "eps": 0.1}}),
+        ("scale.eps: 0.5", "scale: {kind: group_std, eps: 0.1}", {"scale": {"kind": "group_std", "eps": 0.1}}),
+        ("scale: {kind: group_std, eps: 0.5}", "scale.kind: none", {"scale": {"kind": "none"}}),
+        ("scale: {eps: 0.5}", "scale: none", {"scale": "none"}),
+        (
+            "reward: {map: pm1}",
+            "reward.weights: {correct: 2.0}",
+            {"reward": {"map": "pm1", "weights": {"correct": 2.0}}},
+        ),
+        ("kl: off", "optimizer: {}", {"kl": "off"}),
+    ],
+)
+def test_dotted_and_nested_paths_are_the_same_path(
+    study: Path, below: str, above: str, patch: dict[str, object]
+) -> None:
+    """In patches of the base and of tricks, whichever file has which form."""
+    part = "tricks: {wide: {%s}}\nbase: {preset: grpo, set: {model: tiny, task: search, %s}}\n"
+    (study.parent / "parts" / "base.yaml").write_text(part % (below, below))
+    rest = "include: parts/base.yaml\nstudy: x\ndesigns: {solo: {kind: list, arms: {a: {}}}}\nseeds: {n: 1}\n"
+    study.write_text(rest + f"tricks: {{wide: {{{above}}}}}\nbase: {{set: {{{above}}}}}\n")
+    found = plain(read_study(study).checked())
+    assert found["tricks"]["wide"] == patch
+    assert found["base"]["set"] == {"model": "tiny", "task": "search", **patch}
+    (study.parent / "parts" / "base.yaml").write_text(part % ("kl: off", below))
+    study.write_text(rest + f"base: {{set: {{{above}}}}}\n")
+    loaded(study)
+
+
+def test_what_one_file_says_twice_is_still_an_error(study: Path) -> None:
+    """An included value hides no mistake of the file, and labels with dots are no paths."""
+    study.write_text(STUDY.replace("{clip.high: 0.28}", "{clip.high: 0.28, clip: {high: 0.3}}"))
+    assert "sets the same value as" in fault(study)
+    (study.parent / "parts" / "base.yaml").write_text(BASE + "tricks: {wide: {clip.low: 0.1}}\n")
+    assert "sets the same value as" in fault(study)
+    arms = "designs: {some: {kind: list, arms: {%s: {tricks: [wide]}}}}\n"
+    (study.parent / "parts" / "base.yaml").write_text(BASE + arms % "a.b")
+    study.write_text(
+        "include: parts/base.yaml\nstudy: x\ntricks: {wide: {clip.high: 0.28}}\n" + "designs: {some: {arms: {a: {}}}}\n"
+    )
+    assert set(plain(read_study(study).checked())["designs"]["some"]["arms"]) == {"a.b", "a"}
+
+
+def test_a_mistake_above_an_included_patch_has_its_own_place(study: Path) -> None:
+    """Line and column of the key in the file that holds it."""
+    study.write_text(STUDY + "base: {set: {clip.hihg: 0.3}}\n")
+    assert fault(study).startswith("study.yaml:5:14: base.set.clip.hihg: ")
+
+
 # ---- variables -----------------------------------------------------------------------------------
 
 
@@ -123,6 +178,29 @@ def test_secrets_are_refused(study: Path, monkeypatch: pytest.MonkeyPatch, name:
     study.write_text(STUDY + f"question: ${{{name}}}\n")
     assert f"`{name}` holds a secret" in fault(study)
     assert value not in fault(study)
+
+
+@pytest.mark.parametrize("address", [None, "https://hooks.example.org/services/T0/B0"])
+def test_the_variable_of_a_webhook_stays_a_name(
+    study: Path, monkeypatch: pytest.MonkeyPatch, address: str | None
+) -> None:
+    """Its value is a secret, read where a finding is sent; whether it is set here has no meaning."""
+    monkeypatch.delenv("ALERT_URL", raising=False)
+    if address is not None:
+        monkeypatch.setenv("ALERT_URL", address)
+    study.write_text(STUDY + "health: {webhook: '${ALERT_URL}'}\n")
+    assert loaded(study).spec.health.webhook == "${ALERT_URL}"
+    study.write_text(STUDY + "health:\n  webhook: ${ALERT_URL}\n  command: [say, '${ALERT_URL}']\n")
+    assert loaded(study).spec.health.webhook == "${ALERT_URL}"
+    study.write_text(STUDY + "health:\n  command: [say, x]\n  profile: ${ALERT_URL}\n")
+    assert "study.yaml:7:12: " in fault(study)
+
+
+def test_a_variable_between_braces_says_that_yaml_needs_quotes(study: Path) -> None:
+    """YAML's own message names a brace only."""
+    study.write_text(STUDY + "seeds: {n: ${SEEDS:-3}}\n")
+    assert "study.yaml:5:13: not valid YAML: " in fault(study)
+    assert 'put a variable in double quotes: "${SEEDS:-3}"' in fault(study)
 
 
 def test_a_file_that_was_sent_reads_nothing_of_this_machine(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +237,11 @@ def test_a_change_replaces_the_value_however_it_is_written(study: Path) -> None:
         ),
         ("clp.high=1", "--set clp.high=1: clp.high: there is no `clp`. Did you mean `clip.high`?"),
         ("seed.n=1", "there is no `seed`. Did you mean `seeds`?"),
+        ("epsilon_high=0.28", "--set epsilon_high=0.28: epsilon_high: `epsilon_high` is TRL's name; here: `clip.high`"),
+        ("lr=1e-6", "--set lr=1e-6: lr: `lr` is verl's name; here: `optimizer.learning_rate`"),
+        ("actor_rollout_ref.rollout.n=8", "is verl's name; here: `schedule.group_size`"),
+        ("tricks.wide.beta=0.1", "`beta` is TRL's name"),
+        ("seeds.values.x=1", "`seeds.values` is a list: set it as a whole, as in seeds.values=[...]"),
         ("clip.high", "`clip.high` is not PATH=VALUE, such as clip.high=0.28"),
         ("clip.high=", "there is no value after `=`"),
         ("kl=[", "--set kl=[: not valid YAML"),
@@ -166,8 +249,21 @@ def test_a_change_replaces_the_value_however_it_is_written(study: Path) -> None:
     ],
 )
 def test_a_wrong_change_names_the_option(study: Path, change: str, message: str) -> None:
-    """As its place, with the nearest path."""
+    """As its place, with the nearest path, or the path of another trainer's name."""
+    if change.startswith("seeds.values"):
+        study.write_text(STUDY + "seeds: {values: [1, 2]}\n")
     assert message in fault(study, change)
+
+
+@pytest.mark.parametrize(
+    "runner", ["", "runner: native\n", "runner: {kind: native}\n", "runner: {processes: 3, kind: native}\n"]
+)
+def test_an_option_of_the_runner_is_set_beside_its_name(study: Path, runner: str) -> None:
+    """Whether the study names its runner in short, in full or not at all."""
+    study.write_text(STUDY + runner)
+    found = loaded(study, "runner.processes=2")
+    assert (found.spec.runner.kind, dict(found.spec.runner.own)) == ("native", {"processes": 2})
+    assert loaded(study, "runner.kind=native").spec.runner.kind == "native"
 
 
 def test_a_level_without_parameters_is_not_brought_back(study: Path) -> None:

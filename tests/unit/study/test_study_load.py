@@ -258,6 +258,14 @@ def test_1e_4_is_a_number_where_a_number_is_expected(read: Read) -> None:
     assert short.base.model.revision == "7e12345"
 
 
+@pytest.mark.parametrize("value", [".nan", ".inf", "1.5"])
+def test_what_is_no_whole_number_gets_no_remedy_for_text(read: Read, value: str) -> None:
+    """A point and a sign, as `1e-4` needs them in YAML, change nothing here."""
+    with pytest.raises(StudyFileError) as caught:
+        read(HEAD + ONE + f"seeds: {{n: {value}}}\n")
+    assert str(caught.value).endswith(f"seeds.n: expects a whole number, and {value.removeprefix('.')} is not")
+
+
 def test_a_problem_that_many_arms_share_is_told_once(read: Read) -> None:
     """A wrong value in a grid is one problem, however many rows it stands in."""
     over = "{clip.high: [0.2, 0.24, -1], scale: [none, group_std], aggregation: [seq_mean, token_batch]}"

@@ -30,6 +30,8 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
         return False
     if value not in schema.get("enum", [value]) or value != schema.get("const", value):
         return False
+    if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
+        return False
     kind = schema.get("type")
     if kind is not None and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         return False
@@ -86,9 +88,25 @@ def test_short_forms_fit(patch: dict[str, Any]) -> None:
         study(questoin="x"), study(tricks={"a": {"clip.hihg": 1.0}}), study(tricks={"a": {"clip": "ppomin"}}),
         study(tricks={"a": {"clip": {"kind": "none", "high": 1.0}}}), study(base={"preset": "grpp"}),
         study(designs={"d": {"kind": "grid", "over": {"clop": (1,)}}}), study(tricks={"a": {"schedule.steps": "x"}}),
+        {"study": "s", "base": {"preset": "grpo"}}, {"study": "s", "base": {"set": {}}, "designs": {}},
+        study(seeds={"n": "${SEEDS"}), study(study="no/name"), {"include": 3},
         study(tricks={"a": {"reward.functions.a.weigth": 1.0}}), study(tricks={"a": {"reward": {"kind": "verdict"}}}),
     ],
 )  # fmt: skip
 def test_mistakes_do_not_fit(wrong: dict[str, Any]) -> None:
     """Unknown keys, levels and presets are marked while they are typed."""
     assert not fits(wrong, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"include": "base.yaml"}, {"include": "base.yaml", "study": "s", "base": {"set": {"clip.high": 0.3}}},
+        study(seeds={"n": "${SEEDS:-3}", "paired": "${PAIRED}"}), study(study="run-${NUMBER}"),
+        study(base={"preset": "${PRESET}", "set": {"clip": {"high": "${HIGH:-0.28}"}, "kl": "${KL}"}}),
+        study(designs={"d": {"kind": "grid", "over": {"clip.high": (0.2, "${HIGH}")}}}),
+    ],
+)  # fmt: skip
+def test_included_files_and_variables_fit(parts: dict[str, Any]) -> None:
+    """An editor can't know what they bring, so it marks nothing there."""
+    assert fits(parts, SCHEMA)
