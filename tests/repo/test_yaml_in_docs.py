@@ -20,6 +20,7 @@ from paribus.study.load import load_study
 from paribus.study.rules import read_rule
 from paribus.study.spec import Study
 from paribus.yaml_file.document import parse_document, plain
+from paribus_runners.command.mapping import read_mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADING = re.compile(r"^#+ .*$", re.MULTILINE)
@@ -121,13 +122,15 @@ def test_each_study_in_the_documentation_can_be_run(block, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if not b.keys & PARTS], ids=lambda b: b.place)
 def test_every_other_block_is_a_file_that_is_read(block, tmp_path) -> None:
-    """Options of engines, a profile of thresholds, or a rule."""
+    """Options of engines, a profile of thresholds, a rule, or a mapping of a script's log."""
     path = tmp_path / "file.yaml"
     path.write_text(block.content)
     if "thresholds" in block.keys:
         assert load_profile(str(path)).name
     elif "metric" in block.keys:
         assert read_rule(path).name
+    elif "step" in block.keys:
+        assert read_mapping(block.content, "file.yaml").metrics
     else:
         (engine,) = block.keys
         assert read_options(path, engine, OPTIONS[engine]) != OPTIONS[engine]()

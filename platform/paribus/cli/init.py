@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -99,7 +100,8 @@ def _write_template(name: str, target: Path | None) -> None:
     click.echo(
         f"Next: {first}{f'python {MODEL_SCRIPT} && ' if model else ''}paribus plan {shown} && paribus run {shown}"
     )
-    _say_what_is_missing()
+    if not isinstance(plain(read_document(found[name]).root).get("runner"), Mapping):  # a program of its own needs none
+        _say_what_is_missing()
 
 
 def _write_folder(folder: Path) -> None:

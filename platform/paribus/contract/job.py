@@ -42,10 +42,10 @@ class Options(BaseModel):
         own: options that the runner defines: the keys beside ``kind`` in ``runner: {kind: command, ...}``.
         passthrough: settings in the words of the training library, handed on as they are: the section of the study
             file that is named after the runner, e.g. ``trl: {...}``.
-        sources: the Python files beside the study file that its reward functions come from, by their path from its
-            folder, as they were when the study was planned; empty without such functions. Runs train with these, so a
-            file that is edited later changes nothing that was planned. Not part of the fingerprint by themselves: the
-            runner's hashes cover them for the arms that use them.
+        sources: the files beside the study file that its reward functions come from, and those that its options name
+            (:meth:`~paribus.contract.Runner.sources`), by their path from its folder, as they were when the study was
+            planned. Runs train with these, so a file that is edited later changes nothing that was planned. Not part of
+            the fingerprint by themselves: the runner's hashes cover them for the arms that use them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

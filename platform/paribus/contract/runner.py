@@ -103,6 +103,16 @@ class Runner(Protocol):
     def check_options(self, options: Options) -> Sequence[OptionProblem]:
         """Return every mistake in the options of a study; Paribus adds their places in the file."""
 
+    def sources(self, options: Options, folder: Path) -> Mapping[str, str]:
+        """Return the text files beside a study that its options name: path from the study's folder to content.
+
+        A plan holds them, and each job has them in :attr:`Options.sources`, so that a file that is edited later changes
+        nothing that was planned. The hashes of the runner must cover them. The options may have any mistake.
+
+        Raises:
+            ParibusError: a file cannot be read.
+        """
+
     def support(self, recipe: Recipe, options: Options) -> Sequence[Support]:
         """Return how well the runner trains each factor level and feature that the recipe uses.
 

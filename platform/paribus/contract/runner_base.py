@@ -41,6 +41,10 @@ class RunnerBase:
             *option_problems(self.name, self.passthrough_model, options.passthrough, passthrough=True),
         )
 
+    def sources(self, options: Options, folder: Path) -> Mapping[str, str]:
+        """Name no files beside a study."""
+        return {}
+
     def support(self, recipe: Recipe, options: Options) -> Sequence[Support]:
         """Declare everything ``exact``."""
         return ()

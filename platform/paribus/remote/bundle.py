@@ -36,15 +36,10 @@ MOST_REPORT = 1 << 30
 """Most bytes of a report."""
 
 
-def _is_source(name: str) -> bool:
-    folder, _, rest = name.partition("/")
-    return folder == SOURCES and rest.endswith(".py")
-
-
 STUDY_BUNDLE = Layout(
     kind="a study that `paribus submit` has sent",
     required=STUDY,
-    allows=lambda name: name == STUDY or _is_source(name),
+    allows=lambda name: name == STUDY or name.startswith(f"{SOURCES}/"),
     most_bytes=lambda name: MOST_STUDY if name == STUDY else MOST_SOURCE,
     most_files=MOST_FILES,
 )
@@ -59,7 +54,7 @@ REPORT_BUNDLE = Layout(
 
 
 def pack_study(path: Path, changes: Sequence[str] = ()) -> bytes:
-    """Return the bundle of a study file: itself, and the Python files beside it that its rewards come from.
+    """Return the bundle of a study file: itself, and the files beside it that its rewards or its program come from.
 
     A file with variables, an ``include`` or ``changes`` (of ``--set``) is sent with their values, as the server has
     neither this machine's environment nor its files.

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from paribus.contract import Options, unknown_runner
+from paribus.contract import Options, load_runner, unknown_runner
 from paribus.contract.rule import Rules
 from paribus.errors import MissingExtra, ParibusError, Problem, StudyFileError, did_you_mean
 from paribus.published.tables import unknown_published
@@ -240,6 +240,9 @@ def _loaded(
         used = (recipes.base, *recipes.alone.values(), *(recipe for _, recipe in recipes.variants))
         sources = {} if root is None else beside_study(folder, used)
         options = Options(own=dict(study.runner.own), passthrough=dict(passthrough), sources=sources)
+        if options.own and root is not None and not unknown_runner(study.runner.kind):
+            named = load_runner(study.runner.kind).sources(options, folder)
+            options = Options(own=options.own, passthrough=options.passthrough, sources={**sources, **named})
     except ParibusError as error:
         raise StudyFileError(file, [Problem(message=str(error))]) from None
     except ValidationError:

@@ -143,16 +143,17 @@ def _counts(
 
 
 def metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Return the canonical metrics of an evaluation; pass@ at k and at all powers of two below."""
+    """Return the canonical metrics of an evaluation; pass@ at k and all powers of two below; maj@k with `right`."""
     k = evaluation.samples
     responses, correct = k * len(evaluation.problems), sum(evaluation.correct)
     tokens, tokens_correct = sum(evaluation.tokens), sum(evaluation.tokens_correct)
     values = {
         f"avg_at_{k}": avg_at_k(evaluation.correct, k),
-        f"maj_at_{k}": maj_at_k(evaluation.answers, [frozenset(r) for r in evaluation.right]),
         "truncated_frac": sum(evaluation.truncated) / responses,
         "length_mean": tokens / responses,
     }
+    if evaluation.right:
+        values[f"maj_at_{k}"] = maj_at_k(evaluation.answers, [frozenset(r) for r in evaluation.right])
     for n in reachable(k):
         values[f"pass_at_{n}"] = pass_at_k(evaluation.correct, k, n)
     if correct:

@@ -15,6 +15,7 @@ from paribus.errors import RunFolderError, RunnerError
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.attempt_files import read_environment, read_job
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, write_json
+from paribus.run_folder.resume import take_over
 from paribus_runners.native import checkpoint, fingerprint, resume
 from paribus_runners.native import versions as environment
 from paribus_runners.native.launch import launch, processes_of, threads
@@ -106,7 +107,7 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
             attempt, place, progress = found
             checkpoint.load(place, learner)
             if world.writes:
-                resume.take_over(folder, attempt, progress)
+                take_over(folder, attempt, progress.step)
         asked.begun = True
         trainer.run(found[2] if found else None)
 

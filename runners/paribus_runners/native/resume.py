@@ -1,17 +1,14 @@
-"""Resuming from an earlier attempt: its newest valid checkpoint and its records up to it."""
+"""Resuming from an earlier attempt: its newest valid checkpoint."""
 
 from __future__ import annotations
 
 import logging
-import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from paribus.contract import Job
 from paribus.errors import ParibusError
 from paribus.run_folder.checkpoints import published, tokens
 from paribus.run_folder.folder import MetricLine, RunFolder
-from paribus.run_folder.samples import parse_sample
 from paribus_runners.native import checkpoint
 from paribus_runners.native.checkpoint import Progress
 
@@ -53,22 +50,6 @@ def _usable(attempt: RunFolder, place: Path, job: Job) -> Progress | None:
     except ParibusError as error:
         log.warning("%s is not used: %s", place, error)
     return None
-
-
-def take_over(folder: RunFolder, attempt: RunFolder, progress: Progress) -> None:
-    """Copy metrics, evaluations and samples up to ``progress``, unchanged, replacing existing ones."""
-    folder.metrics.unlink(missing_ok=True)
-    for line in _lines(attempt, progress.step):
-        folder.append_metrics(line)
-    shutil.rmtree(folder.evals, ignore_errors=True)
-    for evaluation in attempt.read_evaluations():
-        if evaluation.step <= progress.step:
-            folder.write_evaluation(evaluation)
-    with folder.samples.open("wb") as kept, suppress(FileNotFoundError), attempt.samples.open("rb") as lines:
-        for record in lines:
-            sample = parse_sample(record)  # None for a line that was cut when the attempt was killed
-            if sample is not None and sample.step <= progress.step:
-                kept.write(record)
 
 
 def _lines(attempt: RunFolder, last: int) -> list[MetricLine]:

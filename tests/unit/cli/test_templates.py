@@ -10,7 +10,10 @@ from paribus.cli.init import templates
 from paribus.errors import ParibusError
 from paribus.study.expand import draft_file
 
-RUNS = {"clip_grid": 18, "compare": 9, "ladder": 15, "learning_rate": 20, "leave_one_out": 24, "own_data": 4}
+RUNS = {
+    "clip_grid": 18, "command": 4, "command_script": 4, "command_shell": 4, "compare": 9, "ladder": 15,
+    "learning_rate": 20, "leave_one_out": 24, "own_data": 4,
+}  # fmt: skip
 
 
 @pytest.fixture

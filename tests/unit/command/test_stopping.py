@@ -1,0 +1,93 @@
+"""A program that is stopped or killed continues from its own checkpoint, and only from one that is whole."""
+
+from __future__ import annotations
+
+import json
+
+from paribus.contract import PREEMPTED
+from paribus.run_folder.checkpoints import published, read_manifest
+
+LOOP = """\
+import signal
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+first, before = int(os.environ["PARIBUS_FIRST_STEP"]), os.environ["PARIBUS_CHECKPOINT"]
+state = json.load(open(before + "/state.json")) if before else []
+
+def keep(step):
+    os.mkdir(out + "/checkpoints/new")
+    json.dump(state, open(out + "/checkpoints/new/state.json", "w"))
+    os.rename(out + "/checkpoints/new", f"{out}/checkpoints/step-{step}")
+
+for step in range(first, last + 1):
+    state.append(step)
+    if step % 3 == 0: evaluate(step)
+    line(step, {"native/command/states": len(state)})
+    until = time.monotonic() + PAUSE
+    while time.monotonic() < until and not asked: time.sleep(0.01)
+    if asked:
+        keep(step); sys.exit(75)
+finish()
+"""
+
+
+def test_a_stopped_program_continues_where_it_was(attempt) -> None:
+    """SIGTERM goes to it; what it keeps is published, told to the next attempt, and its records are carried over."""
+    first = attempt(LOOP.replace("PAUSE", "60"), own={"resumes": True}, stop_after=1)
+    assert first.status == PREEMPTED, first.folder.log.read_text()
+    (place,) = published(first.folder)
+    assert read_manifest(place).step == 0
+    second = attempt(LOOP.replace("PAUSE", "0"), own={"resumes": True}, token=2)
+    assert second.status == 0, second.folder.log.read_text()
+    assert [line.values["native/command/states"] for line in second.lines] == [1, 2, 3, 4]
+    assert second.lines[:1] == first.lines
+    assert len(second.folder.read_evaluations()) == 2
+
+
+def test_a_program_that_does_not_resume_begins_again(attempt) -> None:
+    """Without `resumes: true` no attempt is told of a checkpoint; a stop is a stop all the same."""
+    first = attempt(LOOP.replace("PAUSE", "60"), stop_after=1)
+    assert first.status == PREEMPTED
+    assert published(first.folder)
+    second = attempt(LOOP.replace("PAUSE", "0") + "json.dump(first, open(out + '/environment.json', 'w'))", token=2)
+    assert "is not an object" in second.reason
+    assert second.folder.path.joinpath("command/out/environment.json").read_text() == "0"
+
+
+def test_a_damaged_checkpoint_is_not_continued_from(attempt) -> None:
+    """Its hash is compared; the log says so, and the attempt begins anew."""
+    first = attempt(LOOP.replace("PAUSE", "60"), own={"resumes": True}, stop_after=1)
+    (published(first.folder)[0] / "state.json").write_text("[0, 1, 2]")
+    second = attempt(LOOP.replace("PAUSE", "0"), own={"resumes": True}, token=2)
+    assert second.status == 0
+    assert [line.values["native/command/states"] for line in second.lines] == [1, 2, 3, 4]
+    assert "state.json is damaged" in second.folder.log.read_text()
+
+
+def test_a_kill_after_the_last_step_costs_no_step(attempt) -> None:
+    """If the newest checkpoint is of the last step, nothing is left to run, and the result is written."""
+    program = LOOP.replace("PAUSE", "0").replace("finish()", "keep(last); os.kill(os.getpid(), 9)")
+    first = attempt(program, own={"resumes": True})
+    assert first.status == 128 + 9
+    second = attempt("sys.exit('is not started')", own={"resumes": True}, token=2)
+    assert second.status == 0, second.folder.log.read_text()
+    assert json.loads(second.folder.result.read_text()) == {"status": "succeeded", "steps": 3}
+    assert [line.step for line in second.lines] == [0, 1, 2, 3]
+
+
+def test_a_program_can_ask_to_be_resumed(attempt) -> None:
+    """Exit status 75 with a checkpoint is a release; a checkpoint ahead of its lines is not published."""
+    asking = "evaluate(0); line(0); os.mkdir(out + '/x'); open(out + '/x/w', 'w').close()\n"
+    ahead = attempt(asking + "os.rename(out + '/x', out + '/checkpoints/step-2'); sys.exit(75)", own={"resumes": True})
+    assert "asks to be resumed, and wrote no checkpoint" in ahead.reason
+    assert not published(ahead.folder)
+    asking += "os.rename(out + '/x', out + '/checkpoints/step-0'); sys.exit(75)"
+    good = attempt(asking, own={"resumes": True}, token=2)
+    assert good.status == PREEMPTED
+
+
+def test_a_program_that_ends_on_sigterm_by_itself_is_stopped(attempt) -> None:
+    """One that knows nothing of signals dies of it, which is no failure."""
+    end = attempt("evaluate(0); line(0); time.sleep(600)", stop_after=1)
+    assert end.status == PREEMPTED
+    assert not end.folder.result.exists()
