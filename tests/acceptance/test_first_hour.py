@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from paribus.cli import COMMANDS, EXAMPLES, GROUPS, paribus
 from paribus.cli.studies import shipped_study
 from paribus.testing.fake_runner import install
+from support.chat_model import save_chat_model
 
 pytest.importorskip("torch")
 SMALL = "--set schedule.steps=2 --set seeds.n=1 --set evaluate.problems=20 --set evaluate.every=2"
@@ -58,6 +59,56 @@ def test_own_lines_own_reward_and_own_model_are_trained(tmp_path: Path) -> None:
     assert (tmp_path / "reports" / "own-data" / "report.html").is_file()
     again = typed(f"paribus run study.yaml {SMALL}", tmp_path)
     assert "nothing to train" in again
+
+
+CHAT_STUDY = """
+study: mine
+question: Does a reward for short answers change a chat model of my own?
+base:
+  preset: grpo
+  set:
+    model: model
+    task: {kind: dataset, train: train.jsonl, heldout: heldout.jsonl, prompt: question, answer: solution,
+           system: Answer with a number., template: chat, verifier: last_number}
+    kl: off
+    reward.functions: {brevity: {path: my_rewards.brevity, weight: 0.0, timeout_s: 60}}
+    optimizer.learning_rate: 1.0e-3
+    schedule: {steps: 2, prompts_per_step: 2, group_size: 4, max_new_tokens: 4}
+tricks:
+  short: {reward.functions.brevity.weight: 0.5}
+designs: {solo: {kind: add_one}}
+seeds: {n: 2}
+evaluate: {every: 2, problems: 4, primary: eval/heldout/avg_at_1, checkpoint: final}
+"""
+MY_REWARDS = """
+def brevity(prompts, completions, level, **columns):
+    assert all(p.startswith("<|im_start|>system\\nAnswer with a number.<|im_end|>\\n") for p in prompts), prompts
+    assert all(p.endswith("<|im_start|>assistant\\n") for p in prompts), prompts
+    return [1.0 / (1 + len(text)) + 0 * n for text, n in zip(completions, level)]
+"""
+
+
+def test_a_chat_model_of_ones_own_is_compared_in_a_table(tmp_path: Path) -> None:
+    """Chat template, columns, reward function and model folder of the user: two arms, two seeds, one table."""
+    save_chat_model(tmp_path / "model")
+    for name, first in (("train", 0), ("heldout", 10)):
+        rows = [{"question": f"{n} + {n}?", "solution": str(2 * n), "level": n} for n in range(first, first + 4)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "my_rewards.py").write_text(MY_REWARDS)
+    (tmp_path / "study.yaml").write_text(CHAT_STUDY)
+    plan = typed("paribus plan study.yaml", tmp_path)
+    assert "4 training problems in train.jsonl; 4 held out in heldout.jsonl" in " ".join(plan.split())
+    assert "my_rewards.py" in plan
+    typed("paribus run study.yaml", tmp_path)
+    files = list((tmp_path / ".paribus" / "runs").rglob("metrics.jsonl"))
+    assert len(files) == 4
+    for file in files:
+        last = json.loads(file.read_text().splitlines()[-1])["values"]
+        assert 0 < last["reward/brevity/mean"] <= 1
+        assert last["reward/failed_frac"] == 0
+    table = (tmp_path / "reports" / "mine" / "report.md").read_text()
+    assert "| base | 2/2 |" in table
+    assert "| + short | 2/2 |" in table
 
 
 def test_dapo_is_taken_apart_into_its_factors(tmp_path: Path) -> None:
