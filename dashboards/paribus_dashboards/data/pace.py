@@ -90,4 +90,5 @@ def speed(per_s: float) -> str:
         return ""
     scales = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
     size, name = next(((s, n) for s, n in scales if per_s * s >= 0.1), scales[-1])
-    return f"{per_s * size:.2g} steps/{name}" if per_s * size < 100 else f"{per_s * size:,.0f} steps/{name}"
+    pace = per_s * size
+    return f"{pace:.2g} steps/{name}" if pace < 99.5 else f"{pace:,.0f} steps/{name}"  # 99.5 in two digits is 1e+02

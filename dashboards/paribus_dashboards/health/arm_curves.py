@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from paribus.health.finding import RAISED, Status
 from paribus.health.window import window_size
@@ -16,11 +16,11 @@ from paribus_dashboards.chart_style import Json, arm_styles, x_ends, y_range
 from paribus_dashboards.format import STATUSES, plural, spaced
 from paribus_dashboards.health.figure import STATUS_COLOURS, limit_line
 from paribus_dashboards.health.matrix import Seeds
-from paribus_dashboards.health.panels import BY_KEY, Limit, Metric, PanelKind
+from paribus_dashboards.health.panels import BY_KEY, Limit, Metric, PanelKind, metrics_of
 from paribus_dashboards.smoothing import smoothed
 
 CHARTS = ("score", "reward", "entropy", "length", "truncation", "clip", "kl")
-"""Panels of the page of a run whose first metric is drawn; the last one only where there is a reference."""
+"""Panels of the page of a run of which the first recorded metric is drawn."""
 
 MAX_ARMS = 7
 """Most arms of a chart: more bands hide each other."""
@@ -41,17 +41,28 @@ class Tick:
     text: str
 
 
-def metric_of(kind: PanelKind, primary: str) -> Metric:
-    """Return the metric that the small chart of a panel draws: its first, or the study's primary metric."""
-    return replace(kind.metrics[0], name=kind.metrics[0].name or primary)
+def metric_of(kind: PanelKind, names: frozenset[str], primary: str) -> Metric | None:
+    """Return the metric that the small chart of a panel draws: the first that was recorded; ``None`` if none was.
+
+    The KL chart is that to the reference alone.
+    """
+    found = next(iter(metrics_of(kind, names, primary)), None)
+    other_kl = kind.key == "kl" and found is not None and found.name != kind.metrics[0].name
+    return None if other_kl else found
+
+
+def title_of(kind: PanelKind, metric: Metric) -> str:
+    """Return the title of a chart, with the metric if that is not the first of the panel."""
+    first = kind.metrics[0].name in ("", metric.name)
+    return kind.title if first else f"{kind.title}: {metric.label}"
 
 
 def charts(names: frozenset[str], primary: str) -> Iterator[tuple[PanelKind, Metric]]:
     """Yield the charts whose metric was recorded."""
     for key in CHARTS:
         kind = BY_KEY[key]
-        metric = metric_of(kind, primary)
-        if metric.name in names:
+        metric = metric_of(kind, names, primary)
+        if metric is not None:
             yield kind, metric
 
 
@@ -80,7 +91,7 @@ def study_panel(
     shares = kind.unit in SHARES or is_share(metric.name)
     return Panel(
         key=kind.key,
-        title=kind.title,
+        title=title_of(kind, metric),
         x_label="training steps",
         y_label=kind.unit,
         lines=tuple(within_shares(line) if shares else line for line in lines),

@@ -35,7 +35,16 @@ from paribus_dashboards.data.run_now import RunNow
 from paribus_dashboards.data.study_now import StudyNow
 from paribus_dashboards.data.verdicts import RunDiagnosis
 from paribus_dashboards.format import quoted, spaced
-from paribus_dashboards.health.arm_curves import CHARTS, MAX_ARMS, arm_figure, charts, metric_of, study_panel, ticks
+from paribus_dashboards.health.arm_curves import (
+    CHARTS,
+    MAX_ARMS,
+    arm_figure,
+    charts,
+    metric_of,
+    study_panel,
+    ticks,
+    title_of,
+)
 from paribus_dashboards.health.figure import panel_figure
 from paribus_dashboards.health.matrix import MAX_LISTED, Matrix, Seeds, matrix, sickest
 from paribus_dashboards.health.panels import (
@@ -227,7 +236,9 @@ def arm_data(request: Request, study: str, chart: str) -> Response:
     plan, kind = now.record.plan, BY_KEY[chart]
     keys = tuple(_arm(plan, key).key for key in request.query_params.getlist("arm")[:MAX_ARMS])
     runs = runs_of(home, now, keys)
-    metric = metric_of(kind, plan.evaluate.primary_metric)
+    metric = metric_of(kind, _recorded(home, runs, keys), plan.evaluate.primary_metric)
+    if metric is None:
+        raise NotFound(f"no run of these arms has a metric of the chart `{chart}`")
     raw = request.query_params.get("raw") == "yes"
     panel = study_panel(analysis_of(home, now, keys), kind, metric, keys, raw=raw)
     figure = arm_figure(plan, panel, limits_between(home, now, kind, runs), ticks(plan, kind, keys, runs))
@@ -348,8 +359,7 @@ def study_health(home: Home, study: StudyNow, arms: Sequence[Arm] | None = None)
     shown = plan.all_arms if arms is None else arms
     runs = runs_of(home, study, (a.key for a in shown))
     drawn = sickest(shown, runs, plan.base, MAX_ARMS)
-    started = [next((r for r, now in runs[key] if now.step > 0), None) for key in drawn]
-    names = frozenset().union(*(recorded_of(home, r).names for r in started if r is not None))
+    names = _recorded(home, runs, drawn)
     query = urlencode([("arm", key) for key in drawn])
     styles = arm_styles(plan)
     here = f"/data/study/{quoted(plan.study)}/health/arms"
@@ -359,15 +369,21 @@ def study_health(home: Home, study: StudyNow, arms: Sequence[Arm] | None = None)
         charts=tuple(
             ArmChart(
                 key=kind.key,
-                title=kind.title,
+                title=title_of(kind, metric),
                 unit=kind.unit,
                 src=f"{here}/{kind.key}.json?{query}",
                 raw=f"{here}/{kind.key}.json?{query}&raw=yes" if kind.smooth else "",
             )
-            for kind, _ in charts(names, plan.evaluate.primary_metric)
+            for kind, metric in charts(names, plan.evaluate.primary_metric)
         ),
         drawn=tuple((plan.arm(key).label, styles[key]) for key in drawn),
     )
+
+
+def _recorded(home: Home, runs: Mapping[str, Seeds], arms: Iterable[str]) -> frozenset[str]:
+    """Return the metrics of the first run of each arm that has recorded a step."""
+    started = [next((r for r, now in runs[key] if now.step > 0), None) for key in arms]
+    return frozenset().union(*(recorded_of(home, r).names for r in started if r is not None))
 
 
 def limits_between(home: Home, study: StudyNow, kind: PanelKind, runs: Mapping[str, Seeds]) -> tuple[Limit, ...]:

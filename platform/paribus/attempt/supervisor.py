@@ -46,7 +46,7 @@ EXIT_LOST = 79
 """Exit status of a supervisor whose run another attempt has taken over."""
 
 AFTER_S = 2.0
-"""Seconds before the first look: loading the detectors takes 0.25 s, which is much for a shorter run."""
+"""Seconds before the first look while a run trains: loading the detectors takes 0.25 s. Its end is always looked at."""
 
 EVERY_S = 1.0
 """Seconds between two looks: a single line costs five milliseconds, a line in a chunk less than one."""
@@ -385,7 +385,8 @@ class HealthMonitor:
         """
         self._waiting += lines
         now = self._clock()
-        if self._broken or not self._waiting or now < self._from or (now < self._next and not ended):
+        early = now < max(self._from, self._next) and not ended
+        if self._broken or not self._waiting or early:
             return []
         count = len(self._waiting) if ended else MOST
         chunk, self._waiting = self._waiting[:count], self._waiting[count:]

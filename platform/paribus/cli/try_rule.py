@@ -19,8 +19,8 @@ from paribus.health.detector import Detector
 from paribus.health.diagnose import diagnose
 from paribus.health.finding import Finding, HealthFile, Status, plain, read_health
 from paribus.health.judge import judge_alone, read_run
-from paribus.health.own_rules import load_detector
-from paribus.health.profile import Profile, load_profile
+from paribus.health.own_rules import load_detector, setting_of
+from paribus.health.profile import Profile
 from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.models import RunRecord
 from paribus.store.reader import Reader
@@ -128,7 +128,8 @@ def _by_paribus(file: HealthFile) -> Status:
 def _finding(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | None, detector: Detector) -> Finding:
     records = read_run(reader.home, run.fingerprint, run.token)
     recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
-    return judge_alone(detector, profile or load_profile(plan.profile), records, recipe=recipe, primary=primary)
+    stated = profile or setting_of(plan.profile, ())[0]  # as `paribus health` does
+    return judge_alone(detector, stated, records, recipe=recipe, primary=primary)
 
 
 def _stated(rule: HealthRule) -> str:

@@ -37,10 +37,11 @@ def setting_of(profile: str, rules: Rules) -> tuple[Profile, tuple[Detector, ...
     """Return what runs of a study are judged by: the thresholds, and the detectors of its rules.
 
     A detector that is not installed here any more, or cannot be loaded, says so as a finding that is ``unknown``.
-    So does one named ``profile`` if the file of the thresholds is missing or wrong now; then the default ones count.
+    So does one named ``profile`` if the thresholds cannot be read here, as those of a profile that this version lacks;
+    then the default ones count.
 
     Args:
-        profile: name of a profile, or path of its file.
+        profile: name of a profile.
         rules: the study's own.
     """
     own = own_detectors(rules)

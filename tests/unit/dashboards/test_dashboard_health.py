@@ -31,6 +31,7 @@ from paribus_dashboards.data import verdicts
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.run_now import Raised, RunNow
 from paribus_dashboards.data.verdicts import RunDiagnosis, Verdicts
+from paribus_dashboards.health.arm_curves import charts, title_of
 from paribus_dashboards.health.figure import panel_figure, panel_text, y_range
 from paribus_dashboards.health.matrix import matrix, sickest
 from paribus_dashboards.health.panels import (
@@ -298,7 +299,7 @@ def test_the_page_of_an_arm_and_of_all(client, home):
     assert 'aria-label="base: entropy collapse (critical) in 1 of 1 seed, from step 2"' in every
     charts = [html.unescape(at) for at in re.findall(r'data-src="([^"]*)"', every)]
     assert [at.partition("?")[0].rpartition("/")[2] for at in charts] == [
-        f"{key}.json" for key in ("score", "entropy", "length", "truncation")
+        f"{key}.json" for key in ("score", "reward", "entropy", "length", "truncation")
     ]
     figures = {at.partition("?")[0].rpartition("/")[2]: client.get(at).json() for at in charts}
     [mark] = figures["entropy.json"]["layout"]["annotations"]
@@ -310,6 +311,23 @@ def test_the_page_of_an_arm_and_of_all(client, home):
     assert client.get(f"/data{PAGE}/arms/reward.json", params={"arm": "nobody"}).status_code == 404
     assert client.get(f"{PAGE}/now", params={"arm": arm}).status_code == 200
     assert "<h1" in client.get(f"{PAGE}/verdict", params={"arm": arm}).text
+
+
+@pytest.mark.parametrize(
+    ("chart", "recorded", "drawn", "title"),
+    [
+        ("clip", {"clip/low_frac", "clip/dual_frac"}, "clip/low_frac", "clipped tokens: below"),
+        ("clip", {"clip/low_frac", "clip/high_frac"}, "clip/high_frac", "clipped tokens"),
+        ("reward", {"reward/correct_frac"}, "reward/correct_frac", "reward: share correct"),
+        ("score", {"eval/heldout/avg_at_1"}, "eval/heldout/avg_at_1", "held-out score"),
+        ("kl", {"kl/old_k3"}, None, ""),
+    ],
+)
+def test_a_small_chart_draws_the_first_metric_that_was_recorded(chart, recorded, drawn, title):
+    """And names it if it is not the panel's first; the KL to the old policy is none to the reference."""
+    [*found] = charts(frozenset(recorded), "eval/heldout/avg_at_1")
+    by_key = {kind.key: (metric.name, title_of(kind, metric)) for kind, metric in found}
+    assert by_key == ({} if drawn is None else {chart: (drawn, title)})
 
 
 def test_a_run_that_goes_on_is_followed(new_folder):

@@ -102,7 +102,16 @@ def test_chips_are_on_the_page_of_a_live_run_and_of_its_study_only(client, home)
 
 @pytest.mark.parametrize(
     ("per_s", "text"),
-    [(0, ""), (2.5, "2.5 steps/s"), (250, "250 steps/s"), (0.05, "3 steps/min"), (1e-4, "0.36 steps/h")],
+    [
+        (0, ""),
+        (2.5, "2.5 steps/s"),
+        (250, "250 steps/s"),
+        (99.4, "99 steps/s"),
+        (99.99, "100 steps/s"),
+        (1234.5, "1,234 steps/s"),
+        (0.05, "3 steps/min"),
+        (1e-4, "0.36 steps/h"),
+    ],
 )
 def test_a_pace_has_the_unit_that_suits_it(per_s, text):
     """Seconds, minutes or hours."""

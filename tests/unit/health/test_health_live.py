@@ -113,14 +113,17 @@ def test_an_attempt_goes_on_from_what_the_one_before_recorded(attempt):
     assert read_json(second.health)["findings"] == json.loads(json.dumps([plain(f) for f in later.raised]))
 
 
-def test_a_short_run_is_not_looked_at_unless_a_detector_may_stop_it(attempt):
-    """Loading the detectors would cost more than the run."""
+def test_a_short_run_is_looked_at_when_it_has_ended(attempt):
+    """Not while it trains, unless a detector may stop it; its verdict is that of `paribus health` all the same."""
     folder, job = attempt(stop_on=("nan",))
     lines = record(folder, 0, 40)
-    assert HealthMonitor(folder, job, lambda: 0.0).look(lines, ended=True) == []
+    monitor = HealthMonitor(folder, job, lambda: 0.0)
+    assert monitor.look(lines[:20]) == []
     assert not folder.health.exists()
+    assert "truncation" in [f.detector for f in monitor.look(lines[20:], ended=True)]
+    assert read_health(folder).status == whole([folder], job).status
     patient = job.model_copy(update={"stop_on": ("truncation",)})
-    assert "truncation" in [f.detector for f in HealthMonitor(folder, patient, lambda: 0.0).look(lines, ended=True)]
+    assert "truncation" in [f.detector for f in HealthMonitor(folder, patient, lambda: 0.0).look(lines)]
 
 
 def test_a_detector_that_fails_ends_the_looking_alone(attempt, capsys):

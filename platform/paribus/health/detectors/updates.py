@@ -222,8 +222,9 @@ def _still(run: Window, count: int) -> RuleResult | None:
     bounds = [_moved_at_most(run, name) for name in (_ENTROPY, _LENGTH, REWARD)]
     if any(b is None or b > run.p["moved"] for b in bounds):
         return None
-    parts = (f"{name} by {b:.1%}" for name, b in zip(("entropy", "length", "reward"), bounds, strict=True))
-    text = f"between the first and the last {run.W} points {', '.join(parts)} at most have moved: nothing is learned"
+    entropy, length, reward = bounds
+    text = f"nothing is learned: from the first {run.W} points to the last {run.W}, entropy moved by {entropy:.1%} at "
+    text += f"most, length by {length:.1%} and reward by {reward:.1%}"
     return RuleResult(state="warn", evidence=text, numbers={"limit": run.p["moved"]}, onset=run.first_step(REWARD))
 
 

@@ -36,9 +36,7 @@ NO_TEST = (
 )
 
 
-UNCHECKED = (
-    "not checked: the run has no recorded status (it took less than two seconds or has not begun), or none can be read."
-)
+UNCHECKED = "not checked: the run has no recorded status (it has recorded no step), or none can be read."
 SO_FAR = "…: the status so far of a run that has not finished."
 STOPPED = "†: a run that a finding stopped counts here with that finding; the table of lost runs has the reason."
 
