@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paribus.errors import ParibusError
-    from paribus.notebook.results import Results, results, studies
+    from paribus.notebook.results import Named, Results, results, studies
     from paribus.notebook.study import Study, StudyPlan, load
 
-__all__ = ["ParibusError", "Results", "Study", "StudyPlan", "__version__", "load", "results", "studies"]
+__all__ = ["Named", "ParibusError", "Results", "Study", "StudyPlan", "__version__", "load", "results", "studies"]
 
 _PLACES = {
+    "Named": "paribus.notebook.results",
     "ParibusError": "paribus.errors",
     "Results": "paribus.notebook.results",
     "Study": "paribus.notebook.study",
