@@ -91,21 +91,21 @@ class Attempt:
         Raises:
             ParibusError: it has written nothing for too long, or what can't be recorded.
         """
-        newest, told = time.monotonic(), False
+        newest, stopping = time.monotonic(), False
         while True:
             status = program.status
-            if self._asked.is_set() and not told:
+            if self._asked.is_set() and not stopping:
                 program.terminate()
-                newest, told = time.monotonic(), True
+                newest, stopping = time.monotonic(), True
             if self._records.look():
                 newest = time.monotonic()
             self._outbox.look(self._records.done)
             if status is not None:
                 return status
             silent = time.monotonic() - newest
-            if told and silent > _STOPPING_S:  # a supervisor has less patience; without one it would hang
+            if stopping and silent > _STOPPING_S:  # a supervisor has less patience; without one it would hang
                 raise RunnerError(f"`{self._name}` did not end within {_STOPPING_S:g} s after SIGTERM, and was killed")
-            if not told and silent > self._own.patience:
+            if not stopping and silent > self._own.patience:
                 raise RunnerError(
                     f"`{self._name}` has logged no step for {self._own.patience:g} s, after {self._reached()}: it "
                     f"hangs, or needs a larger `runner.patience`. {'; '.join(self._records.notes())}".rstrip()
