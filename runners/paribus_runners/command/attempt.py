@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from paribus.contract import PREEMPTED, Job
 from paribus.errors import ParibusError, RunFolderError, RunnerError
-from paribus.failures import KILLED
+from paribus.failures import KILLED, from_outside
 from paribus.run_folder.attempt_files import read_environment, read_job, read_result
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.run_folder.resume import find_checkpoint, take_over
@@ -131,7 +131,10 @@ class Attempt:
         said = program.output.last_line
         if status < 0:
             name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-            _say(f"`{self._name}` was killed by {name} after {self._reached()}")
+            ended = f"`{self._name}` was killed by {name} after {self._reached()}"
+            if not from_outside(status):
+                raise RunnerError(f"{ended}{f': {said}' if said else ''}")
+            _say(ended)
             raise SystemExit(KILLED - status)
         if status == PREEMPTED:
             if self._own.resumes and self._outbox.published >= 0:

@@ -15,6 +15,7 @@ from paribus_runners.command.process import MOST_LAST, MOST_PRINTED
 from .conftest import GOOD
 
 CASES = {
+    "crashes": ("import signal; os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV after no step"),
     "ends without a result": ("evaluate(0); line(0)", "ended with exit status 0 after step 0 of 3 and left no result"),
     "fails": ("sys.exit('my message')", "ended with exit status 1 after no step: my message"),
     "raises": ("evaluate(0); line(0); raise ValueError('so')", "exit status 1 after step 0: ValueError: so"),
