@@ -102,7 +102,7 @@ def test_each_study_in_the_documentation_can_be_run(block, tmp_path, monkeypatch
     """It has no fault, and its text names every warning of its plan; a part only what the guide's study has not."""
     monkeypatch.chdir(tmp_path)
     page = ROOT / block.place.rpartition(":")[0]
-    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page.read_text(), re.DOTALL):
+    for name, source in re.findall(r"```python\n# (\w+\.py)(?::.*?)?\n(.*?)```", page.read_text(), re.DOTALL):
         (tmp_path / name).write_text(source)  # beside the study, as the page says
     for name, source in re.findall(r"```yaml\n# (\w+\.yaml)\n(.*?)```", page.read_text(), re.DOTALL):
         (tmp_path / name).write_text(source)

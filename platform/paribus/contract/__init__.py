@@ -40,10 +40,10 @@ metrics. This runner is complete; a real one trains where this one draws numbers
 
 All other members of :class:`Runner` have a default in :class:`RunnerBase`. Override ``support`` to declare what your
 program trains approximately or not at all, ``requirements`` to declare GPUs and package versions, ``hashes`` if the
-numbers depend on more files than the one that defines the class, and ``examine`` to show a plan what the data hold. A
-runner that sets ``evaluates_sets`` also evaluates the sets of ``evaluate.sets``, each with its own problems, responses,
-temperature, top-p and length limit; without it, a study with sets is refused. Test the runner with
-``paribus.testing.runner_suite.RunnerTestCase``.
+numbers depend on more files than the one that defines the class, ``sources`` if your options name files beside a study,
+and ``examine`` to show a plan what the data hold. A runner that sets ``evaluates_sets`` also evaluates the sets of
+``evaluate.sets``, each with its own problems, responses, temperature, top-p and length limit; without it, a study with
+sets is refused. Test the runner with ``paribus.testing.runner_suite.RunnerTestCase``.
 """
 
 from paribus.contract.files import file_hash, files_in, input_hash

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from paribus.contract import PREEMPTED, Job
 from paribus.errors import ParibusError, RunFolderError, RunnerError
-from paribus.failures import KILLED
+from paribus.failures import KILLED, from_outside
 from paribus.run_folder.attempt_files import read_environment, read_job, read_result
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.run_folder.resume import find_checkpoint, take_over
@@ -91,21 +91,21 @@ class Attempt:
         Raises:
             ParibusError: it has written nothing for too long, or what can't be recorded.
         """
-        newest, told = time.monotonic(), False
+        newest, stopping = time.monotonic(), False
         while True:
             status = program.status
-            if self._asked.is_set() and not told:
+            if self._asked.is_set() and not stopping:
                 program.terminate()
-                newest, told = time.monotonic(), True
+                newest, stopping = time.monotonic(), True
             if self._records.look():
                 newest = time.monotonic()
             self._outbox.look(self._records.done)
             if status is not None:
                 return status
             silent = time.monotonic() - newest
-            if told and silent > _STOPPING_S:  # a supervisor has less patience; without one it would hang
+            if stopping and silent > _STOPPING_S:  # a supervisor has less patience; without one it would hang
                 raise RunnerError(f"`{self._name}` did not end within {_STOPPING_S:g} s after SIGTERM, and was killed")
-            if not told and silent > self._own.patience:
+            if not stopping and silent > self._own.patience:
                 raise RunnerError(
                     f"`{self._name}` has logged no step for {self._own.patience:g} s, after {self._reached()}: it "
                     f"hangs, or needs a larger `runner.patience`. {'; '.join(self._records.notes())}".rstrip()
@@ -131,7 +131,10 @@ class Attempt:
         said = program.output.last_line
         if status < 0:
             name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-            _say(f"`{self._name}` was killed by {name} after {self._reached()}")
+            ended = f"`{self._name}` was killed by {name} after {self._reached()}"
+            if not from_outside(status):
+                raise RunnerError(f"{ended}{f': {said}' if said else ''}")
+            _say(ended)
             raise SystemExit(KILLED - status)
         if status == PREEMPTED:
             if self._own.resumes and self._outbox.published >= 0:

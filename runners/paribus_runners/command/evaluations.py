@@ -58,7 +58,7 @@ class Evaluations:
         """Read the script's answers.
 
         Raises:
-            ParibusError: a line is none, or lacks a key.
+            ParibusError: a line is no JSON object, or lacks a key.
         """
         keys = self._mapping.evaluation if self._mapping else None
         if self._lines is None or self._mapping is None or keys is None:

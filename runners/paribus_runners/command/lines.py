@@ -37,7 +37,7 @@ class Lines:
             ended: whether the writer has ended, so that a last line without an end counts as well.
 
         Raises:
-            RunnerError: the file is none, was cut, or has a line of more than :data:`MOST_LINE` bytes.
+            RunnerError: it is no plain file, was cut, or has a line of more than :data:`MOST_LINE` bytes.
         """
         while data := self._next():
             *complete, self._rest = (self._rest + data).split(b"\n")

@@ -140,7 +140,7 @@ def read_mapping(text: str, name: str) -> LogMapping:
     """Return the mapping in a YAML text.
 
     Raises:
-        StudyFileError: it is none; every problem is listed with its place.
+        StudyFileError: it is no mapping file; every problem is listed with its place.
     """
     document = parse_document(text, name)
     raw = plain(document.checked())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from paribus.contract import Evaluate, Job, Options
+from paribus.contract import Evaluate, Job, Options, load_runner
 from paribus.failures import Failure, failure_in
 from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
@@ -82,7 +82,7 @@ Attempt = Callable[..., End]
 def attempt(tmp_path: Path) -> Attempt:
     """A function that runs a program as an attempt of one run, and returns how it ended."""
 
-    def run(
+    def start(
         program: str = "",
         *,
         token: int = 1,
@@ -90,7 +90,9 @@ def attempt(tmp_path: Path) -> Attempt:
         sources: Mapping[str, str] | None = None,
         stop_after: int | None = None,
         environment: Mapping[str, str] | None = None,
+        kill_after: int | None = None,
         evaluate: Evaluate | None = None,
+        run: str = "",
     ) -> End:
         recipe = resolve_base("grpo", {"schedule.steps": 3, "optimizer.learning_rate": 0.1}).recipe
         assert recipe is not None
@@ -98,11 +100,13 @@ def attempt(tmp_path: Path) -> Attempt:
             own={"argv": ["python", "p.py"], "patience": 20.0, **(own or {})},
             sources={"p.py": HEAD + program, **(sources or {})},
         )
-        folder = RunFolder(tmp_path / f"a{token}")
-        folder.path.mkdir()
+        folder = RunFolder(tmp_path / run / f"a{token}")
+        folder.path.mkdir(parents=True)
+        hashes = load_runner("command").hashes(recipe, options) if run else None
         job = Job(
             run="b" * 64, study="tested", arm="base", runner="command", options=options, seed=7, token=token,
-            recipe=recipe, evaluate=evaluate or Evaluate(every=3, problems=2), cache=str(tmp_path / "cache"),
+            recipe=recipe, evaluate=evaluate or Evaluate(every=3, problems=2), hashes=hashes,
+            cache=str(tmp_path / "cache"),
         )  # fmt: skip
         write_json(folder.job, job.model_dump(mode="json"))
         with folder.log.open("wb") as log:
@@ -111,16 +115,16 @@ def attempt(tmp_path: Path) -> Attempt:
                 env={**os.environ, **(environment or {})},
             )  # fmt: skip
         try:
-            if stop_after is not None:
+            if (wanted := stop_after or kill_after) is not None:
                 until = time.monotonic() + PATIENCE_S
-                while sum(1 for _ in folder.read_metrics()) < stop_after and process.poll() is None:
+                while sum(1 for _ in folder.read_metrics()) < wanted and process.poll() is None:
                     assert time.monotonic() < until
                     time.sleep(0.01)
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGTERM if stop_after else signal.SIGKILL)
             status = process.wait(PATIENCE_S)
         finally:
             process.kill()
             process.wait()
         return End(folder, status, failure_in(folder.log, status))
 
-    return run
+    return start

@@ -15,6 +15,7 @@ from paribus_runners.command.process import MOST_LAST, MOST_PRINTED
 from .conftest import GOOD
 
 CASES = {
+    "crashes": ("import signal; os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV after no step"),
     "ends without a result": ("evaluate(0); line(0)", "ended with exit status 0 after step 0 of 3 and left no result"),
     "fails": ("sys.exit('my message')", "ended with exit status 1 after no step: my message"),
     "raises": ("evaluate(0); line(0); raise ValueError('so')", "exit status 1 after step 0: ValueError: so"),
@@ -184,3 +185,13 @@ def test_a_full_disk_is_a_failure_of_the_disk(attempt) -> None:
     """What the program says of it counts, so that the machine is looked at and not the program."""
     end = attempt("raise OSError(28, 'No space left on device', 'weights.bin')")
     assert end.failure.signature == "storage"
+
+
+def test_all_runs_evaluate_the_same_problems(attempt) -> None:
+    """A program that draws its problems by the seed is found by its second run, however good each looks alone."""
+    assert attempt(GOOD, run="r1").status == 0
+    assert attempt(GOOD, run="r2").status == 0
+    both = "{'problems': ['a', 'c']} if 'r3' in out else {}"
+    program = GOOD.replace("evaluate(0)", f"evaluate(0, **({both}))").replace("evaluate(3)", f"evaluate(3, **({both}))")
+    assert attempt(program, run="r4").status == 0  # another program, whose problems are those of no other run yet
+    assert "all runs of a study evaluate the same problems" in attempt(program, run="r3").reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from paribus.contract import PREEMPTED
 from paribus.run_folder.checkpoints import published, read_manifest
@@ -32,7 +33,7 @@ finish()
 
 
 def test_a_stopped_program_continues_where_it_was(attempt) -> None:
-    """SIGTERM goes to it; what it keeps is published, told to the next attempt, and its records are carried over."""
+    """SIGTERM goes to it; what it keeps is published, the next attempt gets it, and its records are carried over."""
     first = attempt(LOOP.replace("PAUSE", "60"), own={"resumes": True}, stop_after=1)
     assert first.status == PREEMPTED, first.folder.log.read_text()
     (place,) = published(first.folder)
@@ -45,7 +46,7 @@ def test_a_stopped_program_continues_where_it_was(attempt) -> None:
 
 
 def test_a_program_that_does_not_resume_begins_again(attempt) -> None:
-    """Without `resumes: true` no attempt is told of a checkpoint; a stop is a stop all the same."""
+    """Without `resumes: true` no attempt gets a checkpoint; a stop is a stop all the same."""
     first = attempt(LOOP.replace("PAUSE", "60"), stop_after=1)
     assert first.status == PREEMPTED
     assert published(first.folder)
@@ -91,3 +92,22 @@ def test_a_program_that_ends_on_sigterm_by_itself_is_stopped(attempt) -> None:
     end = attempt("evaluate(0); line(0); time.sleep(600)", stop_after=1)
     assert end.status == PREEMPTED
     assert not end.folder.result.exists()
+
+
+def test_a_killed_runner_takes_its_program_along(attempt, tmp_path) -> None:
+    """After `kill -9` of the runner the program does not train on, and the next attempt continues."""
+    keeping = LOOP.replace("PAUSE", "0.3").replace("    until =", "    keep(step)\n    until =")
+    beating = "import threading\n" + (
+        f"threading.Thread(target=lambda: [(open({str(tmp_path / 'beat')!r}, 'w').write(str(time.time())), "
+        "time.sleep(0.02)) for _ in range(3000)], daemon=True).start()\n"
+    )
+    first = attempt(beating + keeping, own={"resumes": True}, kill_after=3)
+    assert first.status == -9
+    time.sleep(0.3)
+    last = (tmp_path / "beat").read_text()
+    time.sleep(0.3)
+    assert (tmp_path / "beat").read_text() == last
+    second = attempt(LOOP.replace("PAUSE", "0"), own={"resumes": True}, token=2)
+    assert second.status == 0, second.folder.log.read_text()
+    assert [line.values["native/command/states"] for line in second.lines] == [1, 2, 3, 4]
+    assert second.lines[0] == first.lines[0]

@@ -1,0 +1,88 @@
+"""Logs of scripts that do not know Paribus, read through a mapping file."""
+
+from __future__ import annotations
+
+import pytest
+
+from paribus.contract import Evaluate
+
+MAPPING = """\
+step: {key: i, offset: 1}
+metrics:
+  acc: {metric: reward/correct_frac, scale: 0.01, source: exact}
+  ent: policy/entropy
+evaluation: {log: answers.jsonl, step: done, problem: p, correct: ok, answer: said, tokens: n, truncated: cut,
+             set: which}
+"""
+SCRIPT = """\
+def log(i, **values):
+    with open("log.jsonl", "a") as file: file.write(json.dumps({"i": i, **values}) + "\\n")
+
+def answer(done, p, said_ok, **more):
+    row = {"done": done, "p": p, "ok": said_ok, "said": "x" if said_ok else "y", "n": 3, "cut": False}
+    row.update({"which": "heldout", **more})
+    with open("answers.jsonl", "a") as file: file.write(json.dumps(row) + "\\n")
+
+def test(done, **more):
+    for p, ok in (("a", True), ("b", False)): answer(done, p, ok, **more)
+
+"""
+GOOD = (
+    "test(0)\nfor i in range(3):\n    log(i, acc=50.0, ent=0.1)\n    log(i, lr=0.5, note='text', best=[1])\ntest(3)\n"
+)
+
+
+def mapped(attempt, program: str, mapping: str = MAPPING, **more):
+    """Run a script with a mapping file."""
+    own = {"argv": ["python", "p.py"], "mapping": "m.yaml", "log": "log.jsonl"}
+    return attempt(SCRIPT + program, own=own, sources={"m.yaml": mapping}, **more)
+
+
+def test_a_log_is_translated(attempt) -> None:
+    """Several lines of a step are one, in canonical names and scales; the rest is native, the sources are kept."""
+    end = mapped(attempt, "open('log.jsonl', 'w').write('starting\\n')\n" + GOOD)
+    assert end.status == 0, end.folder.log.read_text()
+    assert [line.step for line in end.lines] == [0, 1, 2, 3]
+    values = dict(end.lines[1].values)
+    assert values == {"reward/correct_frac": 0.5, "policy/entropy": 0.1, "native/command/lr": 0.5}
+    assert end.lines[1].sources == {"policy/entropy": "proxy"}
+    (before, after) = end.folder.read_evaluations()
+    assert (before.correct, before.tokens, before.answers) == ((1, 0), (3, 3), ({"x": 1}, {"y": 1}))
+    assert after.step == 3
+    assert "1 lines of log.jsonl have no step" in end.folder.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (
+            GOOD.replace("test(0)", ""),
+            "the evaluation of `heldout` is due at step 0, and the script's answers have none",
+        ),
+        (GOOD.replace("range(3)", "range(2)"), "says that it succeeded after step 2 of 3"),
+        (GOOD.replace("range(3)", "(0, 2)"), "log.jsonl:3: step 3 follows step 1"),
+        (GOOD.replace("lr=0.5", "acc=60.0"), "`reward/correct_frac` has two values at step 1: 0.5 and 0.6"),
+        (GOOD.replace("log(i, acc", "log('x', acc"), "log.jsonl:1: `i` is 'x', which gives no step"),
+        (GOOD.replace("test(3)", "test(3, ok=2)"), "answers.jsonl:3: `ok` is 2: it must be true, false, 0 or 1"),
+        (GOOD.replace("test(3)", "test(3, n=-1)"), "`n` is -1, which is no number of tokens"),
+        (GOOD.replace("test(3)", "test(3, which='hard')"), "`which` is 'hard', which is no set of this study"),
+        (GOOD + "answer(3, 'a', True)\n", "problems have different numbers of responses"),
+        ("open('log.jsonl', 'w').write('{\\n')\n", "log.jsonl:1: not JSON"),
+    ],
+)
+def test_a_log_that_says_something_else_ends_the_run(attempt, program, expected) -> None:
+    """With file and line where there is one; nothing after the mistake is recorded."""
+    end = mapped(attempt, program)
+    assert end.status == 1, end.folder.log.read_text()
+    assert expected in end.reason
+    assert not end.folder.result.exists()
+
+
+def test_several_responses_need_their_answers(attempt) -> None:
+    """maj@k is counted from answers, so they are not made up."""
+    program = GOOD.replace("test(0)", "test(0); test(0)").replace("test(3)", "test(3); test(3)")
+    evaluate = Evaluate(every=3, problems=2, samples=2)
+    assert mapped(attempt, program, evaluate=evaluate).status == 0
+    without = MAPPING.replace("answer: said, ", "")
+    end = mapped(attempt, program, without, evaluate=evaluate, token=2)
+    assert "several responses to a problem need `evaluation.answer`" in end.reason
