@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from paribus.home import home
 from paribus.remote.client import Server, server_for
 from paribus.store.reader import Reader
 from paribus.study.load import load_study
-from paribus.study.study_files import keep_report
+from paribus.study.study_files import keep_report_if_possible
 
 
 @click.command()
@@ -56,7 +57,8 @@ def command(
             names = published or _stated(study)
             place = out or Path("reports") / name
             written = write_report(reader, name, place, names, width=report_width())
-            keep_report(reader.home, name, place)
+            unkept = keep_report_if_possible(reader.home, name, place)
+            written = replace(written, notes=(*written.notes, *unkept))
     click.echo(written.text)
     for path in written.paths:
         click.echo(f"  {path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from paribus.store.history import recorded_runs
 from paribus.store.reader import Reader
 from paribus.study.expand import draft_file
 from paribus.study.plan import Plan
-from paribus.study.study_files import keep_report
+from paribus.study.study_files import keep_report_if_possible
 
 if TYPE_CHECKING:
     from paribus.report.write import WrittenReport
@@ -98,7 +99,7 @@ def report_of(folder: Path, study: str) -> WrittenReport | Exception:
     try:
         with Reader.open(folder) as reader:
             written = write_report(reader, study, out, width=report_width())
-        keep_report(folder, study, out)
+        written = replace(written, notes=(*written.notes, *keep_report_if_possible(folder, study, out)))
     except Exception as error:  # raised again by show_report
         return error
     return written

@@ -57,6 +57,16 @@ def keep_report(home: Path, study: str, folder: Path) -> None:
     _write(home / FOLDER / study / POINTER, str(folder.resolve()))
 
 
+def keep_report_if_possible(home: Path, study: str, folder: Path) -> tuple[str, ...]:
+    """Note the folder of a study's newest report; return a message where the home folder cannot be written."""
+    try:
+        keep_report(home, study, folder)
+    except OSError as error:
+        why = error.strerror or str(error)
+        return (f"the report is written, but MLflow will not get it: {home / FOLDER / study} cannot be written: {why}",)
+    return ()
+
+
 def files_of(home: Path, study: str) -> tuple[Path, ...]:
     """Return the study file and the newest report, as far as they exist."""
     found, pointer = [home / FOLDER / study / STUDY_FILE], home / FOLDER / study / POINTER
