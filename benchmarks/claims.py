@@ -35,10 +35,18 @@ CLAIM = re.compile(
 )
 """Verbs of claims, and counts of arms; the sentence that explains them is left out."""
 
+CURVE = re.compile(r"\b(the ceiling by|reached half)\b")
+"""Claims that a curve makes."""
+
 COUNT = re.compile(r"\b(\d+) of \d+ arms differs? from the base if")
 """How many arms differ if all arms share one spread."""
 
-STEPS = 4
+STEPS, LONG = 4, 15
+"""Steps of a run, each with an evaluation: with five evaluations no curve is tested, with sixteen each is."""
+
+START, SPEED = 0.4, 0.1
+"""Score before training; standard deviation of the logarithm of the speed of a long run."""
+
 SPREADS = {"score": 0.03, "truncated": 0.02, "length": 0.5, "wrong": 1.0, "entropy": 0.03, "zero": 0.03}
 METRICS = {
     "truncated": "response/truncated_frac",
@@ -88,7 +96,9 @@ def _null_run(
     means = {**BASE, "score": start}
     end = {name: means[name] + spread * (shared[name] + factor * dice.gauss(0, 1)) for name, spread in SPREADS.items()}
     tokens = BASE["tokens"] * (1 + 0.02 * factor * dice.gauss(0, 1))
-    evaluations = tuple(_evaluation(step, end["score"], dice, shape) for step in range(STEPS + 1))
+    steps = max(e.step for e in run.evaluations)
+    chances = _chances(end["score"], steps, factor, dice)
+    evaluations = tuple(_evaluation(step, chance, dice, shape) for step, chance in enumerate(chances))
     lines = []
     for step, found in enumerate(evaluations):
         values = {f"eval/heldout/avg_at_{found.samples}": sum(found.correct) / len(found.correct)}
@@ -100,9 +110,17 @@ def _null_run(
     return replace(run, lines=tuple(lines), evaluations=evaluations, stored=None)
 
 
-def _evaluation(step: int, score: float, dice: random.Random, shape: StudyData) -> Evaluation:
+def _chances(end: float, steps: int, factor: float, dice: random.Random) -> list[float]:
+    """Return the chance of a right answer at each step: of long runs a curve that rises, of short ones its end."""
+    if steps < LONG:
+        return [START] + [end] * steps
+    middle = steps / 4 * math.exp(SPEED * factor * dice.gauss(0, 1))
+    return [START] + [START + (end - START) / (1 + (middle / step) ** 2) for step in range(1, steps + 1)]
+
+
+def _evaluation(step: int, chance: float, dice: random.Random, shape: StudyData) -> Evaluation:
     count = shape.plan.evaluate.problems
-    p = min(0.99, max(0.01, score if step else 0.4))
+    p = min(0.99, max(0.01, chance))
     zeros = (0,) * count
     return Evaluation(
         step=step,
@@ -148,6 +166,7 @@ def _the_base(place: int) -> float:
 
 
 THREE, FIVE, TEN = (Shape(seeds=n, steps=STEPS, every=1, problems=100) for n in (3, 5, 10))
+CURVES = Shape(seeds=3, steps=LONG, every=1, problems=500)
 
 CASES = (
     Case(name="ladder, alone, all but each; 3 seeds", shape=THREE),
@@ -159,6 +178,9 @@ CASES = (
     Case(name="3 seeds, the base 4 times as noisy", shape=THREE, noisy=_the_base),
     Case(name="3 seeds, not paired", shape=replace(THREE, paired=False)),
     Case(name="3 seeds, 1000 problems", shape=replace(THREE, problems=1000)),
+    Case(name="3 seeds, 16 evaluations a run", shape=CURVES),
+    Case(name="5 seeds, 16 evaluations a run", shape=replace(CURVES, seeds=5)),
+    Case(name="5 seeds, 16 evaluations, one arm 4 times as noisy", shape=replace(CURVES, seeds=5), noisy=_one_arm),
 )
 
 ANSWERS = 1000
@@ -173,11 +195,13 @@ FOUND = tuple(
 """Studies in which one arm of ten differs from the base by 4 standard deviations of a run."""
 
 
-def share(case: Case, count: int) -> tuple[float, float]:
-    """Return the share of reports with a claim, and of those that count an arm under one spread."""
+def share(case: Case, count: int) -> tuple[float, float, float]:
+    """Return the share of reports with a claim, with one of a curve, and with an arm counted under one spread."""
     models = [build_report(data) for data in case.studies(count)]
+    found = [claims(m) for m in models]
+    curves = [any(CURVE.search(text) for text in texts) for texts in found]
     counted = [m for m in models if (n := COUNT.search(m.answer)) and int(n[1])]
-    return sum(bool(claims(m)) for m in models) / count, len(counted) / count
+    return sum(map(bool, found)) / count, sum(curves) / count, len(counted) / count
 
 
 def found(case: Case, count: int) -> tuple[float, ...]:
@@ -199,10 +223,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the share of reports with a claim, and how often an arm that differs is found, by kind of study."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--studies", type=int, default=500)
-    count = parser.parse_args(arguments).studies
-    print("| studies in which no arm differs | reports with a claim | with a count under one spread |\n|---|---:|---:|")
-    for case in CASES:
+    parser.add_argument("--case", default="", help="only studies in which no arm differs whose name has this text")
+    chosen = parser.parse_args(arguments)
+    count = chosen.studies
+    print("| studies in which no arm differs | reports with a claim | of a curve | of a count under one spread |")
+    print("|---|---:|---:|---:|")
+    for case in (c for c in CASES if chosen.case in c.name):
         print(f"| {case.name} | {' | '.join(_percent(x, count) for x in share(case, count))} |", flush=True)
+    if chosen.case:
+        return 0
     print("\n| one arm of ten differs by 4 sd | Holm, pairs | Holm, pairs where they help | one spread |")
     print("|---|---:|---:|---:|")
     for case in FOUND:

@@ -195,6 +195,19 @@ def test_report_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "reports" / "made-up" / "report.html").is_file()
 
 
+def test_a_home_that_cannot_be_written_loses_no_report(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text and the paths are printed all the same, and one message says what the home folder does not note."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paribus.study.study_files.FOLDER", "made-up.txt")
+    (home / "made-up.txt").write_text("a file where a folder is needed")
+    done = CliRunner().invoke(command, ["made-up", "--home", str(home)])
+    assert done.exit_code == 0, done.output
+    assert "Ladder `ladder`" in done.output
+    assert done.stderr.count("MLflow gets no copy of this report") == 1
+
+
 def test_published_tables_are_those_of_the_study_unless_others_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,12 +20,16 @@ PROBLEMS = 2
 
 RULE = (
     "Chosen without looking at any response: of each arm its finished run with the lowest seed, its last evaluation, "
-    "the first response it kept; of the problems that all these runs kept there, those whose name has the lowest hash."
+    "the first response it kept; of the problems that the most of these runs kept there, those whose name has the "
+    "lowest hash."
 )
 
 
 def choose(found: Mapping[str, tuple[int, Sequence[Sample]]]) -> tuple[tuple[ArmSample, ...], ...]:
-    """Return for each chosen problem the responses of the arms; empty if no problem is common to two arms.
+    """Return for each chosen problem the responses of the arms that have it; empty if no two arms share a problem.
+
+    An arm that kept other problems than the rest empties nothing: the problems that the most arms have are chosen. Of a
+    single arm they are its own.
 
     Args:
         found: arm to seed and the samples of the last evaluation of its run.
@@ -32,10 +37,18 @@ def choose(found: Mapping[str, tuple[int, Sequence[Sample]]]) -> tuple[tuple[Arm
     known = {arm: (seed, _firsts(samples)) for arm, (seed, samples) in found.items() if samples}
     if not known:
         return ()
-    common = set.intersection(*(set(firsts) for _, firsts in known.values()))
+    kept = Counter(problem for _, firsts in known.values() for problem in firsts)
+    most = max(kept.values())
+    if most < min(2, len(known)):
+        return ()
+    common = [problem for problem, arms in kept.items() if arms == most]
     chosen = sorted(common, key=lambda problem: (key_of(problem), problem))[:PROBLEMS]
     return tuple(
-        tuple(ArmSample(arm=arm, seed=seed, sample=firsts[problem]) for arm, (seed, firsts) in known.items())
+        tuple(
+            ArmSample(arm=arm, seed=seed, sample=firsts[problem])
+            for arm, (seed, firsts) in known.items()
+            if problem in firsts
+        )
         for problem in chosen
     )
 

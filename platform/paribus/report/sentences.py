@@ -63,10 +63,16 @@ def words(analysis: Analysis) -> list[str]:
 def claims_rule(analysis: Analysis) -> str:
     """Return when a sentence of this report has a verb such as raised."""
     score, symptom = 100 * analysis.score_level, 100 * analysis.symptom_level
-    count = f", and below {100 * analysis.one_spread_level:.2g}% for one spread" if analysis.one_spread_level else ""
+    curve, count = 100 * analysis.curve_level, 100 * analysis.one_spread_level
+    crossed = any(design.effects for design in tested_designs(analysis))
+    verbs = "raised, lowered, together they give or differs from 0" if crossed else "raised or lowered"
+    more = (
+        [f"for a ceiling, and for reached half of the base's gain sooner or later, below {curve:.2g}%"] if curve else []
+    )
+    more += [f"for a count of arms under one spread, below {count:.2g}%"] if count else []
     return (
-        f"A sentence says raised or lowered only where p after correction is below {score:.2g}% for "
-        f"{analysis.score.label} and below {symptom:.2g}% for the rest{count}, so that at most 5% of studies in which "
+        f"A sentence says {verbs} only where p after correction is below {score:.2g}% for {analysis.score.label} and "
+        f"below {symptom:.2g}% for the rest{''.join(f'; {part}' for part in more)}. So at most 5% of studies in which "
         "no arm differs get one. Undecided does not mean that there is no difference."
     )
 

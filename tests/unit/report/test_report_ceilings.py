@@ -114,6 +114,16 @@ def test_claims_share_the_level_of_the_symptoms() -> None:
     assert analysis.score_level == few.score_level
 
 
+def test_the_rule_lists_what_curves_may_claim() -> None:
+    """The sentence about verbs names those of curves, with their level, where a plan has such tests."""
+    (rule,) = (w for w in model().words if w.startswith("A sentence says raised or lowered only"))
+    assert "for a ceiling, and for reached half of the base's gain sooner or later, below 0.5%" in rule
+    data = study()
+    evaluate = data.plan.evaluate.model_copy(update={"every": 10**6})
+    few = build_report(replace(data, plan=replace(data.plan, evaluate=evaluate)))
+    assert not any("reached half" in w for w in few.words)
+
+
 @pytest.mark.parametrize("outcome", ["failed", "stopped_early"])
 def test_a_lost_run_reached_the_score_if_its_own_curve_did(outcome: Outcome) -> None:
     """A lost run that had crossed the score before it ended did reach it; one that had not counts as never."""

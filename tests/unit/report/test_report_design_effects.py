@@ -251,7 +251,7 @@ def test_a_lost_base_leaves_the_effects_of_a_design(report: Callable[..., Report
     assert found.answer.startswith(why)
     assert "main effects that differ from 0: 2 of 3, `a` +0.15" in found.answer
     assert any(w.startswith("`a` in `all`") and "raised" in w for w in found.words)
-    assert any(w.startswith("A sentence says raised or lowered only where") for w in found.words)
+    assert any(w.startswith("A sentence says raised, lowered, together they give") for w in found.words)
 
 
 def test_effects_with_aliases_have_no_verb(report: Callable[..., ReportModel]) -> None:

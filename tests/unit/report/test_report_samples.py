@@ -74,7 +74,7 @@ def test_both_ends_of_a_long_text_are_shown() -> None:
 
 
 def test_the_choice_looks_at_no_response() -> None:
-    """Other responses, in another order, give the same problems; only problems that all runs kept are chosen."""
+    """Other responses, in another order, give the same problems; of the problems that the most runs kept."""
     names = [f"p{k}" for k in range(12)]
     first = {"a": (0, [sample(n, "right") for n in names]), "b": (1, [sample(n) for n in names[3:]])}
     other = {arm: (seed, [replace(s, response="wrong") for s in reversed(all_)]) for arm, (seed, all_) in first.items()}
@@ -82,6 +82,15 @@ def test_the_choice_looks_at_no_response() -> None:
     assert chosen == [[(e.arm, e.seed, e.sample.problem) for e in each] for each in choose(other)]
     assert len(chosen) == 2
     assert all(problem in names[3:] for each in chosen for _, _, problem in each)
+
+
+def test_an_arm_with_other_problems_empties_nothing() -> None:
+    """The problems that the most arms kept are chosen, without the arm that kept others; alone, an arm has its own."""
+    found = {"a": (0, [sample("p"), sample("q")]), "b": (0, [sample("p"), sample("q")]), "c": (0, [sample("z")])}
+    assert [{e.arm for e in each} for each in choose(found)] == [{"a", "b"}] * 2
+    assert {e.sample.problem for each in choose(found) for e in each} == {"p", "q"}
+    assert choose({"a": found["a"], "c": found["c"]}) == ()
+    assert [[e.arm for e in each] for each in choose({"c": found["c"]})] == [["c"]]
 
 
 def test_the_last_evaluation_is_read(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def samples_tables(analysis: Analysis) -> list[Table]:
 def _table(analysis: Analysis, place: int, chosen: tuple[ArmSample, ...]) -> Table:
     there = {each.arm for each in chosen}
     missing = [f"`{analysis.label(a.key)}`" for a in analysis.plan.arms if a.key not in there]
-    gone = [f"Without a finished run that kept responses: {', '.join(missing)}."] if missing else []
+    gone = [f"Without a finished run that kept a response to this problem: {', '.join(missing)}."] if missing else []
     return Table(
         key=f"samples.{place}",
         title=f"Samples: problem {place}",
