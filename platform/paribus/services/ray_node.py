@@ -190,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m paribus.services.ray_node", description="A node of a Ray cluster.")
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--head", action="store_true", help="make this node the head")
-    kind.add_argument("--address", type=_head, default="", help="HOST:PORT of the head to join")
+    kind.add_argument("--address", type=_head, help="HOST:PORT of the head to join")
     parser.add_argument("--port", type=_port, default=6379, help="port of the head")
     parser.add_argument("--cpus", type=_cores, help="cores for runs; default: all")
     parser.add_argument("command", nargs="*", help="what to start when the node has joined")
@@ -202,7 +202,8 @@ def main(arguments: Sequence[str]) -> int:
         read_secret(Path(named), "token of the Ray cluster", ServiceError)
         if find_spec("ray") is None:
             raise MissingExtra("ray", "A node of a Ray cluster")
-        node = node_command(chosen.address, chosen.port, own_address(chosen.address), chosen.cpus)
+        head = chosen.address or ""
+        node = node_command(head, chosen.port, own_address(head), chosen.cpus)
         return run_node(node, chosen.command, {**_ENVIRONMENT, **os.environ})
     except ParibusError as error:
         print(f"error {error.code}: {error}", file=sys.stderr)  # noqa: T201

@@ -137,6 +137,7 @@ def test_the_command_line_of_ray():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--address", ""], "'' is no HOST:PORT"),
         (["--address", "foo"], "'foo' is no HOST:PORT: write it like ray-head:6379"),
         (["--address", "foo:"], "'' is no port: a number from 1 to 65535"),
         (["--address", "foo:x"], "'x' is no port"),
