@@ -77,7 +77,7 @@ def test_own_lines_and_an_own_model_are_planned_run_and_reported(
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "reports" / "mine" / "report.json").read_text())
     assert "token_level" in json.dumps(report)
-    folders = sorted((tmp_path / "home").rglob("samples.jsonl"))
+    folders = sorted((tmp_path / "home" / "runs").rglob("samples.jsonl"))
     assert len(folders) == 4
     prompts = [json.loads(line)["prompt"] for line in folders[0].read_text().splitlines()]
     assert len(prompts) >= 12

@@ -24,6 +24,7 @@ from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerpr
 from paribus_runners.native.requirements import of_sampler
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.rewards.functions import source_files
+from paribus_runners.rewards.verifiers import APART
 from paribus_runners.tasks.rows import content_hash
 
 PACKAGES = Path(__file__).parents[1]
@@ -95,11 +96,15 @@ def _meaning_of(path: str, text: str) -> Any:
 def problems(task: Task) -> str:
     """Return a hash of the problems and the verifier of a task.
 
+    Runs whose verdicts a change may have moved, while all others kept theirs, have a hash of their own.
+
     Raises:
         ParibusError: a problem file cannot be read.
     """
     source = recorded(f"data/{task.kind}")
     if isinstance(task, JsonlTask):
+        if task.verifier not in APART:
+            source = fingerprint_of([source, "answers: all digits, no size limit, commas of thousands"])
         first = "task.heldout" if task.train == task.heldout else "task.train"  # an evaluation set has one file
         paths = ((first, task.train), ("task.heldout", task.heldout))
         files = [_hash_file(Path(path).expanduser(), field) for field, path in paths]

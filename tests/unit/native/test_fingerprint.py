@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from paribus.contract import input_hash
 from paribus.errors import ParibusError
-from paribus.recipe.recipe import ChainTask, Recipe, fingerprint_of
+from paribus.recipe.recipe import ChainTask, JsonlTask, Recipe, Verifier, fingerprint_of
 from paribus_runners.native import fingerprint
 from paribus_runners.native.fingerprint import meaning
 
@@ -97,6 +98,17 @@ def test_runs_of_earlier_releases_are_found_again() -> None:
     other = recipe.model_copy(update={"task": ChainTask()})
     assert fingerprint.data(other) == "36ae86611f13f26f5a14cecfad8a502e568efbb8a83dd823b5b153e3201c2cba"
     assert fingerprint.model(other) == "5b634298036132a2bee5f1ef08da8348f627d55975d25cfc337b6e9b50d8fef0"
+
+
+@pytest.mark.parametrize("verifier", ["exact", "last_number", "boxed", "math_verify"])
+def test_files_whose_verdicts_moved_have_another_identity(tmp_path: Path, verifier: Verifier) -> None:
+    """Runs on files that `math_verify` judges are found again; for the others, answers are compared in another way."""
+    file = tmp_path / "lines.jsonl"
+    file.write_text('{"prompt": "a", "answer": "1"}\n')
+    task = JsonlTask(train=str(file), heldout=str(file), verifier=verifier)
+    recorded = "76e4325a0b6f940f5427b792ae00c6b4bb2a553ccffd9830d090409a01801019"
+    before = fingerprint_of([recorded, verifier, [input_hash(file)] * 2])
+    assert (fingerprint.problems(task) == before) == (verifier == "math_verify")
 
 
 def test_a_row_that_does_not_fit_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
