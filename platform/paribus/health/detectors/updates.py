@@ -67,7 +67,8 @@ def _staleness(run: Window) -> RuleResult | None:
     limit = run.p["updates"] if run.recipe is None else configured_staleness(run.recipe)
     if now <= limit:
         return OK
-    text = f"rollouts are {now:.3g} updates old when trained on; the recipe allows {limit:g}"
+    allowed = "the limit is" if run.recipe is None else "the recipe allows"
+    text = f"rollouts are {now:.3g} updates old when trained on; {allowed} {limit:g}"
     return RuleResult(state="warn", evidence=text, numbers={"staleness": now, "limit": limit})
 
 
@@ -90,7 +91,7 @@ def _blowup(run: Window) -> RuleResult | None:
     if now > run.p["with_fall"] * soon and reward is not None and then is not None:
         fall, error = then.value - reward.value, math.hypot(then.error, reward.error)
         if fall > run.sure(run.p["chance"]) * error:
-            text = f"KL to the reference {now:.2g} nats/token, {soon:.2g} up to {half} points before"
+            text = f"KL to the reference {now:.2g} nats/token, {soon:.2g} {_when(run, half)}"
             text += f"; the reward fell from {then.value:.3g} to {reward.value:.3g}"
             numbers = {"kl": now, "before": soon, "limit": run.p["with_fall"] * soon}
             return RuleResult(state="critical", evidence=text, numbers=numbers)
@@ -99,11 +100,16 @@ def _blowup(run: Window) -> RuleResult | None:
     limit = max(run.p["level"], run.p["factor"] * steady * before)
     if now <= limit:
         return OK
-    text = f"KL to the reference {now:.2g} nats/token, {before:.2g} up to {run.W} points before"
+    text = f"KL to the reference {now:.2g} nats/token, {before:.2g} {_when(run, run.W)}"
     numbers = {"kl": now, "before": before, "limit": limit}
     if now > run.p["critical"]:
         return RuleResult(state="critical", evidence=text, numbers={**numbers, "limit": run.p["critical"]})
     return RuleResult(state="warn", evidence=text, numbers=numbers)
+
+
+def _when(run: Window, ago: int) -> str:
+    """Return of which points a KL is: those up to so many points before, or the first where there are no such."""
+    return f"in the first {run.w} points" if run.median(KL, ago) is None else f"up to {ago} points before"
 
 
 def _nothing_stale(recipe: Recipe) -> str:
