@@ -1,6 +1,6 @@
 """What a fitted ceiling is worth, on curves of many families that the report's form did not make.
 
-    python benchmarks/ceilings.py [--studies 60]    # some minutes: writes docs/reference/ceilings.md
+    python benchmarks/ceilings.py [--studies 30]    # some minutes: writes docs/reference/ceilings.md
 
 Each study has arms of several seeds. A run has a curve of the family, with a ceiling and a speed of its own,
 evaluations with the noise of their answers, and wobbles that neighbouring evaluations share. Curves go from 0.2 to
@@ -32,6 +32,14 @@ START, TOP, STEPS, PROBLEMS = 0.2, 0.6, 200, 500
 
 SPREAD_TOP, SPREAD_SPEED, WOBBLE, MEMORY = 0.015, 0.1, 0.01, 0.5
 """Standard deviations over seeds of the ceiling and of the logarithm of the speed; of a wobble, and its memory."""
+
+NONE = "a ceiling that is not there is never identified"
+
+DIFFER = ("sigmoid, soon", "exponential, soon", "sigmoid, late", "exponential, late")
+"""Families of two arms that differ: a difference of speed shows only where the rise takes several evaluations."""
+
+DIFFERENCES = ((0.06, 1.0), (0.0, 2.0))
+"""By how much the arm's ceiling is higher, and its speed as a factor."""
 
 Curve = Callable[[float, float, float], float]
 """Share of the training, ceiling and speed to a score."""
@@ -138,19 +146,15 @@ def one(job: tuple[str, int, int, int, int, float, float]) -> tuple[int, int, in
 def main() -> None:
     """Print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--studies", type=int, default=60, help="studies of each cell")
+    parser.add_argument("--studies", type=int, default=30, help="studies of each cell")
     parser.add_argument("--processes", type=int, default=2)
     chosen = parser.parse_args()
     shapes = [(3, 20), (5, 20), (10, 20)]
     cases = [(name, *shape, 0, chosen.studies, 0.0, 1.0) for name in (*WITH, *WITHOUT) for shape in shapes]
     power = [
-        ("sigmoid, soon", *shape, 0, chosen.studies, top, speed)
-        for top, speed in ((0.06, 1.0), (0.0, 2.0))
-        for shape in shapes
-    ]
-    power += [
-        ("exponential, soon", *shape, 0, chosen.studies, top, speed)
-        for top, speed in ((0.06, 1.0), (0.0, 2.0))
+        (name, *shape, 0, chosen.studies, top, speed)
+        for top, speed in DIFFERENCES
+        for name in DIFFER
         for shape in shapes
     ]
     with ProcessPoolExecutor(chosen.processes) as pool:
@@ -234,14 +238,49 @@ A sentence claims it, in percent of studies:
 | family | {heads} |
 |---|{rule}
 """)
-    for top, speed in ((0.06, 1.0), (0.0, 2.0)):
-        for name in ("sigmoid, soon", "exponential, soon"):
+    for top, speed in DIFFERENCES:
+        for name in DIFFER:
             cells = [power[c] for c in power if c[0] == name and c[5:] == (top, speed)]
             what = f"ceiling higher by {top:g}" if top else "twice as fast"
             parts.append(
                 f"| {name}, {what} | " + " | ".join(_percent(c[3] if top else c[4], c[0]) for c in cells) + " |\n"
             )
+    parts.append(f"""
+Curves that rise soon reach half of the base's gain within two gaps between evaluations. When an arm is there
+between two of them is not known, so that twice as fast cannot be shown; evaluate more often. The late ones take
+{STEPS * 0.35:.0f} and {STEPS * 0.3 * math.log(2):.0f} steps.
+{_worst(cases)}""")
     return "".join(parts)
+
+
+def _worst(cases: Mapping) -> str:  # type: ignore[type-arg]
+    """Return the cells in which the fits are worth the least."""
+
+    def cell(key: tuple) -> str:  # type: ignore[type-arg]
+        return f"*{key[0]}* at {key[1]} seeds"
+
+    held = {c: f[2] / f[1] for c, f in cases.items() if c[0] in WITH and f[1] >= 10}
+    if not held:
+        return ""
+    few = [c for c, f in cases.items() if c[0] in WITH and 0 < f[1] < 10]
+    inside, identified = sum(cases[c][2] for c in few), sum(cases[c][1] for c in few)
+    missed = {c: f[1] / f[0] for c, f in cases.items() if c[0] in WITH}
+    stars = {c: f[5] / f[0] for c, f in cases.items()}
+    claims = {c: max(f[3], f[4]) / f[0] for c, f in cases.items()}
+    false = {c: f[1] / f[0] for c, f in cases.items() if c[0] in WITHOUT}
+    low, rare = min(held, key=held.__getitem__), min(missed, key=missed.__getitem__)
+    star, claim, wrong = (max(each, key=each.__getitem__) for each in (stars, claims, false))
+    lines = [
+        f"the interval of a ceiling holds the truth least often for {cell(low)}: in {held[low]:.0%} of {cases[low][1]}",
+        f"the cells with fewer than ten identified curves (—) together: {inside} of {identified}",
+        f"a ceiling that is there is identified least often for {cell(rare)}: in {missed[rare]:.0%}",
+        f"one that is not there most often for {cell(wrong)}: in {false[wrong]:.0%}" if false[wrong] else NONE,
+        f"a sentence is false most often for {cell(claim)}: in {claims[claim]:.0%}",
+        f"a `*` for {cell(star)}: in {stars[star]:.0%}",
+    ]
+    body = "".join(f"* {line}{'.' if line is lines[-1] else ';'}\n" for line in lines)
+    chance = f"Of {len(cases)} cells, so chance alone makes the worst one look worse than it is"
+    return f"\n## The worst cases\n\n{chance}:\n\n{body}"
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ def _of_all_runs(analysis: Analysis) -> str:
         return " ".join([f"{NOT_COMPARED}, because {lost_all(analysis, base, 'the base')}.", *designs_tested(analysis)])
     found = [(f"`{s.name}`", e) for s in singles(analysis) if (e := analysis.to_base.get(s.arm)) is not None]
     if not found:
+        if (ranking := analysis.plan.ranking) is not None and not ranking.confirmed:
+            return f"{NOT_COMPARED} yet: the search `{ranking.design}` has not chosen its settings."
         scores = any(analysis.values(s.arm, analysis.score) for s in singles(analysis))
         why = "none has a score in a seed of the base" if scores else "no other arm has a score"
         return " ".join([f"{NOT_COMPARED}: {why}.", *designs_tested(analysis)])
@@ -73,7 +75,8 @@ def _shown(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
     """Return the arms that differ from the base after correction, the better ones first."""
     label = analysis.score.label
     shown = [(name, e) for name, e in found if claimed(e, analysis.score_level)]
-    flat = [f"{name} {_plain(e.estimate.value)}" for name, e in found if e.untestable]
+    flat = [f"{name} {_plain(e.estimate.value)}" for name, e in found if e.untestable and e.estimate.value]
+    equal = [name for name, e in found if e.untestable and not e.estimate.value]
     names = {f"`{s.name}`": s.arm for s in singles(analysis)}
     fragile = {name for name, _ in shown if analysis.fragile(names[name])}
     kind = "trick" if all(s.trick for s in singles(analysis)) else "arm"
@@ -82,12 +85,13 @@ def _shown(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
     worse = [x for x in shown if sign * x[1].estimate.value < 0]
     up, down = ("raised", "lowered") if sign > 0 else ("lowered", "raised")
     parts = [f"{_each(better, fragile)} {up} {label}." if better else ""]
-    parts += [f"No {kind} is shown to improve {label}." if not better and not flat else ""]
+    parts += [f"No {kind} is shown to improve {label}." if not better and not flat and not equal else ""]
     parts += [f"{_each(worse, fragile)} {down} {'it' if parts[-1] or parts[0] else label}." if worse else ""]
     same = f"In every seed the same difference in {label}"
     if not analysis.paired:
         same = f"All seeds of an arm agree in {label}"
     parts += [f"{same}, so without a test: {listed(flat)}." if flat else ""]
+    parts += [f"The same {label} as the base in every seed, so without a test: {listed(equal)}." if equal else ""]
     return " ".join(p for p in parts if p)
 
 
@@ -178,6 +182,7 @@ def _cost(analysis: Analysis) -> str:
     which = f"{known} runs" if known == len(runs) else f"{known} of {len(runs)} runs"
     outcomes = {"failed": "failed runs", "cancelled": "cancelled runs", "pending": "unfinished runs"}
     left_out = [words for outcome, words in outcomes.items() if any(r.outcome == outcome for r in runs)]
+    left_out += [f"{len(analysis.data.screened)} runs of the search"] if analysis.data.screened else []
     left_out += ["repeated attempts"] if any(r.attempts > 1 for r in runs) else []
     without = f" (without {listed(left_out)})" if left_out else ""
     return (

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Literal
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect, Values, contrast, corrected
-from paribus.report.analysis.measures import series
+from paribus.report.analysis.measures import diverged, series
 from paribus.report.inputs import RunData
 from paribus.stats.intervals import Estimate, Noise, mean_interval
 from paribus.stats.multiple_testing import at_look
@@ -152,20 +152,13 @@ class Ceilings:
 
     def whole_runs(self, arm: str) -> tuple[RunData, ...]:
         """Return the runs of the curve: those that finished, with a finite score at their last evaluation."""
-        return tuple(r for r in self.analysis.runs(arm) if r.outcome == "finished" and not self._diverged(r))
-
-    def _diverged(self, run: RunData) -> bool:
-        found = run.recorded.series(self.analysis.score.metric).last
-        return not len(found) or not math.isfinite(found[-1])
+        metric = self.analysis.score.metric
+        return tuple(r for r in self.analysis.runs(arm) if r.outcome == "finished" and not diverged(r, metric))
 
     def lost(self, arm: str) -> tuple[RunData, ...]:
         """Return the runs of an arm that failed, were stopped, or ended without a finite score."""
-        runs = self.analysis.runs(arm)
-        return tuple(
-            r
-            for r in runs
-            if r.outcome in ("failed", "stopped_early") or (r.outcome == "finished" and self._diverged(r))
-        )
+        metric, runs = self.analysis.score.metric, self.analysis.runs(arm)
+        return tuple(r for r in runs if r.outcome in ("failed", "stopped_early") or diverged(r, metric))
 
     def untested(self, arm: str) -> bool:
         """Whether lost runs, of the arm or of the base, keep it from any test: those left are no fair sample."""

@@ -210,6 +210,12 @@ def value_of(run: RunData, measure: Measure, evaluate: Evaluate) -> float | None
     return None if raw is None else raw * measure.scale
 
 
+def diverged(run: RunData, metric: str) -> bool:
+    """Whether a run finished without a finite number at its last evaluation."""
+    found = run.recorded.series(metric).last
+    return run.outcome == "finished" and not (len(found) and math.isfinite(found[-1]))
+
+
 def score_steps(run: RunData, evaluate: Evaluate, metric: str = "") -> list[tuple[int, float]]:
     """Return the evaluations, as step and value, that make up the run's score by the declared rule.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
-from paribus.report.analysis.measures import Measure
+from paribus.report.analysis.measures import Measure, diverged
 from paribus.report.model import Cell, Column, Side, TableRow, Verdict, rounded, stored
 from paribus.stats.intervals import Estimate, decimals_of
 from paribus.stats.power import CAP
@@ -239,6 +239,8 @@ def status_cell(analysis: Analysis, arm: str) -> Cell:
     outcomes = [r.outcome for r in analysis.runs(arm)]
     words = {"stopped_early": "stopped early", "failed": "failed", "cancelled": "cancelled", "pending": "not finished"}
     parts = [f"{outcomes.count(k)} {w}" for k, w in words.items() if k in outcomes]
+    broken = sum(diverged(r, analysis.score.metric) for r in analysis.runs(arm))
+    parts += [f"{broken} without a finite end"] if broken else []
     if arm != analysis.plan.base and analysis.fragile(arm):
         parts.append("fragile")
     if arm in analysis.late_arms:

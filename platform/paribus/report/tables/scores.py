@@ -175,6 +175,9 @@ def _same_rows(analysis: Analysis, rows: Sequence[Row], shown: Sequence[Row]) ->
 
 
 def _bold_note(analysis: Analysis, rows: Sequence[Row], leaders: frozenset[str]) -> list[str]:
+    scores = {v for r in rows for v in analysis.values(r.arm, analysis.score).values()}
+    if leaders == {r.arm for r in rows} and len(scores) == 1:
+        return ["No bold: all runs have the same score."]
     if leaders == {r.arm for r in rows}:
         return [
             "No bold: even the worst row is not significantly worse than the best (test at 5%, Holm-corrected over all "
