@@ -293,9 +293,10 @@ def on_scenarios(python: str, seeds: int, pool: ProcessPoolExecutor) -> list[str
         mine_right = raised_in(mine) if wanted is None else bool(set(wanted) & _named_in(mine))
         their_right = bool(theirs["rldoctor"]) if wanted is None else bool(set(expected) & set(theirs["rldoctor"]))
         rows.setdefault(scenario, []).append((mine_right, their_right))
+    count = "1 seed" if seeds == 1 else f"{seeds} seeds"
     lines = [
         "\n## On rldoctor's own scenarios\n",
-        f"Its `simulate`, 400 steps, {seeds} seed{'s' * (seeds > 1)} each; its names of what should be found, and ours for them. In the",
+        f"Its `simulate`, 400 steps, {count} each; its names of what should be found, and ours for them. In the",
         "healthy row: any alarm.\n",
         "| scenario | ours names it | rldoctor names it |",
         "|---|---:|---:|",
