@@ -288,7 +288,7 @@ def _scalar(node: ast.expr | None) -> Any:
 
 
 def _signed(node: ast.UnaryOp) -> Any:
-    value = _scalar(node.operand)
+    value = _UNREAD if isinstance(node.operand, ast.UnaryOp) else _scalar(node.operand)  # one sign: thousands nest
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _UNREAD
     return -value if isinstance(node.op, ast.USub) else value

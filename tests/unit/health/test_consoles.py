@@ -68,6 +68,15 @@ def test_only_what_looks_like_metrics_and_cannot_be_read_is_named(tmp_path):
     assert read(tmp_path, 5 * bad + line(1)).trouble.startswith("5 entries look")
 
 
+@pytest.mark.parametrize(("open_", "close"), [("-", ""), ("tensor(", ")"), ("[", "]"), ("{'a': ", "}")])
+@pytest.mark.parametrize("count", [2, 90, 900, 5000])
+def test_values_in_values_end_in_no_traceback(tmp_path, open_, close, count):
+    """However deep: what cannot be read is no number."""
+    nested = open_ * count + "1" + close * count
+    text = f"{{'loss': {nested}}}\nstep:1 - actor/pg_loss:{nested} - actor/entropy:0.5\n"
+    assert read(tmp_path, text).lines[-1].values["policy/entropy"] == 0.5
+
+
 def test_evaluations_are_no_steps(tmp_path):
     """60 lines of training with 30 evaluations and a summary are 60 steps; a fault is found at its step."""
     text = "{'eval_loss': 0.1, 'eval_reward': 0.2, 'epoch': 0.0}\n"
