@@ -500,7 +500,7 @@ def trainer_page(trainer: str) -> str:
         f"# From {trainer}\n",
         f"The names are those of {TRAINERS[trainer]}. A study that uses one of them, or `--set` with one, gets the same answer with its place.",
         "What the two compute is compared in [conformance](conformance.md); whole algorithms are [presets](recipes.md). `VALUE` is the value there.\n",
-        f"## What its options are called here\n",
+        "## What its options are called here\n",
         f"| {trainer} | here | note |",
         "|---|---|---|",
     ]

@@ -83,7 +83,7 @@ def test_bad_files_end_with_place_and_remedy_and_never_with_a_traceback(
     [
         ("folder", "folder: this is a folder: name the YAML file in it"),
         ("missing.yaml", "missing.yaml: cannot be read: No such file or directory"),
-        ("link.yaml", "link.yaml: cannot be read: No such file or directory"),
+        ("link.yaml", "link.yaml: cannot be read: No such file or directory. Did you mean `large.yaml`?"),
         ("file/below.yaml", "file/below.yaml: cannot be read: Not a directory"),
         ("pipe", "pipe: this is not a regular file"),
         ("large.yaml", "large.yaml: the file has 1.5 MB; at most 1 MB is read"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,9 +42,10 @@ def is_file(study: str) -> bool:
     path = Path(study)
     if path.suffix in YAML_ENDINGS or path.parent != Path():
         return True
-    with suppress(OSError):  # a text that is too long for the name of a file
-        return path.is_file()
-    return False
+    try:
+        return path.exists() and not path.is_dir()
+    except OSError:  # a text that is too long for the name of a file
+        return True
 
 
 def study_name(study: str) -> str:
@@ -66,6 +66,8 @@ def study_file(study: str) -> Path:
     if is_file(study):
         return Path(study)
     files, unread = _study_files()
+    if study not in files and Path(study).is_dir():  # whose error is that of a folder
+        return Path(study)
     if len(found := files.get(study, [])) == 1:
         return found[0]
     if found:

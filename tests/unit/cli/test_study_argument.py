@@ -98,4 +98,3 @@ def test_one_rule_says_what_is_a_file() -> None:
     ]
     assert [study_name(text) for text in ("a.yaml", "plain", "sub/c", "one")] == ["one", "two", "three", "one"]
     assert study_file("plain") == Path("plain")
-    assert not is_file("x" * 1000)
