@@ -12,7 +12,7 @@ from paribus.store.migrate import migrate
 from paribus.store.reader import Reader
 from paribus.store.transfer import insert_rows
 
-_UNREAD = ("checkpoints", "samples.jsonl", "stdout.log", "mirror")
+_UNREAD = ("checkpoints", "stdout.log", "mirror")
 """Parts of a run folder that no report reads."""
 
 
@@ -23,7 +23,7 @@ def open_archive(archive: Path, folder: Path) -> Reader:
 
     Args:
         archive: file of `paribus export`.
-        folder: empty folder that becomes the home folder of the study, without checkpoints and samples; it must exist
+        folder: empty folder that becomes the home folder of the study, without checkpoints; it must exist
             as long as the study is read.
 
     Raises:
