@@ -24,6 +24,8 @@ from support.plans import small_plan
 
 SLOTS, SLOTS_SHORT = 16, 4
 LEASES = (0.5, 3.0)
+ASKED_AGAIN = (("finish", Move.SUCCEED), ("release", Move.RELEASE))
+"""Calls that may be accepted after the end that they have made: they are asked again, and change nothing."""
 SURVIVAL_S = 30.0
 """Seconds after the last session until no zombie may be there any more."""
 
@@ -120,6 +122,9 @@ def late(s: Snapshot, notes: Path) -> tuple[int, list[str]]:
         if attempt.ended_at is None or call["at"] <= attempt.ended_at + judge.CLOCK_S:
             continue
         count[call["ok"]] += 1
-        if call["ok"] and not (call["do"] == "finish" and attempt.outcome == Move.SUCCEED):
-            wrong.append(f"run {attempt.run_id}, attempt {attempt.token}: `{call['do']}` was taken after its end")
+        if call["ok"] and (call["do"], attempt.outcome) not in ASKED_AGAIN:
+            wrong.append(
+                f"run {attempt.run_id}, attempt {attempt.token}: `{call['do']}` was taken after its end by "
+                f"{attempt.outcome}"
+            )
     return count[False], wrong

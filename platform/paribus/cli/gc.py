@@ -15,7 +15,7 @@ from paribus.store.reader import Reader
 
 _MEANING = {
     "checkpoints": "older ones; of runs with a result, all but the trained model",
-    "samples": "responses as text of runs with a result",
+    "samples": "responses as text of runs with a result that no report shows",
     "leftovers": "of writers and restores that were killed",
 }
 
@@ -24,7 +24,7 @@ _MEANING = {
 @click.argument("study", required=False)
 @click.option("--delete", "really", is_flag=True, help="Delete it. Without this, it is only shown.")
 @click.option("--models", is_flag=True, help="Also the trained models: the newest checkpoints of runs with a result.")
-@click.option("--samples", is_flag=True, help="Also the responses as text of runs with a result.")
+@click.option("--samples", is_flag=True, help="Also responses as text: of runs with a result that no report shows.")
 @home_option
 @json_option
 def command(study: str | None, really: bool, models: bool, samples: bool, folder: Path | None, as_json: bool) -> None:

@@ -1,9 +1,10 @@
 """Finds what no report and no resumable run needs, and deletes it.
 
-A run with a result is never resumed: of its checkpoints only the newest, which is the trained model, is kept. Any other
-run may be resumed, also a failed one by ``paribus retry``: its newest whole checkpoint is kept, and its files are read
-before an older one is deleted. Metric lines, evaluations and results stay always. Not touched are live runs, runs with
-processes that do not know their end yet, and runs with an index of checkpoints that cannot be read.
+A run with a result is never resumed: of its checkpoints only the newest, which is the trained model, is kept. Any
+other run may be resumed, also a failed one by ``paribus retry``: its newest whole checkpoint is kept, and its files
+are read before an older one is deleted. Metric lines, evaluations, results and the responses that reports show stay
+always. Not touched are live runs, runs with processes that do not know their end yet, and runs with an index of
+checkpoints that cannot be read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from paribus.run_folder.checkpoints import INDEX, damaged_files, keep_only, publ
 from paribus.run_folder.folder import RESTORE_LOCK, STAGE, RunFolder
 from paribus.store.models import AttemptedRun
 from paribus.store.reader import Reader
-from paribus.store.states import LIVE, RECORDED
+from paribus.store.states import LIVE, RECORDED, RunState
 
 Kind = Literal["checkpoints", "samples", "leftovers"]
 KINDS: tuple[Kind, ...] = ("checkpoints", "samples", "leftovers")
@@ -43,7 +44,8 @@ class Rule:
 
     Attributes:
         models: whether the newest checkpoint of each run with a result is kept.
-        samples: whether the responses as text of runs with a result are kept.
+        samples: whether the responses as text of all runs with a result are kept, not only of those that a report
+            shows.
     """
 
     models: bool = True
@@ -88,6 +90,7 @@ def unneeded(reader: Reader, study: str | None, rule: Rule) -> Iterator[Unneeded
         StoreError: there is no such study.
     """
     wanted = None if study is None else _runs_of(reader, study)
+    shown = frozenset() if rule.samples else _shown_runs(reader)
     now = reader.now()
     for run in reader.attempted_runs():
         if wanted is not None and run.fingerprint not in wanted:
@@ -97,7 +100,8 @@ def unneeded(reader: Reader, study: str | None, rule: Rule) -> Iterator[Unneeded
             continue
         kept = _trained_model(run, attempts, rule) if run.state in RECORDED else _resumable(attempts)
         for folder in attempts:
-            found = tuple(_items(folder, kept, gone=run.state in RECORDED and not rule.samples))
+            given_up = run.state in RECORDED and not rule.samples and run.fingerprint not in shown
+            found = tuple(_items(folder, kept, gone=given_up))
             if found:
                 yield Unneeded(run=run, folder=folder, kept=_of(folder, kept), items=found)
 
@@ -157,6 +161,17 @@ def _runs_of(reader: Reader, study: str) -> frozenset[str]:
     reader.study(study)  # a wrong name is an error that lists the others
     plans = [s.id for s in reader.summaries() if s.name == study]
     return frozenset(run.fingerprint for plan in plans for run in reader.runs_of(plan))
+
+
+def _shown_runs(reader: Reader) -> frozenset[str]:
+    """Return the runs of which a report shows responses: of each arm of a study the first seed that has finished."""
+    first: dict[tuple[str, str], tuple[int, str]] = {}
+    for name in {summary.name for summary in reader.summaries()}:
+        for run in reader.runs_of(reader.study(name).id):
+            if run.state is RunState.SUCCEEDED:
+                key, mine = (name, run.arm), (run.seed, run.fingerprint)
+                first[key] = min(first.get(key, mine), mine)
+    return frozenset(fingerprint for _, fingerprint in first.values())
 
 
 def _attempts(home: Path, run: AttemptedRun) -> list[RunFolder]:

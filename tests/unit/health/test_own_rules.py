@@ -12,7 +12,7 @@ from paribus.errors import ParibusError, StudyFileError
 from paribus.health.detector import Detector, RuleResult, Setting, finding_of, initial_state, update
 from paribus.health.diagnose import DETECTORS, diagnose, judge_lines
 from paribus.health.finding import Finding, plain
-from paribus.health.own_rules import detector_of, own_detectors
+from paribus.health.own_rules import detector_of, load_detector, own_detectors
 from paribus.health.profile import load_profile
 from paribus.recipe.factors import Schedule
 from paribus.recipe.recipe import Recipe
@@ -208,9 +208,9 @@ def test_a_package_brings_a_detector(monkeypatch):
     assert (said.state, said.step_onset) == ("unknown", None)
     assert said.evidence == "the detector failed at step 6: ZeroDivisionError('a mistake')"
     with pytest.raises(ParibusError, match=r"must be a `paribus.health.detector.Detector`"):
-        own_detectors(("nothing",))
+        load_detector("nothing")
     with pytest.raises(ParibusError, match=r"no package brings a detector `lon`\. Did you mean `long`\?"):
-        own_detectors(("lon",))
+        load_detector("lon")
 
 
 def installed_detector(monkeypatch, **changes):

@@ -91,7 +91,8 @@ def test_a_study_of_several_parts_arrives_whole(study: Path, tmp_path: Path, mon
 @pytest.mark.parametrize(
     "name",
     ["../evil.py", "beside/../evil.py", "beside/../../evil.py", "/etc/evil.py", "beside//x.py", "beside/./x.py",
-     "beside/x.sh", "other.yaml", "beside", "beside/.py/../../x.py", "runs/" + "0" * 12 + "/a1/x.py", "store.json"],
+     "besides/x.sh", "beside/", "other.yaml", "beside", "beside/.py/../../x.py",
+     "runs/" + "0" * 12 + "/a1/x.py", "store.json"],
 )  # fmt: skip
 def test_no_name_leads_elsewhere(tmp_path: Path, name: str) -> None:
     """The list of files is checked before anything is written."""
