@@ -164,7 +164,7 @@ def _is_over(world: World) -> bool:
 def _left(home: Path, when: str) -> list[str]:
     """Return what still runs for a home folder."""
     try:
-        _until_none(home, 10.0)
+        _until_none(home, 30.0)  # a scheduler that was asked to end gives its runs and the copies their time
     except AssertionError as error:
         return [f"{when}: {error}"]
     return []
