@@ -25,7 +25,7 @@ from paribus_runners.command.given import (
     of_attempt,
     settings_of,
 )
-from paribus_runners.command.mapping import mapping_of
+from paribus_runners.command.mapping import logs_of, mapping_of
 from paribus_runners.command.options import CommandOptions
 from paribus_runners.command.process import Program, new_mark
 from paribus_runners.command.records import Records
@@ -62,6 +62,8 @@ class Attempt:
         first, place = (found[2] + 1, found[1]) if found else (0, None)
         settings = settings_of(job.recipe, job.evaluate, of_attempt(job.seed, given, first, place))
         given.write(job, settings)
+        for name in logs_of(own, job.options.sources):  # numbers of an earlier run are none of this one
+            (given.program / name).unlink(missing_ok=True)
         if found:
             take_over(folder, found[0], found[2])
         command = command_of(own, settings, job.options.sources)

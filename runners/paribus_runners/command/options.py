@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from paribus.contract import OptionProblem, Options, Support
 from paribus.errors import did_you_mean
@@ -30,6 +30,17 @@ SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "
 Text = Annotated[str, Field(min_length=1)]
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+def inside(path: str) -> str:
+    """Return the path of a log, which lies in the working folder of the program.
+
+    Raises:
+        ValueError: it leads out of that folder, where a log of an earlier run or of another program would be read.
+    """
+    if path.startswith(("/", "~")) or ".." in path.split("/") or "\0" in path or beside(path) == ".":
+        raise ValueError(f"{path!r} must be a path inside the program's working folder, such as `log.jsonl`")
+    return path
 
 
 class CommandOptions(BaseModel):
@@ -62,6 +73,11 @@ class CommandOptions(BaseModel):
         default=False, description="whether the program continues from the checkpoints that it writes"
     )
 
+    @field_validator("log")
+    @classmethod
+    def _inside(cls, given: str | None) -> str | None:
+        return None if given is None else inside(given)
+
 
 def problems_of(own: CommandOptions, options: Options) -> Iterator[OptionProblem]:
     """Yield what the types of the options leave open; files are those that were found beside the study."""
@@ -86,6 +102,9 @@ def _missing_files(own: CommandOptions, sources: Mapping[str, str]) -> Iterator[
     for place, name in enumerate(own.files or ()):
         if ".." in name.split("/") or name.startswith("~"):
             message = f"`{name}` must lie beside the study, or be an absolute path"
+            yield OptionProblem(path=("files", place), message=message)
+        elif own.log is not None and beside(name) == beside(own.log):
+            message = f"`{name}` is the log that each run writes itself, and no file of the program: leave it out"
             yield OptionProblem(path=("files", place), message=message)
         elif not name.startswith("/") and beside(name) not in there:
             yield OptionProblem(path=("files", place), message=f"there is no `{name}` beside the study")

@@ -33,7 +33,7 @@ from paribus_runners.command.given import (
     outside,
     settings_of,
 )
-from paribus_runners.command.mapping import mapping_of
+from paribus_runners.command.mapping import logs_of, mapping_of
 from paribus_runners.command.options import (
     SETS,
     CommandOptions,
@@ -61,6 +61,8 @@ class CommandRunner(RunnerBase):
     def sources(self, options: Options, folder: Path) -> Mapping[str, str]:
         """Return the files of the program that lie beside the study, with the Python files that they import.
 
+        A log of an earlier run that lies there is none of them.
+
         Raises:
             ParibusError: one cannot be read as text, or there are too many.
         """
@@ -75,6 +77,8 @@ class CommandRunner(RunnerBase):
             inside = files_in(path) if path.is_dir() and own.files is not None else [path] if path.is_file() else []
             for file in (p for p in inside if "__pycache__" not in p.parts):
                 found[file.relative_to(folder).as_posix()] = read(file)
+        for name in logs_of(own, found):
+            found.pop(name, None)
         modules = [name.removesuffix(".py") for name in found if name.endswith(".py") and "/" not in name]
         found |= follow([name for name in modules if name.isidentifier()], modules_in(folder))
         if len(found) > MOST_FILES or sum(map(len, found.values())) > MOST_TOGETHER:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from paribus.contract import Options
 from paribus.errors import StudyFileError
 from paribus.remote.bundle import pack_study, unpack_study
 from paribus.study.expand import PlanDraft, draft_file
+from paribus_runners.command.runner import CommandRunner
 
 STUDY = """\
 study: mine
@@ -75,6 +77,15 @@ def test_a_trick_that_the_program_does_not_honour_is_refused(tmp_path, claims, e
         ("kind: command, argv: [python, p.py], supports: [clip=]", "names no value"),
         ("kind: command, argv: [python, p.py], patience: 0", "must be > 0"),
         ("kind: command, argv: [python, p.py], mapping: p.py", "`log` is missing"),
+        (
+            "kind: command, argv: [python, p.py], mapping: p.py, log: /tmp/l",
+            "'/tmp/l' must be a path inside the",
+        ),
+        ("kind: command, argv: [python, p.py], mapping: p.py, log: a/../../l", "must be a path inside the program's"),
+        (
+            "kind: command, argv: [python, p.py], files: [p.py, l], mapping: p.py, log: l",
+            "is the log that each run",
+        ),
         ("kind: command, argv: [python, p.py], environment: [a=b]", "environment"),
         ("kind: command, argv: [python, p.py], argvv: x", "unknown key `argvv`. Did you mean `argv`?"),
     ],
@@ -144,6 +155,10 @@ def test_further_sets_are_claimed_or_refused(tmp_path) -> None:
         ("step: i\nmetrics: {a: reward/mean, b: reward/mean}\n", "two names are mapped to `reward/mean`"),
         ("step: i\nmetrics: {a: eval/heldout/avg_at_1}\n", "is counted from `evaluation`"),
         ("step: i\nstpe: 1\n", "unknown key `stpe`. Did you mean `step`?"),
+        (
+            "step: i\nevaluation: {log: ../a, problem: p, correct: r, tokens: 1, truncated: 0}\n",
+            "'../a' must be a path inside the program's working folder",
+        ),
         ("- step\n", "a mapping file begins with `step:`"),
         ("step: [\n", "m.yaml:"),
     ],
@@ -165,3 +180,14 @@ def test_a_study_travels_with_its_program(tmp_path) -> None:
     bundle = tmp_path / "bundle"
     bundle.write_bytes(pack_study(here / "s.yaml"))
     assert runs(draft_file(unpack_study(bundle, there), sent=True)) == before
+
+
+def test_a_log_beside_the_study_is_no_file_of_the_program(tmp_path) -> None:
+    """What an earlier run by hand has left there is not held by the plan, and does not make another run."""
+    mapping = "step: i\nevaluation: {log: out/a.jsonl, problem: p, correct: r, tokens: 1, truncated: 0}\n"
+    runner = GOOD.replace("p.py]", "p.py, log.jsonl]") + ", mapping: m.yaml, log: log.jsonl"
+    before = runs(planned(tmp_path, runner, **{"m.yaml": mapping}))
+    left = {"m.yaml": mapping, "log.jsonl": "{}\n", "out/a.jsonl": "{}\n"}
+    assert runs(planned(tmp_path, runner, **left)) == before
+    own = {"argv": ["python", "p.py"], "files": ["p.py", "out", "log.jsonl"], "mapping": "m.yaml", "log": "log.jsonl"}
+    assert set(CommandRunner().sources(Options(own=own), tmp_path)) == {"p.py", "m.yaml"}

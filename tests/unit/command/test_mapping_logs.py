@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from paribus.contract import Evaluate
@@ -86,3 +88,21 @@ def test_several_responses_need_their_answers(attempt) -> None:
     without = MAPPING.replace("answer: said, ", "")
     end = mapped(attempt, program, without, evaluate=evaluate, token=2)
     assert "several responses to a problem need `evaluation.answer`" in end.reason
+
+
+def test_a_log_of_an_earlier_run_is_not_read(attempt) -> None:
+    """Logs that came along with the script are removed before it starts, so that it records what it writes itself."""
+    old = "".join(json.dumps({"i": i, "acc": 99.0}) + "\n" for i in range(3))
+    answers = "".join(
+        json.dumps({"done": s, "p": p, "ok": True, "said": "x", "n": 3, "cut": False, "which": "heldout"}) + "\n"
+        for s in (0, 3)
+        for p in "ab"
+    )
+    stale = {"m.yaml": MAPPING, "log.jsonl": old, "answers.jsonl": answers}
+    own = {"argv": ["python", "p.py"], "mapping": "m.yaml", "log": "./log.jsonl"}
+    idle = attempt(own=own, sources=stale)
+    assert idle.status == 1
+    assert not idle.lines
+    end = attempt(SCRIPT + GOOD, own=own, sources=stale, token=2)
+    assert end.status == 0, end.folder.log.read_text()
+    assert [line.values.get("reward/correct_frac") for line in end.lines] == [None, 0.5, 0.5, 0.5]
