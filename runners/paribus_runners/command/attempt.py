@@ -96,14 +96,14 @@ class Attempt:
         newest, stopping = time.monotonic(), False
         while True:
             status = program.status
+            if status is not None:
+                return status  # the rest is read once nobody writes any more
             if self._asked.is_set() and not stopping:
                 program.terminate()
                 newest, stopping = time.monotonic(), True
             if self._records.look():
                 newest = time.monotonic()
-            self._outbox.look(self._records.done)
-            if status is not None:
-                return status
+            self._outbox.look(self._records.kept)
             silent = time.monotonic() - newest
             if stopping and silent > _STOPPING_S:  # a supervisor has less patience; without one it would hang
                 raise RunnerError(f"`{self._name}` did not end within {_STOPPING_S:g} s after SIGTERM, and was killed")
@@ -122,8 +122,8 @@ class Attempt:
             SystemExit: it was asked to stop, has asked to be resumed, or was killed.
         """
         succeeded = status == 0 and (RunFolder(given.out).result.exists() or (mapped and not self._asked.is_set()))
-        self._records.look(ended=succeeded)
-        self._outbox.look(self._records.done)
+        self._records.look(drain=True, ended=succeeded)
+        self._outbox.look(self._records.kept)
         if succeeded:
             return
         if self._asked.is_set():

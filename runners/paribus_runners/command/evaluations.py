@@ -54,8 +54,8 @@ class Evaluations:
         """Return whether answers of a later step have come, so that those of this step are as many as there will be."""
         return self._newest > step
 
-    def look(self, *, ended: bool = False) -> None:
-        """Read the script's answers.
+    def look(self, *, drain: bool = False, ended: bool = False) -> None:
+        """Read the script's answers; the arguments are those of :meth:`~paribus_runners.command.lines.Lines.read`.
 
         Raises:
             ParibusError: a line is no JSON object, or lacks a key.
@@ -63,7 +63,7 @@ class Evaluations:
         keys = self._mapping.evaluation if self._mapping else None
         if self._lines is None or self._mapping is None or keys is None:
             return
-        for line in self._lines.read(ended=ended):
+        for line in self._lines.read(drain=drain, ended=ended):
             raw = as_object(line, self._lines, str(self._lines.path))
             try:
                 self._add(raw, keys, step_in(raw, keys.step or self._mapping.step))

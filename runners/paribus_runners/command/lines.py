@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from paribus.run_folder.json_text import fields, parse_json
 
 MOST_LINE = 1 << 20
 """Most bytes of a line."""
+
+MOST_AT_ONCE = 4 << 20
+"""Bytes after which one look ends, so that a fast writer keeps its reader from nothing else."""
 
 _READ = 1 << 18
 
@@ -30,16 +34,30 @@ class Lines:
         self._offset = 0
         self._rest = b""
 
-    def read(self, *, ended: bool = False) -> Iterator[bytes]:
-        """Yield the lines without their ends.
+    @property
+    def offset(self) -> int:
+        """Number of bytes that were read."""
+        return self._offset
+
+    def size(self) -> int:
+        """Return the number of bytes that are there; 0 if there is no file."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def read(self, *, drain: bool = False, ended: bool = False) -> Iterator[bytes]:
+        """Yield the lines without their ends, at most about :data:`MOST_AT_ONCE` bytes of them.
 
         Args:
+            drain: whether all are read, since nobody writes any more.
             ended: whether the writer has ended, so that a last line without an end counts as well.
 
         Raises:
             RunnerError: it is no plain file, was cut, or has a line of more than :data:`MOST_LINE` bytes.
         """
-        while data := self._next():
+        until = math.inf if drain or ended else self._offset + MOST_AT_ONCE
+        while self._offset < until and (data := self._next()):
             *complete, self._rest = (self._rest + data).split(b"\n")
             for line in complete:
                 self.number += 1

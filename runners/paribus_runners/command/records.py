@@ -6,7 +6,9 @@ import json
 import math
 import time
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from paribus.contract import Job
 from paribus.errors import ParibusError, RunnerError, did_you_mean
@@ -45,40 +47,43 @@ class Records:
 
     Attributes:
         done: the newest step that is recorded; -1: none.
+        kept: the newest of which the samples are recorded as well, so that a checkpoint may be published.
     """
 
     def __init__(
         self, folder: RunFolder, job: Job, given: Given, log: str | None, mapping: LogMapping | None, done: int
     ) -> None:
-        self.done = done
+        self.done = self.kept = done
         self._folder, self._last = folder, job.recipe.schedule.steps
         self._lines = Lines(given.program / log if log else given.out / "metrics.jsonl")
         self._samples = Lines(given.out / "samples.jsonl")
         self._translator = Translator(mapping) if mapping else None
         self._evaluations = Evaluations(folder, job, given.out, given.program, mapping)
         self._waiting: deque[Step] = deque()
+        self._goal = (done, 0)
         self._skipped = {"without a step": 0, "no sample": 0}
 
-    def look(self, *, ended: bool = False) -> bool:
+    def look(self, *, drain: bool = False, ended: bool = False) -> bool:
         """Record what has come since the last call; return whether a step was recorded.
 
         Args:
+            drain: whether the program has ended; else one look reads a bounded number of bytes.
             ended: whether the program has ended with success, so that nothing more comes.
 
         Raises:
             ParibusError: what the program has written can't be recorded.
         """
         before = self.done
-        self._read_samples(ended=ended)
-        self._evaluations.look(ended=ended)
+        self._evaluations.look(drain=drain, ended=ended)
         if self._translator is None:
-            for line in self._lines.read(ended=ended):
+            for line in self._lines.read(drain=drain, ended=ended):
                 self._take(self._own(line))
         else:
-            for line in self._lines.read(ended=ended):
+            for line in self._lines.read(drain=drain, ended=ended):
                 self._merge(line, self._translator)
-        self._evaluations.look(ended=ended)  # answers are written before the next step is logged
+        self._evaluations.look(drain=drain, ended=ended)  # answers are written before the next step is logged
         self._record_waiting(ended=ended)
+        self._read_samples(drain=drain, ended=ended)
         return self.done > before
 
     def notes(self) -> list[str]:
@@ -190,16 +195,23 @@ class Records:
         )
         self.done = step.step
 
-    def _read_samples(self, *, ended: bool) -> None:
-        kept = []
-        for line in self._samples.read(ended=ended):
-            if parse_sample(line) is None:
-                self._skipped["no sample"] += 1
-            else:
-                kept.append(line + b"\n")
-        if kept:
-            with self._folder.samples.open("ab") as file:
-                file.writelines(kept)
+    def _read_samples(self, *, drain: bool, ended: bool) -> None:
+        """Record samples; those of all recorded steps were written before this call, and may be too many for one."""
+        if self.kept == self._goal[0]:
+            self._goal = (self.done, self._samples.size())
+        with ExitStack() as stack:
+            file: BinaryIO | None = None
+            for line in self._samples.read(drain=drain, ended=ended):
+                if parse_sample(line) is None:
+                    self._skipped["no sample"] += 1
+                    continue
+                if file is None:
+                    file = stack.enter_context(self._folder.samples.open("ab"))
+                file.write(line + b"\n")
+        if drain:
+            self.kept = self.done
+        elif self._samples.offset >= self._goal[1]:
+            self.kept = self._goal[0]
 
     def _wrong(self, message: str) -> RunnerError:
         return RunnerError(f"{self._lines.place()}: {message}")
