@@ -54,7 +54,7 @@ class CommandOptions(BaseModel):
     files: list[Text] | None = Field(
         default=None,
         description="files and folders of the program: beside the study, or by an absolute path; absent: those that "
-        "`argv` names beside the study, with the Python files that they import",
+        "`argv` names, with the Python files beside the study that they import",
     )
     supports: list[Text] = Field(
         default=[], description="what the program does of a recipe: `clip.high`, `clip`, `clip=none`, `evaluate.sets`"
@@ -110,6 +110,13 @@ def _missing_files(own: CommandOptions, sources: Mapping[str, str]) -> Iterator[
             yield OptionProblem(path=("files", place), message=f"there is no `{name}` beside the study")
     if own.mapping is not None and beside(own.mapping) not in sources:
         yield OptionProblem(path=("mapping",), message=f"there is no `{own.mapping}` beside the study")
+    for place, word in enumerate(own.argv if own.files is None else ()):
+        if PurePosixPath(word).suffix in SCRIPTS and "{" in word and word.startswith(("/", "{here}")):
+            message = (
+                f"`{word}` is found when a run starts, so that an edited script would be no other program: name a file "
+                "beside the study or write its whole path, or list under `files` what the program consists of"
+            )
+            yield OptionProblem(path=("argv", place), message=message)
     for place, word in enumerate(own.argv):
         if named_file(word) and PurePosixPath(word).suffix in SCRIPTS and beside(word) not in there:
             listed = " It is not among `files`." if own.files is not None else ""
@@ -121,6 +128,11 @@ def named_file(word: str) -> bool:
     """Return whether a word of a command can be the path of a file beside the study."""
     parts = word.split("/")
     return not word.startswith(("/", "-", "~")) and ".." not in parts and not set("{}\0") & set(word)
+
+
+def is_far_script(word: str) -> bool:
+    """Return whether a word of a command is the absolute path of a script."""
+    return word.startswith("/") and PurePosixPath(word).suffix in SCRIPTS and not set("{}\0") & set(word)
 
 
 def beside(word: str) -> str:

@@ -23,7 +23,7 @@ from paribus.contract import (
 from paribus.errors import ParibusError, StudyFileError
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import RunFolder
-from paribus.study.sources import MOST_BYTES, follow, read
+from paribus.study.sources import MOST_BYTES, follow, imported, read
 from paribus.study.sources import beside as modules_in
 from paribus_runners.command.given import (
     code_hash,
@@ -79,8 +79,8 @@ class CommandRunner(RunnerBase):
                 found[file.relative_to(folder).as_posix()] = read(file)
         for name in logs_of(own, found):
             found.pop(name, None)
-        modules = [name.removesuffix(".py") for name in found if name.endswith(".py") and "/" not in name]
-        found |= follow([name for name in modules if name.isidentifier()], modules_in(folder))
+        for name in [name for name in found if name.endswith(".py")]:
+            found |= _imported_by(name, found[name], folder)
         if len(found) > MOST_FILES or sum(map(len, found.values())) > MOST_TOGETHER:
             raise ParibusError(
                 f"`runner.files` names {len(found)} files with {sum(map(len, found.values())):,} characters beside the "
@@ -157,6 +157,16 @@ class CommandRunner(RunnerBase):
     def warm(self) -> None:
         """Import what a run needs."""
         _attempt()
+
+
+def _imported_by(name: str, text: str, folder: Path) -> dict[str, str]:
+    """Return the files that a Python file beside a study imports, from its own folder as a script, or the study's."""
+    above = Path(name).parent
+    own = follow(imported(text, ""), modules_in(folder / above))
+    package = ".".join(above.parts)
+    return {(above / path).as_posix(): each for path, each in own.items()} | follow(
+        imported(text, package), modules_in(folder)
+    )
 
 
 def _attempt() -> ModuleType:

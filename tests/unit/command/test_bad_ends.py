@@ -166,11 +166,17 @@ def test_a_program_that_is_killed_is_not_at_fault(attempt) -> None:
 def test_secrets_stay_outside(attempt) -> None:
     """A program gets its places and what the study names, and nothing else that may be secret."""
     program = GOOD + "json.dump(dict(os.environ), open(out + '/environment.json', 'w'))\n"
-    secret = {"PARIBUS_DATABASE_URL": "postgresql://u:p@h/d", "HF_TOKEN": "hf_x", "MY_KEY": "k", "MY_MODE": "m"}
+    secret = {
+        "PARIBUS_DATABASE_URL": "postgresql://u:p@h/d",
+        "HF_TOKEN": "hf_x",
+        "MY_KEY": "k",
+        "MY_MODE": "m",
+        "PYTHONPATH": "/far",
+    }
     end = attempt(program, own={"environment": ["MY_MODE"]}, environment=secret)
     found = json.loads(end.folder.environment.read_text())
     assert found["MY_MODE"] == "m"
-    assert not {"PARIBUS_DATABASE_URL", "HF_TOKEN", "MY_KEY"} & set(found)
+    assert not {"PARIBUS_DATABASE_URL", "HF_TOKEN", "MY_KEY", "PYTHONPATH"} & set(found)
     assert {"PARIBUS_SEED", "PARIBUS_OUT", "PARIBUS_RECIPE", "PARIBUS_EVALUATE", "PATH"} <= set(found)
     missing = attempt(
         program,

@@ -86,6 +86,7 @@ def test_a_trick_that_the_program_does_not_honour_is_refused(tmp_path, claims, e
             "kind: command, argv: [python, p.py], files: [p.py, l], mapping: p.py, log: l",
             "is the log that each run",
         ),
+        ("kind: command, argv: [python, '{here}/p.py']", "is found when a run starts"),
         ("kind: command, argv: [python, p.py], environment: [a=b]", "environment"),
         ("kind: command, argv: [python, p.py], argvv: x", "unknown key `argvv`. Did you mean `argv`?"),
     ],
@@ -191,3 +192,41 @@ def test_a_log_beside_the_study_is_no_file_of_the_program(tmp_path) -> None:
     assert runs(planned(tmp_path, runner, **left)) == before
     own = {"argv": ["python", "p.py"], "files": ["p.py", "out", "log.jsonl"], "mapping": "m.yaml", "log": "log.jsonl"}
     assert set(CommandRunner().sources(Options(own=own), tmp_path)) == {"p.py", "m.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("script", "text", "helper"),
+    [
+        ("pkg/train.py", "import helper\n", "pkg/helper.py"),
+        ("pkg/train.py", "from . import helper\n", "pkg/helper.py"),
+        ("pkg/train.py", "from lib.helper import x\n", "lib/helper.py"),
+        ("my-train.py", "import helper\n", "helper.py"),
+        ("my-train.py", "import pkg.helper\n", "pkg/helper.py"),
+    ],
+)
+def test_an_import_makes_other_runs_wherever_the_script_lies(tmp_path, script, text, helper) -> None:
+    """What a script imports is found from its own folder and from the study's, whatever the script is called."""
+    runner = GOOD.replace("p.py", script)
+    before = runs(planned(tmp_path, runner, **{script: text, helper: "x = 1\n"}))
+    assert not runs(planned(tmp_path, runner, **{script: text, helper: "x = 2\n"})) & before
+
+
+@pytest.mark.parametrize("edited", ["train.py", ".settings", "linked/x.txt"])
+def test_an_edit_far_from_the_study_makes_other_runs(tmp_path, edited) -> None:
+    """A script that `argv` names by its path, and each file of a folder that `files` names, hidden or linked."""
+    far, real = tmp_path / "far", tmp_path / "real"
+    for folder in (far, real, far / ".git"):
+        folder.mkdir(exist_ok=True)
+    (far / "linked").symlink_to(real)
+    (real / "back").symlink_to(far)
+    for name in ("train.py", ".settings", "linked/x.txt", ".git/HEAD"):
+        (far / name).write_text("1")
+    script = GOOD.replace("p.py", str(far / "train.py"))
+    folder = script.replace("kind", f"files: ['{far}'], kind")
+    before = [runs(planned(tmp_path, text)) for text in (script, folder)]
+    (far / ".git/HEAD").write_text("2")
+    assert [runs(planned(tmp_path, text)) for text in (script, folder)] == before
+    (far / edited).write_text("2")
+    assert not runs(planned(tmp_path, folder)) & before[1]
+    if edited == "train.py":
+        assert not runs(planned(tmp_path, script)) & before[0]
