@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from paribus.contract import PREEMPTED, Job
 from paribus.errors import ParibusError, RunFolderError, RunnerError
@@ -25,6 +27,7 @@ from paribus_runners.command.given import (
     of_attempt,
     settings_of,
 )
+from paribus_runners.command.lines import is_there
 from paribus_runners.command.mapping import logs_of, mapping_of
 from paribus_runners.command.options import CommandOptions
 from paribus_runners.command.process import Program, new_mark
@@ -32,6 +35,7 @@ from paribus_runners.command.records import Records
 
 _LOOK_S = 0.05
 _STOPPING_S = 300.0
+_MOST_BYTES = 4 << 20  # of the program's result and environment
 
 
 def run(folder: RunFolder) -> None:
@@ -84,7 +88,7 @@ class Attempt:
             self._judge(status, program, given, mapping is not None)
         for note in self._records.notes():
             _say(f"paribus: {note}")
-        write_json(folder.environment, {**read_environment(RunFolder(given.out)), **environment})
+        write_json(folder.environment, {**_environment(given), **environment})
         write_json(folder.result, self._result(given, mapping is not None))
 
     def _watch(self, program: Program) -> int:
@@ -121,7 +125,7 @@ class Attempt:
             RunnerError: it has failed.
             SystemExit: it was asked to stop, has asked to be resumed, or was killed.
         """
-        succeeded = status == 0 and (RunFolder(given.out).result.exists() or (mapped and not self._asked.is_set()))
+        succeeded = status == 0 and (_has_result(given) or (mapped and not self._asked.is_set()))
         self._records.look(drain=True, ended=succeeded)
         self._outbox.look(self._records.kept)
         if succeeded:
@@ -162,7 +166,7 @@ class Attempt:
         """
         known: dict[str, object] = {"status": "succeeded", "steps": self._last}
         out = RunFolder(given.out)
-        if out.result.exists() or (not mapped and self._records.done < self._last):
+        if _has_result(given) or (not mapped and self._records.done < self._last):
             try:
                 known = read_result(out)
             except RunFolderError as error:
@@ -178,6 +182,22 @@ class Attempt:
 
     def _reached(self) -> str:
         return f"step {self._records.done}" if self._records.done >= 0 else "no step"
+
+
+def _has_result(given: Given) -> bool:
+    return is_there(RunFolder(given.out).result, _MOST_BYTES)
+
+
+def _environment(given: Given) -> dict[str, Any]:
+    """Return what the program says of its environment; one that can't be used costs no finished run, and is noted."""
+    out = RunFolder(given.out)
+    try:
+        found = read_environment(out) if is_there(out.environment, _MOST_BYTES) else {}
+        json.dumps(found, allow_nan=False)
+    except (ParibusError, ValueError) as error:
+        _say(f"paribus: the program's environment.json is left out: {error}")
+        return {}
+    return found
 
 
 def _say(text: str) -> None:

@@ -14,7 +14,7 @@ from paribus.errors import ParibusError, RunnerError
 from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import Evaluation, RunFolder, read_evaluation
-from paribus_runners.command.lines import Lines, as_object
+from paribus_runners.command.lines import Lines, as_object, is_there
 from paribus_runners.command.mapping import Answers, AnswersOf, LogMapping, step_in
 from paribus_runners.evaluation.evaluator import metrics
 
@@ -107,7 +107,7 @@ class Evaluations:
 
     def _there(self, step: int, name: str, chosen: EvaluationSet) -> bool:
         if self._lines is None:
-            return self._out.evaluation(name, step).exists()
+            return is_there(self._out.evaluation(name, step), MOST_BYTES)
         found = self._answers.get((step, name))
         return found is not None and (found.count() >= chosen.problems * chosen.samples or self.overtaken(step))
 
@@ -120,9 +120,7 @@ class Evaluations:
             except ParibusError as error:
                 raise RunnerError(f"the evaluation of `{name}` at step {step}: {error}") from None
         path = self._out.evaluation(name, step)
-        with suppress(OSError):
-            if path.stat().st_size > MOST_BYTES:
-                raise RunnerError(f"{path.name} has more than {MOST_BYTES:,} bytes: keep long answers out of it")
+        is_there(path, MOST_BYTES)  # else the reader says that it is missing
         return read_evaluation(path)
 
     def _other_problems(self, found: Evaluation) -> str:

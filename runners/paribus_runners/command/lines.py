@@ -106,6 +106,29 @@ class Lines:
         return b""
 
 
+def is_there(path: Path, most: int) -> bool:
+    """Return whether a program has written a file; one that is there can be opened and fits into memory.
+
+    Args:
+        path: the file.
+        most: most bytes of it.
+
+    Raises:
+        RunnerError: it is no plain file, such as a link or a pipe, on which a reader would wait; or it is too long.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RunnerError(f"cannot read {path}: {error.strerror or error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise RunnerError(f"{path.name} is no plain file: write it as one, since links and pipes are not read")
+    if found.st_size > most:
+        raise RunnerError(f"{path.name} has {found.st_size:,} bytes, more than {most:,}: keep long texts out of it")
+    return True
+
+
 def as_object(line: bytes, lines: Lines, path: str) -> dict[str, Any]:
     """Return the JSON object in a line.
 

@@ -62,6 +62,15 @@ CASES = {
     ),
     "makes a folder of its lines": ("os.mkdir(out + '/metrics.jsonl'); time.sleep(60)", "metrics.jsonl"),
     "makes a pipe of its lines": ("os.mkfifo(out + '/metrics.jsonl'); time.sleep(60)", "is no file"),
+    "makes a pipe of its evaluation": (
+        "os.mkfifo(out + '/evals/heldout-000000.json'); line(0); time.sleep(60)",
+        "heldout-000000.json is no plain file",
+    ),
+    "makes a pipe of its result": (
+        GOOD.replace("finish()", "os.mkfifo(out + '/result.json')"),
+        "result.json is no plain file",
+    ),
+    "writes a long result": (GOOD + "finish(status='succeeded', x='x' * 5_000_000)", "more than 4,194,304: keep long"),
     "asks to be resumed in vain": ("sys.exit(75)", "the study does not say `runner.resumes: true`"),
     "writes an empty checkpoint": (
         "evaluate(0); line(0); os.mkdir(out + '/checkpoints/step-000000'); time.sleep(60)",
@@ -201,3 +210,22 @@ def test_all_runs_evaluate_the_same_problems(attempt) -> None:
     program = GOOD.replace("evaluate(0)", f"evaluate(0, **({both}))").replace("evaluate(3)", f"evaluate(3, **({both}))")
     assert attempt(program, run="r4").status == 0  # another program, whose problems are those of no other run yet
     assert "all runs of a study evaluate the same problems" in attempt(program, run="r3").reason
+
+
+@pytest.mark.parametrize(
+    ("writes", "expected"),
+    [
+        ("json.dump({'a': float('nan')}, open(path, 'w'))", "environment.json is left out"),
+        ("json.dump([1], open(path, 'w'))", "is not an object"),
+        ("open(path, 'w').write('{')", "environment.json is left out"),
+        ("open(path, 'w').write('[' * 100_000)", "environment.json is left out"),
+        ("os.mkfifo(path)", "environment.json is no plain file"),
+        ("json.dump({'a': 'x' * 5_000_000}, open(path, 'w'))", "more than 4,194,304"),
+    ],
+)
+def test_an_environment_that_cannot_be_used_costs_no_run(attempt, writes, expected) -> None:
+    """It is optional, so the run succeeds, and its log says that it was left out."""
+    end = attempt(f"path = out + '/environment.json'\n{writes}\n{GOOD}")
+    assert end.status == 0, end.reason
+    assert expected in end.folder.log.read_text()
+    assert set(json.loads(end.folder.environment.read_text())) == {"command", "program", "system"}
