@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -24,6 +25,9 @@ SCRIPTS = frozenset({
     ".py", ".sh", ".bash", ".awk", ".pl", ".rb", ".R", ".r", ".jl", ".js", ".mjs", ".ts", ".lua", ".php", ".m", ".tcl",
 })  # fmt: skip
 """Ends of names that only a file has, so that one that is not there is a mistake."""
+
+MOST_NAME, MOST_PATH = 255, 2048
+"""Most bytes of a file's name, and of a path from the study's folder: what is longer is a text."""
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh"})
 
@@ -88,6 +92,9 @@ def problems_of(own: CommandOptions, options: Options) -> Iterator[OptionProblem
         if any(found[0] in ("{", "}") for found in _PLACEHOLDER.finditer(word)):
             message = "a brace belongs to a value such as {seed}; write `{{` or `}}` for one by itself"
             yield OptionProblem(path=("argv", place), message=message)
+        if "\0" in word:
+            message = f"{word[:80]!r} holds the character NUL, which no argument can: leave it out"
+            yield OptionProblem(path=("argv", place), message=message)
     yield from _missing_files(own, options.sources)
     for place, word in enumerate(own.supports):
         if problem := _unknown(word):
@@ -127,7 +134,8 @@ def _missing_files(own: CommandOptions, sources: Mapping[str, str]) -> Iterator[
 def named_file(word: str) -> bool:
     """Return whether a word of a command can be the path of a file beside the study."""
     parts = word.split("/")
-    return not word.startswith(("/", "-", "~")) and ".." not in parts and not set("{}\0") & set(word)
+    short = len(os.fsencode(word)) < MOST_PATH and all(len(os.fsencode(part)) <= MOST_NAME for part in parts)
+    return short and not word.startswith(("/", "-", "~")) and ".." not in parts and not set("{}\0") & set(word)
 
 
 def is_far_script(word: str) -> bool:

@@ -87,6 +87,8 @@ def test_a_trick_that_the_program_does_not_honour_is_refused(tmp_path, claims, e
             "is the log that each run",
         ),
         ("kind: command, argv: [python, '{here}/p.py']", "is found when a run starts"),
+        ('kind: command, argv: [python, p.py, "a\\0b"]', "holds the character NUL"),
+        (f"kind: command, argv: [python, p.py], files: [{'x' * 300}]", "there is no `xxx"),
         ("kind: command, argv: [python, p.py], environment: [a=b]", "environment"),
         ("kind: command, argv: [python, p.py], argvv: x", "unknown key `argvv`. Did you mean `argv`?"),
     ],
@@ -230,3 +232,9 @@ def test_an_edit_far_from_the_study_makes_other_runs(tmp_path, edited) -> None:
     assert not runs(planned(tmp_path, folder)) & before[1]
     if edited == "train.py":
         assert not runs(planned(tmp_path, script)) & before[0]
+
+
+@pytest.mark.parametrize("word", ["x=1;" * 80, "ä" * 200, "a/" * 3000 + "b", "a " * 9000])
+def test_a_long_argument_is_a_text(tmp_path, word) -> None:
+    """It is longer than the name of a file can be, so that no file is looked for."""
+    assert not planned(tmp_path, GOOD.replace("p.py]", f"p.py, '{word}']")).unsupported
