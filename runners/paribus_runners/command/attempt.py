@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,15 +77,14 @@ class Attempt:
         self._outbox = Outbox(folder, job, given.out / "checkpoints")
         if self._asked.is_set():
             raise SystemExit(PREEMPTED)
-        if first <= self._last:  # else the earlier attempt was killed between its last step and its result
-            program = Program(
-                command, given.program, environment_of(own, settings, given, mark := new_mark()) | {MARK: mark}
-            )
-            try:
-                status = self._watch(program)
-            finally:
-                program.close()
-            self._judge(status, program, given, mapping is not None)
+        program = Program(
+            command, given.program, environment_of(own, settings, given, mark := new_mark()) | {MARK: mark}
+        )
+        try:
+            status = self._watch(program)
+        finally:
+            program.close()
+        self._judge(status, program, given, mapping is not None)
         for note in self._records.notes():
             _say(f"paribus: {note}")
         write_json(folder.environment, {**_environment(given), **environment})
@@ -159,26 +158,28 @@ class Attempt:
         raise RunnerError(f"`{self._name}` ended with exit status {status} after {self._reached()}{ends}")
 
     def _result(self, given: Given, mapped: bool) -> dict[str, object]:
-        """Return the result to record.
+        """Return the result to record: how the program ended is its own word, the number of steps is counted here.
 
         Raises:
             RunnerError: the program has not done what its result says.
         """
-        known: dict[str, object] = {"status": "succeeded", "steps": self._last}
-        out = RunFolder(given.out)
-        if _has_result(given) or (not mapped and self._records.done < self._last):
+        known: Mapping[str, object] = {"status": "succeeded"}
+        if not mapped or _has_result(given):
             try:
-                known = read_result(out)
+                known = read_result(RunFolder(given.out))
             except RunFolderError as error:
                 raise RunnerError(f"the result of `{self._name}` cannot be used: {error}") from None
-        if known["status"] == "succeeded" and self._records.done < self._last:
+        reason = known.get("reason")
+        if known["status"] == "stopped_early":
+            if not isinstance(reason, str):
+                raise RunnerError(f"the result of `{self._name}` is `stopped_early` without a `reason`: add one")
+            return {"status": "stopped_early", "reason": reason, "steps": max(self._records.done, 0)}
+        if self._records.done < self._last:
             raise RunnerError(
                 f"`{self._name}` says that it succeeded after {self._reached()} of {self._last}: a run has a line for "
                 "each step from 0 to `schedule.steps`, which the program is given as PARIBUS_STEPS"
             )
-        if known["status"] == "stopped_early" and not isinstance(known.get("reason"), str):
-            raise RunnerError(f"the result of `{self._name}` is `stopped_early` without a `reason`: add one")
-        return known
+        return {"status": "succeeded", "steps": self._last}
 
     def _reached(self) -> str:
         return f"step {self._records.done}" if self._records.done >= 0 else "no step"

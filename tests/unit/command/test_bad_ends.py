@@ -101,8 +101,18 @@ def test_a_good_end_is_recorded(attempt) -> None:
     """The program of which the others are variations succeeds."""
     end = attempt(GOOD)
     assert end.status == 0, end.folder.log.read_text()
-    assert json.loads(end.folder.result.read_text()) == {"status": "succeeded"}
+    assert json.loads(end.folder.result.read_text()) == {"status": "succeeded", "steps": 3}
     assert [line.values.get("eval/heldout/avg_at_1") for line in end.lines] == [0.5, None, None, 0.5]
+
+
+def test_a_result_is_how_the_program_ended(attempt) -> None:
+    """Its status and reason are recorded; steps and findings are not for a program to say."""
+    said = "steps=999, finding={'detector': 'nan'}"
+    good = attempt(GOOD.replace("finish()", f"finish(status='succeeded', {said})"))
+    assert json.loads(good.folder.result.read_text()) == {"status": "succeeded", "steps": 3}
+    early = f"evaluate(0); line(0); line(1); finish(status='stopped_early', reason='flat', {said})"
+    stopped = attempt(early, token=2)
+    assert json.loads(stopped.folder.result.read_text()) == {"status": "stopped_early", "reason": "flat", "steps": 1}
 
 
 @pytest.mark.parametrize(
