@@ -111,11 +111,16 @@ class Attempt:
             if stopping and silent > _STOPPING_S:  # a supervisor has less patience; without one it would hang
                 raise RunnerError(f"`{self._name}` did not end within {_STOPPING_S:g} s after SIGTERM, and was killed")
             if not stopping and silent > self._own.patience:
-                raise RunnerError(
-                    f"`{self._name}` has logged no step for {self._own.patience:g} s, after {self._reached()}: it "
-                    f"hangs, or needs a larger `runner.patience`. {'; '.join(self._records.notes())}".rstrip()
-                )
+                raise RunnerError(self._silence())
             program.wait(_LOOK_S)
+
+    def _silence(self) -> str:
+        """Return what is wrong with a program of which no step could be recorded for too long."""
+        since, left_out = f"for {self._own.patience:g} s", "; ".join(self._records.notes())
+        remedy = f"it hangs, or needs a larger `runner.patience`. {left_out}".rstrip()
+        if waits := self._records.waits():
+            return f"no step of `{self._name}` could be recorded {since}, after {self._reached()}: {waits}; {remedy}"
+        return f"`{self._name}` has logged no step {since}, after {self._reached(logged=True)}: {remedy}"
 
     def _judge(self, status: int, program: Program, given: Given, mapped: bool) -> None:
         """Return if the program has ended with success.
@@ -181,8 +186,9 @@ class Attempt:
             )
         return {"status": "succeeded", "steps": self._last}
 
-    def _reached(self) -> str:
-        return f"step {self._records.done}" if self._records.done >= 0 else "no step"
+    def _reached(self, *, logged: bool = False) -> str:
+        step = self._records.logged if logged else self._records.done
+        return f"step {step}" if step >= 0 else "no step"
 
 
 def _has_result(given: Given) -> bool:

@@ -63,6 +63,11 @@ class Records:
         self._goal = (done, 0)
         self._skipped = {"without a step": 0, "no sample": 0}
 
+    @property
+    def logged(self) -> int:
+        """The newest step that was logged; it is recorded once it is complete. -1: none."""
+        return self._waiting[-1].step if self._waiting else self.done
+
     def look(self, *, drain: bool = False, ended: bool = False) -> bool:
         """Record what has come since the last call; return whether a step was recorded.
 
@@ -85,6 +90,13 @@ class Records:
         self._record_waiting(ended=ended)
         self._read_samples(drain=drain, ended=ended)
         return self.done > before
+
+    def waits(self) -> str:
+        """Return what the logged steps wait for, as a sentence; empty if none waits, or for the next line alone."""
+        if not self._waiting or not (name := self._evaluations.missing(first := self._waiting[0].step)):
+            return ""
+        due = f"the evaluation of `{name}` at step {first}"
+        return f"step {self.logged} is logged, and waits for {due}, which has not come in full"
 
     def notes(self) -> list[str]:
         """Return what was left out, one sentence each."""
