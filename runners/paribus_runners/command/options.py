@@ -29,7 +29,13 @@ SCRIPTS = frozenset({
 MOST_NAME, MOST_PATH = 255, 2048
 """Most bytes of a file's name, and of a path from the study's folder: what is longer is a text."""
 
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh"})
+SHELLS = frozenset({
+    "sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "rksh", "mksh", "yash", "posh", "fish", "csh", "tcsh",
+})  # fmt: skip
+"""Programs that run a text if they are given ``-c``."""
+
+_TEXT_FOLLOWS = re.compile(r"-[A-Za-z]*c[A-Za-z]*|--command(=.*)?", re.DOTALL)
+_VALUE_FOLLOWS = re.compile(r"[-+][A-Za-z]*[oO]|--(rcfile|init-file)")
 
 Text = Annotated[str, Field(min_length=1)]
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -85,7 +91,7 @@ class CommandOptions(BaseModel):
 
 def problems_of(own: CommandOptions, options: Options) -> Iterator[OptionProblem]:
     """Yield what the types of the options leave open; files are those that were found beside the study."""
-    if own.argv[0].rpartition("/")[2] in SHELLS and any(re.fullmatch(r"-\w*c", word) for word in own.argv[1:]):
+    if _gives_text_to_a_shell(own.argv):
         message = "no text of a study goes to a shell: put the lines into a file beside the study, and write [sh, FILE]"
         yield OptionProblem(path=("argv",), message=message)
     for place, word in enumerate(own.argv):
@@ -99,9 +105,28 @@ def problems_of(own: CommandOptions, options: Options) -> Iterator[OptionProblem
     for place, word in enumerate(own.supports):
         if problem := _unknown(word):
             yield OptionProblem(path=("supports", place), message=problem)
+    for place, word in enumerate(own.environment):
+        if word.startswith("PARIBUS_"):
+            message = f"`{word}` is set by Paribus, or is a secret of its server: leave it out, or choose another name"
+            yield OptionProblem(path=("environment", place), message=message)
     if (own.mapping is None) != (own.log is None):
         has, lacks = ("mapping", "log") if own.log is None else ("log", "mapping")
         yield OptionProblem(path=(has,), message=f"`mapping` and `log` go together: `{lacks}` is missing")
+
+
+def _gives_text_to_a_shell(argv: Sequence[str]) -> bool:
+    """Return whether a command is a shell with ``-c``, by itself or behind ``env``, ``timeout`` and the like."""
+    words = iter(argv)
+    if not any(word.rpartition("/")[2] in SHELLS for word in words):
+        return False
+    for word in words:  # those after the shell
+        if _TEXT_FOLLOWS.fullmatch(word):
+            return True
+        if not word.startswith(("-", "+")) or word in ("-", "--"):
+            return False  # the file that it reads; what comes next are the arguments of that file
+        if _VALUE_FOLLOWS.fullmatch(word):
+            next(words, None)
+    return False
 
 
 def _missing_files(own: CommandOptions, sources: Mapping[str, str]) -> Iterator[OptionProblem]:

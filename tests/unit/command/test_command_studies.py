@@ -10,6 +10,7 @@ from paribus.contract import Options
 from paribus.errors import StudyFileError
 from paribus.remote.bundle import pack_study, unpack_study
 from paribus.study.expand import PlanDraft, draft_file
+from paribus_runners.command.options import CommandOptions, problems_of
 from paribus_runners.command.runner import CommandRunner
 
 STUDY = """\
@@ -90,6 +91,7 @@ def test_a_trick_that_the_program_does_not_honour_is_refused(tmp_path, claims, e
         ('kind: command, argv: [python, p.py, "a\\0b"]', "holds the character NUL"),
         (f"kind: command, argv: [python, p.py], files: [{'x' * 300}]", "there is no `xxx"),
         ("kind: command, argv: [python, p.py], environment: [a=b]", "environment"),
+        ("kind: command, argv: [python, p.py], environment: [PARIBUS_DATABASE_URL]", "is a secret of its server"),
         ("kind: command, argv: [python, p.py], argvv: x", "unknown key `argvv`. Did you mean `argv`?"),
     ],
 )
@@ -238,3 +240,26 @@ def test_an_edit_far_from_the_study_makes_other_runs(tmp_path, edited) -> None:
 def test_a_long_argument_is_a_text(tmp_path, word) -> None:
     """It is longer than the name of a file can be, so that no file is looked for."""
     assert not planned(tmp_path, GOOD.replace("p.py]", f"p.py, '{word}']")).unsupported
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "sh -c x", "bash -ce x", "bash -cl x", "bash -e -c x", "bash -eo pipefail -c x", "zsh +o nomatch -c x",
+        "env sh -c x", "/usr/bin/env A=1 bash -c x", "timeout 9 sh -c x", "busybox sh -c x", "rbash -c x",
+        "bash --rcfile f -c x", "bash --norc -c x", "fish --command=x",
+    ],
+)  # fmt: skip
+def test_no_text_for_a_shell(argv) -> None:
+    """The text of a shell is refused wherever the shell stands among its options and those of what starts it."""
+    own = CommandOptions.model_validate({"argv": argv.split()})
+    assert any("no text of a study goes to a shell" in each.message for each in problems_of(own, Options(own={})))
+
+
+@pytest.mark.parametrize(
+    "argv", ["sh f -c", "bash f --cfg -1c", "bash -e f -c x", "bash -- -c", "python f -c x", "timeout 9 f -c", "sh"]
+)
+def test_a_file_for_a_shell_has_any_arguments(argv) -> None:
+    """What follows the file is for the file."""
+    own = CommandOptions.model_validate({"argv": argv.split()})
+    assert not list(problems_of(own, Options(own={})))
