@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import Evaluation, RunFolder, read_evaluation
 from paribus_runners.command.lines import Lines, as_object, is_there
 from paribus_runners.command.mapping import Answers, AnswersOf, LogMapping, step_in
-from paribus_runners.evaluation.evaluator import metrics
 
 MOST_BYTES = 64 << 20
 """Most bytes of an evaluation's file."""
@@ -82,13 +81,13 @@ class Evaluations:
         if name in self._due(step):
             self._answers.setdefault((step, name), AnswersOf()).add(raw, keys)
 
-    def record(self, step: int) -> dict[str, float]:
-        """Record the evaluations that are due at a step, and return their metrics.
+    def due_at(self, step: int) -> list[Evaluation]:
+        """Return the evaluations that are due at a step; nothing is recorded.
 
         Raises:
             ParibusError: one is missing, or is not what the study asks for.
         """
-        values: dict[str, float] = {}
+        evaluations: list[Evaluation] = []
         for name, chosen in self._due(step).items():
             found = self._read(step, name)
             wrong = fault(found, step, name, chosen) or self._other_problems(found)
@@ -96,11 +95,15 @@ class Evaluations:
                 wrong = "has no `right`, from which the primary metric maj@k is computed: add the right answers"
             if wrong:
                 raise RunnerError(f"the evaluation of `{name}` at step {step} {wrong}")
+            evaluations.append(found)
+        return evaluations
+
+    def record(self, evaluations: Iterable[Evaluation]) -> None:
+        """Record evaluations of :meth:`due_at`, and forget what they were read from."""
+        for found in evaluations:
             self._folder.write_evaluation(found)
-            self._out.evaluation(name, step).unlink(missing_ok=True)
-            self._answers.pop((step, name), None)
-            values |= metrics(found)
-        return values
+            self._out.evaluation(found.set, found.step).unlink(missing_ok=True)
+            self._answers.pop((found.step, found.set), None)
 
     def _due(self, step: int) -> Mapping[str, EvaluationSet]:
         return self._job.evaluate.due(step, self._job.recipe.schedule.steps)

@@ -206,15 +206,23 @@ class Translator:
         return None if self.mapping.step.key not in line else step_in(line, self.mapping.step)
 
     def values(self, line: Mapping[str, Any]) -> Iterator[tuple[str, float, Source]]:
-        """Yield name, value and source of each number in a line; text, lists and truth values are no metrics."""
+        """Yield name, value and source of each number in a line; text, lists and truth values are no metrics.
+
+        Raises:
+            ParibusError: a whole number is too large for a float.
+        """
         for key, value in line.items():
             if key == self.mapping.step.key or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
+            try:
+                number = float(value)
+            except OverflowError:
+                raise ParibusError(f"`{key[:80]}` is {shown(value)}, which is too large for a number") from None
             known = self.mapping.metrics.get(key)
             if known is None:
-                yield OWN + _FORBIDDEN.sub("_", key), float(value), "exact"
+                yield OWN + _FORBIDDEN.sub("_", key), number, "exact"
             else:
-                yield known.metric, float(value) * known.scale, known.source
+                yield known.metric, number * known.scale, known.source
 
 
 def step_in(line: Mapping[str, Any], where: Step) -> int:

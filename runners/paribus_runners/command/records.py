@@ -19,6 +19,7 @@ from paribus_runners.command.evaluations import Evaluations, disagreement
 from paribus_runners.command.given import Given
 from paribus_runners.command.lines import Lines, as_object
 from paribus_runners.command.mapping import LogMapping, Translator
+from paribus_runners.evaluation.evaluator import metrics
 
 NATIVE = "native/"
 MOST_WAITING = 10_000
@@ -61,7 +62,8 @@ class Records:
         self._evaluations = Evaluations(folder, job, given.out, given.program, mapping)
         self._waiting: deque[Step] = deque()
         self._goal = (done, 0)
-        self._skipped = {"without a step": 0, "no sample": 0}
+        self._first = done + 1
+        self._skipped = {"without a step": 0, "no sample": 0, "of another step": 0}
 
     @property
     def logged(self) -> int:
@@ -105,6 +107,9 @@ class Records:
             found.append(f"{count} lines of {self._lines.path.name} have no step, and were left out")
         if count := self._skipped["no sample"]:
             found.append(f"{count} lines of samples.jsonl are no samples, and were left out")
+        if count := self._skipped["of another step"]:
+            steps = f"{self._first} to {self._last}"
+            found.append(f"{count} lines of samples.jsonl are of no step from {steps}, and were left out")
         return found
 
     # ---- lines of a program that knows Paribus -----------------------------------------------------
@@ -144,6 +149,7 @@ class Records:
         raw = as_object(line, self._lines, str(self._lines.path))
         try:
             number = translator.step(raw)
+            values = [] if number is None else list(translator.values(raw))
         except ParibusError as error:
             raise self._wrong(str(error)) from None
         if number is None:
@@ -159,7 +165,7 @@ class Records:
         if len(self._waiting) > MOST_WAITING:
             raise self._wrong(f"the evaluation at step {self._waiting[0].step} has not come")
         newest = self._waiting[-1]
-        for name, value, source in translator.values(raw):
+        for name, value, source in values:
             known = newest.values.get(name, value)
             if known != value and not (math.isnan(known) and math.isnan(value)):
                 raise self._wrong(f"`{name}` has two values at step {number}: {known:g} and {value:g}")
@@ -198,9 +204,13 @@ class Records:
 
     def _record(self, step: Step) -> None:
         said = {name: value for name, value in step.values.items() if name.startswith("eval/")}
-        counted = self._evaluations.record(step.step)
+        evaluations = self._evaluations.due_at(step.step)
+        counted: dict[str, float] = {}
+        for found in evaluations:
+            counted |= metrics(found)
         if wrong := disagreement(said, counted):
             raise self._wrong(wrong)
+        self._evaluations.record(evaluations)
         sources = {name: source for name, source in step.sources.items() if source != "exact" and name not in counted}
         self._folder.append_metrics(
             MetricLine(step=step.step, time_ms=step.time_ms, values={**step.values, **counted}, sources=sources)
@@ -214,8 +224,9 @@ class Records:
         with ExitStack() as stack:
             file: BinaryIO | None = None
             for line in self._samples.read(drain=drain, ended=ended):
-                if parse_sample(line) is None:
-                    self._skipped["no sample"] += 1
+                sample = parse_sample(line)
+                if sample is None or not self._first <= sample.step <= self._last:
+                    self._skipped["no sample" if sample is None else "of another step"] += 1
                     continue
                 if file is None:
                     file = stack.enter_context(self._folder.samples.open("ab"))

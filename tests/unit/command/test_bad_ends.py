@@ -239,3 +239,11 @@ def test_an_environment_that_cannot_be_used_costs_no_run(attempt, writes, expect
     assert end.status == 0, end.reason
     assert expected in end.folder.log.read_text()
     assert set(json.loads(end.folder.environment.read_text())) == {"command", "program", "system"}
+
+
+def test_a_step_is_recorded_as_a_whole_or_not_at_all(attempt) -> None:
+    """The evaluation of a line that is refused is no record of the run."""
+    end = attempt("evaluate(0); line(0, {'eval/heldout/avg_at_1': 0.9})")
+    assert end.status == 1
+    assert not end.lines
+    assert not list(end.folder.read_evaluations())

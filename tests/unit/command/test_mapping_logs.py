@@ -69,6 +69,8 @@ def test_a_log_is_translated(attempt) -> None:
         (GOOD.replace("test(3)", "test(3, n=-1)"), "`n` is -1, which is no number of tokens"),
         (GOOD.replace("test(3)", "test(3, which='hard')"), "`which` is 'hard', which is no set of this study"),
         (GOOD + "answer(3, 'a', True)\n", "problems have different numbers of responses"),
+        (GOOD.replace("lr=0.5", "lr=10**400"), "`lr` is 1000"),
+        (GOOD.replace("acc=50.0", "acc=10**400"), "which is too large for a number"),
         ("open('log.jsonl', 'w').write('{\\n')\n", "log.jsonl:1: not JSON"),
     ],
 )

@@ -98,6 +98,19 @@ def test_samples_that_come_while_lines_are_read(records, monkeypatch) -> None:
     assert folder.samples.read_text() == sample(1)
 
 
+def test_samples_of_other_steps_are_left_out(records) -> None:
+    """A program that continues may write those before its first step again; they were carried over."""
+    reading, folder, out = records
+    write(out / "samples.jsonl", "".join(map(sample, (0, 1, 3, 4))) + "no sample\n")
+    write(out / "metrics.jsonl", '{"step": 1, "values": {}}\n')
+    reading.look()
+    assert folder.samples.read_text() == sample(1) + sample(3)
+    assert reading.notes() == [
+        "1 lines of samples.jsonl are no samples, and were left out",
+        "2 lines of samples.jsonl are of no step from 1 to 3, and were left out",
+    ]
+
+
 def test_a_fast_writer_is_ended_for_its_patience(attempt) -> None:
     """Lines without a step are no progress, however many there are."""
     own = {"argv": ["python", "p.py"], "log": "log.jsonl", "mapping": "m.yaml", "patience": 1.0}
