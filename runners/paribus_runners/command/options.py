@@ -253,8 +253,10 @@ def _values(recipe: Recipe) -> dict[str, Any]:
 def _claimed(path: str, found: Mapping[str, Any], claims: Sequence[tuple[str, str]]) -> bool:
     for name, value in claims:
         if path == name or path.startswith(f"{name}."):
-            actual = found.get(f"{name}.kind", found.get(name))
-            if not value or _text(actual) == value or _same_number(actual, value):
+            if not value:
+                return True
+            level = next((each for each in (f"{name}.kind", name) if each in found), None)  # a group has none
+            if level is not None and (_text(found[level]) == value or _same_number(found[level], value)):
                 return True
     return False
 

@@ -76,11 +76,16 @@ class CommandRunner(RunnerBase):
         for path in (folder / beside(word) for word in wanted):
             inside = files_in(path) if path.is_dir() and own.files is not None else [path] if path.is_file() else []
             for file in (p for p in inside if "__pycache__" not in p.parts):
-                found[file.relative_to(folder).as_posix()] = read(file)
+                found[file.relative_to(folder).as_posix()] = _text(file, folder)
         for name in logs_of(own, found):
             found.pop(name, None)
         for name in [name for name in found if name.endswith(".py")]:
             found |= _imported_by(name, found[name], folder)
+        if far := next((name for name in found if not _is_below(folder / name, folder)), None):
+            raise ParibusError(
+                f"{folder / far} is a link that leaves the folder of the study: copy the file into it, or name it by "
+                "its absolute path"
+            )
         if len(found) > MOST_FILES or sum(map(len, found.values())) > MOST_TOGETHER:
             raise ParibusError(
                 f"`runner.files` names {len(found)} files with {sum(map(len, found.values())):,} characters beside the "
@@ -157,6 +162,29 @@ class CommandRunner(RunnerBase):
     def warm(self) -> None:
         """Import what a run needs."""
         _attempt()
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _text(file: Path, folder: Path) -> str:
+    """Return the text of a file beside a study.
+
+    Raises:
+        ParibusError: it leads out of the folder, cannot be read, is too long, or is no text.
+    """
+    if not _is_below(file, folder):
+        return ""  # refused as soon as all are known
+    try:
+        return read(file)
+    except ParibusError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise ParibusError(
+                f"{file} is no text (UTF-8), and a plan holds texts alone: name it by its absolute path, in "
+                "`runner.argv` and under `runner.files`"
+            ) from None
+        raise
 
 
 def _imported_by(name: str, text: str, folder: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paribus.contract import Options
-from paribus.errors import StudyFileError
+from paribus.errors import ParibusError, StudyFileError
 from paribus.remote.bundle import pack_study, unpack_study
 from paribus.study.expand import PlanDraft, draft_file
 from paribus_runners.command.options import CommandOptions, problems_of
@@ -50,6 +50,10 @@ def test_what_is_not_claimed_is_said(tmp_path) -> None:
     [
         ("", "`optimizer.learning_rate` is `0.2`, and `runner.supports` does not say that the program honours it: add"),
         ("baseline=batch_mean", "`baseline` is `none`, and `runner.supports` says that the program does `batch_mean`"),
+        (
+            f"optimizer=null, {LEVELS}",
+            "`optimizer.learning_rate` is `0.2`, and `runner.supports` does not say that the program honours it: add",
+        ),
         (f"optimizer.beta1, {LEVELS}", "add `optimizer.learning_rate` if it does, else leave it at `0.0005`"),
         (
             f"optimizer.learning_rate=0.1, {LEVELS}",
@@ -263,3 +267,35 @@ def test_a_file_for_a_shell_has_any_arguments(argv) -> None:
     """What follows the file is for the file."""
     own = CommandOptions.model_validate({"argv": argv.split()})
     assert not list(problems_of(own, Options(own={})))
+
+
+def test_a_program_that_is_no_text_is_named_by_its_path(tmp_path) -> None:
+    """A plan holds texts; the message says how a binary is run and counted all the same."""
+    (tmp_path / "prog").write_bytes(b"\x7fELF\xff\xfe")
+    with pytest.raises(ParibusError, match=r"is no text .* name it by its absolute path, in"):
+        planned(tmp_path, GOOD.replace("[python, p.py]", "[./prog]"))
+    (tmp_path / "prog").chmod(0o755)
+    named = GOOD.replace("[python, p.py]", f"['{tmp_path}/prog']") + f", files: ['{tmp_path}/prog']"
+    before = runs(planned(tmp_path, named))
+    (tmp_path / "prog").write_bytes(b"\x7fELF\xff\xff")
+    assert not runs(planned(tmp_path, named)) & before
+
+
+@pytest.mark.parametrize(
+    "own", [{"argv": ["python", "conf.py"]}, {"argv": ["python", "p.py"]}, {"argv": ["x"], "files": ["d"]}]
+)
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path, own) -> None:
+    """What lies elsewhere on the machine does not get into a plan; links within the folder do."""
+    study, secret = tmp_path / "study", tmp_path / "secret.py"
+    (study / "d").mkdir(parents=True)
+    secret.write_text("TOKEN = 'made up'\n")
+    (study / "conf.py").symlink_to(secret)
+    (study / "d/conf.py").symlink_to(secret)
+    (study / "p.py").write_text("import conf\n")
+    with pytest.raises(ParibusError, match="is a link that leaves the folder of the study: copy the file"):
+        CommandRunner().sources(Options(own=own), study)
+    for link in (study / "conf.py", study / "d/conf.py"):
+        link.unlink()
+        link.symlink_to(study / "real.py")
+    (study / "real.py").write_text("x = 1\n")
+    assert "x = 1\n" in CommandRunner().sources(Options(own=own), study).values()
