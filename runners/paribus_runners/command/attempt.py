@@ -100,7 +100,7 @@ class Attempt:
         while True:
             status = program.status
             if status is not None:
-                return status  # the rest is read once nobody writes any more
+                return status  # the rest is read once all that it has started has ended
             if self._asked.is_set() and not stopping:
                 program.terminate()
                 newest, stopping = time.monotonic(), True

@@ -50,7 +50,7 @@ class Lines:
         """Yield the lines without their ends, at most about :data:`MOST_AT_ONCE` bytes of them.
 
         Args:
-            drain: whether all are read, since nobody writes any more.
+            drain: whether all are read, since the writer has ended.
             ended: whether the writer has ended, so that a last line without an end counts as well.
 
         Raises:
