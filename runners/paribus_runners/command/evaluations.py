@@ -14,7 +14,7 @@ from paribus.errors import ParibusError, RunnerError
 from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import Evaluation, RunFolder, read_evaluation
-from paribus_runners.command.lines import Lines, as_object, is_there
+from paribus_runners.command.lines import MOST_AT_ONCE, Lines, as_object, is_there
 from paribus_runners.command.mapping import Answers, AnswersOf, LogMapping, step_in
 
 MOST_BYTES = 64 << 20
@@ -52,6 +52,11 @@ class Evaluations:
     def overtaken(self, step: int) -> bool:
         """Return whether answers of a later step have come, so that those of this step are as many as there will be."""
         return self._newest > step
+
+    @property
+    def behind(self) -> bool:
+        """Whether the script's answers are so many that one look more does not reach their end."""
+        return self._lines is not None and self._lines.size() - self._lines.offset > MOST_AT_ONCE
 
     def look(self, *, drain: bool = False, ended: bool = False) -> None:
         """Read the script's answers; the arguments are those of :meth:`~paribus_runners.command.lines.Lines.read`.

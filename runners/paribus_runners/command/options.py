@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -159,8 +158,12 @@ def _missing_files(own: CommandOptions, sources: Mapping[str, str]) -> Iterator[
 def named_file(word: str) -> bool:
     """Return whether a word of a command can be the path of a file beside the study."""
     parts = word.split("/")
-    short = len(os.fsencode(word)) < MOST_PATH and all(len(os.fsencode(part)) <= MOST_NAME for part in parts)
+    short = _bytes(word) < MOST_PATH and all(_bytes(part) <= MOST_NAME for part in parts)
     return short and not word.startswith(("/", "-", "~")) and ".." not in parts and not set("{}\0") & set(word)
+
+
+def _bytes(word: str) -> int:
+    return len(word.encode(errors="surrogatepass"))
 
 
 def is_far_script(word: str) -> bool:

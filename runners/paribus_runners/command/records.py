@@ -85,7 +85,7 @@ class Records:
         if self._translator is None:
             for line in self._lines.read(drain=drain, ended=ended):
                 self._take(self._own(line))
-        else:
+        elif drain or not self._evaluations.behind:  # else steps would wait for answers that have long come
             for line in self._lines.read(drain=drain, ended=ended):
                 self._merge(line, self._translator)
         self._evaluations.look(drain=drain, ended=ended)  # answers are written before the next step is logged

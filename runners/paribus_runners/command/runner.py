@@ -79,8 +79,7 @@ class CommandRunner(RunnerBase):
                 found[file.relative_to(folder).as_posix()] = _text(file, folder)
         for name in logs_of(own, found):
             found.pop(name, None)
-        for name in [name for name in found if name.endswith(".py")]:
-            found |= _imported_by(name, found[name], folder)
+        found |= _imported_by({name: text for name, text in found.items() if name.endswith(".py")}, folder)
         if far := next((name for name in found if not _is_below(folder / name, folder)), None):
             raise ParibusError(
                 f"{folder / far} is a link that leaves the folder of the study: copy the file into it, or name it by "
@@ -187,14 +186,18 @@ def _text(file: Path, folder: Path) -> str:
         raise
 
 
-def _imported_by(name: str, text: str, folder: Path) -> dict[str, str]:
-    """Return the files that a Python file beside a study imports, from its own folder as a script, or the study's."""
-    above = Path(name).parent
-    own = follow(imported(text, ""), modules_in(folder / above))
-    package = ".".join(above.parts)
-    return {(above / path).as_posix(): each for path, each in own.items()} | follow(
-        imported(text, package), modules_in(folder)
-    )
+def _imported_by(scripts: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the files that Python files beside a study import, from their own folder or that of the study."""
+    modules: dict[Path, set[str]] = {}
+    for name, text in scripts.items():
+        above = Path(name).parent
+        modules.setdefault(above, set()).update(imported(text, ""))
+        modules.setdefault(Path(), set()).update(imported(text, ".".join(above.parts)))
+    return {
+        (above / path).as_posix(): text
+        for above, names in modules.items()
+        for path, text in follow(sorted(names), modules_in(folder / above)).items()
+    }
 
 
 def _attempt() -> ModuleType:

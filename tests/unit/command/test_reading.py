@@ -13,6 +13,7 @@ from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.command.given import Given
 from paribus_runners.command.lines import MOST_AT_ONCE, Lines
+from paribus_runners.command.mapping import LogMapping, read_mapping
 from paribus_runners.command.records import Records
 
 NOISE = """
@@ -31,6 +32,11 @@ STEP = "step: step\n"
 @pytest.fixture
 def records(tmp_path: Path) -> tuple[Records, RunFolder, Path]:
     """The records of an attempt, its folder, and the outbox of a program that runs elsewhere."""
+    return prepared(tmp_path, None, None)
+
+
+def prepared(tmp_path: Path, log: str | None, mapping: LogMapping | None) -> tuple[Records, RunFolder, Path]:
+    """Return the same for a program with a log and its mapping."""
     recipe = resolve_base("grpo", {"schedule.steps": 3, "optimizer.learning_rate": 0.1}).recipe
     assert recipe is not None
     job = Job(
@@ -40,7 +46,7 @@ def records(tmp_path: Path) -> tuple[Records, RunFolder, Path]:
     folder = RunFolder(tmp_path / "a1")
     given = Given.of(folder)
     given.write(job, {})
-    return Records(folder, job, given, None, None, 0), folder, given.out  # step 0 was taken over
+    return Records(folder, job, given, log, mapping, 0), folder, given.out  # step 0 was taken over
 
 
 def sample(step: int, text: str = "r") -> str:
@@ -64,6 +70,21 @@ def test_one_look_reads_a_bounded_part(tmp_path) -> None:
     first = sum(1 for _ in lines.read())
     assert 0 < first * 1000 < 2 * MOST_AT_ONCE
     assert sum(1 for _ in lines.read(drain=True)) == 3 * MOST_AT_ONCE // 1000 + 1 - first
+
+
+def test_steps_wait_until_all_answers_are_read(tmp_path) -> None:
+    """A log is not read ahead of answers that were written before it, however many there are."""
+    text = "step: s\nevaluation: {log: answers.jsonl, problem: p, correct: ok, tokens: 1, truncated: 0}\n"
+    reading, _, out = prepared(tmp_path, "log.jsonl", read_mapping(text, "m.yaml"))
+    program = out.parent / "program"
+    row = json.dumps({"s": 1, "p": "a", "ok": True, "text": "x" * 10_000}) + "\n"
+    write(program / "answers.jsonl", row * (4 * MOST_AT_ONCE // 10_000))
+    write(program / "log.jsonl", '{"s": 1}\n{"s": 2}\n')
+    reading.look()
+    assert reading.logged == 0
+    for _ in range(3):
+        reading.look()
+    assert (reading.logged, reading.done) == (2, 1)
 
 
 def test_a_checkpoint_waits_for_all_samples_of_its_steps(records) -> None:
