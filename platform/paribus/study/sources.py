@@ -80,7 +80,7 @@ def follow(modules: Iterable[str], find: Find) -> dict[str, str]:
         if source is not None and source.path not in found:
             found[source.path] = source.text
             package = name if source.path.endswith("__init__.py") else name.rpartition(".")[0]
-            waiting += [part for other in _imported(source.text, package) for part in _with_packages(other)]
+            waiting += [part for other in imported(source.text, package) for part in _with_packages(other)]
     return dict(sorted(found.items()))
 
 
@@ -89,8 +89,13 @@ def _with_packages(module: str) -> list[str]:
     return [".".join(parts[:k]) for k in range(1, len(parts) + 1)]
 
 
-def _imported(text: str, package: str) -> Iterator[str]:
-    """Yield the modules that a file may import, in any of its scopes; what is imported from one may be a module."""
+def imported(text: str, package: str) -> Iterator[str]:
+    """Yield the modules that a file may import, in any of its scopes; what is imported from one may be a module.
+
+    Args:
+        text: its content; one that is no valid Python has no imports.
+        package: dotted name of the package that it lies in, where its relative imports begin.
+    """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):

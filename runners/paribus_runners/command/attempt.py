@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from paribus.contract import PREEMPTED, Job
 from paribus.errors import ParibusError, RunFolderError, RunnerError
@@ -25,13 +27,15 @@ from paribus_runners.command.given import (
     of_attempt,
     settings_of,
 )
-from paribus_runners.command.mapping import mapping_of
+from paribus_runners.command.lines import is_there
+from paribus_runners.command.mapping import logs_of, mapping_of
 from paribus_runners.command.options import CommandOptions
 from paribus_runners.command.process import Program, new_mark
 from paribus_runners.command.records import Records
 
 _LOOK_S = 0.05
 _STOPPING_S = 300.0
+_MOST_BYTES = 4 << 20  # of the program's result and environment
 
 
 def run(folder: RunFolder) -> None:
@@ -62,6 +66,8 @@ class Attempt:
         first, place = (found[2] + 1, found[1]) if found else (0, None)
         settings = settings_of(job.recipe, job.evaluate, of_attempt(job.seed, given, first, place))
         given.write(job, settings)
+        for name in logs_of(own, job.options.sources):  # numbers of an earlier run are none of this one
+            (given.program / name).unlink(missing_ok=True)
         if found:
             take_over(folder, found[0], found[2])
         command = command_of(own, settings, job.options.sources)
@@ -71,18 +77,17 @@ class Attempt:
         self._outbox = Outbox(folder, job, given.out / "checkpoints")
         if self._asked.is_set():
             raise SystemExit(PREEMPTED)
-        if first <= self._last:  # else the earlier attempt was killed between its last step and its result
-            program = Program(
-                command, given.program, environment_of(own, settings, given, mark := new_mark()) | {MARK: mark}
-            )
-            try:
-                status = self._watch(program)
-            finally:
-                program.close()
-            self._judge(status, program, given, mapping is not None)
+        program = Program(
+            command, given.program, environment_of(own, settings, given, mark := new_mark()) | {MARK: mark}
+        )
+        try:
+            status = self._watch(program)
+        finally:
+            program.close()
+        self._judge(status, program, given, mapping is not None)
         for note in self._records.notes():
             _say(f"paribus: {note}")
-        write_json(folder.environment, {**read_environment(RunFolder(given.out)), **environment})
+        write_json(folder.environment, {**_environment(given), **environment})
         write_json(folder.result, self._result(given, mapping is not None))
 
     def _watch(self, program: Program) -> int:
@@ -94,23 +99,28 @@ class Attempt:
         newest, stopping = time.monotonic(), False
         while True:
             status = program.status
+            if status is not None:
+                return status  # the rest is read once all that it has started has ended
             if self._asked.is_set() and not stopping:
                 program.terminate()
                 newest, stopping = time.monotonic(), True
             if self._records.look():
                 newest = time.monotonic()
-            self._outbox.look(self._records.done)
-            if status is not None:
-                return status
+            self._outbox.look(self._records.kept)
             silent = time.monotonic() - newest
             if stopping and silent > _STOPPING_S:  # a supervisor has less patience; without one it would hang
                 raise RunnerError(f"`{self._name}` did not end within {_STOPPING_S:g} s after SIGTERM, and was killed")
             if not stopping and silent > self._own.patience:
-                raise RunnerError(
-                    f"`{self._name}` has logged no step for {self._own.patience:g} s, after {self._reached()}: it "
-                    f"hangs, or needs a larger `runner.patience`. {'; '.join(self._records.notes())}".rstrip()
-                )
+                raise RunnerError(self._silence())
             program.wait(_LOOK_S)
+
+    def _silence(self) -> str:
+        """Return what is wrong with a program of which no step could be recorded for too long."""
+        since, left_out = f"for {self._own.patience:g} s", "; ".join(self._records.notes())
+        remedy = f"it hangs, or needs a larger `runner.patience`. {left_out}".rstrip()
+        if waits := self._records.waits():
+            return f"no step of `{self._name}` could be recorded {since}, after {self._reached()}: {waits}; {remedy}"
+        return f"`{self._name}` has logged no step {since}, after {self._reached(logged=True)}: {remedy}"
 
     def _judge(self, status: int, program: Program, given: Given, mapped: bool) -> None:
         """Return if the program has ended with success.
@@ -119,9 +129,9 @@ class Attempt:
             RunnerError: it has failed.
             SystemExit: it was asked to stop, has asked to be resumed, or was killed.
         """
-        succeeded = status == 0 and (RunFolder(given.out).result.exists() or (mapped and not self._asked.is_set()))
-        self._records.look(ended=succeeded)
-        self._outbox.look(self._records.done)
+        succeeded = status == 0 and (_has_result(given) or (mapped and not self._asked.is_set()))
+        self._records.look(drain=True, ended=succeeded)
+        self._outbox.look(self._records.kept)
         if succeeded:
             return
         if self._asked.is_set():
@@ -153,29 +163,48 @@ class Attempt:
         raise RunnerError(f"`{self._name}` ended with exit status {status} after {self._reached()}{ends}")
 
     def _result(self, given: Given, mapped: bool) -> dict[str, object]:
-        """Return the result to record.
+        """Return the result to record: how the program ended is its own word, the number of steps is counted here.
 
         Raises:
             RunnerError: the program has not done what its result says.
         """
-        known: dict[str, object] = {"status": "succeeded", "steps": self._last}
-        out = RunFolder(given.out)
-        if out.result.exists() or (not mapped and self._records.done < self._last):
+        known: Mapping[str, object] = {"status": "succeeded"}
+        if not mapped or _has_result(given):
             try:
-                known = read_result(out)
+                known = read_result(RunFolder(given.out))
             except RunFolderError as error:
                 raise RunnerError(f"the result of `{self._name}` cannot be used: {error}") from None
-        if known["status"] == "succeeded" and self._records.done < self._last:
+        reason = known.get("reason")
+        if known["status"] == "stopped_early":
+            if not isinstance(reason, str):
+                raise RunnerError(f"the result of `{self._name}` is `stopped_early` without a `reason`: add one")
+            return {"status": "stopped_early", "reason": reason, "steps": max(self._records.done, 0)}
+        if self._records.done < self._last:
             raise RunnerError(
                 f"`{self._name}` says that it succeeded after {self._reached()} of {self._last}: a run has a line for "
                 "each step from 0 to `schedule.steps`, which the program is given as PARIBUS_STEPS"
             )
-        if known["status"] == "stopped_early" and not isinstance(known.get("reason"), str):
-            raise RunnerError(f"the result of `{self._name}` is `stopped_early` without a `reason`: add one")
-        return known
+        return {"status": "succeeded", "steps": self._last}
 
-    def _reached(self) -> str:
-        return f"step {self._records.done}" if self._records.done >= 0 else "no step"
+    def _reached(self, *, logged: bool = False) -> str:
+        step = self._records.logged if logged else self._records.done
+        return f"step {step}" if step >= 0 else "no step"
+
+
+def _has_result(given: Given) -> bool:
+    return is_there(RunFolder(given.out).result, _MOST_BYTES)
+
+
+def _environment(given: Given) -> dict[str, Any]:
+    """Return what the program says of its environment; one that can't be used costs no finished run, and is noted."""
+    out = RunFolder(given.out)
+    try:
+        found = read_environment(out) if is_there(out.environment, _MOST_BYTES) else {}
+        json.dumps(found, allow_nan=False)
+    except (ParibusError, ValueError) as error:
+        _say(f"paribus: the program's environment.json is left out: {error}")
+        return {}
+    return found
 
 
 def _say(text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,9 +14,8 @@ from paribus.errors import ParibusError, RunnerError
 from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import Evaluation, RunFolder, read_evaluation
-from paribus_runners.command.lines import Lines, as_object
+from paribus_runners.command.lines import MOST_AT_ONCE, Lines, as_object, is_there
 from paribus_runners.command.mapping import Answers, AnswersOf, LogMapping, step_in
-from paribus_runners.evaluation.evaluator import metrics
 
 MOST_BYTES = 64 << 20
 """Most bytes of an evaluation's file."""
@@ -54,8 +53,13 @@ class Evaluations:
         """Return whether answers of a later step have come, so that those of this step are as many as there will be."""
         return self._newest > step
 
-    def look(self, *, ended: bool = False) -> None:
-        """Read the script's answers.
+    @property
+    def behind(self) -> bool:
+        """Whether the script's answers are so many that one look more does not reach their end."""
+        return self._lines is not None and self._lines.size() - self._lines.offset > MOST_AT_ONCE
+
+    def look(self, *, drain: bool = False, ended: bool = False) -> None:
+        """Read the script's answers; the arguments are those of :meth:`~paribus_runners.command.lines.Lines.read`.
 
         Raises:
             ParibusError: a line is no JSON object, or lacks a key.
@@ -63,7 +67,7 @@ class Evaluations:
         keys = self._mapping.evaluation if self._mapping else None
         if self._lines is None or self._mapping is None or keys is None:
             return
-        for line in self._lines.read(ended=ended):
+        for line in self._lines.read(drain=drain, ended=ended):
             raw = as_object(line, self._lines, str(self._lines.path))
             try:
                 self._add(raw, keys, step_in(raw, keys.step or self._mapping.step))
@@ -82,13 +86,13 @@ class Evaluations:
         if name in self._due(step):
             self._answers.setdefault((step, name), AnswersOf()).add(raw, keys)
 
-    def record(self, step: int) -> dict[str, float]:
-        """Record the evaluations that are due at a step, and return their metrics.
+    def due_at(self, step: int) -> list[Evaluation]:
+        """Return the evaluations that are due at a step; nothing is recorded.
 
         Raises:
             ParibusError: one is missing, or is not what the study asks for.
         """
-        values: dict[str, float] = {}
+        evaluations: list[Evaluation] = []
         for name, chosen in self._due(step).items():
             found = self._read(step, name)
             wrong = fault(found, step, name, chosen) or self._other_problems(found)
@@ -96,18 +100,22 @@ class Evaluations:
                 wrong = "has no `right`, from which the primary metric maj@k is computed: add the right answers"
             if wrong:
                 raise RunnerError(f"the evaluation of `{name}` at step {step} {wrong}")
+            evaluations.append(found)
+        return evaluations
+
+    def record(self, evaluations: Iterable[Evaluation]) -> None:
+        """Record evaluations of :meth:`due_at`, and forget what they were read from."""
+        for found in evaluations:
             self._folder.write_evaluation(found)
-            self._out.evaluation(name, step).unlink(missing_ok=True)
-            self._answers.pop((step, name), None)
-            values |= metrics(found)
-        return values
+            self._out.evaluation(found.set, found.step).unlink(missing_ok=True)
+            self._answers.pop((found.step, found.set), None)
 
     def _due(self, step: int) -> Mapping[str, EvaluationSet]:
         return self._job.evaluate.due(step, self._job.recipe.schedule.steps)
 
     def _there(self, step: int, name: str, chosen: EvaluationSet) -> bool:
         if self._lines is None:
-            return self._out.evaluation(name, step).exists()
+            return is_there(self._out.evaluation(name, step), MOST_BYTES)
         found = self._answers.get((step, name))
         return found is not None and (found.count() >= chosen.problems * chosen.samples or self.overtaken(step))
 
@@ -120,9 +128,7 @@ class Evaluations:
             except ParibusError as error:
                 raise RunnerError(f"the evaluation of `{name}` at step {step}: {error}") from None
         path = self._out.evaluation(name, step)
-        with suppress(OSError):
-            if path.stat().st_size > MOST_BYTES:
-                raise RunnerError(f"{path.name} has more than {MOST_BYTES:,} bytes: keep long answers out of it")
+        is_there(path, MOST_BYTES)  # else the reader says that it is missing
         return read_evaluation(path)
 
     def _other_problems(self, found: Evaluation) -> str:

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paribus.contract import Evaluate, Job, file_hash, files_in
+from paribus.contract import Evaluate, Job, file_hash
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import Recipe, canonical_json, fingerprint_of, flatten
 from paribus.run_folder.folder import RunFolder, write_json
-from paribus_runners.command.options import CommandOptions, filled
+from paribus_runners.command.options import CommandOptions, filled, is_far_script
 from paribus_runners.rewards.pool import PASSED_ON
 
 PROTOCOL = 1
@@ -35,11 +35,17 @@ PROTOCOL = 1
 MARK = "PARIBUS_PROGRAM"
 """Environment variable that marks every process that the program starts."""
 
-KEPT = PASSED_ON | {
+KEPT = PASSED_ON - {"PYTHONPATH"} | {
     "TMPDIR", "TEMP", "TMP", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ROCR_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR",
 }  # fmt: skip
-"""Variables that a program gets, beside ``LC_*`` and those that the study names: everything else may hold a secret."""
+"""Variables that a program gets, beside ``LC_*`` and those that the study names: everything else may hold a secret.
+
+``PYTHONPATH`` is none of them: what is imported from there is no file of the program that its hash would know.
+"""
+
+_UNCOUNTED = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
+"""Folders in a folder of a program that hold nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +190,16 @@ def command_of(own: CommandOptions, settings: Mapping[str, Any], sources: Mappin
 def outside(own: CommandOptions) -> Sequence[Path]:
     """Return the files of the program that do not lie beside the study: those that it names by absolute paths.
 
+    Without ``files`` those are the scripts in ``argv``. Files of a folder are all below it, also hidden ones and
+    those behind links.
+
     Raises:
-        ParibusError: one of them is not there.
+        ParibusError: one of them is not there, or cannot be read.
     """
     found: list[Path] = []
+    if own.files is None:
+        words = [Path(word) for word in own.argv if is_far_script(word)]
+        return [path for path in words if path.is_file()]  # others may be files that it writes
     for name in own.files or ():
         path = Path(name)
         if path.is_absolute():
@@ -195,8 +207,27 @@ def outside(own: CommandOptions) -> Sequence[Path]:
                 raise ParibusError(
                     f"there is no {path}, which `runner.files` names: correct it, or copy the file there"
                 )
-            found += [p for p in files_in(path) if "__pycache__" not in p.parts] if path.is_dir() else [path]
+            found += _files_below(path) if path.is_dir() else [path]
     return found
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder, sorted.
+
+    Raises:
+        ParibusError: a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise ParibusError(f"cannot read {error.filename}: {error.strerror or error}") from error
+
+    found, seen = [], {folder.resolve()}
+    for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        below = {name: (Path(place) / name).resolve() for name in sorted(folders) if name not in _UNCOUNTED}
+        folders[:] = [name for name, real in below.items() if real not in seen]  # a link may lead back
+        seen |= set(below.values())
+        found += [path for name in files if (path := Path(place) / name).is_file()]
+    return sorted(found)
 
 
 def code_hash(own: CommandOptions, sources: Mapping[str, str]) -> str:

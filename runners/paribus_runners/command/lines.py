@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from paribus.run_folder.json_text import fields, parse_json
 
 MOST_LINE = 1 << 20
 """Most bytes of a line."""
+
+MOST_AT_ONCE = 4 << 20
+"""Bytes after which one look ends, so that a fast writer keeps its reader from nothing else."""
 
 _READ = 1 << 18
 
@@ -30,16 +34,30 @@ class Lines:
         self._offset = 0
         self._rest = b""
 
-    def read(self, *, ended: bool = False) -> Iterator[bytes]:
-        """Yield the lines without their ends.
+    @property
+    def offset(self) -> int:
+        """Number of bytes that were read."""
+        return self._offset
+
+    def size(self) -> int:
+        """Return the number of bytes that are there; 0 if there is no file."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def read(self, *, drain: bool = False, ended: bool = False) -> Iterator[bytes]:
+        """Yield the lines without their ends, at most about :data:`MOST_AT_ONCE` bytes of them.
 
         Args:
+            drain: whether all are read, since the writer has ended.
             ended: whether the writer has ended, so that a last line without an end counts as well.
 
         Raises:
             RunnerError: it is no plain file, was cut, or has a line of more than :data:`MOST_LINE` bytes.
         """
-        while data := self._next():
+        until = math.inf if drain or ended else self._offset + MOST_AT_ONCE
+        while self._offset < until and (data := self._next()):
             *complete, self._rest = (self._rest + data).split(b"\n")
             for line in complete:
                 self.number += 1
@@ -86,6 +104,29 @@ class Lines:
         if self._offset:
             raise RunnerError(f"{self.path.name} was cut or replaced after line {self.number}: lines may only be added")
         return b""
+
+
+def is_there(path: Path, most: int) -> bool:
+    """Return whether a program has written a file; one that is there can be opened and fits into memory.
+
+    Args:
+        path: the file.
+        most: most bytes of it.
+
+    Raises:
+        RunnerError: it is no plain file, such as a link or a pipe, on which a reader would wait; or it is too long.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RunnerError(f"cannot read {path}: {error.strerror or error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise RunnerError(f"{path.name} is no plain file: write it as one, since links and pipes are not read")
+    if found.st_size > most:
+        raise RunnerError(f"{path.name} has {found.st_size:,} bytes, more than {most:,}: keep long texts out of it")
+    return True
 
 
 def as_object(line: bytes, lines: Lines, path: str) -> dict[str, Any]:

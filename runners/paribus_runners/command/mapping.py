@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -32,7 +33,7 @@ from paribus.run_folder.json_text import shown
 from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS, Source, find_metric
 from paribus.yaml_file.document import Fault, parse_document, plain
 from paribus.yaml_file.messages import explain, fields_at, plain_location, validate
-from paribus_runners.command.options import CommandOptions, beside
+from paribus_runners.command.options import CommandOptions, beside, inside
 
 OWN = "native/command/"
 """Where numbers of the script's log go that the mapping does not name."""
@@ -92,6 +93,11 @@ class Answers(_Part):
     def _key(cls, given: Any) -> Any:
         return {"key": given} if isinstance(given, str) else given
 
+    @field_validator("log")
+    @classmethod
+    def _inside(cls, given: str) -> str:
+        return inside(given)
+
 
 class LogMapping(_Part):
     """A mapping file."""
@@ -134,6 +140,20 @@ def mapping_of(own: CommandOptions, options: Options) -> LogMapping | None:
     if own.mapping is None:
         return None
     return read_mapping(options.sources[beside(own.mapping)], own.mapping)
+
+
+def logs_of(own: CommandOptions, sources: Mapping[str, str]) -> frozenset[str]:
+    """Return the files that the script writes and Paribus reads, as paths from its working folder.
+
+    Files of these names beside the study were written by an earlier run.
+    """
+    if own.mapping is None or own.log is None:
+        return frozenset()
+    found = {beside(own.log)}
+    with suppress(StudyFileError):  # a mapping with mistakes is refused elsewhere
+        mapping = read_mapping(sources.get(beside(own.mapping), ""), own.mapping)
+        found |= {beside(mapping.evaluation.log)} if mapping.evaluation else set()
+    return frozenset(found)
 
 
 def read_mapping(text: str, name: str) -> LogMapping:
@@ -186,15 +206,23 @@ class Translator:
         return None if self.mapping.step.key not in line else step_in(line, self.mapping.step)
 
     def values(self, line: Mapping[str, Any]) -> Iterator[tuple[str, float, Source]]:
-        """Yield name, value and source of each number in a line; text, lists and truth values are no metrics."""
+        """Yield name, value and source of each number in a line; text, lists and truth values are no metrics.
+
+        Raises:
+            ParibusError: a whole number is too large for a float.
+        """
         for key, value in line.items():
             if key == self.mapping.step.key or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
+            try:
+                number = float(value)
+            except OverflowError:
+                raise ParibusError(f"`{key[:80]}` is {shown(value)}, which is too large for a number") from None
             known = self.mapping.metrics.get(key)
             if known is None:
-                yield OWN + _FORBIDDEN.sub("_", key), float(value), "exact"
+                yield OWN + _FORBIDDEN.sub("_", key), number, "exact"
             else:
-                yield known.metric, float(value) * known.scale, known.source
+                yield known.metric, number * known.scale, known.source
 
 
 def step_in(line: Mapping[str, Any], where: Step) -> int:

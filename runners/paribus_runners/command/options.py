@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from paribus.contract import OptionProblem, Options, Support
 from paribus.errors import did_you_mean
@@ -25,11 +25,31 @@ SCRIPTS = frozenset({
 })  # fmt: skip
 """Ends of names that only a file has, so that one that is not there is a mistake."""
 
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh"})
+MOST_NAME, MOST_PATH = 255, 2048
+"""Most bytes of a file's name, and of a path from the study's folder: what is longer is a text."""
+
+SHELLS = frozenset({
+    "sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "rksh", "mksh", "yash", "posh", "fish", "csh", "tcsh",
+})  # fmt: skip
+"""Programs that run a text if they are given ``-c``."""
+
+_TEXT_FOLLOWS = re.compile(r"-[A-Za-z]*c[A-Za-z]*|--command(=.*)?", re.DOTALL)
+_VALUE_FOLLOWS = re.compile(r"[-+][A-Za-z]*[oO]|--(rcfile|init-file)")
 
 Text = Annotated[str, Field(min_length=1)]
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+def inside(path: str) -> str:
+    """Return the path of a log, which lies in the working folder of the program.
+
+    Raises:
+        ValueError: it leads out of that folder, where a log of an earlier run or of another program would be read.
+    """
+    if path.startswith(("/", "~")) or ".." in path.split("/") or "\0" in path or beside(path) == ".":
+        raise ValueError(f"{path!r} must be a path inside the program's working folder, such as `log.jsonl`")
+    return path
 
 
 class CommandOptions(BaseModel):
@@ -43,7 +63,7 @@ class CommandOptions(BaseModel):
     files: list[Text] | None = Field(
         default=None,
         description="files and folders of the program: beside the study, or by an absolute path; absent: those that "
-        "`argv` names beside the study, with the Python files that they import",
+        "`argv` names, with the Python files beside the study that they import",
     )
     supports: list[Text] = Field(
         default=[], description="what the program does of a recipe: `clip.high`, `clip`, `clip=none`, `evaluate.sets`"
@@ -62,23 +82,50 @@ class CommandOptions(BaseModel):
         default=False, description="whether the program continues from the checkpoints that it writes"
     )
 
+    @field_validator("log")
+    @classmethod
+    def _inside(cls, given: str | None) -> str | None:
+        return None if given is None else inside(given)
+
 
 def problems_of(own: CommandOptions, options: Options) -> Iterator[OptionProblem]:
     """Yield what the types of the options leave open; files are those that were found beside the study."""
-    if own.argv[0].rpartition("/")[2] in SHELLS and any(re.fullmatch(r"-\w*c", word) for word in own.argv[1:]):
+    if _gives_text_to_a_shell(own.argv):
         message = "no text of a study goes to a shell: put the lines into a file beside the study, and write [sh, FILE]"
         yield OptionProblem(path=("argv",), message=message)
     for place, word in enumerate(own.argv):
         if any(found[0] in ("{", "}") for found in _PLACEHOLDER.finditer(word)):
             message = "a brace belongs to a value such as {seed}; write `{{` or `}}` for one by itself"
             yield OptionProblem(path=("argv", place), message=message)
+        if "\0" in word:
+            message = f"{word[:80]!r} holds the character NUL, which no argument can: leave it out"
+            yield OptionProblem(path=("argv", place), message=message)
     yield from _missing_files(own, options.sources)
     for place, word in enumerate(own.supports):
         if problem := _unknown(word):
             yield OptionProblem(path=("supports", place), message=problem)
+    for place, word in enumerate(own.environment):
+        if word.startswith("PARIBUS_"):
+            message = f"`{word}` is set by Paribus, or is a secret of its server: leave it out, or choose another name"
+            yield OptionProblem(path=("environment", place), message=message)
     if (own.mapping is None) != (own.log is None):
         has, lacks = ("mapping", "log") if own.log is None else ("log", "mapping")
         yield OptionProblem(path=(has,), message=f"`mapping` and `log` go together: `{lacks}` is missing")
+
+
+def _gives_text_to_a_shell(argv: Sequence[str]) -> bool:
+    """Return whether a command is a shell with ``-c``, by itself or behind ``env``, ``timeout`` and the like."""
+    words = iter(argv)
+    if not any(word.rpartition("/")[2] in SHELLS for word in words):
+        return False
+    for word in words:  # those after the shell
+        if _TEXT_FOLLOWS.fullmatch(word):
+            return True
+        if not word.startswith(("-", "+")) or word in ("-", "--"):
+            return False  # the file that it reads; what comes next are the arguments of that file
+        if _VALUE_FOLLOWS.fullmatch(word):
+            next(words, None)
+    return False
 
 
 def _missing_files(own: CommandOptions, sources: Mapping[str, str]) -> Iterator[OptionProblem]:
@@ -87,10 +134,20 @@ def _missing_files(own: CommandOptions, sources: Mapping[str, str]) -> Iterator[
         if ".." in name.split("/") or name.startswith("~"):
             message = f"`{name}` must lie beside the study, or be an absolute path"
             yield OptionProblem(path=("files", place), message=message)
+        elif own.log is not None and beside(name) == beside(own.log):
+            message = f"`{name}` is the log that each run writes itself, and no file of the program: leave it out"
+            yield OptionProblem(path=("files", place), message=message)
         elif not name.startswith("/") and beside(name) not in there:
             yield OptionProblem(path=("files", place), message=f"there is no `{name}` beside the study")
     if own.mapping is not None and beside(own.mapping) not in sources:
         yield OptionProblem(path=("mapping",), message=f"there is no `{own.mapping}` beside the study")
+    for place, word in enumerate(own.argv if own.files is None else ()):
+        if PurePosixPath(word).suffix in SCRIPTS and "{" in word and word.startswith(("/", "{here}")):
+            message = (
+                f"`{word}` is found when a run starts, so that an edited script would be no other program: name a file "
+                "beside the study or write its whole path, or list under `files` what the program consists of"
+            )
+            yield OptionProblem(path=("argv", place), message=message)
     for place, word in enumerate(own.argv):
         if named_file(word) and PurePosixPath(word).suffix in SCRIPTS and beside(word) not in there:
             listed = " It is not among `files`." if own.files is not None else ""
@@ -101,7 +158,17 @@ def _missing_files(own: CommandOptions, sources: Mapping[str, str]) -> Iterator[
 def named_file(word: str) -> bool:
     """Return whether a word of a command can be the path of a file beside the study."""
     parts = word.split("/")
-    return not word.startswith(("/", "-", "~")) and ".." not in parts and not set("{}\0") & set(word)
+    short = _bytes(word) < MOST_PATH and all(_bytes(part) <= MOST_NAME for part in parts)
+    return short and not word.startswith(("/", "-", "~")) and ".." not in parts and not set("{}\0") & set(word)
+
+
+def _bytes(word: str) -> int:
+    return len(word.encode(errors="surrogatepass"))
+
+
+def is_far_script(word: str) -> bool:
+    """Return whether a word of a command is the absolute path of a script."""
+    return word.startswith("/") and PurePosixPath(word).suffix in SCRIPTS and not set("{}\0") & set(word)
 
 
 def beside(word: str) -> str:
@@ -189,8 +256,10 @@ def _values(recipe: Recipe) -> dict[str, Any]:
 def _claimed(path: str, found: Mapping[str, Any], claims: Sequence[tuple[str, str]]) -> bool:
     for name, value in claims:
         if path == name or path.startswith(f"{name}."):
-            actual = found.get(f"{name}.kind", found.get(name))
-            if not value or _text(actual) == value or _same_number(actual, value):
+            if not value:
+                return True
+            level = next((each for each in (f"{name}.kind", name) if each in found), None)  # a group has none
+            if level is not None and (_text(found[level]) == value or _same_number(found[level], value)):
                 return True
     return False
 

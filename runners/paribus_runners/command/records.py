@@ -6,7 +6,9 @@ import json
 import math
 import time
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from paribus.contract import Job
 from paribus.errors import ParibusError, RunnerError, did_you_mean
@@ -17,6 +19,7 @@ from paribus_runners.command.evaluations import Evaluations, disagreement
 from paribus_runners.command.given import Given
 from paribus_runners.command.lines import Lines, as_object
 from paribus_runners.command.mapping import LogMapping, Translator
+from paribus_runners.evaluation.evaluator import metrics
 
 NATIVE = "native/"
 MOST_WAITING = 10_000
@@ -45,41 +48,57 @@ class Records:
 
     Attributes:
         done: the newest step that is recorded; -1: none.
+        kept: the newest of which the samples are recorded as well, so that a checkpoint may be published.
     """
 
     def __init__(
         self, folder: RunFolder, job: Job, given: Given, log: str | None, mapping: LogMapping | None, done: int
     ) -> None:
-        self.done = done
+        self.done = self.kept = done
         self._folder, self._last = folder, job.recipe.schedule.steps
         self._lines = Lines(given.program / log if log else given.out / "metrics.jsonl")
         self._samples = Lines(given.out / "samples.jsonl")
         self._translator = Translator(mapping) if mapping else None
         self._evaluations = Evaluations(folder, job, given.out, given.program, mapping)
         self._waiting: deque[Step] = deque()
-        self._skipped = {"without a step": 0, "no sample": 0}
+        self._goal = (done, 0)
+        self._first = done + 1
+        self._skipped = {"without a step": 0, "no sample": 0, "of another step": 0}
 
-    def look(self, *, ended: bool = False) -> bool:
+    @property
+    def logged(self) -> int:
+        """The newest step that was logged; it is recorded once it is complete. -1: none."""
+        return self._waiting[-1].step if self._waiting else self.done
+
+    def look(self, *, drain: bool = False, ended: bool = False) -> bool:
         """Record what has come since the last call; return whether a step was recorded.
 
         Args:
+            drain: whether the program has ended; else one look reads a bounded number of bytes.
             ended: whether the program has ended with success, so that nothing more comes.
 
         Raises:
             ParibusError: what the program has written can't be recorded.
         """
         before = self.done
-        self._read_samples(ended=ended)
-        self._evaluations.look(ended=ended)
+        self._evaluations.look(drain=drain, ended=ended)
         if self._translator is None:
-            for line in self._lines.read(ended=ended):
+            for line in self._lines.read(drain=drain, ended=ended):
                 self._take(self._own(line))
-        else:
-            for line in self._lines.read(ended=ended):
+        elif drain or not self._evaluations.behind:  # else steps would wait for answers that have long come
+            for line in self._lines.read(drain=drain, ended=ended):
                 self._merge(line, self._translator)
-        self._evaluations.look(ended=ended)  # answers are written before the next step is logged
+        self._evaluations.look(drain=drain, ended=ended)  # answers are written before the next step is logged
         self._record_waiting(ended=ended)
+        self._read_samples(drain=drain, ended=ended)
         return self.done > before
+
+    def waits(self) -> str:
+        """Return what the logged steps wait for, as a sentence; empty if none waits, or for the next line alone."""
+        if not self._waiting or not (name := self._evaluations.missing(first := self._waiting[0].step)):
+            return ""
+        due = f"the evaluation of `{name}` at step {first}"
+        return f"step {self.logged} is logged, and waits for {due}, which has not come in full"
 
     def notes(self) -> list[str]:
         """Return what was left out, one sentence each."""
@@ -88,6 +107,9 @@ class Records:
             found.append(f"{count} lines of {self._lines.path.name} have no step, and were left out")
         if count := self._skipped["no sample"]:
             found.append(f"{count} lines of samples.jsonl are no samples, and were left out")
+        if count := self._skipped["of another step"]:
+            steps = f"{self._first} to {self._last}"
+            found.append(f"{count} lines of samples.jsonl are of no step from {steps}, and were left out")
         return found
 
     # ---- lines of a program that knows Paribus -----------------------------------------------------
@@ -127,6 +149,7 @@ class Records:
         raw = as_object(line, self._lines, str(self._lines.path))
         try:
             number = translator.step(raw)
+            values = [] if number is None else list(translator.values(raw))
         except ParibusError as error:
             raise self._wrong(str(error)) from None
         if number is None:
@@ -142,7 +165,7 @@ class Records:
         if len(self._waiting) > MOST_WAITING:
             raise self._wrong(f"the evaluation at step {self._waiting[0].step} has not come")
         newest = self._waiting[-1]
-        for name, value, source in translator.values(raw):
+        for name, value, source in values:
             known = newest.values.get(name, value)
             if known != value and not (math.isnan(known) and math.isnan(value)):
                 raise self._wrong(f"`{name}` has two values at step {number}: {known:g} and {value:g}")
@@ -181,25 +204,37 @@ class Records:
 
     def _record(self, step: Step) -> None:
         said = {name: value for name, value in step.values.items() if name.startswith("eval/")}
-        counted = self._evaluations.record(step.step)
+        evaluations = self._evaluations.due_at(step.step)
+        counted: dict[str, float] = {}
+        for found in evaluations:
+            counted |= metrics(found)
         if wrong := disagreement(said, counted):
             raise self._wrong(wrong)
+        self._evaluations.record(evaluations)
         sources = {name: source for name, source in step.sources.items() if source != "exact" and name not in counted}
         self._folder.append_metrics(
             MetricLine(step=step.step, time_ms=step.time_ms, values={**step.values, **counted}, sources=sources)
         )
         self.done = step.step
 
-    def _read_samples(self, *, ended: bool) -> None:
-        kept = []
-        for line in self._samples.read(ended=ended):
-            if parse_sample(line) is None:
-                self._skipped["no sample"] += 1
-            else:
-                kept.append(line + b"\n")
-        if kept:
-            with self._folder.samples.open("ab") as file:
-                file.writelines(kept)
+    def _read_samples(self, *, drain: bool, ended: bool) -> None:
+        """Record samples; those of all recorded steps were written before this call, and may be too many for one."""
+        if self.kept == self._goal[0]:
+            self._goal = (self.done, self._samples.size())
+        with ExitStack() as stack:
+            file: BinaryIO | None = None
+            for line in self._samples.read(drain=drain, ended=ended):
+                sample = parse_sample(line)
+                if sample is None or not self._first <= sample.step <= self._last:
+                    self._skipped["no sample" if sample is None else "of another step"] += 1
+                    continue
+                if file is None:
+                    file = stack.enter_context(self._folder.samples.open("ab"))
+                file.write(line + b"\n")
+        if drain:
+            self.kept = self.done
+        elif self._samples.offset >= self._goal[1]:
+            self.kept = self._goal[0]
 
     def _wrong(self, message: str) -> RunnerError:
         return RunnerError(f"{self._lines.place()}: {message}")

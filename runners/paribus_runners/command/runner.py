@@ -23,7 +23,7 @@ from paribus.contract import (
 from paribus.errors import ParibusError, StudyFileError
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import RunFolder
-from paribus.study.sources import MOST_BYTES, follow, read
+from paribus.study.sources import MOST_BYTES, follow, imported, read
 from paribus.study.sources import beside as modules_in
 from paribus_runners.command.given import (
     code_hash,
@@ -33,7 +33,7 @@ from paribus_runners.command.given import (
     outside,
     settings_of,
 )
-from paribus_runners.command.mapping import mapping_of
+from paribus_runners.command.mapping import logs_of, mapping_of
 from paribus_runners.command.options import (
     SETS,
     CommandOptions,
@@ -61,6 +61,8 @@ class CommandRunner(RunnerBase):
     def sources(self, options: Options, folder: Path) -> Mapping[str, str]:
         """Return the files of the program that lie beside the study, with the Python files that they import.
 
+        A log of an earlier run that lies there is none of them.
+
         Raises:
             ParibusError: one cannot be read as text, or there are too many.
         """
@@ -74,9 +76,15 @@ class CommandRunner(RunnerBase):
         for path in (folder / beside(word) for word in wanted):
             inside = files_in(path) if path.is_dir() and own.files is not None else [path] if path.is_file() else []
             for file in (p for p in inside if "__pycache__" not in p.parts):
-                found[file.relative_to(folder).as_posix()] = read(file)
-        modules = [name.removesuffix(".py") for name in found if name.endswith(".py") and "/" not in name]
-        found |= follow([name for name in modules if name.isidentifier()], modules_in(folder))
+                found[file.relative_to(folder).as_posix()] = _text(file, folder)
+        for name in logs_of(own, found):
+            found.pop(name, None)
+        found |= _imported_by({name: text for name, text in found.items() if name.endswith(".py")}, folder)
+        if far := next((name for name in found if not _is_below(folder / name, folder)), None):
+            raise ParibusError(
+                f"{folder / far} is a link that leaves the folder of the study: copy the file into it, or name it by "
+                "its absolute path"
+            )
         if len(found) > MOST_FILES or sum(map(len, found.values())) > MOST_TOGETHER:
             raise ParibusError(
                 f"`runner.files` names {len(found)} files with {sum(map(len, found.values())):,} characters beside the "
@@ -153,6 +161,43 @@ class CommandRunner(RunnerBase):
     def warm(self) -> None:
         """Import what a run needs."""
         _attempt()
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _text(file: Path, folder: Path) -> str:
+    """Return the text of a file beside a study.
+
+    Raises:
+        ParibusError: it leads out of the folder, cannot be read, is too long, or is no text.
+    """
+    if not _is_below(file, folder):
+        return ""  # refused as soon as all are known
+    try:
+        return read(file)
+    except ParibusError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise ParibusError(
+                f"{file} is no text (UTF-8), and a plan holds texts alone: name it by its absolute path, in "
+                "`runner.argv` and under `runner.files`"
+            ) from None
+        raise
+
+
+def _imported_by(scripts: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the files that Python files beside a study import, from their own folder or that of the study."""
+    modules: dict[Path, set[str]] = {}
+    for name, text in scripts.items():
+        above = Path(name).parent
+        modules.setdefault(above, set()).update(imported(text, ""))
+        modules.setdefault(Path(), set()).update(imported(text, ".".join(above.parts)))
+    return {
+        (above / path).as_posix(): text
+        for above, names in modules.items()
+        for path, text in follow(sorted(names), modules_in(folder / above)).items()
+    }
 
 
 def _attempt() -> ModuleType:

@@ -62,6 +62,15 @@ CASES = {
     ),
     "makes a folder of its lines": ("os.mkdir(out + '/metrics.jsonl'); time.sleep(60)", "metrics.jsonl"),
     "makes a pipe of its lines": ("os.mkfifo(out + '/metrics.jsonl'); time.sleep(60)", "is no file"),
+    "makes a pipe of its evaluation": (
+        "os.mkfifo(out + '/evals/heldout-000000.json'); line(0); time.sleep(60)",
+        "heldout-000000.json is no plain file",
+    ),
+    "makes a pipe of its result": (
+        GOOD.replace("finish()", "os.mkfifo(out + '/result.json')"),
+        "result.json is no plain file",
+    ),
+    "writes a long result": (GOOD + "finish(status='succeeded', x='x' * 5_000_000)", "more than 4,194,304: keep long"),
     "asks to be resumed in vain": ("sys.exit(75)", "the study does not say `runner.resumes: true`"),
     "writes an empty checkpoint": (
         "evaluate(0); line(0); os.mkdir(out + '/checkpoints/step-000000'); time.sleep(60)",
@@ -92,8 +101,18 @@ def test_a_good_end_is_recorded(attempt) -> None:
     """The program of which the others are variations succeeds."""
     end = attempt(GOOD)
     assert end.status == 0, end.folder.log.read_text()
-    assert json.loads(end.folder.result.read_text()) == {"status": "succeeded"}
+    assert json.loads(end.folder.result.read_text()) == {"status": "succeeded", "steps": 3}
     assert [line.values.get("eval/heldout/avg_at_1") for line in end.lines] == [0.5, None, None, 0.5]
+
+
+def test_a_result_is_how_the_program_ended(attempt) -> None:
+    """Its status and reason are recorded; steps and findings are not for a program to say."""
+    said = "steps=999, finding={'detector': 'nan'}"
+    good = attempt(GOOD.replace("finish()", f"finish(status='succeeded', {said})"))
+    assert json.loads(good.folder.result.read_text()) == {"status": "succeeded", "steps": 3}
+    early = f"evaluate(0); line(0); line(1); finish(status='stopped_early', reason='flat', {said})"
+    stopped = attempt(early, token=2)
+    assert json.loads(stopped.folder.result.read_text()) == {"status": "stopped_early", "reason": "flat", "steps": 1}
 
 
 @pytest.mark.parametrize(
@@ -166,11 +185,17 @@ def test_a_program_that_is_killed_is_not_at_fault(attempt) -> None:
 def test_secrets_stay_outside(attempt) -> None:
     """A program gets its places and what the study names, and nothing else that may be secret."""
     program = GOOD + "json.dump(dict(os.environ), open(out + '/environment.json', 'w'))\n"
-    secret = {"PARIBUS_DATABASE_URL": "postgresql://u:p@h/d", "HF_TOKEN": "hf_x", "MY_KEY": "k", "MY_MODE": "m"}
+    secret = {
+        "PARIBUS_DATABASE_URL": "postgresql://u:p@h/d",
+        "HF_TOKEN": "hf_x",
+        "MY_KEY": "k",
+        "MY_MODE": "m",
+        "PYTHONPATH": "/far",
+    }
     end = attempt(program, own={"environment": ["MY_MODE"]}, environment=secret)
     found = json.loads(end.folder.environment.read_text())
     assert found["MY_MODE"] == "m"
-    assert not {"PARIBUS_DATABASE_URL", "HF_TOKEN", "MY_KEY"} & set(found)
+    assert not {"PARIBUS_DATABASE_URL", "HF_TOKEN", "MY_KEY", "PYTHONPATH"} & set(found)
     assert {"PARIBUS_SEED", "PARIBUS_OUT", "PARIBUS_RECIPE", "PARIBUS_EVALUATE", "PATH"} <= set(found)
     missing = attempt(
         program,
@@ -195,3 +220,30 @@ def test_all_runs_evaluate_the_same_problems(attempt) -> None:
     program = GOOD.replace("evaluate(0)", f"evaluate(0, **({both}))").replace("evaluate(3)", f"evaluate(3, **({both}))")
     assert attempt(program, run="r4").status == 0  # another program, whose problems are those of no other run yet
     assert "all runs of a study evaluate the same problems" in attempt(program, run="r3").reason
+
+
+@pytest.mark.parametrize(
+    ("writes", "expected"),
+    [
+        ("json.dump({'a': float('nan')}, open(path, 'w'))", "environment.json is left out"),
+        ("json.dump([1], open(path, 'w'))", "is not an object"),
+        ("open(path, 'w').write('{')", "environment.json is left out"),
+        ("open(path, 'w').write('[' * 100_000)", "environment.json is left out"),
+        ("os.mkfifo(path)", "environment.json is no plain file"),
+        ("json.dump({'a': 'x' * 5_000_000}, open(path, 'w'))", "more than 4,194,304"),
+    ],
+)
+def test_an_environment_that_cannot_be_used_costs_no_run(attempt, writes, expected) -> None:
+    """It is optional, so the run succeeds, and its log says that it was left out."""
+    end = attempt(f"path = out + '/environment.json'\n{writes}\n{GOOD}")
+    assert end.status == 0, end.reason
+    assert expected in end.folder.log.read_text()
+    assert set(json.loads(end.folder.environment.read_text())) == {"command", "program", "system"}
+
+
+def test_a_step_is_recorded_as_a_whole_or_not_at_all(attempt) -> None:
+    """The evaluation of a line that is refused is no record of the run."""
+    end = attempt("evaluate(0); line(0, {'eval/heldout/avg_at_1': 0.9})")
+    assert end.status == 1
+    assert not end.lines
+    assert not list(end.folder.read_evaluations())

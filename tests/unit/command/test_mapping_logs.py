@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from paribus.contract import Evaluate
@@ -67,6 +69,8 @@ def test_a_log_is_translated(attempt) -> None:
         (GOOD.replace("test(3)", "test(3, n=-1)"), "`n` is -1, which is no number of tokens"),
         (GOOD.replace("test(3)", "test(3, which='hard')"), "`which` is 'hard', which is no set of this study"),
         (GOOD + "answer(3, 'a', True)\n", "problems have different numbers of responses"),
+        (GOOD.replace("lr=0.5", "lr=10**400"), "`lr` is 1000"),
+        (GOOD.replace("acc=50.0", "acc=10**400"), "which is too large for a number"),
         ("open('log.jsonl', 'w').write('{\\n')\n", "log.jsonl:1: not JSON"),
     ],
 )
@@ -86,3 +90,39 @@ def test_several_responses_need_their_answers(attempt) -> None:
     without = MAPPING.replace("answer: said, ", "")
     end = mapped(attempt, program, without, evaluate=evaluate, token=2)
     assert "several responses to a problem need `evaluation.answer`" in end.reason
+
+
+def test_a_log_of_an_earlier_run_is_not_read(attempt) -> None:
+    """Logs that came along with the script are removed before it starts, so that it records what it writes itself."""
+    old = "".join(json.dumps({"i": i, "acc": 99.0}) + "\n" for i in range(3))
+    answers = "".join(
+        json.dumps({"done": s, "p": p, "ok": True, "said": "x", "n": 3, "cut": False, "which": "heldout"}) + "\n"
+        for s in (0, 3)
+        for p in "ab"
+    )
+    stale = {"m.yaml": MAPPING, "log.jsonl": old, "answers.jsonl": answers}
+    own = {"argv": ["python", "p.py"], "mapping": "m.yaml", "log": "./log.jsonl"}
+    idle = attempt(own=own, sources=stale)
+    assert idle.status == 1
+    assert not idle.lines
+    end = attempt(SCRIPT + GOOD, own=own, sources=stale, token=2)
+    assert end.status == 0, end.folder.log.read_text()
+    assert [line.values.get("reward/correct_frac") for line in end.lines] == [None, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (
+            "answer(0, 'a', True)\nlog(0)\nlog(1)",
+            "could be recorded for 2 s, after no step: step 2 is logged, and waits for the evaluation of `heldout` at "
+            "step 0, which has not come in full",
+        ),
+        ("test(0)\nlog(0)\nlog(1)", "has logged no step for 2 s, after step 2: it hangs"),
+    ],
+)
+def test_a_silent_script_is_told_what_is_waited_for(attempt, program, expected) -> None:
+    """Steps that were logged are not said to be missing if it is their evaluation that has not come."""
+    own = {"argv": ["python", "p.py"], "mapping": "m.yaml", "log": "log.jsonl", "patience": 2.0}
+    end = attempt(f"{SCRIPT}{program}\ntime.sleep(60)", own=own, sources={"m.yaml": MAPPING})
+    assert expected in end.reason

@@ -50,9 +50,11 @@ def test_a_program_that_does_not_resume_begins_again(attempt) -> None:
     first = attempt(LOOP.replace("PAUSE", "60"), stop_after=1)
     assert first.status == PREEMPTED
     assert published(first.folder)
-    second = attempt(LOOP.replace("PAUSE", "0") + "json.dump(first, open(out + '/environment.json', 'w'))", token=2)
-    assert "is not an object" in second.reason
-    assert second.folder.path.joinpath("command/out/environment.json").read_text() == "0"
+    second = attempt(
+        LOOP.replace("PAUSE", "0") + "json.dump({'first': first}, open(out + '/environment.json', 'w'))", token=2
+    )
+    assert second.status == 0, second.folder.log.read_text()
+    assert json.loads(second.folder.environment.read_text())["first"] == 0
 
 
 def test_a_damaged_checkpoint_is_not_continued_from(attempt) -> None:
@@ -66,14 +68,24 @@ def test_a_damaged_checkpoint_is_not_continued_from(attempt) -> None:
 
 
 def test_a_kill_after_the_last_step_costs_no_step(attempt) -> None:
-    """If the newest checkpoint is of the last step, nothing is left to run, and the result is written."""
+    """If the newest checkpoint is of the last step, the program starts behind it and has its result left to write."""
     program = LOOP.replace("PAUSE", "0").replace("finish()", "keep(last); os.kill(os.getpid(), 9)")
     first = attempt(program, own={"resumes": True})
     assert first.status == 128 + 9
-    second = attempt("sys.exit('is not started')", own={"resumes": True}, token=2)
+    second = attempt(LOOP.replace("PAUSE", "0"), own={"resumes": True}, token=2)
     assert second.status == 0, second.folder.log.read_text()
     assert json.loads(second.folder.result.read_text()) == {"status": "succeeded", "steps": 3}
     assert [line.step for line in second.lines] == [0, 1, 2, 3]
+
+
+def test_a_failure_after_the_last_step_stays_a_failure(attempt) -> None:
+    """No attempt takes a program for succeeded that has not said so, whatever checkpoint an earlier one has left."""
+    failing = LOOP.replace("PAUSE", "0").replace("finish()", "if not before: keep(last)\nsys.exit('not exported')")
+    for token in (1, 2, 3):
+        end = attempt(failing, own={"resumes": True}, token=token)
+        assert end.status == 1
+        assert "ended with exit status 1 after step 3: not exported" in end.reason
+        assert not end.folder.result.exists()
 
 
 def test_a_program_can_ask_to_be_resumed(attempt) -> None:
