@@ -189,7 +189,8 @@ async def _process(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
         yield process
     finally:
         await asyncio.to_thread(end_tree, keeper)  # does nothing if it has ended, and with it all
-        signal_group(process.pid, signal.SIGKILL)
+        if process.returncode is None:  # else its number may be another's
+            signal_group(process.pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             process.kill()
         await asyncio.to_thread(end_kin, mark, variable=MARK)

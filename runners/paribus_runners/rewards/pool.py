@@ -414,9 +414,9 @@ class Pool:
     def _end(self, process: _Process, why: Outcome) -> None:
         """Kill a process and all that it has started, and remove its files; its call has the outcome ``why``."""
         self._processes.remove(process)
-        if process.popen.poll() is None:  # else the keeper has ended all
+        if process.popen.poll() is None:  # else the keeper has ended all, and its number may be another's
             end_tree(process.keeper)
-        signal_group(process.popen.pid, signal.SIGKILL)
+            signal_group(process.popen.pid, signal.SIGKILL)
         process.popen.kill()
         process.popen.wait()
         for stream in (process.popen.stdin, process.popen.stdout):

@@ -133,6 +133,20 @@ def test_a_client_that_goes_ends_its_work(marks: Path, how: str) -> None:
     nothing_is_left(marks)
 
 
+def test_a_number_that_may_be_anothers_by_now_gets_no_signal(marks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has ended and was waited for, so the system may give its number to another one."""
+    told: list[int] = []
+    monkeypatch.setattr(work, "COMMAND", (sys.executable, "-c", "print('{}')"))
+    monkeypatch.setattr(work, "signal_group", lambda group, number: told.append(group))
+
+    async def one() -> None:
+        async with work._process(marks.parent) as process:
+            await process.communicate(b"")
+
+    asyncio.run(one())
+    assert told == []
+
+
 def test_a_process_gets_no_secret_that_it_does_not_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The store's, and those for data and models; what else a runner needs is named."""
     for name in (
