@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from paribus.engines.process import Identity, end_kin, end_tree, kept, signal_group
 from paribus.errors import ParibusError, ServerError
+from paribus.scratch import make
 
 LIMIT_S = 600.0
 """Seconds in which a study must be planned, or a report written."""
@@ -91,8 +91,8 @@ class Room:
             raise Busy(f"{there}: try again in {AGAIN_S} s.", unread=True)
         self._there += 1
         try:
-            with tempfile.TemporaryDirectory(prefix="paribus-api-", ignore_cleanup_errors=True) as folder:
-                yield Path(folder)
+            with make("api") as folder:
+                yield folder.path
         finally:
             self._there -= 1
 

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from paribus.engines.process import KIN, Identity, end_kin, end_tree, kept, signal_group
 from paribus.errors import ParibusError
-from paribus_runners.rewards.scratch import Scratch, make
+from paribus.scratch import Scratch, make
 
 Fault = Literal["timeout", "exception", "died", "not_finite", "wrong_length", "not_a_number"]
 FAULTS: tuple[Fault, ...] = ("timeout", "exception", "died", "not_finite", "wrong_length", "not_a_number")
