@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from paribus.engines.process import Identity, end_kin, end_tree, kept, signal_group
 from paribus.errors import ParibusError, ServerError
+from paribus.scratch import make
 
 LIMIT_S = 600.0
 """Seconds in which a study must be planned, or a report written."""
@@ -91,8 +91,8 @@ class Room:
             raise Busy(f"{there}: try again in {AGAIN_S} s.", unread=True)
         self._there += 1
         try:
-            with tempfile.TemporaryDirectory(prefix="paribus-api-", ignore_cleanup_errors=True) as folder:
-                yield Path(folder)
+            with make("api") as folder:
+                yield folder.path
         finally:
             self._there -= 1
 
@@ -189,7 +189,8 @@ async def _process(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
         yield process
     finally:
         await asyncio.to_thread(end_tree, keeper)  # does nothing if it has ended, and with it all
-        signal_group(process.pid, signal.SIGKILL)
+        if process.returncode is None:  # else its number may be another's
+            signal_group(process.pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             process.kill()
         await asyncio.to_thread(end_kin, mark, variable=MARK)

@@ -14,8 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from types import FrameType
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from paribus.engines.process import adopt_orphans, die_with_parent, end_orphans
 
@@ -23,35 +23,42 @@ STOPPED = 128 + signal.SIGTERM
 """Exit status after SIGTERM, and when the parent has ended."""
 
 
-class _Stop(Exception):
-    """This process is to end now."""
+_HELD = frozenset({signal.SIGCHLD, signal.SIGTERM})
+"""Signals that are waited for: one that interrupted the end of the others would leave some alive."""
 
 
 def keep(parent: int, command: Sequence[str]) -> int:
     """Run a command until it ends; return its exit status, negative if a signal has killed it."""
     adopt_orphans()
     own = os.getpid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as in what Ray starts, no child's end is known
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _Stop
+    def begin() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+        die_with_parent(own)
 
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as in what Ray starts, no child's end is known
-        signal.signal(signal.SIGTERM, stop)
         die_with_parent(parent, signal.SIGTERM)
-        program = subprocess.Popen(command, preexec_fn=lambda: die_with_parent(own))
+        program = subprocess.Popen(command, preexec_fn=begin)
         _let_go()
-        while True:
-            pid, status = os.wait()  # also reaps what was adopted
-            if pid == program.pid:
-                program.returncode = os.waitstatus_to_exitcode(status)
-                return program.returncode
-    except _Stop:
+        while signal.sigwait(_HELD) != signal.SIGTERM:
+            for pid, status in _ended():
+                if pid == program.pid:
+                    program.returncode = os.waitstatus_to_exitcode(status)
+                    return program.returncode
         return STOPPED
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while not end_orphans(()):
             time.sleep(0.005)
+
+
+def _ended() -> Iterator[tuple[int, int]]:
+    """Yield process id and status of each child that has ended, also of those that were adopted."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
 
 
 def _let_go() -> None:
@@ -68,6 +75,7 @@ def end_like(status: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -status not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-status, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {-status})
         os.kill(os.getpid(), -status)
     os._exit(status)
 

@@ -81,7 +81,7 @@ def end_tree(root: Identity, *, wait_s: float = 5.0) -> bool:
     parent of what others leave behind. Call it before ``root`` is waited for.
 
     Returns:
-        Whether all have ended.
+        Whether all have ended; if not in this time, ``root`` is killed all the same.
     """
     until, empty = time.monotonic() + wait_s, 0
     while empty < 2:  # a process that was being adopted has no place in the tree for a moment
@@ -91,12 +91,12 @@ def end_tree(root: Identity, *, wait_s: float = 5.0) -> bool:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if found and time.monotonic() > until:
-            return False
+            break
         time.sleep(0.002)
     if root.alive():
         with suppress(ProcessLookupError, PermissionError):
             os.kill(root.pid, signal.SIGKILL)
-    return True
+    return empty == 2
 
 
 def end_kin(mark: str, *, wait_s: float = 5.0, variable: str = KIN) -> bool:

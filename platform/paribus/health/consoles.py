@@ -122,6 +122,7 @@ def _placed(lines: Sequence[_Line]) -> tuple[list[tuple[str, Record]], tuple[str
     seen: list[tuple[float, int]] = []  # epoch and step
     counted: set[int] = set()
     step: Any = 0
+    count = 0  # an evaluation that has a step of its own does not change it
     restart = ""
     for line in lines:
         if line.step is not None:
@@ -132,18 +133,18 @@ def _placed(lines: Sequence[_Line]) -> tuple[list[tuple[str, Record]], tuple[str
             epoch = _epoch(line.values)
             if epoch is not None and seen and epoch < seen[-1][0]:  # from a checkpoint: these steps come again
                 restart = restart or line.place
-                step = max((s for e, s in seen if e < epoch), default=0)
-            step += 1
+                count = max((s for e, s in seen if e < epoch), default=0)
+            step = count = count + 1
             counted.add(step)
             seen += [(epoch, step)] if epoch is not None else []
         found.append((line.place, {"step": step, **line.values}))
     notes = []
     if training and by_bar:
-        notes.append("No line has a step: steps are those of the progress bar before each line.")
+        notes.append("No line of training has a step: steps are those of the progress bar before each line.")
     elif training and not stepped:
         notes.append(
-            f"No line has a step: steps are the {len(counted)} counted lines of training (with `logging_steps: 10` "
-            "each stands for 10 steps); evaluations take the step of the line before them."
+            f"No line of training has a step: steps are the {len(counted)} counted lines of training (with "
+            "`logging_steps: 10` each stands for 10 steps); evaluations take the step of the line before them."
         )
     if restart:
         notes.append(f"The epoch falls at {restart}: taken for a restart, whose lines replace those of the same epoch.")
@@ -165,7 +166,7 @@ def _is_training(values: Record) -> bool:
 def _epoch(values: Record) -> float | None:
     try:
         return float(values["epoch"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         return None
 
 

@@ -105,14 +105,16 @@ def map_keys(keys: Iterable[str], place: str, trainer: str | None = None) -> Map
         trainer: the trainer; ``None``: the one that knows most of the names.
 
     Raises:
-        LogFileError: no name is known.
+        LogFileError: there are no names, or none is known.
     """
     names = sorted(set(keys))
     tables = {name: _mapped(name, names) for name in (PARIBUS, *mappings()) if trainer in (None, name)}
     best = max(tables.values(), key=lambda m: len(m.keys))
     if not best.keys:
+        if not names:
+            raise LogFileError(f"{place}: no record has a number: metrics are numbers under names, such as `loss`")
         printable = ["".join(c if c.isprintable() else "?" for c in n[:60]) for n in names[:5]]
-        shown = ", ".join(f"`{n}`" for n in printable) or "no metrics"
+        shown = ", ".join(f"`{n}`" for n in printable)
         wanted = trainer or ", ".join(tables)
         raise LogFileError(
             f"{place}: has no metric of {wanted}, but {shown}. docs/reference/health.md lists the known names"

@@ -1,8 +1,9 @@
 """Uploads W&B files with `wandb sync`, if ``WANDB_MODE`` is ``online`` and ``WANDB_API_KEY`` is set.
 
-One process at a time, which gets the key by the environment. It reads a copy: a run that trains on meanwhile changes
-nothing of what is sent, and the mark that `wandb sync` leaves beside the copy says whether it was sent. A file that is
-uploaded again replaces what was there. A file that cannot be uploaded waits by itself; the others go on.
+One process at a time, which gets the key by the environment and ends with this one. It reads a copy: a run that trains
+on meanwhile changes nothing of what is sent, and the mark that `wandb sync` leaves beside the copy says whether it was
+sent. A file that is uploaded again replaces what was there. A file that cannot be uploaded waits by itself; the others
+go on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from paribus.engines.keeper import STOPPED
+from paribus.engines.process import kept
 from paribus.masking import describe, mask
 from paribus.mlflow_sync.wandb_files import FOLDER, SYNCED, WANTED
 
@@ -26,8 +30,9 @@ TIMEOUT_S = 600.0
 """Seconds after which an upload is ended and tried again."""
 
 COPIES = ".uploading"
-"""Folder of the copy that is being sent, in that of the files."""
+"""Folder of the copy that is being sent, in that of the files; each upload has one of its own in it."""
 
+_ENDED = STOPPED, -signal.SIGTERM
 _BACKOFF_MAX_S = 300.0
 _log = logging.getLogger("paribus.mlflow_sync")
 
@@ -84,7 +89,7 @@ class Uploads:
         if upload is not None:
             if upload.process.poll() is None:
                 if self._clock() > upload.until:
-                    upload.process.kill()
+                    upload.process.terminate()
                 return len(self._waiting()) + 1
             self._end(upload)
         waiting = self._waiting()
@@ -95,9 +100,9 @@ class Uploads:
         return len(self._waiting()) + (self._running is not None)
 
     def close(self) -> None:
-        """Kill the process; the next one uploads the file again."""
+        """End the process; the next one uploads the file again."""
         if self._running is not None:
-            self._running.process.kill()
+            self._running.process.terminate()
             self._running.process.wait()
             self._running.output.close()
             self._forget()
@@ -115,18 +120,19 @@ class Uploads:
         return [file for file, wanted, synced in marks if file != running and wanted and not synced]
 
     def _start(self, file: Path) -> None:
-        folder = self._folder / COPIES / file.parent.name
         state, wanted = _state(file), _state(file.with_suffix(WANTED))
         try:
             shutil.rmtree(self._folder / COPIES, ignore_errors=True)
-            folder.mkdir(parents=True)
+            (self._folder / COPIES).mkdir(parents=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self._folder / COPIES)) / file.parent.name
+            folder.mkdir()
             shutil.copyfile(file, folder / file.name)
         except OSError as error:
             self._fail(file, describe(error))
             return
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _end or close
         process = subprocess.Popen(
-            [sys.executable, "-m", "wandb", "sync", "--no-include-online", str(folder.resolve())],
+            kept(sys.executable, "-m", "wandb", "sync", "--no-include-online", str(folder.resolve())),
             cwd=self._folder.parent,  # where W&B writes its own log
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -144,7 +150,8 @@ class Uploads:
         sent = upload.copy.with_suffix(SYNCED).exists()
         self._forget()
         if not sent:
-            self._fail(upload.file, said[-1] if said else f"wandb sync: exit status {status}")
+            how = f"no end within {TIMEOUT_S:.0f} s" if status in _ENDED else f"exit status {status}"
+            self._fail(upload.file, said[-1] if said else f"wandb sync: {how}")
             return
         self._failed.pop(upload.file, None)
         mark = upload.file.with_suffix(WANTED)

@@ -65,6 +65,7 @@ class Sigmoid:
         df: degrees of freedom of ``error``.
         noise: root mean square of the residuals.
         reached: share of the rise covered at the last point.
+        rises: whether it gets better, beyond its noise.
         why: why the curve does not identify a ceiling; empty if it does.
     """
 
@@ -78,6 +79,7 @@ class Sigmoid:
     df: int
     noise: float
     reached: float
+    rises: bool
     why: str
 
     @property
@@ -144,6 +146,7 @@ def fit_sigmoid(costs: Sequence[float], values: Sequence[float], *, better: int 
         df=found.df,
         noise=found.noise * spread * scale,
         reached=found.reached,
+        rises=found.rises,
         why=found.why,
     )
 
@@ -179,6 +182,8 @@ def _fit(x: Array, y: Array, better: int) -> Sigmoid:
     low, high = min(float((ceiling[inside] - half).min()), top), max(float((ceiling[inside] + half).max()), top)
     if float(middle[inside].max()) > math.log(_LAST) - 0.1:  # the ceiling could be as far as the grid allows
         low, high = (low, math.inf) if better * (top - start) > 0 else (-math.inf, high)
+    total = float(((y - y.mean()) ** 2).sum())
+    gain = max(total - least, 0) / 3 / max(least / df, 1e-18)
     sigmoid = Sigmoid(
         start=start,
         ceiling=top,
@@ -190,12 +195,10 @@ def _fit(x: Array, y: Array, better: int) -> Sigmoid:
         df=df,
         noise=math.sqrt(max(least, 0) / len(x)),
         reached=float(_logistic(x[-1:], math.log(c_mid), math.log(slope))[0]),
+        rises=better * (top - start) > 0 and float(special.fdtrc(3, df, gain)) < RISES,
         why="",
     )
-    total = float(((y - y.mean()) ** 2).sum())
-    gain = max(total - least, 0) / 3 / max(least / df, 1e-18)
-    rises = float(special.fdtrc(3, df, gain)) < RISES
-    return _judged(sigmoid, y - _values(x, _logistic, best), better, rises=rises)
+    return _judged(sigmoid, y - _values(x, _logistic, best), better)
 
 
 def _search(x: Array, y: Array, form: Form, quantile: float, df: int) -> list[_Cells]:
@@ -208,10 +211,10 @@ def _search(x: Array, y: Array, form: Form, quantile: float, df: int) -> list[_C
     return found
 
 
-def _judged(found: Sigmoid, residuals: Array, better: int, *, rises: bool) -> Sigmoid:
+def _judged(found: Sigmoid, residuals: Array, better: int) -> Sigmoid:
     """Return the fit with the first reason why it identifies no ceiling."""
     rise = found.ceiling - found.start
-    if better * rise <= 0 or not rises:
+    if not found.rises:
         why = f"it does not {'rise' if better > 0 else 'fall'} beyond its noise"
     elif not math.isfinite(found.high - found.low):
         why = "no ceiling is in sight: higher ones fit as well" if better > 0 else "no floor is in sight"

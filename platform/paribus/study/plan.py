@@ -186,7 +186,7 @@ class Plan:
         ranking: a search before the last of its runs are known; ``None`` without one.
         origin: fingerprint of the plan that this one grew from; empty for the plan of a study file.
         options: what the study says to its runner beside the recipe.
-        text: the study file without credentials, for copies such as MLflow's; no part of the fingerprint. Empty: the
+        text: the study file without known secrets, for copies such as MLflow's; no part of the fingerprint. Empty: the
             study came from no file, or an earlier version made the plan.
     """
 

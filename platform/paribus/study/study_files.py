@@ -1,4 +1,4 @@
-"""Files of a study for copies, such as MLflow's: the study file without credentials, and the newest report.
+"""Files of a study for copies, such as MLflow's: the study file without known secrets, and the newest report.
 
 Nothing is computed from them. The text of the study file is in the plan, and so in the store, which each
 submission writes: a server for a team has its home folder for reading alone. ``study_files/STUDY/report`` in the home
@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+
+import yaml
 
 from paribus.masking import HIDDEN, mask
 
@@ -24,11 +27,19 @@ REPORTS = ("report.md", "report.html")
 """Files of a report that are copied."""
 
 
-_SECRET = re.compile(
-    r"""(?<![\w-])(["']?(?:[\w-]*(?:password|passwd|secret|api_?key|access_?key)|(?:[\w-]*(?:auth|access|api|hf)_)?token)"""
-    r"""["']?\s*:\s*)(?![$\s])("[^"\n]*"|'[^'\n]*'|[^,}\s#]+)""",
-    re.IGNORECASE,
+_NAME = (  # one run of characters, so that a long text is searched in one pass
+    r"[\w.-]*(?:password|passwd|secret|(?:api|access|secret|private)[ _-]?key|(?<!\w)(?<!\w-)token"
+    r"|(?:auth|access|api|hf|hub|huggingface|bearer|refresh|github|gitlab|wandb|mlflow)[_-]token)"
 )
+_NAMED = re.compile(_NAME, re.IGNORECASE)
+_OPTION = re.compile(rf"--?{_NAME}", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{\w+\}")
+_NOTHING = r"""["']?\$\{\w+\}|(?:~|null|""|'')(?![^\s,}])|(?:[&!]\S*\s+)*[\s{\[]"""
+"""Variables, empty values, and mappings and lists, which have names of their own."""
+_WRITTEN = re.compile(  # in a comment, or in a text: the values of YAML are found by its parser
+    rf"""(?<![\w.-])(["']?{_NAME}["']?[ \t]*:[ \t]*)(?!{_NOTHING})("[^"\n]*"|'[^'\n]*'|[^,}}\s#]+)""", re.IGNORECASE
+)
+_GIVEN = re.compile(rf"""((?<![\w.-])(?:(?:--?)?{_NAME}=|--?{_NAME}[ \t]+))(?![$-])([^\s"',\]}}]+)""", re.IGNORECASE)
 
 
 _SCRIPT = re.compile(r"(<script\b.*?</script>)", re.DOTALL)
@@ -37,8 +48,44 @@ _LIBRARY = 1 << 20
 
 
 def without_secrets(text: str) -> str:
-    """Return the text of a study file without what :func:`mask` hides, and without values under names of secrets."""
-    return _SECRET.sub(rf"\g<1>{HIDDEN}", mask(text))
+    """Return the text of a study file without what :func:`mask` hides, and without values under names of secrets.
+
+    Those of YAML are found by their places, however they are written; those in comments and in texts by their form.
+    """
+    with suppress(yaml.YAMLError):
+        for start, end in sorted(_secrets(yaml.compose(text, yaml.SafeLoader)), reverse=True):
+            text = text[:start] + HIDDEN + text[start + len(text[start:end].rstrip()) :]
+    text = _WRITTEN.sub(rf"\g<1>{HIDDEN}", mask(text))
+    return _GIVEN.sub(rf"\g<1>{HIDDEN}", text)
+
+
+def _secrets(root: yaml.Node | None) -> set[tuple[int, int]]:
+    """Return where values under names of secrets begin and end; aliases lead to what they stand for, once."""
+    found: list[yaml.Node] = []
+    left, seen = [root], set[int]()
+    while left:
+        node = left.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                left += [key, value]
+                if isinstance(key, yaml.ScalarNode) and _NAMED.fullmatch(key.value):
+                    found += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        elif isinstance(node, yaml.SequenceNode):
+            left += node.value
+            for option, value in pairwise(node.value):  # of a command
+                if isinstance(option, yaml.ScalarNode) and _OPTION.fullmatch(option.value):
+                    found += [] if str(value.value).startswith("-") else [value]
+    return {
+        (node.start_mark.index, node.end_mark.index)
+        for node in found
+        if isinstance(node, yaml.ScalarNode)
+        and node.tag != "tag:yaml.org,2002:null"
+        and node.value
+        and not _VARIABLE.fullmatch(node.value)
+    }
 
 
 def keep_report(home: Path, study: str, folder: Path) -> str:

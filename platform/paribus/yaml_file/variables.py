@@ -28,6 +28,9 @@ def replace_variables(text: str, environment: Mapping[str, str]) -> tuple[str, l
     faults: list[str] = []
 
     def value(found: re.Match[str]) -> str:
+        if has_variable(found[1]):  # the first brace would end it
+            faults.append(f"`{found[0][:40]}` holds another variable: a default is plain text")
+            return found[0]
         named = _NAMED.fullmatch(found[1])
         if named is None or not found[0].endswith("}"):
             faults.append(

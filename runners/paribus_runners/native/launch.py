@@ -19,9 +19,9 @@ from pathlib import Path
 from paribus.contract import PREEMPTED, Job
 from paribus.errors import ParibusError, RunnerError
 from paribus.failures import KILLED
+from paribus.scratch import make
 from paribus_runners.native.stopping import termination
 from paribus_runners.rewards.pool import WORKERS, workers
-from paribus_runners.rewards.scratch import make
 
 THREADS = "PARIBUS_THREADS"
 """Environment variable: number of threads that a run uses on a CPU, all of its processes together."""

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from paribus.engines.process import KIN, Identity, end_kin, end_tree, kept, signal_group
 from paribus.errors import ParibusError
-from paribus_runners.rewards.scratch import Scratch, make
+from paribus.scratch import Scratch, make
 
 Fault = Literal["timeout", "exception", "died", "not_finite", "wrong_length", "not_a_number"]
 FAULTS: tuple[Fault, ...] = ("timeout", "exception", "died", "not_finite", "wrong_length", "not_a_number")
@@ -414,9 +414,9 @@ class Pool:
     def _end(self, process: _Process, why: Outcome) -> None:
         """Kill a process and all that it has started, and remove its files; its call has the outcome ``why``."""
         self._processes.remove(process)
-        if process.popen.poll() is None:  # else the keeper has ended all
+        if process.popen.poll() is None:  # else the keeper has ended all, and its number may be another's
             end_tree(process.keeper)
-        signal_group(process.popen.pid, signal.SIGKILL)
+            signal_group(process.popen.pid, signal.SIGKILL)
         process.popen.kill()
         process.popen.wait()
         for stream in (process.popen.stdin, process.popen.stdout):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -131,6 +133,54 @@ def test_a_client_that_goes_ends_its_work(marks: Path, how: str) -> None:
 
     asyncio.run(one())
     nothing_is_left(marks)
+
+
+def test_files_of_a_server_that_was_killed_go_with_the_next_request(marks: Path) -> None:
+    """Those of a server that lives, and of other requests, stay."""
+    folder = marks.parent / "tmp"
+    program = (
+        "import asyncio, sys, time\nfrom paribus_dashboards.api.work import Room\nasync def one():\n"
+        " async with Room().place() as f:\n  print(f, flush=True); time.sleep(600)\nasyncio.run(one())"
+    )
+    servers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(folder)},
+        )
+        for _ in range(2)
+    ]
+
+    async def others(room: work.Room, wanted: set[Path]) -> None:
+        async with room.place() as own, room.place() as other:
+            assert set(folder.iterdir()) == wanted | {own, other}
+
+    try:
+        killed, lives_ = (Path(server.stdout.readline().strip()) for server in servers if server.stdout is not None)
+        servers[0].kill()
+        servers[0].wait()
+        assert killed.exists()
+        asyncio.run(others(work.Room(), {lives_}))
+        assert list(folder.iterdir()) == [lives_]
+    finally:
+        for server in servers:
+            server.kill()
+            server.communicate()
+
+
+def test_a_number_that_may_be_anothers_by_now_gets_no_signal(marks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has ended and was waited for, so the system may give its number to another one."""
+    told: list[int] = []
+    monkeypatch.setattr(work, "COMMAND", (sys.executable, "-c", "print('{}')"))
+    monkeypatch.setattr(work, "signal_group", lambda group, number: told.append(group))
+
+    async def one() -> None:
+        async with work._process(marks.parent) as process:
+            await process.communicate(b"")
+
+    asyncio.run(one())
+    assert told == []
 
 
 def test_a_process_gets_no_secret_that_it_does_not_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from paribus.engines import process as processes
 from paribus.engines.process import Identity, end_tree, kept
 
 PATIENCE_S = 60
@@ -30,8 +31,8 @@ print("ready", flush=True)
 if ends == "sleeps":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(600)
-elif ends == "killed":
-    os.kill(os.getpid(), signal.SIGKILL)
+elif ends.startswith("SIG"):
+    os.kill(os.getpid(), getattr(signal, ends))
 sys.exit(int(ends))
 """
 
@@ -65,7 +66,7 @@ def started(folder: Path, ends: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize(("ends", "status"), [("0", 0), ("3", 3), ("killed", -signal.SIGKILL)])
+@pytest.mark.parametrize(("ends", "status"), [("0", 0), ("3", 3), ("SIGKILL", -9), ("SIGTERM", -15)])
 def test_nothing_outlives_the_program(place: Path, ends: str, status: int) -> None:
     """The exit status is the program's, also after a signal."""
     with started(place, ends) as process:
@@ -102,3 +103,55 @@ def test_nothing_outlives_the_parent(place: Path) -> None:
         assert parent.stdout.readline() == "ready\n"
         parent.kill()
     until(lambda: not left(place))
+
+
+AT_A_LINE = """
+import os, signal, sys
+from paribus.engines import keeper
+
+count = int(sys.argv[1])
+
+def asked(frame, event, argument):
+    global count
+    if "status" in frame.f_locals and event == "line":
+        count -= 1
+        if count == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+    return asked
+
+sys.settrace(lambda frame, event, argument: asked if frame.f_code.co_name == "keep" else None)
+status = keeper.keep(os.getppid(), sys.argv[2:])
+sys.settrace(None)
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+def test_nothing_outlives_a_keeper_that_is_asked_while_it_ends(place: Path, count: int) -> None:
+    """SIGTERM at any line from the end of the program on, also while the keeper ends what is left."""
+    command = [sys.executable, "-c", AT_A_LINE, str(count), sys.executable, "-c", LEAVES, str(place), "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.wait(PATIENCE_S) in (0, 128 + signal.SIGTERM)
+        assert process.stderr is not None
+        alive = left(place)
+        for pid in alive:
+            os.kill(int(pid), signal.SIGKILL)
+        assert (alive, len(list(place.iterdir())), process.stderr.read()) == ([], 2, "")
+
+
+def test_the_program_can_be_asked_to_end() -> None:
+    """What the keeper does not want to be interrupted by is not held back from the program."""
+    held = "import signal; print(sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))))"
+    done = subprocess.run(kept(sys.executable, "-c", held), capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_tree_that_does_not_end_in_time_loses_its_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a disk cannot be killed; the root, which could start more, is."""
+    monkeypatch.setattr(processes, "_descendants", lambda root: {2**22 + 1})
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        try:
+            assert not end_tree(Identity.of(process.pid), wait_s=0.05)
+            assert process.wait(10) == -signal.SIGKILL
+        finally:
+            process.kill()

@@ -90,6 +90,24 @@ def test_evaluations_are_no_steps(tmp_path):
     assert "the 60 counted lines of training" in log.notes[0]
 
 
+@pytest.mark.parametrize(
+    "evaluation",
+    ["step:50 - test/score:0.5", "{'eval_reward': 0.5, 'step': '50'}", "{'eval_reward': 0.5, 'step': 50}",
+     "{'eval_reward': 0.5, 'step': 50.0}"],
+)  # fmt: skip
+def test_the_step_of_an_evaluation_is_not_that_of_the_training_after_it(tmp_path, evaluation):
+    """Lines of training without a step are counted on, whatever the evaluation prints; the note is true."""
+    log = read(tmp_path, line(1) + line(2) + f"{evaluation}\n" + line(3))
+    assert [x.step for x in log.lines if "reward/mean" in x.values] == [1, 2, 3]
+    assert log.notes[0].startswith("No line of training has a step: steps are the 3 counted lines")
+
+
+def test_an_epoch_that_is_no_number_ends_in_no_traceback(tmp_path):
+    """Too large, a text, a list, or none."""
+    epochs = ["1" + "0" * 400, "'x'", "[1, 2]", "None", "nan", "1e999"]
+    assert [x.step for x in read(tmp_path, "".join(line(1, epoch=e) for e in epochs)).lines] == list(range(1, 7))
+
+
 def test_a_step_that_is_printed_counts(tmp_path):
     """Under any of its names, also for evaluations that come without; nothing is said of counting."""
     text = "".join(line(i, global_step=10 * i) + "{'eval_reward': 0.3}\n" for i in range(1, 9))

@@ -156,6 +156,7 @@ def test_every_name_in_the_table_is_canonical_and_each_source_is_used_once():
         ("a.jsonl", '{"step": "x"}\n', "the step is 'x'"),
         ("a.jsonl", '{"step": Infinity}\n', "must be a whole number"),
         ("a.jsonl", '{"step": 1e+308, "reward": 1}\n', "must be a whole number below 2"),
+        ("a.jsonl", '{"step": 1, "foo": "x"}\n', "no record has a number: metrics are numbers under names"),
         ("a.jsonl", '{"step": 1, "foo": 2}\n', "has no metric of .*, but `foo`"),
         ("a.jsonl", '{"step": 1, "f\\u001b[2Jo": 2}\n', r"has no metric of .*, but `f\?\[2Jo`"),
         ("a.csv", "", "no record has a step"),

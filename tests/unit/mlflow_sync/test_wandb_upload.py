@@ -2,19 +2,23 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 
+from paribus.engines.process import Identity
 from paribus.mlflow_sync.wandb_files import SYNCED, WANTED
 from paribus.mlflow_sync.wandb_upload import COPIES, TIMEOUT_S, Uploads
 
 STUB = """
-import json, pathlib, sys, time
+import json, os, pathlib, sys, time
 orders = json.loads(pathlib.Path(__file__).with_name("orders.json").read_text())
 [file] = pathlib.Path(sys.argv[-1]).glob("run-*.wandb")
 with open(pathlib.Path(__file__).with_name("sent.txt"), "a") as log:
     print(file.stem.removeprefix("run-"), file.read_text(), file=log)
+pathlib.Path(__file__).with_name("pid.txt").write_text(f"{os.getpid()} ")
 order = orders.get(file.stem.removeprefix("run-"), "")
 if order.startswith("append to "):
     with open(order.removeprefix("append to "), "a") as original:
@@ -149,13 +153,66 @@ def test_an_upload_that_hangs_is_ended_and_tried_again(case):
     assert case.uploads.turn() == 1
     running.process.wait()
     assert case.uploads.turn() == 1
-    assert (case.uploads.trouble, running.output.closed) == ("run-a.wandb: wandb sync: exit status -9", True)
+    assert (case.uploads.trouble, running.output.closed) == ("run-a.wandb: wandb sync: no end within 600 s", True)
     case.now += 2
     case.uploads.turn()
     running = case.uploads._running
     case.uploads.close()
-    assert (running.process.poll(), running.output.closed) == (-9, True)
+    assert running.output.closed
+    assert running.process.poll() is not None
     assert not (case.home / "wandb" / COPIES).exists()
     case.order()
     assert case.turn() == 1
     assert case.turn() == 0
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from paribus.mlflow_sync.wandb_upload import Uploads
+
+uploads = Uploads(Path(sys.argv[1]))
+uploads.turn()
+time.sleep(600)
+"""
+
+
+def until(condition):
+    """Wait until a condition holds, and return what it has returned."""
+    end = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def test_no_upload_outlives_a_sync_process_that_is_killed(case):
+    """It would go on sending an older copy beside the next process, whose own copy is newer."""
+    case.write("a", "x", wanted=True)
+    case.order(a="hang")
+    pid = case.program / "pid.txt"
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(case.home)]) as process:
+        until(lambda: pid.exists() and pid.read_text().endswith(" "))
+        upload = Identity.of(int(pid.read_text()))
+        assert upload.alive()
+        process.kill()
+    until(lambda: not upload.alive())
+
+
+def test_the_mark_of_an_earlier_upload_marks_no_later_one(case):
+    """Each upload has a copy of its own: a mark that comes late at the older one says nothing of the newer one."""
+    case.write("a", "x", wanted=True)
+    case.order(a="hang")
+    case.uploads.turn()
+    earlier = case.uploads._running.copy
+    case.uploads.close()
+    case.write("a", "end", wanted=True)
+    case.order(a="refuse")
+    case.uploads.turn()
+    running = case.uploads._running
+    assert [path.read_text() for path in (case.home / "wandb" / COPIES).rglob("*.wandb")] == ["xend"]
+    earlier.parent.mkdir(parents=True, exist_ok=True)
+    earlier.with_suffix(SYNCED).touch()
+    running.process.wait()
+    assert (case.uploads.turn(), case.uploads.trouble) == (1, "run-a.wandb: 400 bad request")
+    assert not case.file("a").with_suffix(SYNCED).exists()

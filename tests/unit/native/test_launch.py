@@ -22,10 +22,10 @@ from paribus.contract import Job, Options
 from paribus.errors import ParibusError, RunnerError
 from paribus.failures import describe_exit, from_outside
 from paribus.recipe.recipe import Recipe
+from paribus.scratch import prefix
 from paribus_runners.native import launch as module
 from paribus_runners.native import runner
 from paribus_runners.native.launch import launch, processes_of, threads
-from paribus_runners.rewards.scratch import prefix
 
 JobFolder = Callable[..., Path]
 

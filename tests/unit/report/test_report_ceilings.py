@@ -228,6 +228,19 @@ def test_scores_of_any_size(scale: float) -> None:
     assert ceiling.value == pytest.approx(0.6 * scale, rel=0.01)
 
 
+def test_whether_a_base_rises_is_no_matter_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A base that stays where it is gives no score to reach, whatever the sentence about its curve says."""
+
+    def other_words(costs: Sequence[float], values: Sequence[float], *, better: int = 1) -> Sigmoid | None:
+        found = fit_sigmoid(costs, values, better=better)
+        return found and replace(found, why="other words")
+
+    monkeypatch.setattr(module, "fit_sigmoid", other_words)
+    flat = curved_study(SHAPE, lambda label, step: 0.4 if label == "base" else curve(label, step))
+    assert Ceilings(Analysis(flat)).level is None
+    assert Ceilings(Analysis(study())).level is not None
+
+
 def test_no_run_has_to_rise() -> None:
     """A base that does not rise gives no cost to compare with, and no verb."""
     found = build_report(curved_study(SHAPE, lambda arm, step: 0.3))

@@ -205,6 +205,17 @@ def test_what_hides_its_origin_dies_too(folder: Path, how: str) -> None:
     assert not any(_alive(pid) for pid in _children(folder))
 
 
+def test_a_number_that_may_be_anothers_by_now_gets_no_signal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ended by itself was waited for, so the system may give its number to another one."""
+    told: list[bool] = []
+    with _pool(folder, "exits", timeout_s=60) as workers_:
+        workers_.wait_until_loaded()
+        [process] = workers_._processes
+        monkeypatch.setattr(pool, "signal_group", lambda *_: told.append(process.popen.returncode is None))
+        assert workers_.submit(CALL).result(timeout=120).fault == "died"
+    assert all(told)
+
+
 def test_a_killed_process_is_replaced(folder: Path) -> None:
     """One call that hangs costs its own time alone; the calls after it get results."""
     with _pool(folder, "shouts", size=2) as pool:

@@ -83,6 +83,7 @@ def test_curves_without_a_ceiling(curve: Callable[[float], float], why: str) -> 
     assert found is not None
     assert not found.identified
     assert why in found.why
+    assert found.rises == ("beyond its noise" not in found.why)
 
 
 def test_a_lower_score_can_be_better() -> None:

@@ -171,6 +171,14 @@ def test_an_unset_variable_is_an_error_with_its_place(study: Path, monkeypatch: 
     assert "study.yaml:5:11: `${1+1}` is no variable" in fault(study)
 
 
+@pytest.mark.parametrize("text", ["${MY_SEEDS:-${OTHER}}", "'${MY_SEEDS}' or ${OTHER:-${MY_SEEDS:-4}}", "${${OTHER}}"])
+def test_a_variable_in_a_default_is_an_error(study: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """It would end at the first brace, and the second one would stay in the value."""
+    monkeypatch.setenv("MY_SEEDS", "4")
+    study.write_text(f'{STUDY}question: "{text}"\n')
+    assert "holds another variable: a default is plain text" in fault(study)
+
+
 @pytest.mark.parametrize(("name", "value"), [("HF_TOKEN", "abcdefgh"), ("WHERE", "postgres://me:pass-1234@host/db")])
 def test_secrets_are_refused(study: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """By name or by form: the values of a study are recorded."""

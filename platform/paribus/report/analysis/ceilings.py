@@ -188,7 +188,7 @@ class Ceilings:
     def level(self) -> float | None:
         """Score at half of what the base gained; ``None`` if the curve of the base does not rise."""
         fit = self.fit(self.analysis.plan.base)
-        if fit.whole is None or self.better * (fit.end - fit.whole.start) <= 0 or "beyond its noise" in fit.whole.why:
+        if fit.whole is None or not fit.whole.rises or self.better * (fit.end - fit.whole.start) <= 0:
             return None
         return (fit.whole.start + fit.end) / 2
 
