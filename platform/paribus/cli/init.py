@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
-from rich.text import Text
 
-from paribus.cli.console import console, table
-from paribus.cli.studies import about_files, comment_of, shipped_study, write_new
+from paribus.cli.studies import shipped_study, show_files, write_new
 from paribus.errors import ParibusError, did_you_mean, install_command
 from paribus.home import data_root
 from paribus.yaml_file.document import YAML_ENDINGS, plain, read_document
@@ -46,7 +43,7 @@ def command(target: Path | None, template: str | None, listed: bool, as_json: bo
     if listed:
         if target is not None or template is not None:
             raise click.UsageError("--list stands alone")
-        _list(as_json)
+        show_files("template", "templates", templates(), "paribus init --template NAME", as_json=as_json)
     elif as_json:
         raise click.UsageError("--json goes with --list")
     elif template is not None:
@@ -63,18 +60,6 @@ def command(target: Path | None, template: str | None, listed: bool, as_json: bo
 def templates() -> dict[str, Path]:
     """Return the study files of the templates by name, in alphabetical order."""
     return {path.stem: path for path in sorted((data_root("ablations") / "templates").glob("*.yaml"))}
-
-
-def _list(as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"templates": about_files(templates())}, indent=1))
-        return
-    shown = table("template", "question, and what it takes")
-    for name, path in templates().items():
-        question = plain(read_document(path).root)["question"]
-        shown.add_row(name, Text(question).append(f"\n{comment_of(path)}", style="dim"))
-    console().print(shown)
-    click.echo("Take one: paribus init --template NAME")
 
 
 def _write_template(name: str, target: Path | None) -> None:

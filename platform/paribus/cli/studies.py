@@ -6,7 +6,6 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.text import Text
@@ -26,15 +25,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         pass_json_on(ctx, as_json)
         return
-    if as_json:
-        click.echo(json.dumps({"studies": about_files(shipped_studies())}, indent=1))
-        return
-    listed = table("study", "question, and what it takes")
-    for name, path in shipped_studies().items():
-        question = plain(read_document(path).root)["question"]
-        listed.add_row(name, Text(question).append(f"\n{comment_of(path)}", style="dim"))
-    console().print(listed)
-    click.echo("Take one: paribus studies copy NAME")
+    show_files("study", "studies", shipped_studies(), "paribus studies copy NAME", as_json=as_json)
 
 
 @command.command()
@@ -57,12 +48,26 @@ def shipped_studies() -> dict[str, Path]:
     return {path.stem: path for path in sorted((data_root("ablations") / "studies").glob("*.yaml"))}
 
 
-def about_files(files: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """Return name, question and comment of study files as JSON values."""
-    return [
-        {"name": name, "question": plain(read_document(path).root)["question"], "about": comment_of(path)}
-        for name, path in files.items()
-    ]
+def show_files(one: str, many: str, files: Mapping[str, Path], take: str, *, as_json: bool) -> None:
+    """Print name, question and comment of study files, and the command that takes one; or the first three as JSON.
+
+    Args:
+        one: what a file is, the head of the table.
+        many: what they are, the key in JSON.
+        files: by name.
+        take: the command.
+        as_json: print JSON.
+    """
+    about = [(name, plain(read_document(path).root)["question"], comment_of(path)) for name, path in files.items()]
+    if as_json:
+        listed = [dict(zip(("name", "question", "about"), each, strict=True)) for each in about]
+        click.echo(json.dumps({many: listed}, indent=1))
+        return
+    shown = table(one, "question, and what it takes")
+    for name, question, comment in about:
+        shown.add_row(name, Text(question).append(f"\n{comment}", style="dim"))
+    console().print(shown)
+    click.echo(f"Take one: {take}")
 
 
 def shipped_study(name: str) -> Path:

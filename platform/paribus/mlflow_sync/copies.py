@@ -7,6 +7,7 @@ What a file has, it says itself, so there is no second record that a kill could 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -37,7 +38,7 @@ class RunFile(Protocol):
         """
 
 
-class Copies:
+class Copies(ABC):
     """The copies of one kind in a home folder.
 
     Args:
@@ -58,9 +59,9 @@ class Copies:
         self._done = _read_complete(self.place / COMPLETE)
         self.trouble = ""
 
+    @abstractmethod
     def open(self, run: AttemptedRun, folders: Mapping[int, RunFolder]) -> RunFile | None:
         """Return the copy of a run; ``None`` if its study wants none."""
-        raise NotImplementedError
 
     def turn(self) -> int:
         """Write what is new.

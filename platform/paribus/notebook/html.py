@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from paribus.report.model import ReportModel
-from paribus.report.render.html import with_report_filters
+from paribus.report.render.html import report_environment
 from paribus.study.plan import Plan
 
 MOST_ROWS = 60
@@ -46,16 +43,4 @@ def message_html(name: str, question: str, message: str) -> str:
 
 
 def _rendered(template: str, values: Mapping[str, object]) -> str:
-    return _environment().get_template(template).render(values)
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("paribus.notebook"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return with_report_filters(environment)
+    return report_environment("paribus.notebook").get_template(template).render(values)

@@ -30,13 +30,7 @@ _RUN = {"arm": Field("category"), "seed": Field("int"), "run": Field("string")}
 
 _OUTCOMES = ("finished", "stopped_early", "failed", "cancelled", "pending")
 _HEALTH = ("ok", "warn", "critical")
-_CELLS = {
-    "table": Field("category"),
-    "row": Field("string"),
-    "column": Field("category"),
-    "unit": Field("string"),
-    "text": Field("string"),
-    "note": Field("string"),
+_NUMBERS = {
     "value": Field("float"),
     "low": Field("float"),
     "high": Field("float"),
@@ -45,6 +39,16 @@ _CELLS = {
     "p_adjusted": Field("float"),
     "correction": Field("category"),
     "verdict": Field("category"),
+}
+"""Columns of a number with its interval and its test."""
+_CELLS = {
+    "table": Field("category"),
+    "row": Field("string"),
+    "column": Field("category"),
+    "unit": Field("string"),
+    "text": Field("string"),
+    "note": Field("string"),
+    **_NUMBERS,
     "seeds": Field("string"),
 }
 _VERDICTS = ("separated", "not_separated", "untested")
@@ -345,14 +349,7 @@ def effects_frame(analysis: Analysis) -> pd.DataFrame:
         "arm": Field("category"),
         "measure": Field("category"),
         "unit": Field("string"),
-        "value": Field("float"),
-        "low": Field("float"),
-        "high": Field("float"),
-        "n": Field("int"),
-        "p": Field("float"),
-        "p_adjusted": Field("float"),
-        "correction": Field("category"),
-        "verdict": Field("category"),
+        **_NUMBERS,
     }
     measures = [analysis.score.key, *(m.key for m in effect_measures(analysis))]
     categories = {

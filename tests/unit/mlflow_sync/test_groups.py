@@ -26,15 +26,6 @@ pytest.importorskip("mlflow")
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    """A file with MLflow's tables, which take seconds to make."""
-    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    with prepared(file):
-        pass
-    return file
-
-
 @pytest.fixture
 def case(tmp_path, empty, monkeypatch):
     """A case with MLflow in the home folder."""

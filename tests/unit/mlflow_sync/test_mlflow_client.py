@@ -14,7 +14,7 @@ import pytest
 from paribus.audit import doctor
 from paribus.health.import_logs import read_mlflow
 from paribus.mlflow_sync.client import LATER_TAG, Digest, MlflowWriter, RunCard, is_refusal, tracking_uri
-from paribus.mlflow_sync.database_file import doubled_points, is_half_made, prepared
+from paribus.mlflow_sync.database_file import doubled_points, is_half_made
 from paribus.mlflow_sync.offsets import dead_letters, identity_of, refused_names, replay, unsynced
 from paribus.run_folder.folder import MetricLine, write_json
 from support.mlflow_case import Case, write
@@ -22,15 +22,6 @@ from support.mlflow_case import Case, write
 pytest.importorskip("mlflow")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    """A file with MLflow's tables, which take seconds to make."""
-    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    with prepared(file):
-        pass
-    return file
 
 
 @pytest.fixture

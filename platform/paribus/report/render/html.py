@@ -35,7 +35,7 @@ def to_html(model: ReportModel, script: str | None) -> str:
         "plots": _embedded(plots(model)) if script else "",
         "script": _packed(script) if script else "",
     }
-    return _environment().get_template("report.html.j2").render(values)
+    return report_environment("paribus.report.render").get_template("report.html.j2").render(values)
 
 
 def body_values(model: ReportModel, *, figures: bool = True) -> dict[str, Any]:
@@ -118,9 +118,10 @@ def _kind(figure: Figure) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def report_environment(package: str) -> Environment:
+    """Return the environment of a package's templates that show tables and figures of a report."""
     environment = Environment(
-        loader=PackageLoader("paribus.report.render"),
+        loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
