@@ -3,7 +3,10 @@
 # Pin it by the digest of the image that you have checked: --build-arg BASE=docker.io/library/python@sha256:...
 ARG BASE=docker.io/library/python:3.12-slim-bookworm
 
+# VERSION: what the package calls itself; git, which else says it, is not in the build context
 FROM ${BASE} AS wheel
+ARG VERSION=
+ENV SETUPTOOLS_SCM_PRETEND_VERSION=${VERSION}
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY platform platform

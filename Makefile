@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm test-wandb test-clusters test-dashboards test-compose test-wheel audit audit-secrets docs clean
+.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release audit audit-secrets docs clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -152,6 +152,32 @@ test-wheel: $(DEV) ## build sdist and wheel, and run tests against the installed
 	mkdir build/away && cp -r tests pyproject.toml build/away/
 	cd build/away && ../full/bin/python -m pytest -q -m "not slow" -p no:cacheprovider $(SHIPPED)
 
+LOWEST := .lowest-venv
+$(LOWEST)/.installed: pyproject.toml tests/repo/bounds.py
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv packaging pytest pytest-timeout pytest-xdist hypothesis httpx2
+	$(LOWEST)/bin/python tests/repo/bounds.py lowest $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet --no-deps --requirement $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+# torch, and the hub's client, are no part of what is held at its oldest
+NEWER := $(addprefix --ignore tests/unit/,recipe/test_trainer_names.py study/test_study_lint.py)
+test-lowest: $(LOWEST)/.installed ## the tests without training, with the oldest packages that pyproject.toml admits
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n $(or $(JOBS),2) --dist loadfile -q -m "not slow" -p no:cacheprovider \
+	$(NEWER) $(addprefix tests/unit/,$(FAST))
+
+newest: $(LOWEST)/.installed ## name the packages whose newest release pyproject.toml leaves out; never fails for one
+	$(LOWEST)/bin/python tests/repo/bounds.py newest
+
+test-pythons: $(DEV) ## the wheel with Python 3.13, in a bare Debian 13: as root, with mmdebstrap
+	rm -rf dist && $(BIN)/python -m hatchling build -t wheel
+	@command -v mmdebstrap > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q --no-install-recommends mmdebstrap; }
+	tests/acceptance/other_python.sh trixie 3.13
+
+release: $(DEV) ## check, tag and build a version, and print what publishes it: VERSION=1.2.3
+	.ci/release $(VERSION)
+
 docs: $(DEV) ## write docs/reference from the code; needs no network
 	$(BIN)/python docs/generate.py
 
@@ -159,5 +185,5 @@ screenshots: $(BROWSER) # pictures of the quickstart's report for docs/images
 	$(BIN)/python docs/screenshots.py reports/quickstart/report.html
 
 clean: # remove the environments and builds, but not your runs
-	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(AUDIT) $(WANDB) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(AUDIT) $(WANDB) $(LOWEST) dist build .pytest_cache .mypy_cache .ruff_cache
 	$(MAKE) --no-print-directory -C benchmarks clean

@@ -8,8 +8,9 @@ each is imported when it is used first.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
+
+from paribus.version import VERSION
 
 if TYPE_CHECKING:
     from paribus.errors import ParibusError
@@ -30,10 +31,7 @@ _PLACES = {
 }
 """The module of each public name."""
 
-try:
-    __version__ = version("paribus")
-except PackageNotFoundError:  # imported from a path, without installed metadata
-    __version__ = "0+unknown"
+__version__ = VERSION
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one that exists

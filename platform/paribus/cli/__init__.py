@@ -11,9 +11,9 @@ from importlib.metadata import entry_points
 
 import click
 
-from paribus import __version__
 from paribus.errors import MissingExtra, ParibusError
 from paribus.masking import mask_output
+from paribus.version import described
 
 COMMANDS = {
     "init": "Write a first study into a folder.",
@@ -119,8 +119,21 @@ def _outside(name: str) -> click.Command:
     raise MissingExtra(name, f"`paribus {name}`")
 
 
+def _print_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"paribus {described()}")
+        context.exit()
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, message="paribus %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show version and commit, and exit.",
+)
 def paribus() -> None:
     """Ablation studies for RL post-training of language models.
 

@@ -62,7 +62,8 @@ def test_weights_are_those_of_least_squares() -> None:
     y = {arm: rng.normal() for arm in present}
     terms = [(), *itertools.chain.from_iterable(itertools.combinations(TRICKS, n) for n in (1, 2))]
     signs = {arm: [math.prod(1 if t in on else -1 for t in term) for term in terms] for arm, (on,) in CELLS.items()}
-    beta = np.linalg.lstsq(np.array([signs[a] for a in present], float), np.array([y[a] for a in present]))[0]
+    left, right = np.array([signs[a] for a in present], float), np.array([y[a] for a in present])
+    beta = np.linalg.lstsq(left, right, rcond=None)[0]
     found = weights_where_runs_are_missing(CELLS, effect("a"), present)
     assert total(found, y) == pytest.approx(2 * beta[1], abs=1e-12)
 
