@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release audit audit-secrets docs clean
+.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -181,9 +181,19 @@ release: $(DEV) ## check, tag and build a version, and print what publishes it: 
 docs: $(DEV) ## write docs/reference from the code; needs no network
 	$(BIN)/python docs/generate.py
 
+SITE := .site-venv
+$(SITE)/.installed: docs/requirements.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --requirement docs/requirements.txt
+	@touch $@
+
+site: $(SITE)/.installed ## the documentation as a site in build/site; PARIBUS_REPOSITORY=ADDRESS: where links to the code lead
+	$(SITE)/bin/python docs/site.py
+	$(SITE)/bin/zensical build --strict --clean
+
 screenshots: $(BROWSER) # pictures of the quickstart's report for docs/images
 	$(BIN)/python docs/screenshots.py reports/quickstart/report.html
 
 clean: # remove the environments and builds, but not your runs
-	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(AUDIT) $(WANDB) $(LOWEST) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(AUDIT) $(WANDB) $(LOWEST) $(SITE) dist build .pytest_cache .mypy_cache .ruff_cache
 	$(MAKE) --no-print-directory -C benchmarks clean

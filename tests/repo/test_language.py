@@ -27,7 +27,7 @@ IDIOMS = {
     r"(?-i:(?<!there )(?:is|are) none\b(?! of))": "say what is missing",
     r"as far as (?:it|is) (?:is )?known": "say what is known",
     r"lamps?\b": "say: status",
-    r"(?:cordon|slot-hour|lookout)\w*": "a private word: see the glossary in docs/architecture.md",
+    r"(?:cordon|slot-hour|lookout)\w*": "a private word: see docs/glossary.md",
 }
 """Idioms that a native reader stumbles over, each with what to write."""
 

@@ -6,12 +6,18 @@ Needs no torch. A model on the hub is looked at only if it is in the local cache
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paribus_runners.native import chat
+
+TRAINED = 16
+"""Bytes that a run holds for each parameter: weight, gradient and AdamW's two moments in float32."""
+
+_LONGEST_HEADER = 100 << 20  # bytes: safetensors' own bound
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,7 @@ class ModelFiles:
         ends: tokens that end a response.
         context: tokens of prompt and response together that it was made for; ``None``: not known.
         faults: what is wrong with it.
+        parameters: numbers in its safetensors files; ``None`` without such files.
     """
 
     tokenizer: Any = None
@@ -31,6 +38,7 @@ class ModelFiles:
     ends: tuple[int, ...] = ()
     context: int | None = None
     faults: tuple[str, ...] = ()
+    parameters: int | None = None
 
     @classmethod
     def of(cls, name: str, revision: str | None) -> ModelFiles:
@@ -57,7 +65,17 @@ class ModelFiles:
             return cls(faults=(f"`model.name: {name}`: its tokenizer cannot be loaded: {reason}",))
         # as `Policy.load` gets them
         ends = chat.ends_of((generation if generation is not None else config or {}).get("eos_token_id"), tokenizer)
-        return cls(tokenizer, "", ends, context_of(config), () if ends else (chat.no_end(name),))
+        return cls(tokenizer, "", ends, context_of(config), () if ends else (chat.no_end(name),), parameters_in(folder))
+
+    def memory(self) -> list[str]:
+        """Return a line on the memory that no setting of a run saves; none if the size of the model is not known."""
+        if self.parameters is None:
+            return []
+        held = f"{TRAINED * self.parameters / 1e9:,.1f} GB"
+        return [
+            f"memory: {self.parameters:,} parameters; weights, gradients and moments take {held} in each process of a "
+            "run, before activations and samples"
+        ]
 
     def turn_warnings(self) -> list[tuple[str, str]]:
         """Return a warning if the chat template ends a turn with a token that ends no response."""
@@ -85,6 +103,20 @@ def _settings(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:
     except (OSError, ValueError) as error:
         return None, [f"{path.name} cannot be read: {error}"]
     return (found, []) if isinstance(found, dict) else (None, [f"{path.name} is not an object `{{...}}`"])
+
+
+def parameters_in(folder: Path) -> int | None:
+    """Return how many numbers the safetensors files of a folder hold, by their headers; ``None`` if one is damaged."""
+    found = 0
+    for path in folder.glob("*.safetensors"):
+        try:
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(min(length, _LONGEST_HEADER)))
+            found += sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None  # loading it says what is wrong
+    return found or None
 
 
 def context_of(config: Mapping[str, Any] | None) -> int | None:

@@ -16,6 +16,7 @@ from paribus.contract import Evaluate, Examination, Options
 from paribus.errors import RunnerError
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native import chat, runner
+from paribus_runners.native.model_files import parameters_in
 from paribus_runners.native.policy import Policy
 from paribus_runners.tasks import Rendered, rows
 from support.chat_model import CHAT, chat_tokenizer, save_chat_model
@@ -104,7 +105,7 @@ def test_a_plan_shows_counts_lengths_and_the_first_prompt(made: Callable[..., Re
     """All from the files and the tokenizer; nothing is wrong."""
     found = seen(made(system="Think."))
     assert (found.warnings, found.faults) == ((), ())
-    counts, lengths, first = found.facts
+    counts, lengths, first, memory = found.facts
     assert counts == f"data: 20 training problems in {tmp_path}/train.jsonl; 5 held out in {tmp_path}/test.jsonl"
     shortest = len("system\nThink.\nuser\nAnn has 0 pens and buys 0. How many?\nassistant\n") + 5 + 0
     assert lengths.startswith(f"prompts: {shortest} to {shortest + 2} tokens, ")
@@ -112,6 +113,19 @@ def test_a_plan_shows_counts_lengths_and_the_first_prompt(made: Callable[..., Re
         "first prompt: <|im_start|>system\\nThink.<|im_end|>\\n<|im_start|>user\\nAnn has 0 pens and buys 0. How many?"
         "<|im_end|>\\n<|im_start|>assistant\\n -> answer 0"
     )
+    trained = Policy.load(str(tmp_path / "model"), None, "float32").model.parameters()
+    numbers = sum(p.numel() for p in trained)
+    assert memory == (
+        f"memory: {numbers:,} parameters; weights, gradients and moments take {16 * numbers / 1e9:.1f} GB in each "
+        "process of a run, before activations and samples"
+    )
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 16, b"\x02\0\0\0\0\0\0\0[]", b'\x08\0\0\0\0\0\0\0{"a": 1}'])
+def test_weights_whose_header_is_damaged_have_no_size(tmp_path: Path, damage: bytes) -> None:
+    """A plan says nothing of their memory, and goes on: loading them names the damage."""
+    (tmp_path / "model.safetensors").write_bytes(damage)
+    assert parameters_in(tmp_path) is None
 
 
 def test_a_plan_warns_of_overlap_of_few_problems_and_of_datasets_that_can_change(
