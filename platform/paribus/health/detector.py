@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -50,6 +51,7 @@ class RuleResult:
         onset: the step since which the rule holds, if it knows; ``None``: the step of the point, or where the metric
             changed if the rule judges medians.
         subject: the metric whose change counts for the onset; empty: the first that the detector needs.
+        since: the step from which on the change is looked for; ``None``: in all points that are kept.
     """
 
     state: Literal["ok", "note", "warn", "critical"]
@@ -57,6 +59,7 @@ class RuleResult:
     numbers: Mapping[str, float] = field(default_factory=dict)
     onset: int | None = None
     subject: str = ""
+    since: int | None = None
 
 
 OK = RuleResult(state="ok")
@@ -239,6 +242,9 @@ def _onset(detector: Detector, window: Window, found: RuleResult, held: int) -> 
     if found.onset is not None or detector.points is not None or held not in steps:
         return held
     values = window.values(subject)
+    if found.since is not None:
+        begin = min(bisect_left(steps, found.since), steps.index(held))
+        steps, values = steps[begin:], values[begin:]
     if min(values) > 0 and max(values) > _MANY_TIMES * min(values):  # what grows by a factor grows early
         values = [math.log(x) for x in values]
     place, explained = change_point(values)

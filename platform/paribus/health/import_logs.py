@@ -16,13 +16,15 @@ from typing import Any
 
 from paribus.errors import LogFileError, MissingExtra
 from paribus.health.log_files import STEPS, by_step, read_file
-from paribus.health.signals import SIGNALS
+from paribus.health.signals import SIGNALS, TASK
 from paribus.run_folder.folder import MetricLine
 from paribus.run_folder.metrics import Source, find_metric
 from paribus.yaml_file.document import plain, read_document
 
 PARIBUS = "paribus"
 """The trainer of logs that use the canonical names."""
+
+CORRECT = "reward/correct_frac"
 
 _CHANGES: Mapping[str, Callable[[float], float]] = {
     "": lambda x: x,
@@ -75,10 +77,9 @@ class Mapped:
         """Names that were not used and look as if a detector could need them."""
         return tuple(n for n in self.unread if _RELEVANT.search(n) and not _BESIDE.search(n))
 
-    def without(self, wrong: Callable[[str, str], bool]) -> Mapped:
-        """Return the mapping without the names for which this holds; they count as not used."""
-        kept = {name: found for name, found in self.keys.items() if not wrong(name, found[0])}
-        return replace(self, keys=kept, unread=tuple(sorted({*self.unread, *self.keys} - set(kept))))
+    def renamed(self, metric_of: Callable[[str, str], str]) -> Mapped:
+        """Return the mapping with other metrics, as this says of a name and its metric."""
+        return replace(self, keys={n: (metric_of(n, m), source) for n, (m, source) in self.keys.items()})
 
     def read(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the canonical metrics of one record."""
@@ -175,14 +176,14 @@ def read_log(path: Path, trainer: str | None = None) -> Log:
     return replace(log, notes=read.notes, trouble=read.trouble)
 
 
-def _no_share(steps: Mapping[int, Mapping[str, float]]) -> Callable[[str, str], bool]:
-    """Return whether a name stands for correctness and has values that are no share: some rewards give 2 for a hit."""
+def _other_units(steps: Mapping[int, Mapping[str, float]]) -> Callable[[str, str], str]:
+    """Return what a name stands for: correctness whose values are no share is a part of the reward (2 for a hit)."""
 
-    def wrong(name: str, metric: str) -> bool:
+    def metric_of(name: str, metric: str) -> str:
         values = (v[name] for v in steps.values() if name in v)
-        return metric == "reward/correct_frac" and any(not -1e-6 <= x <= 1 + 1e-6 for x in values)
+        return TASK if metric == CORRECT and any(not -1e-6 <= x <= 1 + 1e-6 for x in values) else metric
 
-    return wrong
+    return metric_of
 
 
 def canonical(steps: Mapping[int, Mapping[str, float]], place: str, trainer: str | None) -> Log:
@@ -196,7 +197,7 @@ def canonical(steps: Mapping[int, Mapping[str, float]], place: str, trainer: str
     Raises:
         LogFileError: no name is known.
     """
-    mapped = map_keys({k for values in steps.values() for k in values}, place, trainer).without(_no_share(steps))
+    mapped = map_keys({k for values in steps.values() for k in values}, place, trainer).renamed(_other_units(steps))
     proxies: dict[str, Source] = dict.fromkeys(mapped.proxies, "proxy")
     read = ((step, mapped.read(steps[step])) for step in sorted(steps))
     lines = (

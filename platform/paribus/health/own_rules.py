@@ -20,7 +20,7 @@ import numpy as np
 from paribus.contract.rule import Above, Below, HealthRule, OwnRule, Rules
 from paribus.errors import ParibusError
 from paribus.health.detector import OK, Detector, Rule, RuleResult
-from paribus.health.detectors.heldout import quantile
+from paribus.health.evaluations import quantile
 from paribus.health.finding import Remedy
 from paribus.health.profile import Profile, load_profile
 from paribus.health.window import Window, standard_error

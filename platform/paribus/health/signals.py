@@ -18,6 +18,7 @@ DEGENERATE = "signal/degenerate_frac"
 DISTINCT = "signal/distinct_frac"
 ROLLOUT_ERRORS = "signal/rollout_error_frac"
 CLIPPED = "signal/clipped_frac"
+TASK = "signal/task_reward"
 EVALUATION_FAULTS = "signal/evaluation_faults"
 
 SIGNALS: Mapping[str, str] = {
@@ -30,6 +31,7 @@ SIGNALS: Mapping[str, str] = {
     DISTINCT: "share of distinct texts among samples of different prompts",
     ROLLOUT_ERRORS: "share of rollouts that were empty, aborted or ended in an error, as the trainer logs it",
     CLIPPED: "share of trained tokens clipped above or below, if the trainer logs only their sum",
+    TASK: "part of the reward for correct responses, in its own units, where a log has no share of correct responses",
     EVALUATION_FAULTS: "evaluations on other problems than the first, or with more right answers than samples",
 }
 """Signal to definition."""

@@ -47,6 +47,10 @@ def add_point(series: Series, line: MetricLine, metric: str, keep: int, head: in
     del series["steps"][:-keep], series["values"][:-keep]
 
 
+_BONUS = 1.5
+"""Highest mean reward of one that counts right answers as 1."""
+
+
 class Window:
     """What a rule can see of a run when a point arrives. Only finite values are kept, except in ``line``.
 
@@ -161,6 +165,16 @@ class Window:
         known = self._series.get(metric, {})
         low, high = known.get("low", 0.0), known.get("high", 1.0)
         return 1.0 if low >= 0 and high <= 1 else float(high - low) or 1.0
+
+    def exchange(self, metric: str, into: str) -> float:
+        """Return how much of one metric a unit of another is worth, if both count from 0 to about 1; else 0.
+
+        A reward of 1.2 for a right answer in the right format is in such units, one of 10 is not.
+        """
+        known = [self._series.get(name, {}) for name in (metric, into)]
+        highs = [float(k.get("high", math.inf)) for k in known]
+        fits = all(k.get("low", -1.0) >= 0 for k in known) and highs[0] <= _BONUS and highs[1] <= 1
+        return 1 / max(highs[0], 1.0) if fits else 0.0
 
     def lowest(self, metric: str) -> float:
         """Return the least value so far."""

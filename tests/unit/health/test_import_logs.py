@@ -301,11 +301,11 @@ def test_a_folder_with_several_runs_of_tensorboard_is_refused(tmp_path):
 
 
 def test_two_points_for_a_hit_are_no_share(tmp_path):
-    """A reward function that pays 2 is not taken for a share of correct responses, and is listed as not used."""
+    """A reward function that pays 2 is not taken for a share of correct responses, but for a part of the reward."""
     rows = [{**r, "rewards/correctness_reward_func/mean": 2.0 * r["reward"] + 1} for r in trl_rows()]
     log = read_log(write(tmp_path / "trainer_state.json", {"log_history": rows}))
     assert all("reward/correct_frac" not in x.values for x in log.lines)
-    assert log.mapped.relevant == ("rewards/correctness_reward_func/mean",)
+    assert log.lines[0].values["signal/task_reward"] == 2.0 * trl_rows()[0]["reward"] + 1
     assert judge_log(load_profile("default"), log).status == "ok"
 
 

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from paribus.health.detector import Setting, finding_of, initial_state, update
-from paribus.health.detectors.heldout import quantile, score_error
 from paribus.health.diagnose import DETECTORS
+from paribus.health.evaluations import quantile, score_error
 from paribus.health.profile import load_profile
 from paribus.run_folder.folder import MetricLine
 

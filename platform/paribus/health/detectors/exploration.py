@@ -78,7 +78,9 @@ def _collapse(run: Window) -> RuleResult | None:
     text = f"entropy {now:.3g} nats/token (median of {run.w} points), {first:.3g} in the first {run.w}"
     if now < run.p["critical"]:
         return RuleResult(state="critical", evidence=text, numbers=numbers)
-    if now < run.p["warn"] and now < run.p["share"] * first:
+    reward = run.median(REWARD)
+    solved = reward is not None and run.scale(REWARD) == 1 and reward >= run.p["solved"]
+    if now < run.p["warn"] and now < run.p["share"] * first and not solved:
         numbers["limit"] = run.p["warn"]
         zero, before = run.median(_ZERO), run.first_median(_ZERO)
         lost = zero is not None and before is not None and zero - before >= run.p["zero_rise"]
@@ -143,7 +145,7 @@ DETECTORS = (
         name="entropy_collapse",
         looks_for="the policy has become deterministic and no longer explores",
         needs=(ENTROPY,),
-        uses=(_ZERO,),
+        uses=(_ZERO, REWARD),
         rule=_collapse,
     ),
     Detector(

@@ -18,6 +18,7 @@ def _zero(run: Window) -> RuleResult | None:
         return None
     right, wrong = run.median(RIGHT), run.median(WRONG)
     best = run.memory["best"] = max(run.memory.get("best", reward), reward) if reward is not None else None
+    run.memory["spread"] = run.memory.get("spread", False) or now <= run.p["spread"]
     if now <= run.p["note"]:
         return OK
     text = f"rewards are equal in {now:.0%} of the groups"
@@ -28,6 +29,10 @@ def _zero(run: Window) -> RuleResult | None:
     # groups that are all right are what training is for; without the split, a reward that has risen and not fallen
     mastered = right > wrong if right is not None and wrong is not None else risen
     ranks = [limit for limit in ("note", "warn", "critical") if now > run.p[limit]]
+    # without spread from the beginning on, a run may only be slow to start: a long window must be without, too
+    long = run.mean(ZERO, run.W)
+    if not run.memory["spread"] and (long is None or long.value <= run.p[ranks[-1]]):
+        ranks = ranks[:1] if long is None else [x for x in ranks if x == "note" or long.value > run.p[x]]
     state = "note" if mastered or len(ranks) == 1 else "warn" if len(ranks) == 2 else "critical"
     numbers = {"no spread": now, "limit": run.p[state]}
     return RuleResult(state=state, evidence=text, numbers=numbers)  # type: ignore[arg-type]
@@ -61,6 +66,7 @@ DETECTORS = (
         uses=(RIGHT, WRONG, REWARD),
         rule=_zero,
         why_not=_one_response,
+        keep=4.0,
     ),
     Detector(
         name="effective_batch",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from paribus.health.detector import OK, Detector, RuleResult
-from paribus.health.signals import REWARD, SCORE
+from paribus.health.evaluations import Looked, error_of, evaluations, expected, quantile
+from paribus.health.signals import REWARD, SCORE, SCORE_SE, TASK
 from paribus.health.window import Window, noise
 from paribus.recipe.analysis.facts import rewards_correctness_alone
 from paribus.recipe.recipe import Recipe
 
 _TOTAL, _CORRECT = "reward/mean", "reward/correct_frac"
 _LENGTH = "response/length_mean"
+_PARTS = {_CORRECT: "the share of correct responses", TASK: "its part for correct responses"}
 
 
 def _noise(run: Window) -> RuleResult | None:
@@ -58,20 +61,24 @@ def _stall(run: Window) -> RuleResult | None:
 
 
 def _crash(run: Window) -> RuleResult | None:
-    now = run.mean(REWARD)
+    """Compare with the best mean so far, beyond falls from which the run has risen again: they are its noise."""
+    now, memory = run.mean(REWARD), run.memory
     if now is None:
         return None
-    best = run.memory.setdefault("best", now.value)
+    best = memory.setdefault("best", now.value)
+    lowest = memory["lowest"] = min(now.value, memory.get("lowest", now.value))
     if now.value >= best:
-        run.memory.update(best=now.value, error=now.error, low=run.lowest(REWARD))
+        usual = max(best - lowest, memory.get("usual", 0.0))
+        memory.update(best=now.value, error=now.error, low=run.lowest(REWARD), since=run.step_ago(REWARD, run.w - 1))
+        memory.update(usual=usual, lowest=now.value)
         return OK
     fall = best - now.value
-    if fall < run.p["least"] * run.scale(REWARD):
+    if fall < max(run.p["least"] * run.scale(REWARD), run.p["usual"] * memory.get("usual", 0.0)):
         return OK
-    chance = run.sure(run.p["chance"], run.looks) * math.hypot(now.error, run.memory.get("error", now.error))
+    chance = run.sure(run.p["chance"], run.looks) * math.hypot(now.error, memory.get("error", now.error))
     # rewards that are never negative are lost if they go to 0; others, if they are below any step before the best
     never_negative = run.lowest(REWARD) >= 0
-    room = best if never_negative else best - run.memory.get("low", best)
+    room = best if never_negative else best - memory.get("low", best)
     names = ("warn", "critical") if never_negative else ("warn_other", "critical_other")
     lost = fall / room if room > 0 else 0.0
     if not fall > chance or lost <= run.p[names[0]]:
@@ -79,7 +86,8 @@ def _crash(run: Window) -> RuleResult | None:
     worse = lost > run.p[names[1]]
     text = f"the reward fell from {best:.3g} to {now.value:.3g} (means of {run.w} points)"
     numbers = {"reward": now.value, "best": best, "lost": lost, "limit": run.p[names[worse]]}
-    return RuleResult(state="critical" if worse else "warn", evidence=text, numbers=numbers)
+    state: Literal["warn", "critical"] = "critical" if worse else "warn"
+    return RuleResult(state=state, evidence=text, numbers=numbers, since=memory.get("since"))
 
 
 def together(first: Sequence[float], second: Sequence[float]) -> float:
@@ -91,30 +99,65 @@ def together(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _length_reward(run: Window) -> RuleResult | None:
-    """Judge whether the reward follows the length from step to step, while both rise."""
+    """Judge a reward that rises with the length: it follows it from step to step, or the held-out score does not."""
     reward = _TOTAL if run.count(_TOTAL) else REWARD
+    known = evaluations(run, reward)
     count = min(run.count(reward), run.count(_LENGTH), 10 * run.w)
     rewards, lengths = run.last(reward, count), run.last(_LENGTH, count)
     if rewards is None or lengths is None or count < 4 * run.w:
         return None
+    return _follows(run, reward, rewards, lengths) or _unearned(run, known, reward) or OK
+
+
+def _follows(run: Window, reward: str, rewards: list[float], lengths: list[float]) -> RuleResult | None:
+    count = len(rewards)
     before, now = (math.fsum(x) / run.w for x in (lengths[: run.w], lengths[-run.w :]))
     rising = run.trend(reward, count)
     if now < run.p["growth"] * before or rising is None or not rising.up():
-        return OK
+        return None
     follows = together(rewards, lengths)
     gain = math.fsum(rewards[-run.w :]) / run.w - math.fsum(rewards[: run.w]) / run.w
     known = _score_gain(run)
     if known is not None and known > run.p["score"] * gain / run.scale(reward):
-        return OK
+        return None
     least = math.tanh(run.sure(run.p["chance"]) / math.sqrt(0.6 * count))
     limit = max(run.p["follows" if known is None else "follows_alone"], least)
     if follows <= limit:
-        return OK
+        return None
     text = f"the reward follows the length from step to step (correlation {follows:.2f}, limit {limit:.2f}); over "
     text += f"{count} points the length grew from {before:.3g} to {now:.3g} tokens and the reward by {gain:.2g}"
     text += "" if known is None else f", while the held-out score moved by {known:+.2g}"
     numbers = {"correlation": follows, "limit": limit, "length": now, "reward gain": gain}
     return RuleResult(state="warn" if known is None else "critical", evidence=text, numbers=numbers, subject=_LENGTH)
+
+
+def _unearned(run: Window, known: Sequence[Looked], reward: str) -> RuleResult | None:
+    """Compare what reward and held-out score have gained between the first and the last third of the evaluations.
+
+    The null hypothesis is that the score gains a share of what the reward gains (``score``); evaluations share the
+    chance to reject it.
+    """
+    size, begins, length = len(known) // 3, run.first(_LENGTH), run.mean(_LENGTH)
+    if not size or begins is None or length is None or length.value < run.p["longer"] * math.fsum(begins) / run.w:
+        return None
+    early, late = known[:size], known[-size:]
+    rewards = [[e.reward for e in part if e.reward is not None] for part in (early, late)]
+    if not all(rewards):
+        return None
+    gain = math.fsum(rewards[1]) / len(rewards[1]) - math.fsum(rewards[0]) / len(rewards[0])
+    score = (math.fsum(e.score for e in late) - math.fsum(e.score for e in early)) / size
+    error, free = error_of(known)
+    unit = run.exchange(reward, SCORE)
+    surely = score + quantile(run.p["chance"] / expected(run), free) * error * math.sqrt(2 / size)
+    if not gain > run.p["gain"] * run.scale(reward) or surely >= run.p["score"] * gain * unit:
+        return None
+    text = (
+        f"responses grew from {math.fsum(begins) / run.w:.3g} to {length.value:.3g} tokens since the beginning; from "
+    )
+    text += f"the first {size} to the last {size} evaluations the reward rose by {gain:.2g}, and the held-out score "
+    text += f"moved by {score:+.2g}, {surely:+.2g} at most"
+    numbers = {"length": length.value, "reward gain": gain, "score gain": score, "limit": run.p["score"] * gain * unit}
+    return RuleResult(state="warn", evidence=text, numbers=numbers, subject=_LENGTH)
 
 
 def _score_gain(run: Window) -> float | None:
@@ -125,16 +168,44 @@ def _score_gain(run: Window) -> float | None:
 
 
 def _format(run: Window) -> RuleResult | None:
-    total, right = run.trend(_TOTAL, run.W), run.trend(_CORRECT, run.W)
+    """Judge a reward that rises without correctness, over a long window or since the beginning."""
+    part = _CORRECT if run.count(_CORRECT) else TASK
+    total, right = run.trend(_TOTAL, run.W), run.trend(part, run.W)
     gain = run.gain(_TOTAL, run.W - run.w)
     if total is None or right is None or gain is None:
         return None
     moved = right.slope * run.W
-    if not total.up() or gain < run.p["gain"] * run.scale(_TOTAL) or right.up(0.05) or moved > run.p["right"] * gain:
-        return OK
-    text = f"the reward rose by {gain:.2g} over {run.W} points; the share of correct responses moved by {moved:+.2g}"
+    least = run.p["gain"] * run.scale(_TOTAL)
+    if not total.up() or gain < least or right.up(0.05) or moved > run.p["right"] * gain:
+        return _other_parts(run, part) or OK
+    text = f"the reward rose by {gain:.2g} over {run.W} points; {_PARTS[part]} moved by {moved:+.2g}"
     numbers = {"reward gain": gain, "correctness slope": right.slope, "limit": run.p["gain"]}
     return RuleResult(state="warn", evidence=text, numbers=numbers, onset=run.step_ago(_TOTAL, run.W // 2))
+
+
+def _other_parts(run: Window, part: str) -> RuleResult | None:
+    """Judge whether other parts than correctness make the reward: what varies within a batch varies between batches.
+
+    After a third of the run, as the format is usually learned first. The null hypothesis is that the changes of the
+    reward from step to step have a correlation of ``follows`` with those of correctness; looks share the chance.
+    """
+    count = 10 * run.w
+    totals, rights, now, right = run.last(_TOTAL, count), run.last(part, count), run.mean(_TOTAL), run.mean(part)
+    first, begins = run.first(_TOTAL), run.first(part)
+    if totals is None or rights is None or now is None or right is None or first is None or begins is None:
+        return None
+    gain, gained = now.value - math.fsum(first) / run.w, right.value - math.fsum(begins) / run.w
+    if gain < run.p["gain"] * run.scale(_TOTAL) or gained > run.p["part"] * gain:
+        return None
+    follows = together(totals, rights)
+    most = math.tanh(math.atanh(min(follows, 0.99)) + run.sure(run.p["chance"]) / math.sqrt(0.6 * count))
+    if most >= run.p["follows"]:
+        return None
+    text = f"the reward rose by {gain:.2g} since the beginning and {_PARTS[part]} by {gained:+.2g}, whose changes from "
+    text += f"step to step it does not follow (correlation {follows:.2f} over {count} points)"
+    return RuleResult(
+        state="warn", evidence=text, numbers={"reward gain": gain, "limit": run.p["follows"]}, subject=_TOTAL
+    )
 
 
 def _no_other_reward(recipe: Recipe) -> str:
@@ -146,7 +217,7 @@ LENGTH = Detector(
     looks_for="the reward follows the length of the responses",
     needs=(_LENGTH,),
     any_of=(_TOTAL, REWARD),
-    uses=(SCORE,),
+    uses=(SCORE, SCORE_SE),
     rule=_length_reward,
     keep=9.0,
 )
@@ -156,10 +227,11 @@ DETECTORS = (
     Detector(
         name="format_hacking",
         looks_for="the reward rises without more correct responses",
-        needs=(_TOTAL, _CORRECT),
+        needs=(_TOTAL,),
+        any_of=(_CORRECT, TASK),
         rule=_format,
         why_not=_no_other_reward,
-        keep=4.0,
+        keep=9.0,
     ),
     Detector(
         name="reward_noise",

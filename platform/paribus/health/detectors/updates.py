@@ -80,7 +80,8 @@ def configured_staleness(recipe: Recipe) -> int:
 
 def _blowup(run: Window) -> RuleResult | None:
     """Judge a sudden rise: a KL that grows with the steps is usual in long training, however far it gets."""
-    now, half = run.median(KL), run.W // 2
+    newest, now, half = run.newest(KL), run.median(KL), run.W // 2
+    run.memory["total"] = run.memory.get("total", 0.0) + (newest if newest and math.isfinite(newest) else 0.0)
     if now is None:
         return None
     begun = run.memory.setdefault("first", now)
@@ -99,12 +100,26 @@ def _blowup(run: Window) -> RuleResult | None:
     steady = count / max(count - run.W, run.w)  # by how much a KL in proportion to the steps has grown
     limit = max(run.p["level"], run.p["factor"] * steady * before)
     if now <= limit:
-        return OK
+        return _accelerates(run, now, run.memory["total"] / count)
     text = f"KL to the reference {now:.2g} nats/token, {before:.2g} {_when(run, run.W)}"
     numbers = {"kl": now, "before": before, "limit": limit}
     if now > run.p["critical"]:
         return RuleResult(state="critical", evidence=text, numbers={**numbers, "limit": run.p["critical"]})
     return RuleResult(state="warn", evidence=text, numbers=numbers)
+
+
+def _accelerates(run: Window, now: float, mean: float) -> RuleResult:
+    """Judge a KL that is large: what grows in proportion to the steps is twice its mean, to their square three times.
+
+    Noise hardly matters: a median of w points is compared with the mean of all.
+    """
+    if now <= run.p["critical"] or now <= run.p["accelerates"] * mean:
+        return OK
+    text = (
+        f"KL to the reference {now:.2g} nats/token, {now / mean:.2g} times its mean since the beginning; twice would "
+    )
+    text += "be growth in proportion to the steps"
+    return RuleResult(state="warn", evidence=text, numbers={"kl": now, "mean": mean, "limit": run.p["accelerates"]})
 
 
 def _when(run: Window, ago: int) -> str:
@@ -125,6 +140,8 @@ _UPDATES = "budget/optimizer_steps"
 _ZERO = "group/zero_std_frac"
 _RATE, _ENTROPY, _LENGTH = "optim/lr", "policy/entropy", "response/length_mean"
 MOVED, _RATIO = "kl/old_k3", "ratio/mean"
+_TIMES = 10.0
+"""By how much more often than usual huge spikes come under the alternative of their test."""
 
 
 def _huge(run: Window) -> RuleResult | None:
@@ -153,12 +170,15 @@ def _spike(run: Window) -> RuleResult | None:
         return None
     middle = statistics.median(values)
     if "usual" not in run.memory:
-        run.memory.update(usual=middle, spread=_spread(values, middle), spikes=0, points=count)
+        run.memory.update(usual=middle, spread=_spread(values, middle), spikes=0, points=count - 1)
     usual, spread = run.memory["usual"], run.memory["spread"]
     limit = max(run.p["factor"] * usual, usual + run.p["spreads"] * max(spread, 0.05 * usual))
     spikes = sum(g > limit for g in values)
     run.memory["points"] += 1
     run.memory["spikes"] += now > limit
+    if now > run.p["huge"] * usual > 0:
+        run.memory["many"] = run.memory.get("many", 0) + 1
+        run.memory.setdefault("first_huge", run.line.step)
     if not spikes:
         run.memory.update(usual=middle, spread=_spread(values, middle))
     recent = run.median(NORM)
@@ -168,10 +188,33 @@ def _spike(run: Window) -> RuleResult | None:
     if recent > run.p["factor"] * usual > 0:
         text = f"the gradient norm is {recent:.3g} (median of {run.w} points), {usual:.3g} before"
         return RuleResult(state="critical", evidence=text, numbers=numbers, onset=since)
-    if now <= limit or spikes < run.p["often"] or not _unusual(run, spikes, count):
+    if now <= limit:
         return OK
+    if spikes < run.p["often"] or not _unusual(run, spikes, count):
+        return _huge_spikes(run, now, usual)
     text = f"gradient norm {now:.3g}, {usual:.3g} before; {spikes} points above {limit:.3g} in {count}"
     return RuleResult(state="warn", evidence=text, numbers=numbers, onset=since)
+
+
+def _huge_spikes(run: Window, now: float, usual: float) -> RuleResult:
+    """Judge how many spikes of many times the usual norm the run has had so far.
+
+    The null hypothesis is a Poisson process; the likelihood ratio against ten times its rate exceeds 1 / chance at any
+    time in at most this share of the runs, however long they are.
+
+    Source: Ville 1939 (the bound); Wald 1945 (sequential probability ratio).
+    """
+    many, points, rate = run.memory.get("many", 0), run.memory["points"], run.p["rate"]
+    log_ratio = many * math.log(_TIMES) - (_TIMES - 1) * rate * points
+    if now <= run.p["huge"] * usual or log_ratio <= -math.log(run.p["chance"]):
+        return OK
+    limit = run.p["huge"] * usual
+    text = (
+        f"gradient norm {now:.3g}, {usual:.3g} before; {many} spikes above {run.p['huge']:g} times the usual norm in "
+    )
+    text += f"{points} points, {rate * points:.2g} would be usual"
+    numbers = {"gradient norm": now, "limit": limit, "spikes": float(many)}
+    return RuleResult(state="warn", evidence=text, numbers=numbers, onset=run.memory["first_huge"])
 
 
 def _spread(values: Sequence[float], middle: float) -> float:

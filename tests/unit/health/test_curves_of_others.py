@@ -1,0 +1,123 @@
+"""Faults as other tools draw them, and the healthy course next to each: slow, without a break, over the whole run."""
+
+import numpy as np
+import pytest
+
+from paribus.health.detector import Setting
+from paribus.health.diagnose import judge_lines
+from paribus.health.finding import RAISED
+from paribus.health.import_logs import canonical
+from paribus.health.profile import load_profile
+from paribus.health.signals import with_signals
+from paribus.run_folder.folder import MetricLine
+from support.health_sentences import checked
+
+STEPS = 150
+SETTING = Setting(profile=load_profile("default"), planned=STEPS)
+T = np.arange(STEPS) / (STEPS - 1)
+REWARD, TOTAL, SCORE, LENGTH = "signal/reward", "reward/mean", "signal/score", "response/length_mean"
+
+
+def lines_of(columns, every=10):
+    """Return metric lines; the held-out score has a value at every tenth step."""
+    return [
+        MetricLine(
+            step=s + 1,
+            time_ms=0,
+            values={n: float(f"{x[s]:.7g}") for n, x in columns.items() if n != SCORE or s % every == 0},
+        )
+        for s in range(STEPS)
+    ]
+
+
+def raised(columns, every=10):
+    """Return the detectors that raise, each with sentences that hold in the data."""
+    lines = lines_of(columns, every)
+    found = [f for f in judge_lines(SETTING, lines) if f.state in RAISED]
+    for f in found:
+        checked(lines, f)
+    return {f.detector: f for f in found}
+
+
+@pytest.mark.parametrize(("power", "told"), [(1.0, False), (1.4, False), (2.4, True)])
+def test_a_large_kl_that_grows_ever_faster_is_told(power, told):
+    """Growth in proportion to the steps is usual however far it gets; growth with their square is not."""
+    noise = np.random.default_rng(0).normal(0, 0.03, STEPS)
+    found = raised({"kl/ref_k3": 0.02 + 4.5 * T**power * (1 + noise), REWARD: np.full(STEPS, 0.4)})
+    assert ("kl_blowup" in found) is told
+
+
+def test_a_kl_below_a_nat_may_grow_faster():
+    """It grows with the square of the steps in many a healthy run that starts slowly."""
+    assert not raised({"kl/ref_k3": 0.001 + 0.8 * T**2.4, REWARD: np.full(STEPS, 0.4)})
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, False), (6, True)])
+def test_huge_gradients_far_apart_are_counted_over_the_whole_run(count, told):
+    """Six spikes of a hundred times the usual norm never lie within one window; a single one is no fault."""
+    norms = 0.5 * np.exp(np.random.default_rng(1).normal(0, 0.1, STEPS))
+    norms[np.linspace(20, STEPS - 1, count).astype(int)] *= 100
+    found = raised({"optim/grad_norm": norms})
+    assert ("grad_spike" in found) is told
+    if told:
+        assert found["grad_spike"].state == "warn"
+        assert found["grad_spike"].step_onset == 21
+
+
+def test_huge_gradients_are_told_in_as_few_healthy_runs_as_stated():
+    """With the stated rate of one in a thousand steps, whatever the length: at most one run in a thousand."""
+    rng, alarms = np.random.default_rng(2), 0
+    for _ in range(60):
+        norms = np.where(rng.uniform(size=600) < 0.001, 50.0, 0.5) * np.exp(rng.normal(0, 0.1, 600))
+        lines = [MetricLine(step=s, time_ms=0, values={"optim/grad_norm": float(x)}) for s, x in enumerate(norms)]
+        found = judge_lines(Setting(profile=load_profile("default"), planned=600), lines)
+        alarms += any(f.state in RAISED for f in found)
+    assert alarms <= 1
+
+
+@pytest.mark.parametrize(("earned", "told"), [(0.9, False), (0.05, True)])
+def test_length_and_reward_that_rise_without_the_score_are_told(earned, told):
+    """Longer responses with more reward are no fault if the held-out score rises, too, even by less."""
+    rng = np.random.default_rng(3)
+    reward = 0.2 + 0.65 * T
+    found = raised({
+        TOTAL: reward + rng.normal(0, 0.02, STEPS),
+        REWARD: reward + rng.normal(0, 0.02, STEPS),
+        LENGTH: 380 * (1 + 2.6 * T) + rng.normal(0, 12, STEPS),
+        SCORE: 0.2 + earned * 0.65 * T + rng.normal(0, 0.015, STEPS),
+    }, every=5)  # fmt: skip
+    assert ("length_reward" in found) is told
+    assert ("reward_hacking" in found) is False
+
+
+@pytest.mark.parametrize(("weight", "told"), [(1.0, False), (0.05, True)])
+def test_a_reward_that_is_all_format_is_told(weight, told):
+    """Rare right answers hardly count where the weight of correctness is a twentieth of that of the format."""
+    rng = np.random.default_rng(4)
+    right = 0.2 + 0.1 * T + rng.normal(0, 0.02, STEPS)
+    form = np.clip(0.35 + 4 * T, 0, 0.95) + rng.normal(0, 0.05, STEPS)
+    found = raised({
+        TOTAL: weight * right + 0.1 * form, "reward/correct_frac": right * weight, REWARD: right * weight
+    })  # fmt: skip
+    assert ("format_hacking" in found) is told
+
+
+def test_a_part_of_the_reward_in_units_of_its_own_is_judged_as_such():
+    """Two for a hit is no share of correct responses, and is the part of the reward that correctness makes."""
+    records = {
+        s: {"reward": 2.0, "rewards/correctness_reward_func/mean": 2.0 - s % 2, "grad_norm": 1.0} for s in range(9)
+    }
+    log = canonical(records, "a log", "trl")
+    assert log.mapped.keys["rewards/correctness_reward_func/mean"][0] == "signal/task_reward"
+    line = with_signals(log.lines)[0]
+    assert line.values["signal/task_reward"] == 2.0
+    assert "reward/correct_frac" not in line.values
+
+
+def test_few_evaluations_show_a_score_that_falls_while_the_reward_rises():
+    """The fall alone is within the noise of six evaluations; with the reward that rises it is not."""
+    scores = np.repeat([0.42, 0.45, 0.46, 0.44, 0.42, 0.41], 25)
+    reward = 0.4 + 0.5 * T
+    columns = {SCORE: scores, "signal/score_se": np.full(STEPS, 0.022)}
+    assert "reward_hacking" in raised({**columns, REWARD: reward}, every=25)
+    assert "reward_hacking" not in raised({**columns, REWARD: np.full(STEPS, 0.5)}, every=25)
