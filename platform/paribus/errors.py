@@ -119,6 +119,13 @@ class LogFileError(ParibusError):
     exit_code = 2
 
 
+class ImportFailed(ParibusError):
+    """Logs cannot become runs of a study; nothing was recorded."""
+
+    code = "P131"
+    exit_code = 2
+
+
 class MissingExtra(ParibusError):
     """An optional part of Paribus is not installed; the message has the line that installs it."""
 

@@ -139,7 +139,7 @@ def judge(home: Path, plan: Plan, run: RunRecord) -> RunDiagnosis:
     """Return the diagnosis of a run from all its records."""
     try:
         records = read_run(home, run.fingerprint, run.token)
-        recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
+        recipe, primary = plan.known_recipe(run.arm), plan.evaluate.primary_metric
         profile, own = setting_of(plan.profile, plan.rules)
         diagnosis = judge_run(profile, records, recipe=recipe, primary=primary, own=own)
     except (ParibusError, OSError) as error:

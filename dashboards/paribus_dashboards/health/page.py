@@ -145,7 +145,7 @@ def panel_of(
     return Panel(
         kind=kind,
         curves=curves,
-        limits=limits_of(kind, found, setting_of(plan.profile, ())[0], recipe) if found else (),
+        limits=limits_of(kind, found, setting_of(plan.profile, ())[0], plan.known_recipe(run.arm)) if found else (),
         onsets=onsets_of(kind, found) if found else (),
         last=recorded.span[1] if recorded.span else 0,
     )
@@ -394,7 +394,7 @@ def limits_between(home: Home, study: StudyNow, kind: PanelKind, runs: Mapping[s
         sick = [r for each in runs.values() for r, now in each if any(f.detector == detector for f in now.raised)]
         diagnosis = home.verdict(plan, sick[0]).diagnosis if sick else None
         if diagnosis is not None:
-            limits = limits_of(kind, diagnosis, setting_of(plan.profile, ())[0], plan.arm(sick[0].arm).recipe)
+            limits = limits_of(kind, diagnosis, setting_of(plan.profile, ())[0], plan.known_recipe(sick[0].arm))
             found |= {(x.detector, x.label): x for x in limits if x.detector == detector and x.status in RAISED}
     return tuple(found.values())
 

@@ -268,23 +268,25 @@ def metrics_of(kind: PanelKind, names: Iterable[str], primary: str) -> tuple[Met
     return tuple(m for m in named if m.name in known)
 
 
-def limits_of(kind: PanelKind, diagnosis: Diagnosis, profile: Profile, recipe: Recipe) -> tuple[Limit, ...]:
+def limits_of(kind: PanelKind, diagnosis: Diagnosis, profile: Profile, recipe: Recipe | None) -> tuple[Limit, ...]:
     """Return the thresholds of the applicable detectors, and numbers of their findings."""
     states = {f.detector: f.state for f in diagnosis.findings}
-    whole = recipe.ratio.kind in SEQUENCE
+    whole = recipe is not None and recipe.ratio.kind in SEQUENCE
     found = []
     for detector, name, status in kind.limits:
         if states.get(detector, "not_applicable") == "not_applicable":
             continue
         if (detector, name) in _ONE_OF_SEVERAL and not _beyond(diagnosis, detector, name, profile):
             continue
-        if detector == "mismatch" and not fresh(recipe):
+        if detector == "mismatch" and recipe is not None and not fresh(recipe):
             continue  # the difference includes policy updates, so the detector does not use it
         if detector == "clip_saturation_high" and whole:
             if name != "warn":
                 continue
             name = "sequence_warn"
-        value = profile.of(detector)[name] if detector != "staleness" else float(configured_staleness(recipe))
+        value = profile.of(detector)[name]
+        if detector == "staleness" and recipe is not None:
+            value = float(configured_staleness(recipe))
         found.append(Limit(value, status, detector, status))
     known = {(f.detector, name): n for f in diagnosis.raised for name, n in f.numbers.items()}
     lines = [Limit(known[d, n], "unknown", d, label) for d, n, label in kind.numbers if (d, n) in known]

@@ -200,7 +200,9 @@ def number(query: QueryParams, name: str) -> int | None:
     return int(query[name]) if re.fullmatch(r"[0-9]{1,15}", query.get(name, "")) else None
 
 
-def measured_of(samples: RunSamples, name: str, recipe: Recipe, query: QueryParams) -> tuple[Measured, list[str]]:
+def measured_of(
+    samples: RunSamples, name: str, recipe: Recipe | None, query: QueryParams
+) -> tuple[Measured, list[str]]:
     """Return the groups of a problem set, and sentences about which part of the data they are.
 
     They come from its evaluations, which count every problem, else from the groups that are kept as text.
@@ -260,7 +262,7 @@ def show(request: Request, study: str) -> Response:
         return render(request, "no_runs.html", page, study)
     samples = home.samples(run)
     name = chosen_set(samples, query)
-    recipe = now.record.plan.arm(run.arm).recipe
+    recipe = now.record.plan.known_recipe(run.arm)
     measured, about = measured_of(samples, name, recipe, query)
     shown = None
     if len(measured.keys):

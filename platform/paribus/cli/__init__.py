@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from importlib.metadata import entry_points
+from keyword import iskeyword
 
 import click
 
@@ -22,6 +23,7 @@ COMMANDS = {
     "run": "Run a study, or continue it, and write its report.",
     "submit": "Submit a study for the scheduler to train.",
     "scheduler": "Train submitted studies, several at a time.",
+    "import": "Make finished runs of other trainers runs of a study.",
     "status": "Show the runs of the studies in the store.",
     "report": "Write the tables and figures of a study.",
     "next": "Write the follow-up study that a study's results ask for.",
@@ -45,7 +47,7 @@ COMMANDS = {
 
 GROUPS = {
     "Write a study": ("init", "studies", "recipes", "plan", "schema"),
-    "Run it": ("run", "submit", "scheduler", "cancel", "retry", "up", "token"),
+    "Run it": ("run", "submit", "scheduler", "import", "cancel", "retry", "up", "token"),
     "Watch it": ("status", "dashboard", "health", "doctor", "healthcheck"),
     "Read the results": ("report", "next", "audit"),
     "Keep them": ("export", "restore", "gc", "db"),
@@ -61,6 +63,7 @@ EXAMPLES = {
     "run": "paribus run study.yaml --set clip.high=0.24",
     "submit": "paribus submit study.yaml --priority 5",
     "scheduler": "paribus scheduler --slots 2 --until-idle",
+    "import": "paribus import runs/* --study mine --name '{arm}-s{seed}'",
     "cancel": "paribus cancel study.yaml",
     "retry": "paribus retry study.yaml",
     "up": "paribus up --slots 2",
@@ -97,7 +100,8 @@ class _LazyGroup(click.Group):
         if cmd_name in OUTSIDE:
             command = _outside(cmd_name)
         else:
-            command = importlib.import_module(f"paribus.cli.{cmd_name}").command
+            module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+            command = importlib.import_module(f"paribus.cli.{module}").command
         if cmd_name in EXAMPLES:
             command.epilog = f"\b\nExample:\n  {EXAMPLES[cmd_name]}"
         return command

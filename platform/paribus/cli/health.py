@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +17,9 @@ from paribus.cli.options import home_option, json_option, study_name
 from paribus.errors import LogFileError, RunFolderError, StoreError
 from paribus.health.context import ALONE, compared, context_of
 from paribus.health.finding import Diagnosis, Finding, plain, read_health
-from paribus.health.import_logs import PARIBUS, mappings, read_log, read_mlflow, read_tensorboard
+from paribus.health.import_logs import PARIBUS, mappings, open_log
 from paribus.health.judge import Records, judge_log, judge_run, read_attempts, read_run
-from paribus.health.log_files import SUFFIXES, event_folder, find_log
+from paribus.health.log_files import SUFFIXES
 from paribus.health.own_rules import setting_of
 from paribus.health.profile import Profile, load_profile
 from paribus.home import home
@@ -33,7 +34,6 @@ FAILED = 3
 UNJUDGED = 4
 """Exit status with ``--fail-on`` without such a finding, if a run that has started could not be judged in full."""
 
-_MLFLOW = "mlflow:"
 _NAMES = 8
 """How many unmapped names of a log are listed; some logs have hundreds."""
 
@@ -82,7 +82,7 @@ def command(
         return
     if target is None:
         raise click.UsageError("name a RUN, a STUDY or a FILE, or try a rule with --try-rule")
-    _check_trainer(trainer)
+    check_trainer(trainer)
     log = _log(target, trainer, thresholds or load_profile("default"), folder)
     found = _stored(target, thresholds, folder) if log is None else [log]
     if as_json:
@@ -104,7 +104,19 @@ def _status(found: Sequence[tuple[dict[str, Any], Diagnosis]], bad: tuple[str, .
     return UNJUDGED if any(about.get("trouble") or d.status == "unknown" for about, d in begun) else 0
 
 
-def _check_trainer(trainer: str | None) -> None:
+def tracking_uri_of(place: Path) -> str:
+    """Return the address of the MLflow that a home folder is copied to."""
+    from paribus.mlflow_sync.client import tracking_uri
+
+    return tracking_uri(place)
+
+
+def check_trainer(trainer: str | None) -> None:
+    """Refuse a trainer whose names are not known.
+
+    Raises:
+        click.BadParameter: nothing is known of it.
+    """
     known = (PARIBUS, *mappings())
     if trainer is not None and trainer not in known:
         raise click.BadParameter(f"`{trainer}` must be one of {', '.join(known)}", param_hint="--trainer")
@@ -117,19 +129,10 @@ def _log(
     path = Path(target)
     if target.endswith((".yaml", ".yml")):
         return None
-    if target.startswith(_MLFLOW):
-        from paribus.mlflow_sync.client import tracking_uri
-
-        log = read_mlflow(target.removeprefix(_MLFLOW), tracking_uri(folder or home()), trainer)
-    elif "tfevents" in path.name:
-        log = read_tensorboard(path, trainer)
-    elif path.suffix in SUFFIXES and path.name != "job.json":
-        log = read_log(path, trainer)
-    elif path.is_dir() and not (path / "job.json").is_file() and (found := find_log(path) or event_folder(path)):
-        log = read_tensorboard(found, trainer) if any(found.glob("*tfevents*")) else read_log(found, trainer)
-    elif (path / "job.json").is_file() or not (path.exists() or "/" in target):
+    log = open_log(target, partial(tracking_uri_of, folder or home()), trainer)
+    if log is None and ((path / "job.json").is_file() or not (path.exists() or "/" in target)):
         return None
-    else:
+    if log is None:
         raise LogFileError(
             f"{target}: neither a run folder, nor a folder of TRL, TensorBoard or MLflow, nor a {', '.join(SUFFIXES)} "
             "file, nor a study file; see `paribus health --help`"
@@ -177,7 +180,7 @@ def _of_record(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | No
     stated, own = setting_of("default" if profile else plan.profile, plan.rules)
     profile = profile or stated
     records = read_run(reader.home, run.fingerprint, run.token)
-    recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
+    recipe, primary = plan.known_recipe(run.arm), plan.evaluate.primary_metric
     diagnosis = judge_run(profile, records, recipe=recipe, primary=primary, own=own)
     about = {"run": run.fingerprint[:SHORT], "arm": run.label, "seed": run.seed, "state": str(run.state)}
     about |= {"attempts": run.token, "steps": _last(records), "profile": profile.identity}

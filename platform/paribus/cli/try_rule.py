@@ -127,7 +127,7 @@ def _by_paribus(file: HealthFile) -> Status:
 
 def _finding(reader: Reader, plan: Plan, run: RunRecord, profile: Profile | None, detector: Detector) -> Finding:
     records = read_run(reader.home, run.fingerprint, run.token)
-    recipe, primary = plan.arm(run.arm).recipe, plan.evaluate.primary_metric
+    recipe, primary = plan.known_recipe(run.arm), plan.evaluate.primary_metric
     stated = profile or setting_of(plan.profile, ())[0]  # as `paribus health` does
     return judge_alone(detector, stated, records, recipe=recipe, primary=primary)
 

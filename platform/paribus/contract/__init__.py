@@ -47,7 +47,7 @@ sets is refused. Test the runner with ``paribus.testing.runner_suite.RunnerTestC
 """
 
 from paribus.contract.files import file_hash, files_in, input_hash
-from paribus.contract.job import STUDY_NAME, Checkpoints, Hashes, Job, Options, StudyName
+from paribus.contract.job import EXTERNAL, STUDY_NAME, Checkpoints, Hashes, Job, Options, StudyName
 from paribus.contract.resources import LEAST, Device, Need, Resources
 from paribus.contract.runner import (
     GROUP,
@@ -65,8 +65,8 @@ from paribus.contract.runner_base import RunnerBase, option_problems
 from paribus.evaluate import Evaluate, EvaluationSet
 
 __all__ = [
-    "GROUP", "LEAST", "PREEMPTED", "STUDY_NAME", "Checkpoints", "Device", "Evaluate", "EvaluationSet", "Examination",
-    "Hashes", "Job", "Need", "OptionProblem", "Options", "Requirements", "Resources", "Runner", "RunnerBase",
-    "StudyName", "Support", "available", "file_hash", "files_in", "input_hash", "load_runner", "option_problems",
-    "unknown_runner",
+    "EXTERNAL", "GROUP", "LEAST", "PREEMPTED", "STUDY_NAME", "Checkpoints", "Device", "Evaluate", "EvaluationSet",
+    "Examination", "Hashes", "Job", "Need", "OptionProblem", "Options", "Requirements", "Resources", "Runner",
+    "RunnerBase", "StudyName", "Support", "available", "file_hash", "files_in", "input_hash", "load_runner",
+    "option_problems", "unknown_runner",
 ]  # fmt: skip

@@ -12,6 +12,9 @@ from paribus.contract.rule import Rules
 from paribus.evaluate import Evaluate
 from paribus.recipe.recipe import Recipe
 
+EXTERNAL = "external"
+"""In place of a runner's name in plans and jobs of runs that Paribus did not start: imported and tracked ones."""
+
 STUDY_NAME = r"^[a-z0-9][a-z0-9_-]*$"
 
 StudyName = Annotated[str, Field(pattern=STUDY_NAME, max_length=64)]
@@ -135,3 +138,8 @@ class Job(BaseModel):
     mirror: tuple[str, ...] = ("mlflow",)
     checkpoint: Checkpoints = Checkpoints()
     hashes: Hashes | None = None
+
+    @property
+    def known_recipe(self) -> Recipe | None:
+        """The recipe; ``None`` for a run that Paribus did not start, whose ``recipe`` only counts its steps."""
+        return None if self.runner == EXTERNAL else self.recipe

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from paribus.errors import LogFileError, MissingExtra
-from paribus.health.log_files import STEPS, by_step, read_file
+from paribus.health.log_files import STEPS, SUFFIXES, by_step, event_folder, find_log, read_file
 from paribus.health.signals import SIGNALS, TASK
 from paribus.run_folder.folder import MetricLine
 from paribus.run_folder.metrics import Source, find_metric
@@ -129,7 +129,7 @@ def _mapped(trainer: str, names: list[str]) -> Mapped:
         found = {n: (n, KeyMapping(keys=(n,))) for n in names if find_metric(n) is not None or n in SIGNALS}
     names_read = [n for n in names if n not in STEPS]
     known = {
-        **{_as_in_trackers(n): n for n in names_read},
+        **{logged_name(n): n for n in names_read},
         **{n: n for n in names_read},
     }  # unchanged names take precedence
     for metric, source in mappings().get(trainer, {}).items():
@@ -139,7 +139,7 @@ def _mapped(trainer: str, names: list[str]) -> Mapped:
     return Mapped(trainer=trainer, keys=found, unread=tuple(n for n in names if n not in found))
 
 
-def _as_in_trackers(name: str) -> str:
+def logged_name(name: str) -> str:
     """Undo the renaming by the loggers of transformers for W&B and TensorBoard: ``train/`` and ``eval/``."""
     return f"eval_{name[5:]}" if name.startswith("eval/") else name.removeprefix("train/")
 
@@ -153,12 +153,42 @@ class Log:
         mapped: how the names were mapped.
         notes: what the reader assumed, as sentences.
         trouble: what looks like metrics and cannot be read; empty: nothing.
+        raw: step to the trainer's own names and values, all of them.
     """
 
     lines: tuple[MetricLine, ...]
     mapped: Mapped
     notes: tuple[str, ...] = ()
     trouble: str = ""
+    raw: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+
+
+MLFLOW = "mlflow:"
+"""Before the id of an MLflow run, in place of a path."""
+
+
+def open_log(target: str, tracking_uri: Callable[[], str], trainer: str | None = None) -> Log | None:
+    """Return the metrics of a file, a folder or an MLflow run (``mlflow:RUN_ID``); ``None`` if it is none of them.
+
+    Args:
+        target: what a user names.
+        tracking_uri: returns the address of MLflow.
+        trainer: the trainer; ``None``: the one that knows most of the names.
+
+    Raises:
+        LogFileError: it is a log and cannot be read, or has no known metrics.
+        MissingExtra: TensorBoard or MLflow is needed, and not installed.
+    """
+    path = Path(target)
+    if target.startswith(MLFLOW):
+        return read_mlflow(target.removeprefix(MLFLOW), tracking_uri(), trainer)
+    if "tfevents" in path.name:
+        return read_tensorboard(path, trainer)
+    if path.suffix in SUFFIXES and path.name != "job.json":
+        return read_log(path, trainer)
+    if path.is_dir() and not (path / "job.json").is_file() and (found := find_log(path) or event_folder(path)):
+        return read_tensorboard(found, trainer) if any(found.glob("*tfevents*")) else read_log(found, trainer)
+    return None
 
 
 def read_log(path: Path, trainer: str | None = None) -> Log:
@@ -205,7 +235,7 @@ def canonical(steps: Mapping[int, Mapping[str, float]], place: str, trainer: str
         for s, v in read
         if v
     )
-    return Log(lines=tuple(lines), mapped=mapped)
+    return Log(lines=tuple(lines), mapped=mapped, raw=steps)
 
 
 def read_tensorboard(path: Path, trainer: str | None = None) -> Log:
@@ -233,6 +263,49 @@ def read_tensorboard(path: Path, trainer: str | None = None) -> Log:
     return canonical(steps, str(path), trainer)
 
 
+def mlflow_runs(experiment: str, uri: str) -> list[tuple[str, str]] | None:
+    """Return id and name of each run of an MLflow experiment, oldest first; ``None`` if no experiment has this name.
+
+    Args:
+        experiment: its name.
+        uri: tracking URI.
+
+    Raises:
+        MissingExtra: MLflow is not installed.
+        LogFileError: the experiment has no runs, or the server cannot be reached.
+    """
+    try:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise MissingExtra("mlflow", "reading an MLflow experiment") from error
+    place = f"MLflow experiment {experiment} at {uri}"
+    _refuse_no_file(uri, place)
+    found: list[tuple[str, str]] = []
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        known = client.get_experiment_by_name(experiment)
+        if known is None:
+            return None
+        page: str | None = ""
+        while page is not None:
+            runs = client.search_runs(
+                [known.experiment_id], order_by=["attributes.start_time ASC"], page_token=page or None
+            )
+            found += [(run.info.run_id, run.info.run_name or run.info.run_id) for run in runs]
+            page = runs.token or None
+    except (MlflowException, OSError) as error:
+        raise LogFileError(f"{place}: {str(error).splitlines()[0]}") from error
+    if not found:
+        raise LogFileError(f"{place}: has no runs")
+    return found
+
+
+def _refuse_no_file(uri: str, place: str) -> None:
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+        raise LogFileError(f"{place}: this file does not exist; set MLFLOW_TRACKING_URI, or --home")
+
+
 def read_mlflow(identity: str, uri: str, trainer: str | None = None) -> Log:
     """Return the metrics of an MLflow run.
 
@@ -251,8 +324,7 @@ def read_mlflow(identity: str, uri: str, trainer: str | None = None) -> Log:
     except ImportError as error:
         raise MissingExtra("mlflow", "reading an MLflow run") from error
     place = f"MLflow run {identity} at {uri}"
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
-        raise LogFileError(f"{place}: this file does not exist; set MLFLOW_TRACKING_URI, or --home")
+    _refuse_no_file(uri, place)
     steps: dict[int, dict[str, float]] = {}
     try:
         client = MlflowClient(tracking_uri=uri)

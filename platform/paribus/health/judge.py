@@ -38,36 +38,47 @@ class Records:
 
 
 def judge_run(
-    profile: Profile, records: Records, *, recipe: Recipe, primary: str, own: tuple[Detector, ...] = ()
+    profile: Profile, records: Records, *, recipe: Recipe | None, primary: str, own: tuple[Detector, ...] = ()
 ) -> Diagnosis:
     """Return the diagnosis of a Paribus run.
 
     Args:
         profile: the thresholds.
         records: what it has recorded.
-        recipe: what it trains.
+        recipe: what it trains; ``None`` if that is not known, as for the log of another trainer.
         primary: the study's primary metric.
         own: detectors beside those of Paribus.
     """
     lines = with_signals(records.lines, primary=primary, evaluations=records.evaluations, samples=records.samples)
-    setting = Setting(profile=profile, recipe=recipe, planned=recipe.schedule.steps, own=own)
-    found, few = judge_lines(setting, lines), _few_steps(len(records.lines))
-    return diagnose(found, damaged=bool(records.trouble), near=setting.w, lacks=few)
+    planned = len(records.lines) if recipe is None else recipe.schedule.steps
+    setting = Setting(profile=profile, recipe=recipe, planned=planned, own=own)
+    found, damaged = judge_lines(setting, lines), bool(records.trouble)
+    if recipe is None:
+        return diagnose(found, damaged=damaged, near=_near(setting, lines), lacks=lacks(records.lines))
+    return diagnose(found, damaged=damaged, near=setting.w, lacks=_few_steps(len(records.lines)))
 
 
-def judge_alone(detector: Detector, profile: Profile, records: Records, *, recipe: Recipe, primary: str) -> Finding:
+def judge_alone(
+    detector: Detector, profile: Profile, records: Records, *, recipe: Recipe | None, primary: str
+) -> Finding:
     """Return the finding of one detector on a Paribus run."""
     lines = with_signals(records.lines, primary=primary, evaluations=records.evaluations, samples=records.samples)
-    setting = Setting(profile=profile, recipe=recipe, planned=recipe.schedule.steps, own=(detector,))
+    planned = len(records.lines) if recipe is None else recipe.schedule.steps
+    setting = Setting(profile=profile, recipe=recipe, planned=planned, own=(detector,))
     return finding_of(detector, setting, update(detector, setting, initial_state(), lines)[0])
 
 
 def judge_log(profile: Profile, log: Log) -> Diagnosis:
     """Return the diagnosis of another trainer's log, whose recipe is unknown."""
     setting = Setting(profile=profile, planned=len(log.lines))
-    steps = (log.lines[-1].step - log.lines[0].step) / max(len(log.lines) - 1, 1) if log.lines else 1.0
-    found, near = judge_lines(setting, with_signals(log.lines)), round(setting.w * steps)
-    return diagnose(found, damaged=bool(log.trouble), near=near, lacks=lacks(log.lines))
+    found = judge_lines(setting, with_signals(log.lines))
+    return diagnose(found, damaged=bool(log.trouble), near=_near(setting, log.lines), lacks=lacks(log.lines))
+
+
+def _near(setting: Setting, lines: Sequence[MetricLine]) -> int:
+    """Return the steps of a window: other trainers do not record every step."""
+    steps = (lines[-1].step - lines[0].step) / max(len(lines) - 1, 1) if lines else 1.0
+    return round(setting.w * steps)
 
 
 LEAST = 8
@@ -162,11 +173,12 @@ class LiveJudge:
     """
 
     def __init__(self, folder: RunFolder, job: Job) -> None:
-        recipe = job.recipe
+        recipe = job.known_recipe
         self._folder = folder
         self._job = job
         profile, own = setting_of(job.profile, job.rules)
-        self._setting = Setting(profile=profile, recipe=recipe, planned=recipe.schedule.steps, own=own)
+        planned = None if recipe is None else recipe.schedule.steps
+        self._setting = Setting(profile=profile, recipe=recipe, planned=planned, own=own)
         self._states = initial_states(own)
         self._first: dict[str, Evaluation] = {}
         self._step: int | None = None

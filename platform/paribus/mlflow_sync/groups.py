@@ -33,6 +33,7 @@ from paribus.mlflow_sync.client import (
     is_refusal,
 )
 from paribus.mlflow_sync.offsets import Offsets
+from paribus.recipe.recipe import flatten
 from paribus.run_folder.attempt_files import read_job
 from paribus.run_folder.folder import SHORT, RunFolder, read_json
 from paribus.store.models import AttemptedRun
@@ -58,6 +59,13 @@ def dashboard_address(home: Path) -> str:
         with suppress(RunFolderError, KeyError, TypeError):
             found = str(read_json(home / UP_FILE)["dashboard"])
     return mask(found).rstrip("/")
+
+
+def params_of(job: Job) -> dict[str, Any]:
+    """Return the parameters of a run: its recipe if that is known, else where the run comes from."""
+    recipe = job.known_recipe
+    known = job.options.own if recipe is None else flatten(recipe.model_dump(mode="json"))
+    return {**known, "seed": job.seed, "runner": job.runner}
 
 
 def run_note(home: Path, job: Job) -> str:

@@ -38,11 +38,10 @@ from paribus.mlflow_sync.client import (
 )
 from paribus.mlflow_sync.copies import Copies
 from paribus.mlflow_sync.event_files import EventFiles, tensorboard_is_installed
-from paribus.mlflow_sync.groups import LARGEST, Groups, run_note
+from paribus.mlflow_sync.groups import LARGEST, Groups, params_of, run_note
 from paribus.mlflow_sync.offsets import Offsets
 from paribus.mlflow_sync.wandb_files import WandbFiles, wandb_is_installed
 from paribus.mlflow_sync.wandb_upload import Uploads, is_online
-from paribus.recipe.recipe import flatten
 from paribus.run_folder.attempt_files import read_attempt, read_job
 from paribus.run_folder.folder import MetricLine, RunFolder, Tail, write_json
 from paribus.run_folder.metrics import find_metric
@@ -415,7 +414,7 @@ class MlflowSync:
             began=f"{attempted.began_at:.6f}",
             study=job.study,
             name=f"{job.arm}, seed {job.seed}",
-            params={**flatten(job.recipe.model_dump(mode="json")), "seed": job.seed, "runner": job.runner},
+            params=params_of(job),
             tags=tags,
             start_ms=int(attempted.began_at * 1000),
         )

@@ -25,9 +25,8 @@ from paribus.health.finding import read_health
 from paribus.masking import mask
 from paribus.mlflow_sync.client import home_number
 from paribus.mlflow_sync.copies import Copies, Tails
-from paribus.mlflow_sync.groups import run_note
+from paribus.mlflow_sync.groups import params_of, run_note
 from paribus.mlflow_sync.wandb_log import append, recover
-from paribus.recipe.recipe import flatten
 from paribus.run_folder.attempt_files import read_job
 from paribus.run_folder.folder import SHORT, MetricLine, RunFolder
 from paribus.store.models import AttemptedRun
@@ -175,7 +174,7 @@ def _run_record(home: Path, job: Job, identity: str, began: float) -> Any:
     """Return the record of a run: the group is its arm, the job type and the only tag its study."""
     from wandb.proto import wandb_internal_pb2 as pb
 
-    values = {**flatten(job.recipe.model_dump(mode="json")), "seed": job.seed, "runner": job.runner}
+    values = params_of(job)
     run = pb.RunRecord(
         run_id=identity,
         project=os.environ.get("WANDB_PROJECT") or job.study,

@@ -10,6 +10,7 @@ from paribus.report.assumptions import counts, tests_line
 from paribus.report.design_words import any_tested, designs_tested
 from paribus.report.effect_words import claimed, size_text
 from paribus.report.exploratory import exploratory
+from paribus.report.external import external_words
 from paribus.report.figures.curves import device_time
 from paribus.report.sentences import NOT_COMPARED, lost_all
 from paribus.report.tables.cells import decimals_for, interval_text, listed, number, p_words
@@ -21,7 +22,7 @@ SHOWN = 4
 
 def answer(analysis: Analysis) -> str:
     """Return the answer: which arms improve the score, which lower it, what all tricks do, and what is undecided."""
-    text = " ".join([*exploratory(analysis), _of_all_runs(analysis)])
+    text = " ".join([*external_words(analysis), *exploratory(analysis), _of_all_runs(analysis)])
     pending = [r for r in analysis.data.runs if r.outcome == "pending"]
     if not pending:
         return text
@@ -46,6 +47,8 @@ def _of_all_runs(analysis: Analysis) -> str:
             return f"{NOT_COMPARED} yet: the search `{ranking.design}` has not chosen its settings."
         scores = any(analysis.values(s.arm, analysis.score) for s in singles(analysis))
         why = "none has a score in a seed of the base" if scores else "no other arm has a score"
+        if any(not analysis.same_meaning(s.arm, base, analysis.score) for s in singles(analysis)):
+            why = "their trainers measure the score in other ways"
         return " ".join([f"{NOT_COMPARED}: {why}.", *designs_tested(analysis)])
     if not any(e.supported for _, e in found):
         designs = designs_tested(analysis)

@@ -16,6 +16,7 @@ from paribus.report.analysis.measures import LATE
 from paribus.report.answer import answer, totals
 from paribus.report.assumptions import pairs_words
 from paribus.report.exploratory import declared_rows
+from paribus.report.external import external_rows
 from paribus.report.figures.curves import curves, pass_figure
 from paribus.report.figures.forests import answer_figure, contribution_figure, forest_figure, matrix_figures
 from paribus.report.inputs import StudyData
@@ -164,7 +165,7 @@ def provenance(analysis: Analysis) -> dict[str, str]:
     limits = sorted({chosen.max_new_tokens or a.recipe.schedule.max_new_tokens for a in plan.arms})
     counted = {len(e.problems) for r in analysis.data.runs for e in r.evaluations if e.set == name}
     problems = sorted(counted) or [chosen.problems]
-    return {
+    rows = {
         "study": plan.study,
         "study fingerprint": plan.fingerprint,
         "runner": plan.runner,
@@ -194,6 +195,7 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         **declared_rows(analysis),
         "late in training": f"last {LATE:.0%} of the steps",
     }
+    return external_rows(plan, rows)
 
 
 def _adaptive(plan: Plan) -> dict[str, str]:

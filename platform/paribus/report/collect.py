@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import Any
 
 from paribus.errors import RunFolderError
 from paribus.health.finding import read_health
 from paribus.recipe.recipe import flatten
 from paribus.report.analysis.measures import score_steps
 from paribus.report.declared import read_declared
-from paribus.report.inputs import Outcome, RunData, StudyData
+from paribus.report.inputs import External, Outcome, RunData, StudyData
 from paribus.report.samples import samples_of
 from paribus.run_folder.attempt_files import read_environment
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, Evaluation, MetricLine, RunFolder, read_evaluation
@@ -83,6 +84,7 @@ def _run(
         attempts=len(attempts),
         gpus=attempts[-1].gpus if attempts else 0.0,
         health=health if health and health.status != "unknown" else None,
+        external=_external(plan, result.payload if result else {}) if plan.external else None,
     )
     ended = run.outcome in ("finished", "stopped_early")
     try:
@@ -96,6 +98,16 @@ def _run(
     if ended and trouble:
         return replace(run, outcome="failed", reason=f"its records cannot be read: {trouble}")
     return replace(run, evaluations=evaluations)
+
+
+def _external(plan: Plan, payload: Mapping[str, Any]) -> External:
+    """Return where a run of an external plan comes from; one without a result is being tracked."""
+    names = payload.get("names", {})
+    return External(
+        origin=str(payload.get("origin", "tracked")),
+        trainer=str(payload.get("trainer", "")),
+        score=str(names.get(plan.evaluate.primary_metric, "")) if isinstance(names, Mapping) else "",
+    )
 
 
 def _evaluations(stored: RunSeries, run: RunData, plan: Plan) -> tuple[Evaluation, ...]:

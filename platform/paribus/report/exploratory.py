@@ -49,13 +49,19 @@ def cautions(analysis: Analysis) -> list[str]:
         found.append(
             f"Exploratory: the store had results of {names} {when}, and no earlier plan declared the same comparison "
             "together with its other arms, seeds and score. With results in sight one can choose what to compare, so "
-            "these p values show little; `paribus next` writes a plan with fresh seeds."
+            f"these p values show little; {_remedy(analysis)}."
         )
     found += [
         f"Exploratory: {TERMS[name]} was not declared yet when results came in; {HELD_BACK[name]}."
         for name in _terms(declared)
     ]
     return found
+
+
+def _remedy(analysis: Analysis) -> str:
+    if analysis.plan.external:
+        return "runs with fresh seeds, of a study that is declared before, would show more"
+    return "`paribus next` writes a plan with fresh seeds"
 
 
 def declared_rows(analysis: Analysis) -> dict[str, str]:

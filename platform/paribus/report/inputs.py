@@ -22,6 +22,21 @@ Outcome = Literal["finished", "stopped_early", "failed", "cancelled", "pending"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class External:
+    """Where a run comes from that Paribus did not start.
+
+    Attributes:
+        origin: ``imported`` or ``tracked``.
+        trainer: whose names its metrics had; empty if that is not known.
+        score: the trainer's own name of the primary metric; empty if it is not known.
+    """
+
+    origin: str
+    trainer: str = ""
+    score: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunData:
     """One planned run and what it recorded.
 
@@ -38,6 +53,7 @@ class RunData:
         stored: series in files, instead of lines.
         evaluations: the evaluations with counts per problem that make up the score, and the one before training.
         health: its status while it trained; ``None`` if it has no status.
+        external: where it comes from; ``None`` if Paribus trained it.
     """
 
     fingerprint: str
@@ -52,6 +68,7 @@ class RunData:
     stored: Recorded | None = None
     evaluations: tuple[Evaluation, ...] = ()
     health: HealthFile | None = None
+    external: External | None = None
 
     @cached_property
     def recorded(self) -> Recorded:

@@ -139,6 +139,8 @@ def _learning(analysis: Analysis) -> str:
     after, before = analysis.values(base, analysis.score), analysis.values(base, start_measure(analysis.evaluate))
     seeds = [s for s in after if s in before]
     subject = f"The base arm `{analysis.label(base)}`"
+    if after and not seeds:
+        return f"{subject} has no score before training, so how much it has learned is not known."
     if not seeds:
         return f"{NOT_COMPARED}, because {lost_all(analysis, base, subject[:1].lower() + subject[1:])}."
     ends = analysis.estimate(base, start_measure(analysis.evaluate)), analysis.estimate(base, analysis.score)

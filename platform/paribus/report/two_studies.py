@@ -9,6 +9,7 @@ from paribus.errors import ParibusError
 from paribus.recipe.recipe import difference
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect, corrected
 from paribus.report.build import provenance
+from paribus.report.external import refuse_external
 from paribus.report.inputs import StudyData
 from paribus.report.model import Cell, Column, ReportModel, Table, TableRow
 from paribus.report.tables.cells import (
@@ -53,8 +54,9 @@ def compare(first: StudyData, second: StudyData) -> ReportModel:
     """Return the comparison of two studies as a report.
 
     Raises:
-        ParibusError: both are the same plan.
+        ParibusError: both are the same plan, or Paribus did not train one of them.
     """
+    refuse_external(first, second)
     if first.plan.fingerprint == second.plan.fingerprint:
         raise ParibusError(f"`{first.plan.study}` and `{second.plan.study}` are the same plan: nothing to compare")
     a, b = Analysis(first), Analysis(second)

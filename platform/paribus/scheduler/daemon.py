@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from paribus.contract import load_runner
+from paribus.contract import EXTERNAL, load_runner
 from paribus.engines.options import engine_settings
 from paribus.errors import ParibusError, RunFolderError, TooLarge
 from paribus.failures import storable
@@ -92,7 +92,8 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
 def _likely_runner(store: Store) -> str:
     """Return the runner whose heavy parts the engine may import ahead of time."""
     waiting = [s for s in store.summaries() if s.open]
-    return store.study_by_id(waiting[-1].id).plan.runner if waiting else "native"
+    runner = store.study_by_id(waiting[-1].id).plan.runner if waiting else EXTERNAL
+    return "native" if runner == EXTERNAL else runner
 
 
 def _open_runs(left: Ended) -> int:
@@ -127,6 +128,7 @@ class HomeLoop(ServingLoop):
         self._until_idle = until_idle
         self._code: dict[str, str] = {}
         self._replaced: set[str] = set()
+        self._external: dict[int, bool] = {}
         self._file = store.home / UNFINISHED
         self._written: list[str] | None = None
 
@@ -140,7 +142,7 @@ class HomeLoop(ServingLoop):
                 counts=self._store.counts(entry.id),
             )
             for entry in newest.values()
-            if entry.open
+            if entry.open and not self._is_external(entry.id)
         )
 
     def _begin(self) -> None:
@@ -218,7 +220,7 @@ class HomeLoop(ServingLoop):
         for entry in newest.values():
             served = self._scheduler.studies.get(entry.id)
             if served is None:
-                if not entry.open or entry.paused:
+                if not entry.open or entry.paused or self._is_external(entry.id):
                     continue
                 if self._scheduler.affords(entry.name):
                     self._replaced.discard(entry.name)
@@ -228,6 +230,12 @@ class HomeLoop(ServingLoop):
                     self._over[entry.id] = Ending.BUDGET
             elif served.submitted_at != entry.submitted_at and not entry.paused:
                 self._update(served, self._store.study_by_id(entry.id))
+
+    def _is_external(self, number: int) -> bool:
+        """Return whether the runs of a study are not started here."""
+        if number not in self._external:
+            self._external[number] = self._store.study_by_id(number).plan.external
+        return self._external[number]
 
     def _update(self, before: StudyRecord, study: StudyRecord) -> None:
         """Use the edited priority, weight and resources of a study that is served from its next run on."""

@@ -21,7 +21,7 @@ from paribus.store.budget import lock_budget, reserve
 from paribus.store.control import pause_all, pause_same_failures
 from paribus.store.database import serialize
 from paribus.store.devices import Allocation, Pool, allocate, record_leases
-from paribus.store.models import AttemptRecord, Claim, FailureKind, Renewal, payload_hash, unit_of
+from paribus.store.models import AttemptRecord, BudgetRecord, Claim, FailureKind, Renewal, payload_hash, unit_of
 from paribus.store.reader import attempt_record, attempts
 from paribus.store.states import LIVE, Move, RunState, target_of
 from paribus.store.transitions import ATTEMPT, FENCED, LEASE_S, Now, before, fence_params, move_run
@@ -97,6 +97,37 @@ def claim(
     fitting = zip(allowed, allocations, strict=False)  # runs that do not fit on the host stay queued
     moved = [(move_run(connection, now, Move.CLAIM, link.id), link.arm, held) for link, held in fitting]
     taken = [(_claim(row, arm, held), held) for row, arm, held in moved if row is not None]
+    return _opened(connection, now, study_id, taken, budget, engine=engine, worker=worker)
+
+
+def claim_external(
+    connection: sa.Connection, now: Now, study_id: int, fingerprint: str, *, engine: str, worker: str
+) -> Claim | None:
+    """Claim one queued run whose program needs no scheduler; ``None`` if it is not queued."""
+    query = sa.select(t.run.c.id, t.study_run.c.arm, t.study.c.name)
+    query = query.join(t.study_run, t.study_run.c.run_id == t.run.c.id)
+    query = query.join(t.study, t.study.c.id == t.study_run.c.study_id)
+    found = connection.execute(query.where(t.study.c.id == study_id, t.run.c.fingerprint == fingerprint)).one()
+    row = move_run(connection, now, Move.CLAIM, found.id)
+    if row is None:
+        return None
+    held = Allocation(gpus=0.0)
+    budget = lock_budget(connection, now, found.name, "cpu")
+    taken = [(_claim(row, found.arm, held), held)]
+    return _opened(connection, now, study_id, taken, budget, engine=engine, worker=worker)[0]
+
+
+def _opened(
+    connection: sa.Connection,
+    now: Now,
+    study_id: int,
+    taken: Sequence[tuple[Claim, Allocation]],
+    budget: BudgetRecord,
+    *,
+    engine: str,
+    worker: str,
+) -> tuple[Claim, ...]:
+    """Insert the attempts of these claims, and reserve their cost."""
     if not taken:
         return ()
     common: dict[str, Any] = {"study_id": study_id, "engine": engine, "worker": worker}

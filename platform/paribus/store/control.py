@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from paribus.contract import EXTERNAL
+from paribus.errors import StoreError
 from paribus.store import tables as t
 from paribus.store.budget import open_budgets
 from paribus.store.models import PLAN, CancelResult, RetryResult, Terms
@@ -30,8 +33,12 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> int
 
     Returns:
         The number of the study, which is now the newest plan of its name.
+
+    Raises:
+        StoreError: the name belongs to an external study and the plan is trained, or the other way round.
     """
     same = sa.and_(t.study.c.name == plan.study, t.study.c.fingerprint == plan.fingerprint)
+    _refuse_other_kind(connection, plan)
     open_budgets(connection, plan)
     values = {"plan": PLAN.dump_json(plan).decode(), **_terms(connection, plan.study), **terms}
     values["submitted_at"] = _after_all(connection, now, plan)
@@ -68,6 +75,16 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> int
     return study_id
 
 
+def declare_after(connection: sa.Connection, study_id: int, fingerprints: Sequence[str]) -> None:
+    """Date the first submission of a plan after the results of these runs: it was made when they were known."""
+    if not fingerprints:
+        return
+    rows = rows_of(connection, sa.select(t.result.c.at).join(t.run, t.run.c.id == t.result.c.run_id), fingerprints)
+    last = max(row.at for row in rows)
+    row = sa.update(t.study).where(t.study.c.id == study_id)
+    connection.execute(row.values(first_submitted_at=last + _TICK_S))
+
+
 _NEW = {
     "state": RunState.PLANNED,
     "token": 0,
@@ -78,6 +95,15 @@ _NEW = {
     "reason": "",
     "signature": "",
 }
+
+
+def _refuse_other_kind(connection: sa.Connection, plan: Plan) -> None:
+    """Refuse a plan whose scores are not evaluations by Paribus if those of its name are, and the other way round."""
+    newest = sa.select(t.study.c.plan).where(t.study.c.name == plan.study).order_by(t.study.c.id.desc()).limit(1)
+    text = connection.execute(newest).scalar()
+    if text is not None and (json.loads(text)["runner"] == EXTERNAL) != plan.external:
+        kind = "is trained by Paribus" if plan.external else "holds runs that were imported or tracked"
+        raise StoreError(f"a study `{plan.study}` is here that {kind}; the two are not compared. Choose another name.")
 
 
 def _terms(connection: sa.Connection, name: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from paribus.contract import Device
 from paribus.errors import StoreError
 from paribus.home import make_home
 from paribus.recipe.recipe import canonical_json
+from paribus.run_folder.folder import SHORT
 from paribus.store import attempts, control
 from paribus.store import tables as t
 from paribus.store.database import Database, analyze, database_url, retry_on_disconnect, serialize
@@ -65,6 +66,36 @@ class Store(Reader):
         return self.study_by_id(number)
 
     @retry_on_disconnect
+    def record(self, plan: Plan, results: Mapping[str, Mapping[str, Any]], *, engine: str, worker: str) -> StudyRecord:
+        """Submit an external plan whose runs have ended already, with their results, in one transaction.
+
+        Their folders are there before. Such a plan counts as declared after its results.
+
+        Args:
+            plan: the plan.
+            results: fingerprint to result, of runs of the plan that have none yet.
+            engine: how they came here, in place of an engine.
+            worker: this host.
+
+        Raises:
+            StoreError: a run is held by an attempt.
+        """
+        with self.database.write() as connection:
+            refuse_other_version(connection)
+            serialize(connection, "submit")
+            now = self.database.now()
+            number = control.submit(connection, now, plan, {})
+            for fingerprint, payload in results.items():
+                claim = attempts.claim_external(connection, now, number, fingerprint, engine=engine, worker=worker)
+                if claim is None:
+                    raise StoreError(f"the run {fingerprint[:SHORT]} is recorded by another process: try again.")
+                attempts.start(connection, now, claim.run_id, claim.token)
+                attempts.finish(connection, now, claim.run_id, claim.token, _text(payload), Move.SUCCEED, "")
+            control.declare_after(connection, number, list(results))
+            analyze(connection, t.run, t.study_run)
+        return self.study_by_id(number)
+
+    @retry_on_disconnect
     def cancel(self, study: str, arm: str | None = None) -> CancelResult:
         """Cancel the runs of a study, or of one of its arms, that no other study needs.
 
@@ -91,6 +122,8 @@ class Store(Reader):
             reason: why.
         """
         newest = self.study(study)
+        if newest.plan.external:
+            raise StoreError(f"`{study}` has runs that Paribus did not start, so it cannot start them again.")
         why = f"retried by {author}: {reason}"
         with self.database.write() as connection:
             refuse_other_version(connection)
@@ -199,8 +232,7 @@ class Store(Reader):
         Raises:
             LostLease: the attempt no longer holds the run, or the run has another result.
         """
-        # the encoding replaces lone surrogates, which no database stores
-        text = canonical_json(dict(payload)).encode(errors="replace").decode()
+        text = _text(payload)
         move, reason = Move.SUCCEED, ""
         if stopped_early:
             move, reason = Move.STOP_EARLY, str(payload.get("reason", ""))
@@ -291,3 +323,8 @@ class Store(Reader):
         """
         with self.database.write() as connection:
             return attempts.expire(connection, self.database.now(), worker)
+
+
+def _text(payload: Mapping[str, Any]) -> str:
+    """Return a result as it is stored; lone surrogates, which no database stores, are replaced."""
+    return canonical_json(dict(payload)).encode(errors="replace").decode()

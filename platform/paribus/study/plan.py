@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict
 from pydantic import Field as Stored
 
-from paribus.contract import Checkpoints, Evaluate, Hashes, Options, Resources, StudyName, Support
+from paribus.contract import EXTERNAL, Checkpoints, Evaluate, Hashes, Options, Resources, StudyName, Support
 from paribus.contract.rule import Rules
 from paribus.recipe.recipe import Recipe
 from paribus.stats.multiple_testing import Correction, Spending
@@ -260,6 +260,15 @@ class Plan:
         money = ("gpu_hours", "cpu_hours", "run_hours", "resources", "checkpoint")
         terms = ("question", "warnings", "webhook", "command", "published", "rules", "mirror", "text", *money)
         return replace(self, **{name: getattr(first, name) for name in terms})
+
+    @property
+    def external(self) -> bool:
+        """Whether Paribus did not start the runs: they were imported from logs, or tracked by their own program."""
+        return self.runner == EXTERNAL
+
+    def known_recipe(self, arm: str) -> Recipe | None:
+        """Return the recipe of an arm; ``None`` in an external plan, whose recipes only count the steps of a run."""
+        return None if self.external else self.arm(arm).recipe
 
     def arm(self, key: str) -> Arm:
         """Return the arm with this key."""

@@ -20,6 +20,7 @@ from paribus.report.analysis.measures import (
     device_seconds,
     evaluation_error,
     last_value,
+    meaning_of,
     pass_rates,
     score_measure,
     series,
@@ -155,7 +156,7 @@ class Analysis:
         self.data = data
         self.plan = data.plan
         self.evaluate = data.plan.evaluate
-        self.score = score_measure(self.evaluate)
+        self.score = score_measure(self.evaluate, external=data.plan.external)
         sets = self.evaluate.all_sets
         self.primary_settings = sets.get(self.evaluate.primary_set, sets[HELDOUT])
         self._values: dict[tuple[str, str], Values] = {}
@@ -331,13 +332,18 @@ class Analysis:
         return Effect(estimate=estimate, by_seed=by_seed, paired=True, exploratory=late)
 
     def effect(self, arm: str, reference: str, measure: Measure) -> Effect | None:
-        """Return the arm's difference from the reference arm, uncorrected; ``None`` for the same arm or no data."""
-        if arm == reference:
+        """Return the arm's difference from the reference arm, uncorrected; ``None`` without one that has a meaning."""
+        if arm == reference or not self.same_meaning(arm, reference, measure):
             return None
         key = (arm, reference, measure.key)
         if key not in self._effects:
             self._effects[key] = self.contrast({arm: 1.0, reference: -1.0}, measure)
         return self._effects[key]
+
+    def same_meaning(self, arm: str, reference: str, measure: Measure) -> bool:
+        """Return whether a measure means the same in two arms, or one of them has no values."""
+        one, other = (meaning_of(self.runs(a), measure) for a in (arm, reference))
+        return one == other or not (one and other)
 
     def gain(self, arm: str) -> Effect | None:
         """Return the score after minus before training, paired within each run; ``None`` without data."""

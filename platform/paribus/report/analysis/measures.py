@@ -55,11 +55,19 @@ class Measure:
     note: str = ""
 
 
-def score_measure(evaluate: Evaluate) -> Measure:
-    """Return the study's primary metric under its checkpoint rule."""
+def score_measure(evaluate: Evaluate, *, external: bool = False) -> Measure:
+    """Return the study's primary metric under its checkpoint rule.
+
+    Args:
+        evaluate: how runs are evaluated.
+        external: whether other programs than Paribus have measured it.
+    """
     name = evaluate.primary_metric
     metric = find_metric(name)
     rules = {"final": "the last evaluation", "mean_of_last_3": "mean of the last 3 evaluations"}
+    rule = f"{rules[evaluate.checkpoint]} of each run; the rule was declared before the run"
+    if external:
+        rule = f"as the trainer measured it, {rules[evaluate.checkpoint].replace('evaluation', 'value')} of each run"
     label = metric.label if metric else name
     if metric and name.startswith("eval/"):
         chosen = evaluate.primary_set
@@ -71,7 +79,7 @@ def score_measure(evaluate: Evaluate) -> Measure:
         rule="score",
         unit=metric.unit if metric else "",
         better=metric.better if metric else "higher",
-        note=f"`{name}`, {rules[evaluate.checkpoint]} of each run; the rule was declared before the run",
+        note=f"`{name}`, {rule}",
     )
 
 
@@ -182,6 +190,19 @@ def gain_measure(evaluate: Evaluate) -> Measure:
         rule="gain_per_token",
         note="(score after - before training) / million tokens generated",
     )
+
+
+def meaning_of(runs: Iterable[RunData], measure: Measure) -> frozenset[str]:
+    """Return whose numbers the values of a measure are in external runs; empty if Paribus trained them.
+
+    Values that are exact mean the same everywhere. Others mean what their trainer means by its own name.
+    """
+    found = set[str]()
+    for run in runs:
+        if run.external is not None and (sources := run.recorded.sources_of(measure.metric)):
+            own = run.external.score if measure.rule == "score" else ""
+            found.add(f"{run.external.trainer} {own}" if sources != {"exact"} else "exact")
+    return frozenset(found)
 
 
 def series(run: RunData, metric: str, *, first: int | None = None) -> list[tuple[int, float]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
-from paribus.report.analysis.measures import Measure, diverged
+from paribus.report.analysis.measures import Measure, diverged, meaning_of
 from paribus.report.model import Cell, Column, Side, TableRow, Verdict, rounded, stored
 from paribus.stats.intervals import Estimate, decimals_of
 from paribus.stats.power import CAP
@@ -245,6 +245,7 @@ def status_cell(analysis: Analysis, arm: str) -> Cell:
         parts.append("fragile")
     if arm in analysis.late_arms:
         parts.append("exploratory")
+    parts += sorted({r.external.origin for r in analysis.runs(arm) if r.external})
     return Cell(text=", ".join(parts) or "ok")
 
 
@@ -292,7 +293,14 @@ def pairing(analysis: Analysis) -> str:
 def training_notes(analysis: Analysis, arms: Iterable[str], measures: Iterable[Measure]) -> list[str]:
     """Return what limits a comparison of these arms: approximate training, and values that are not exact."""
     keys = list(dict.fromkeys(arms))
-    return [*_approximate(analysis, keys), *_sources(analysis, keys, measures)]
+    every = list(measures)
+    return [*_approximate(analysis, keys), *_sources(analysis, keys, every), *_other_meaning(analysis, keys, every)]
+
+
+def _other_meaning(analysis: Analysis, arms: Sequence[str], measures: Iterable[Measure]) -> list[str]:
+    """Return which measures are not compared, because they need not mean the same in two arms."""
+    apart = [m.label for m in measures if len({meaning_of(analysis.runs(a), m) for a in arms} - {frozenset()}) > 1]
+    return [f"Not compared between arms, because trainers measure it in other ways: {listed(apart)}."] if apart else []
 
 
 def _approximate(analysis: Analysis, arms: Sequence[str]) -> list[str]:
