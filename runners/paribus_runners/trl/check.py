@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paribus.contract import Evaluate, Job
+from paribus.home import home
 from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.folder import RunFolder, write_json
 
@@ -41,7 +42,7 @@ def trained(name: str) -> Iterator[str]:
         folder.path.mkdir(parents=True)
         job = Job(
             run="0" * 64, study="check", arm="base", runner=name, seed=0, token=1, recipe=recipe,
-            evaluate=Evaluate(every=2, problems=4), cache=str(Path(place) / "cache"),
+            evaluate=Evaluate(every=2, problems=4), cache=str((home() / "cache").resolve()),
         )  # fmt: skip
         write_json(folder.job, job.model_dump(mode="json"))
         done = subprocess.run(

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+import paribus
 from paribus.contract import (
     Evaluate,
     Examination,
@@ -35,28 +36,13 @@ from paribus_runners.native import fingerprint
 from paribus_runners.native.runner import NativeRunner
 from paribus_runners.program.attempt import Attempt, Launch, termination
 from paribus_runners.trl.check import trained
-from paribus_runners.trl.sizes import computed, size_faults
+from paribus_runners.trl.options import TrlOptions, options_of
+from paribus_runners.trl.sizes import size_faults
 
 HERE = Path(__file__).resolve().parent
 ENTRY = "paribus_runners.trl.entry"
 COUNTED = ("trl", "torch", "transformers", "accelerate", "tokenizers")
 """Packages of TRL's environment on whose versions the numbers depend."""
-
-
-class TrlOptions(BaseModel):
-    """What a study writes beside ``kind: trl``; the section ``trl:`` passes options on to ``GRPOConfig``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    microbatches: Annotated[int, Field(ge=1)] = Field(
-        default=1, description="equal parts of an update, for memory: TRL's gradient_accumulation_steps"
-    )
-    patience: Annotated[float, Field(gt=0, strict=False)] = Field(
-        default=1800.0, description="seconds without a new step after which the run fails"
-    )
-    environment: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="folder of a virtual environment with TRL, in place of the one that is installed"
-    )
 
 
 @dataclass(frozen=True)
@@ -115,8 +101,7 @@ class TrlRunner(NativeRunner):
 
     def native_options(self, recipe: Recipe, options: Options) -> Mapping[str, Any]:
         """Return the options of ``GRPOConfig`` that a run sets; all others are at TRL's defaults."""
-        found = self.matrix(options).capabilities.native(recipe, options.passthrough)
-        return dict(sorted({**found, **computed(recipe, _own(options).microbatches)}.items()))
+        return options_of(self.matrix(options).capabilities, recipe, options.passthrough, _own(options))
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
         """Return that a run uses one GPU at most, its environment, and the versions that count."""
@@ -213,7 +198,12 @@ class TrlRunner(NativeRunner):
             patience=own.patience,
             resumes=True,
             model="",
-            about={**versions, "system": sys.platform, "environment": str(environment.folder)},
+            about={
+                **versions,
+                "paribus": paribus.__version__,
+                "system": sys.platform,
+                "environment": str(environment.folder),
+            },
         )
         Attempt(attempt, job, launch, found[2] if found else -1, asked).run()
 
