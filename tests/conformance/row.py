@@ -70,11 +70,12 @@ class Row:
 
     def theirs(self, batch: Batch) -> Outcome:
         """Return the library's outcome."""
-        from conformance import trl_side, verl_side
-
+        if self.library == "TRL":
+            from conformance import trl_side as side
+        else:
+            from conformance import verl_side as side
         if self.critic:
-            return verl_side.critic(self.options, batch)
-        side = trl_side if self.library == "TRL" else verl_side
+            return side.critic(self.options, batch)
         plain = {} if "trainer" in self.options else PLAIN[self.library]
         return side.outcome({**plain, **self.options}, batch, self.recipe(batch).reward.map)
 

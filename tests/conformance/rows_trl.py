@@ -87,6 +87,8 @@ AGREE = [
         patch={"ratio": "seq_geo"}),
     trl("ratio: seq_geo_token", options={"importance_sampling_level": "sequence"}, patch={"ratio": "seq_geo_token"},
         note="A is constant in a response, where both ratios of GSPO have one gradient"),
+    trl("clip: none", options={"epsilon": 1e9, "epsilon_high": 1e9}, patch={"clip": "none"},
+        note="bounds that no ratio reaches"),
     trl("clip: two_sided", options={"delta": 1.5}, patch={"clip": {"kind": "two_sided", "delta": 1.5}}),
     trl("clip: is_cap_sg", options={"loss_type": "cispo", "epsilon_high": 2.0},
         patch={"clip": {"kind": "is_cap_sg", "cap": 2.0}, "aggregation": "token_batch"}),

@@ -20,7 +20,7 @@ from paribus.study.load import load_study
 from paribus.study.rules import read_rule
 from paribus.study.spec import Study
 from paribus.yaml_file.document import parse_document, plain
-from paribus_runners.command.mapping import read_mapping
+from paribus_runners.program.mapping import read_mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADING = re.compile(r"^#+ .*$", re.MULTILINE)

@@ -38,6 +38,7 @@ COMMANDS = {
     "restore": "Restore a study from such a file.",
     "gc": "Show or delete what no report and no resumable run needs.",
     "audit": "Show which steps of a published table exceed which noise.",
+    "runners": "List runners, and install the environments of trainers.",
     "doctor": "Check disk, database, processes, GPUs and engines.",
     "db": "Show, upgrade or copy the database.",
     "recipes": "List the presets, or show one.",
@@ -46,7 +47,7 @@ COMMANDS = {
 """Each command's one-line help, so that ``paribus --help`` imports no command."""
 
 GROUPS = {
-    "Write a study": ("init", "studies", "recipes", "plan", "schema"),
+    "Write a study": ("init", "studies", "recipes", "runners", "plan", "schema"),
     "Run it": ("run", "submit", "scheduler", "import", "cancel", "retry", "up", "token"),
     "Watch it": ("status", "dashboard", "health", "doctor", "healthcheck"),
     "Read the results": ("report", "next", "audit"),
@@ -71,6 +72,7 @@ EXAMPLES = {
     "status": "paribus status study.yaml --state failed",
     "dashboard": "paribus dashboard --export pages.html",
     "health": "paribus health study.yaml",
+    "runners": "paribus runners show trl",
     "doctor": "paribus doctor --json",
     "healthcheck": "paribus healthcheck scheduler",
     "report": "paribus report study.yaml --out results",
@@ -86,8 +88,8 @@ EXAMPLES = {
 GROUP = "paribus.commands"
 """Entry points of commands outside this package: the core doesn't import the dashboards."""
 
-OUTSIDE = ("dashboard",)
-"""Their names; each is also the name of the extra that it needs."""
+OUTSIDE = {"dashboard": "dashboard", "runners": "train"}
+"""Their names, and the extra that each needs."""
 
 
 class _LazyGroup(click.Group):
@@ -120,7 +122,7 @@ def _outside(name: str) -> click.Command:
     for entry in entry_points(group=GROUP, name=name):
         command: click.Command = entry.load()
         return command
-    raise MissingExtra(name, f"`paribus {name}`")
+    raise MissingExtra(OUTSIDE[name], f"`paribus {name}`")
 
 
 def _print_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:

@@ -61,10 +61,10 @@ def command(
         found = _train_pilots(plan, recorded, run_costs(plan, None, past), engine, options, home())
         costs |= _pilot_costs(plan, found)
     if as_json:
-        shown_path = {"data": draft.facts, "path": of_path and vars(of_path)}
+        shown_path = {"data": draft.facts, "path": of_path and vars(of_path), "native": draft.native}
         click.echo(json.dumps({**as_plain(spec, plan, recorded, costs, found), **shown_path}, indent=1))
     else:
-        print_plan(spec, plan, recorded, costs, found, draft.facts, of_path)
+        print_plan(spec, plan, recorded, costs, found, draft.facts, of_path, draft.native)
     _refuse(draft, left, engine, options)
 
 
@@ -119,8 +119,20 @@ def print_plan(
     found: Sequence[Pilot] | None = None,
     facts: Sequence[str] = (),
     of_path: PathTricks | None = None,
+    native: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Print the plan as tables; ``facts`` are lines about data and model, ``of_path`` the tricks of a path."""
+    """Print the plan as tables.
+
+    Args:
+        study: the study.
+        plan: its plan.
+        recorded: fingerprints of runs that have a result.
+        costs: what is known of the cost of each arm.
+        found: pilot runs.
+        facts: lines about data and model.
+        of_path: the tricks of a path.
+        native: the training library's own options of each arm, by its key.
+    """
     out = console()
     out.print(f"study {plan.study}  (runner {plan.runner})", style="bold")
     if plan.question:
@@ -130,6 +142,7 @@ def print_plan(
         out.print(fact)
     _print_tricks(study, of_path, out)
     _print_designs(plan, out)
+    _print_native(plan, native or {}, out)
     print_design_summaries(study, plan, recorded, costs, out)
     _print_counts(plan, recorded, out)
     _print_hours(plan, recorded, costs, out)
@@ -139,6 +152,26 @@ def print_plan(
     if plan.warnings:
         out.print()
         print_warnings(plan.warnings, out)
+
+
+def _print_native(plan: Plan, native: Mapping[str, Mapping[str, Any]], out: Console) -> None:
+    """Print in which options of the training library each arm differs from the base; all others are equal."""
+    if plan.base not in native:
+        return
+    base = native[plan.base]
+    listed = table("arm", "differs from the base in", "equal", title=f"\noptions of {plan.runner}: {len(base)} are set")
+    for arm in plan.arms[1:]:
+        if arm.key not in native:
+            continue
+        mine = native[arm.key]
+        differing = {k: (base.get(k), mine.get(k)) for k in sorted({*base, *mine}) if base.get(k) != mine.get(k)}
+        text = "; ".join(f"{k}: {shown(old)} -> {shown(new)}" for k, (old, new) in differing.items())
+        around = "none: it differs in what Paribus does around the trainer"
+        listed.add_row(arm.label, text or around, f"all {len({*base, *mine}) - len(differing)} others")
+    if listed.row_count:
+        out.print(listed)
+    else:
+        out.print(f"\noptions of {plan.runner}: {len(base)} are set (--json lists them)")
 
 
 def _print_base(plan: Plan, out: Console) -> None:

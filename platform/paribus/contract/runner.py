@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from paribus.contract.job import Hashes, Options
 from paribus.errors import ParibusError, did_you_mean
@@ -118,6 +118,12 @@ class Runner(Protocol):
 
         What is not returned counts as ``exact``. A plan refuses a study with anything ``unsupported``, and warns of
         anything ``approximate``, which the report repeats.
+        """
+
+    def native_options(self, recipe: Recipe, options: Options) -> Mapping[str, Any]:
+        """Return the options of the training library under which a recipe is trained, by the library's own names.
+
+        All that a run sets, also what every run has in common: a plan compares arms by it. Empty if there is none.
         """
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:

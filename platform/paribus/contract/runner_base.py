@@ -49,6 +49,10 @@ class RunnerBase:
         """Declare everything ``exact``."""
         return ()
 
+    def native_options(self, recipe: Recipe, options: Options) -> Mapping[str, Any]:
+        """Return none."""
+        return {}
+
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
         """Declare nothing: any number of GPUs, this environment, other sampling code than training code."""
         return Requirements()

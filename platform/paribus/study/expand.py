@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class PlanDraft:
         unsupported: why the runner cannot train the study, all reasons in one message; empty if it can.
         unread: messages about data and models that cannot be read, or that no run could use.
         facts: what the runner has seen of data and model, in lines.
+        native: the training library's own options of each arm that can be trained, by its key; empty if it has none.
     """
 
     study: LoadedStudy
@@ -55,6 +56,7 @@ class PlanDraft:
     unsupported: str
     unread: tuple[str, ...]
     facts: tuple[str, ...] = ()
+    native: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def checked(self) -> Plan:
         """Return the plan if it can be run.
@@ -168,6 +170,12 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         unsupported=unsupported,
         unread=tuple(unread),
         facts=seen.facts,
+        native={
+            arm.key: found
+            for arm in arms
+            if all(s.level != "unsupported" for s in support[arm.key])
+            and (found := runner.native_options(arm.recipe, options))
+        },
     )
 
 

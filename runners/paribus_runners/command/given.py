@@ -18,22 +18,22 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paribus.contract import Evaluate, Job, file_hash
-from paribus.errors import ParibusError
+from paribus.contract import Evaluate, Job, Options, file_hash
+from paribus.errors import ParibusError, StudyFileError
 from paribus.recipe.recipe import Recipe, canonical_json, fingerprint_of, flatten
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus_runners.command.options import CommandOptions, filled, is_far_script
+from paribus_runners.program.lines import beside
+from paribus_runners.program.mapping import LogMapping, read_mapping
 from paribus_runners.rewards.pool import PASSED_ON
 
 PROTOCOL = 1
 """Version of what a program is given and must write; part of the hash of the code."""
-
-MARK = "PARIBUS_PROGRAM"
-"""Environment variable that marks every process that the program starts."""
 
 KEPT = PASSED_ON - {"PYTHONPATH"} | {
     "TMPDIR", "TEMP", "TMP", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ROCR_VISIBLE_DEVICES",
@@ -93,6 +93,31 @@ class Given:
         write_json(self.folder / "evaluate.json", {"sets": sets})
 
 
+def mapping_of(own: CommandOptions, options: Options) -> LogMapping | None:
+    """Return the mapping of the script's log, if it has one.
+
+    Raises:
+        StudyFileError: the file is no mapping.
+    """
+    if own.mapping is None:
+        return None
+    return read_mapping(options.sources[beside(own.mapping)], own.mapping)
+
+
+def logs_of(own: CommandOptions, sources: Mapping[str, str]) -> frozenset[str]:
+    """Return the files that the script writes and Paribus reads, as paths from its working folder.
+
+    Files of these names beside the study were written by an earlier run.
+    """
+    if own.mapping is None or own.log is None:
+        return frozenset()
+    found = {beside(own.log)}
+    with suppress(StudyFileError):  # a mapping with mistakes is refused elsewhere
+        mapping = read_mapping(sources.get(beside(own.mapping), ""), own.mapping)
+        found |= {beside(mapping.evaluation.log)} if mapping.evaluation else set()
+    return frozenset(found)
+
+
 def settings_of(recipe: Recipe, evaluate: Evaluate, rest: Mapping[str, Any]) -> dict[str, Any]:
     """Return every value by the name that an argument can ask for.
 
@@ -118,7 +143,7 @@ def of_attempt(seed: int, given: Given | None, first: int, checkpoint: Path | No
     }
 
 
-def environment_of(own: CommandOptions, settings: Mapping[str, Any], given: Given, mark: str) -> dict[str, str]:
+def environment_of(own: CommandOptions, settings: Mapping[str, Any], given: Given) -> dict[str, str]:
     """Return the environment of the program: nothing of this one that may hold a secret, unless the study names it.
 
     Raises:
@@ -142,7 +167,7 @@ def environment_of(own: CommandOptions, settings: Mapping[str, Any], given: Give
         "HERE": settings["here"],
     }
     own_values = {f"PARIBUS_{name}": str(value) for name, value in places.items()}
-    return {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", **kept, "PATH": search_path(), MARK: mark, **own_values}
+    return {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", **kept, "PATH": search_path(), **own_values}
 
 
 def search_path() -> str:

@@ -13,6 +13,7 @@ from paribus.contract import OptionProblem, Options, Support
 from paribus.errors import did_you_mean
 from paribus.recipe.recipe import Recipe, canonical_json, flatten
 from paribus.recipe.shape import paths, recipe_shape
+from paribus_runners.program.lines import beside, inside
 
 SETS = "evaluate.sets"
 """What ``supports`` names if the program evaluates further sets."""
@@ -39,17 +40,6 @@ _VALUE_FOLLOWS = re.compile(r"[-+][A-Za-z]*[oO]|--(rcfile|init-file)")
 Text = Annotated[str, Field(min_length=1)]
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-
-
-def inside(path: str) -> str:
-    """Return the path of a log, which lies in the working folder of the program.
-
-    Raises:
-        ValueError: it leads out of that folder, where a log of an earlier run or of another program would be read.
-    """
-    if path.startswith(("/", "~")) or ".." in path.split("/") or "\0" in path or beside(path) == ".":
-        raise ValueError(f"{path!r} must be a path inside the program's working folder, such as `log.jsonl`")
-    return path
 
 
 class CommandOptions(BaseModel):
@@ -169,11 +159,6 @@ def _bytes(word: str) -> int:
 def is_far_script(word: str) -> bool:
     """Return whether a word of a command is the absolute path of a script."""
     return word.startswith("/") and PurePosixPath(word).suffix in SCRIPTS and not set("{}\0") & set(word)
-
-
-def beside(word: str) -> str:
-    """Return a path as :attr:`Options.sources` has it: without ``./``."""
-    return PurePosixPath(word).as_posix()
 
 
 # ---- values in arguments -----------------------------------------------------------------------------

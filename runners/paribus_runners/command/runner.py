@@ -28,21 +28,22 @@ from paribus.study.sources import beside as modules_in
 from paribus_runners.command.given import (
     code_hash,
     found_program,
+    logs_of,
+    mapping_of,
     no_program,
     of_attempt,
     outside,
     settings_of,
 )
-from paribus_runners.command.mapping import logs_of, mapping_of
 from paribus_runners.command.options import (
     SETS,
     CommandOptions,
-    beside,
     named_file,
     problems_of,
     supported,
     unknown_values,
 )
+from paribus_runners.program.lines import beside
 
 MOST_FILES = 200
 """Most files of a program beside its study: a plan holds them."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paribus.failures import KILLED
-from paribus_runners.command.process import MOST_LAST, MOST_PRINTED
+from paribus_runners.program.process import MOST_LAST, MOST_PRINTED
 
 from .conftest import GOOD
 

@@ -12,9 +12,9 @@ from paribus.contract import PREEMPTED, Evaluate, Job, Options
 from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.command.given import Given
-from paribus_runners.command.lines import MOST_AT_ONCE, Lines
-from paribus_runners.command.mapping import LogMapping, read_mapping
-from paribus_runners.command.records import Records
+from paribus_runners.program.lines import MOST_AT_ONCE, Lines
+from paribus_runners.program.mapping import LogMapping, read_mapping
+from paribus_runners.program.records import Records
 
 NOISE = """
 noise = open("log.jsonl", "ab", buffering=0)

@@ -20,20 +20,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from paribus.contract import Options
 from paribus.errors import ParibusError, StudyFileError, did_you_mean
 from paribus.run_folder.folder import Evaluation
 from paribus.run_folder.json_text import shown
 from paribus.run_folder.metrics import EVAL_METRICS, STEP_METRICS, Source, find_metric
 from paribus.yaml_file.document import Fault, parse_document, plain
 from paribus.yaml_file.messages import explain, fields_at, plain_location, validate
-from paribus_runners.command.options import CommandOptions, beside, inside
+from paribus_runners.program.lines import inside
 
 OWN = "native/command/"
 """Where numbers of the script's log go that the mapping does not name."""
@@ -129,31 +127,6 @@ class LogMapping(_Part):
         if twice:
             raise ValueError(f"two names are mapped to `{twice[0]}`: keep one of them")
         return given
-
-
-def mapping_of(own: CommandOptions, options: Options) -> LogMapping | None:
-    """Return the mapping of the script's log, if it has one.
-
-    Raises:
-        StudyFileError: the file is no mapping.
-    """
-    if own.mapping is None:
-        return None
-    return read_mapping(options.sources[beside(own.mapping)], own.mapping)
-
-
-def logs_of(own: CommandOptions, sources: Mapping[str, str]) -> frozenset[str]:
-    """Return the files that the script writes and Paribus reads, as paths from its working folder.
-
-    Files of these names beside the study were written by an earlier run.
-    """
-    if own.mapping is None or own.log is None:
-        return frozenset()
-    found = {beside(own.log)}
-    with suppress(StudyFileError):  # a mapping with mistakes is refused elsewhere
-        mapping = read_mapping(sources.get(beside(own.mapping), ""), own.mapping)
-        found |= {beside(mapping.evaluation.log)} if mapping.evaluation else set()
-    return frozenset(found)
 
 
 def read_mapping(text: str, name: str) -> LogMapping:

@@ -8,18 +8,31 @@ import time
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, Protocol
 
 from paribus.contract import Job
 from paribus.errors import ParibusError, RunnerError, did_you_mean
 from paribus.run_folder.folder import MetricLine, RunFolder, parse_metric_line
 from paribus.run_folder.metrics import STEP_METRICS, Source, find_metric
 from paribus.run_folder.samples import parse_sample
-from paribus_runners.command.evaluations import Evaluations, disagreement
-from paribus_runners.command.given import Given
-from paribus_runners.command.lines import Lines, as_object
-from paribus_runners.command.mapping import LogMapping, Translator
 from paribus_runners.evaluation.evaluator import metrics
+from paribus_runners.program.evaluations import Evaluations, disagreement
+from paribus_runners.program.lines import Lines, as_object
+from paribus_runners.program.mapping import LogMapping, Translator
+
+
+class Places(Protocol):
+    """Where a program finds what, in the folder of an attempt."""
+
+    @property
+    def program(self) -> Path:
+        """The folder in which it runs."""
+
+    @property
+    def out(self) -> Path:
+        """Its outbox."""
+
 
 NATIVE = "native/"
 MOST_WAITING = 10_000
@@ -42,7 +55,7 @@ class Records:
     Args:
         folder: the folder of the attempt, with what was taken over from an earlier one.
         job: its job.
-        given: the places of the program.
+        places: the outbox, and the folder in which the program runs.
         log: the script's own log; ``None``: ``metrics.jsonl`` in the outbox.
         mapping: what that log means.
 
@@ -52,14 +65,14 @@ class Records:
     """
 
     def __init__(
-        self, folder: RunFolder, job: Job, given: Given, log: str | None, mapping: LogMapping | None, done: int
+        self, folder: RunFolder, job: Job, places: Places, log: str | None, mapping: LogMapping | None, done: int
     ) -> None:
         self.done = self.kept = done
         self._folder, self._last = folder, job.recipe.schedule.steps
-        self._lines = Lines(given.program / log if log else given.out / "metrics.jsonl")
-        self._samples = Lines(given.out / "samples.jsonl")
+        self._lines = Lines(places.program / log if log else places.out / "metrics.jsonl")
+        self._samples = Lines(places.out / "samples.jsonl")
         self._translator = Translator(mapping) if mapping else None
-        self._evaluations = Evaluations(folder, job, given.out, given.program, mapping)
+        self._evaluations = Evaluations(folder, job, places.out, places.program, mapping)
         self._waiting: deque[Step] = deque()
         self._goal = (done, 0)
         self._first = done + 1

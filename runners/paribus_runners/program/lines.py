@@ -6,7 +6,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from paribus.errors import RunnerError
@@ -141,3 +141,19 @@ def as_object(line: bytes, lines: Lines, path: str) -> dict[str, Any]:
         return fields(value)
     except ValueError as error:
         raise RunnerError(f'{lines.place()}: {error}: each line is one object, such as {{"step": 1, ...}}') from None
+
+
+def inside(path: str) -> str:
+    """Return the path of a log, which lies in the working folder of the program.
+
+    Raises:
+        ValueError: it leads out of that folder, where a log of an earlier run or of another program would be read.
+    """
+    if path.startswith(("/", "~")) or ".." in path.split("/") or "\0" in path or beside(path) == ".":
+        raise ValueError(f"{path!r} must be a path inside the program's working folder, such as `log.jsonl`")
+    return path
+
+
+def beside(word: str) -> str:
+    """Return a path as :attr:`Options.sources` has it: without ``./``."""
+    return PurePosixPath(word).as_posix()

@@ -14,8 +14,8 @@ from paribus.errors import ParibusError, RunnerError
 from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import Evaluation, RunFolder, read_evaluation
-from paribus_runners.command.lines import MOST_AT_ONCE, Lines, as_object, is_there
-from paribus_runners.command.mapping import Answers, AnswersOf, LogMapping, step_in
+from paribus_runners.program.lines import MOST_AT_ONCE, Lines, as_object, is_there
+from paribus_runners.program.mapping import Answers, AnswersOf, LogMapping, step_in
 
 MOST_BYTES = 64 << 20
 """Most bytes of an evaluation's file."""
@@ -59,7 +59,7 @@ class Evaluations:
         return self._lines is not None and self._lines.size() - self._lines.offset > MOST_AT_ONCE
 
     def look(self, *, drain: bool = False, ended: bool = False) -> None:
-        """Read the script's answers; the arguments are those of :meth:`~paribus_runners.command.lines.Lines.read`.
+        """Read the script's answers; the arguments are those of :meth:`~paribus_runners.program.lines.Lines.read`.
 
         Raises:
             ParibusError: a line is no JSON object, or lacks a key.

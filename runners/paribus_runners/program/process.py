@@ -16,7 +16,9 @@ from pathlib import Path
 from paribus.engines.process import end_kin, signal_group
 from paribus.errors import RunnerError
 from paribus.masking import mask
-from paribus_runners.command.given import MARK
+
+MARK = "PARIBUS_PROGRAM"
+"""Environment variable that marks every process that the program starts."""
 
 MOST_PRINTED = 8 << 20
 """Bytes of output that are kept from its beginning."""
@@ -78,7 +80,7 @@ class Program:
     Args:
         command: the program and its arguments.
         folder: where it runs.
-        environment: its environment, with a value for :data:`~paribus_runners.command.given.MARK`.
+        environment: its environment, with a value for :data:`MARK`.
 
     Raises:
         RunnerError: it cannot be started.

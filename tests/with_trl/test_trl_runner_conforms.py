@@ -1,0 +1,23 @@
+"""The TRL runner passes the conformance suite of runners."""
+
+from typing import ClassVar
+
+from paribus.contract import Evaluate, Options
+from paribus.testing.runner_suite import RunnerTestCase
+
+
+class TestTrl(RunnerTestCase):
+    """It trains, evaluates the same problems, is stopped, and continues with the same numbers."""
+
+    runner = "trl"
+    base: ClassVar = {
+        "model": "tiny",
+        "task": "chain",
+        "kl": "off",
+        "scale.eps": 1e-4,
+        "schedule": {"steps": 6, "prompts_per_step": 8, "group_size": 4, "max_new_tokens": 12, "epochs": 2},
+    }
+    other_data: ClassVar = {"task": "search"}
+    other_model: ClassVar = {"model": "tiny_wide"}
+    evaluate: ClassVar = Evaluate(every=2, problems=8)
+    options: ClassVar = Options(own={"microbatches": 2}, passthrough={"gradient_checkpointing": False})
