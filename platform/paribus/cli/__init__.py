@@ -18,6 +18,7 @@ from paribus.version import described
 
 COMMANDS = {
     "init": "Write a first study into a folder.",
+    "import-config": "Write a study from the configuration of another trainer.",
     "studies": "List the studies that come with Paribus, or copy one.",
     "plan": "Show the arms, runs and cost of a study before it runs.",
     "run": "Run a study, or continue it, and write its report.",
@@ -47,7 +48,7 @@ COMMANDS = {
 """Each command's one-line help, so that ``paribus --help`` imports no command."""
 
 GROUPS = {
-    "Write a study": ("init", "studies", "recipes", "runners", "plan", "schema"),
+    "Write a study": ("init", "import-config", "studies", "recipes", "runners", "plan", "schema"),
     "Run it": ("run", "submit", "scheduler", "import", "cancel", "retry", "up", "token"),
     "Watch it": ("status", "dashboard", "health", "doctor", "healthcheck"),
     "Read the results": ("report", "next", "audit"),
@@ -57,6 +58,7 @@ GROUPS = {
 
 EXAMPLES = {
     "init": "paribus init --template clip_grid grid.yaml",
+    "import-config": "paribus import-config trl --loss_type dr_grpo --epsilon_high 0.28 --to from_trl.yaml",
     "studies": "paribus studies copy quickstart",
     "recipes": "paribus recipes diff grpo dapo",
     "plan": "paribus plan study.yaml --set seeds.n=5",
@@ -88,7 +90,7 @@ EXAMPLES = {
 GROUP = "paribus.commands"
 """Entry points of commands outside this package: the core doesn't import the dashboards."""
 
-OUTSIDE = {"dashboard": "dashboard", "runners": "train"}
+OUTSIDE = {"dashboard": "dashboard", "import-config": "train", "runners": "train"}
 """Their names, and the extra that each needs."""
 
 
