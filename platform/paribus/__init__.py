@@ -14,10 +14,15 @@ from paribus.version import VERSION
 
 if TYPE_CHECKING:
     from paribus.errors import ParibusError
+    from paribus.external.callback import TrainerCallback
+    from paribus.external.track import TrackedRun, track
     from paribus.notebook.results import Named, Results, results, studies
     from paribus.notebook.study import Study, StudyPlan, load
 
-__all__ = ["Named", "ParibusError", "Results", "Study", "StudyPlan", "__version__", "load", "results", "studies"]
+__all__ = [
+    "Named", "ParibusError", "Results", "Study", "StudyPlan", "TrackedRun", "TrainerCallback", "__version__", "load",
+    "results", "studies", "track",
+]  # fmt: skip
 
 _PLACES = {
     "Named": "paribus.notebook.results",
@@ -25,9 +30,12 @@ _PLACES = {
     "Results": "paribus.notebook.results",
     "Study": "paribus.notebook.study",
     "StudyPlan": "paribus.notebook.study",
+    "TrackedRun": "paribus.external.track",
+    "TrainerCallback": "paribus.external.callback",
     "load": "paribus.notebook.study",
     "results": "paribus.notebook.results",
     "studies": "paribus.notebook.results",
+    "track": "paribus.external.track",
 }
 """The module of each public name."""
 

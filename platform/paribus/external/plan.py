@@ -14,8 +14,8 @@ from paribus.study.plan import Arm, Plan, PlannedRun, Row
 DESIGN = "arms"
 """Name and only design of an external study."""
 
-IMPORTED, TRACKED = "imported", "tracked"
-"""How a run came here: from a finished log, or from a program that reports while it trains."""
+IMPORTED = "imported"
+"""In place of an engine: the run is from a finished log. The other way is :data:`~paribus.store.states.TRACKED`."""
 
 NOT_KNOWN = Hashes(code="not recorded", data="not recorded", model="not recorded")
 

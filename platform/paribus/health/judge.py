@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,9 +99,13 @@ def _few_steps(count: int) -> str:
 
 def lacks(lines: Sequence[MetricLine]) -> str:
     """Return what the log of another trainer needs to be ``ok`` and lacks; empty if it lacks nothing."""
-    counts = {name: max(sum(m in x.values for x in lines) for m in metrics) for name, metrics in _NEEDED}
-    missing = [name for name, count in counts.items() if count < LEAST]
-    return _few_steps(len(lines)) or (f"no {', no '.join(missing)} in {LEAST} steps or more" if missing else "")
+    return _lacks(Counter(m for line in lines for m in line.values), len(lines))
+
+
+def _lacks(seen: Mapping[str, int], steps: int) -> str:
+    """Return the same, of a log in which each metric was seen so many times."""
+    missing = [name for name, metrics in _NEEDED if max(seen.get(m, 0) for m in metrics) < LEAST]
+    return _few_steps(steps) or (f"no {', no '.join(missing)} in {LEAST} steps or more" if missing else "")
 
 
 def saved_diagnosis(file: HealthFile, own: Sequence[Detector] = ()) -> Diagnosis | None:
@@ -183,6 +188,7 @@ class LiveJudge:
         self._first: dict[str, Evaluation] = {}
         self._step: int | None = None
         self._read = 0
+        self._seen: Counter[str] = Counter()
         self._judged = 0
         self._ahead: list[Sample] = []  # samples of steps whose metric lines have not arrived yet
 
@@ -205,8 +211,9 @@ class LiveJudge:
                 self._step = line.step
         changes = self._judge(self._records(fresh))
         self._judged += len(fresh)
+        self._seen.update(m for line in fresh for m in line.values)
         if fresh:
-            few = _few_steps(self._judged)
+            few = _few_steps(self._judged) if self._job.known_recipe else _lacks(self._seen, self._judged)
             found = findings(self._setting, self._states)
             self._write(diagnose(found, near=self._setting.w, lacks=few), fresh[-1])
         return [finding for finding in changes if finding.state == "critical"]

@@ -111,7 +111,7 @@ class Follower:
         return RunView(
             run=run,
             step=followed.step,
-            steps=self._steps[run.arm],
+            steps=max(self._steps[run.arm], followed.step),  # a tracked program need not say how many
             values=dict(followed.values),
             status=followed.status,
             detector=followed.detector,

@@ -23,8 +23,8 @@ from paribus.store.database import serialize
 from paribus.store.devices import Allocation, Pool, allocate, record_leases
 from paribus.store.models import AttemptRecord, BudgetRecord, Claim, FailureKind, Renewal, payload_hash, unit_of
 from paribus.store.reader import attempt_record, attempts
-from paribus.store.states import LIVE, Move, RunState, target_of
-from paribus.store.transitions import ATTEMPT, FENCED, LEASE_S, Now, before, fence_params, move_run
+from paribus.store.states import LIVE, TRACKED, Move, RunState, target_of
+from paribus.store.transitions import ATTEMPT, FENCED, LEASE_S, Now, before, fence_params, move_run, move_runs
 
 PROGRAM_TRIES = 2
 """Failures of the program before a run is quarantined."""
@@ -47,6 +47,9 @@ a host, and only the scheduler of that folder can ask the engine what has become
 
 FOREIGN_S = 7 * 86400.0
 """Seconds of silence after which other schedulers of the same database take back the run of such an attempt."""
+
+SILENT = "its program gave no sign of life"
+"""Why an external run counts as failed whose lease has ended."""
 
 _BACKOFF_S, _JITTER = 30.0, 0.2
 _STUCK = "asked to be queued again without coming further"
@@ -115,6 +118,23 @@ def claim_external(
     budget = lock_budget(connection, now, found.name, "cpu")
     taken = [(_claim(row, found.arm, held), held)]
     return _opened(connection, now, study_id, taken, budget, engine=engine, worker=worker)[0]
+
+
+def requeue_external(connection: sa.Connection, now: Now, fingerprint: str) -> None:
+    """Queue a run whose program was started again after it had failed, or after its lease had ended."""
+    which = t.run.c.fingerprint == fingerprint
+    move_runs(connection, now, Move.EXPIRE, which, reason=SILENT)
+    move_runs(connection, now, Move.RERUN, which, reason="its program was started again")
+
+
+def lose(connection: sa.Connection, now: Now, run_id: int, token: int, reason: str) -> None:
+    """Record that the program of an external run has ended without a result; see ``Store.lose``.
+
+    Raises:
+        LostLease: the attempt no longer holds the run.
+    """
+    row = _end(connection, now, Move.FAIL, run_id, token, reason, signature="", wait_s=0.0, ago_s=None)
+    _state_after(connection, row, run_id, token, (Move.FAIL, Move.CANCEL), (reason, ""))
 
 
 def _opened(
@@ -306,7 +326,7 @@ def cancelled(connection: sa.Connection, now: Now, run_id: int, token: int, *, a
 def expire(connection: sa.Connection, now: Now, worker: str) -> tuple[AttemptRecord, ...]:
     """Take back the runs whose lease has ended; see ``Store.expire``."""
     lost: list[AttemptRecord] = []
-    over = sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < now)
+    over = sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < now, sa.not_(_tracked()))
     mine = sa.or_(sa.not_(_alone(worker)), t.run.c.lease_until < now - FOREIGN_S)
     # skips runs that a supervisor is renewing right now; ordered, so that two schedulers never block each other
     candidates = sa.select(t.run.c.id).where(over, mine).order_by(t.run.c.id).with_for_update(skip_locked=True)
@@ -323,6 +343,13 @@ def expire(connection: sa.Connection, now: Now, worker: str) -> tuple[AttemptRec
         held = attempts().where(t.attempt.c.run_id == run_id, t.attempt.c.token == row.token)
         lost.append(attempt_record(connection.execute(held).one()))
     return tuple(lost)
+
+
+def _tracked() -> sa.ColumnElement[bool]:
+    """Return whether a run is held by a program that no scheduler has started, and none can start again."""
+    attempt = t.attempt.c
+    holds = sa.and_(attempt.run_id == t.run.c.id, attempt.token == t.run.c.token)
+    return sa.exists().where(holds, attempt.engine == TRACKED)
 
 
 def _alone(worker: str) -> sa.ColumnElement[bool]:

@@ -106,6 +106,19 @@ def _refuse_other_kind(connection: sa.Connection, plan: Plan) -> None:
         raise StoreError(f"a study `{plan.study}` is here that {kind}; the two are not compared. Choose another name.")
 
 
+def newest_plan(connection: sa.Connection, name: str) -> Plan | None:
+    """Return the newest plan of a name; ``None`` if there is no such study."""
+    newest = (t.study.c.submitted_at.desc(), t.study.c.id.desc())
+    text = connection.execute(sa.select(t.study.c.plan).where(t.study.c.name == name).order_by(*newest)).scalar()
+    return None if text is None else PLAN.validate_json(text)
+
+
+def state_of(connection: sa.Connection, fingerprint: str) -> RunState | None:
+    """Return the state of a run; ``None`` if it is not known."""
+    found = connection.execute(sa.select(t.run.c.state).where(t.run.c.fingerprint == fingerprint)).scalar()
+    return None if found is None else RunState(found)
+
+
 def _terms(connection: sa.Connection, name: str) -> dict[str, Any]:
     """Return priority and weight of the newest plan of a name."""
     newest = (t.study.c.submitted_at.desc(), t.study.c.id.desc())

@@ -30,7 +30,7 @@ from paribus.store.models import (
     StudySummary,
     Unit,
 )
-from paribus.store.states import TERMINAL, RunState
+from paribus.store.states import LIVE, TERMINAL, TRACKED, RunState
 from paribus.study.plan import Plan
 
 _ALL = tuple(RunState)
@@ -38,14 +38,25 @@ _BATCH = 500
 _TERMS = ("id", "name", "submitted_at", "first_submitted_at", "paused", "priority", "weight")
 _OLDEST_FIRST = (t.study.c.submitted_at, t.study.c.id)
 
-# a run that a study has cancelled is CANCELLED for this study, though another one may go on with it
-_SEEN = sa.case(
-    (
-        sa.and_(t.study_run.c.withdrawn, ~t.run.c.cancel_requested, t.run.c.state.not_in(TERMINAL)),
-        sa.literal_column(f"'{RunState.CANCELLED}'"),
-    ),
-    else_=t.run.c.state,
-)
+_WITHDRAWN = sa.and_(t.study_run.c.withdrawn, ~t.run.c.cancel_requested, t.run.c.state.not_in(TERMINAL))
+
+
+def _lost(now: sa.ColumnElement[float]) -> sa.ColumnElement[bool]:
+    """Return whether a run is held by a program that no scheduler watches, and that has been silent for too long."""
+    attempt = t.attempt.c
+    held = sa.and_(attempt.run_id == t.run.c.id, attempt.token == t.run.c.token, attempt.engine == TRACKED)
+    return sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < now, sa.exists().where(held))
+
+
+def _seen(now: sa.ColumnElement[float]) -> sa.ColumnElement[str]:
+    """Return the state of a run as a study sees it.
+
+    One that the study has cancelled is CANCELLED, though another study may go on with it. A tracked run whose machine
+    has stopped is FAILED, though no process has recorded that yet.
+    """
+    failed: sa.ColumnElement[str] = sa.literal_column(f"'{RunState.FAILED}'")
+    cancelled: sa.ColumnElement[str] = sa.literal_column(f"'{RunState.CANCELLED}'")
+    return sa.case((_WITHDRAWN, cancelled), (_lost(now), failed), else_=t.run.c.state)
 
 
 class Reader:
@@ -88,6 +99,10 @@ class Reader:
         """Close all connections."""
         self.database.close()
 
+    @property
+    def _seen(self) -> sa.ColumnElement[str]:
+        return _seen(self.database.now())
+
     def now(self) -> float:
         """Return the time on the database's clock, in seconds since 1970."""
         with self.database.read() as connection:
@@ -129,7 +144,9 @@ class Reader:
         unfinished = (
             sa.select(t.study_run.c.run_id)
             .join(t.run, t.run.c.id == t.study_run.c.run_id)
-            .where(t.study_run.c.study_id == t.study.c.id, t.study_run.c.recorded.is_(False), _SEEN.not_in(TERMINAL))
+            .where(
+                t.study_run.c.study_id == t.study.c.id, t.study_run.c.recorded.is_(False), self._seen.not_in(TERMINAL)
+            )
         )
         columns = [t.study.c[name] for name in _TERMS]
         query = sa.select(*columns, unfinished.exists().label("open")).order_by(*_OLDEST_FIRST)
@@ -193,7 +210,7 @@ class Reader:
             most: length of the page.
             states: only runs in these states, as this study sees them and :meth:`counts` counts them.
         """
-        return self._runs(study_id, _SEEN, states, first, most)
+        return self._runs(study_id, self._seen, states, first, most)
 
     def _runs(
         self,
@@ -203,7 +220,7 @@ class Reader:
         first: int | None = None,
         most: int | None = None,
     ) -> tuple[RunRecord, ...]:
-        query = sa.select(*_RUN_COLUMNS, _SEEN.label("seen")).join(t.study_run, t.study_run.c.run_id == t.run.c.id)
+        query = sa.select(*_RUN_COLUMNS, self._seen.label("seen")).join(t.study_run, t.study_run.c.run_id == t.run.c.id)
         query = query.where(t.study_run.c.study_id == study_id).order_by(t.study_run.c.position)
         if len(states) < len(RunState):
             query = query.where(state.in_(states))
@@ -225,7 +242,7 @@ class Reader:
     def counts_by_arm(self, study_id: int) -> Mapping[tuple[str, RunState], int]:
         """Return the number of runs of each arm (its key) in each state that occurs."""
         query = (
-            sa.select(t.study_run.c.arm, _SEEN.label("seen"), sa.func.count())
+            sa.select(t.study_run.c.arm, self._seen.label("seen"), sa.func.count())
             .join(t.study_run, t.study_run.c.run_id == t.run.c.id)
             .where(t.study_run.c.study_id == study_id)
             .group_by(t.study_run.c.arm, "seen")

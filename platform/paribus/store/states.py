@@ -70,6 +70,9 @@ class Transition:
     note: str = ""
 
 
+TRACKED = "tracked"
+"""In place of an engine: the attempt is that of a program which trains by itself and reports to no scheduler."""
+
 LIVE = (RunState.LEASED, RunState.RUNNING)
 """States in which an attempt holds the run and renews its lease."""
 

@@ -6,6 +6,7 @@ The methods only open transactions and call the plain functions of `attempts`, `
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -30,7 +31,7 @@ from paribus.store.models import (
     Terms,
 )
 from paribus.store.reader import Reader
-from paribus.store.states import Move, RunState
+from paribus.store.states import TRACKED, Move, RunState
 from paribus.study.plan import Plan
 
 
@@ -94,6 +95,47 @@ class Store(Reader):
             control.declare_after(connection, number, list(results))
             analyze(connection, t.run, t.study_run)
         return self.study_by_id(number)
+
+    @retry_on_disconnect
+    def begin_external(
+        self, study: str, join: Callable[[Plan | None, Callable[[str], RunState | None]], tuple[Plan, str]], worker: str
+    ) -> Claim | None:
+        """Start an attempt at a run that a program of its own trains, in one transaction with its plan.
+
+        Args:
+            study: name.
+            join: gets the newest plan of the name, if there is one, and a function from a fingerprint to the state of
+                its run; returns the plan with the run in it, and the fingerprint of the run.
+            worker: this host.
+
+        Returns:
+            The claim; ``None`` if another attempt holds the run, or it has a result.
+
+        Raises:
+            StoreError: a study that is trained has the name.
+        """
+        with self.database.write() as connection:
+            refuse_other_version(connection)
+            serialize(connection, "submit")
+            now = self.database.now()
+            states = partial(control.state_of, connection)
+            plan, fingerprint = join(control.newest_plan(connection, study), states)
+            number = control.submit(connection, now, plan, {})
+            attempts.requeue_external(connection, now, fingerprint)
+            claim = attempts.claim_external(connection, now, number, fingerprint, engine=TRACKED, worker=worker)
+            if claim is not None:
+                attempts.start(connection, now, claim.run_id, claim.token)
+        return claim
+
+    @retry_on_disconnect
+    def lose(self, run_id: int, token: int, reason: str) -> None:
+        """Record that the program of an external run has ended without a result; the same call again changes nothing.
+
+        Raises:
+            LostLease: the attempt no longer holds the run.
+        """
+        with self.database.write() as connection:
+            attempts.lose(connection, self.database.now(), run_id, token, reason)
 
     @retry_on_disconnect
     def cancel(self, study: str, arm: str | None = None) -> CancelResult:
