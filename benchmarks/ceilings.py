@@ -125,7 +125,7 @@ def one(job: tuple[str, int, int, int, int, float, float]) -> tuple[int, int, in
         base = found.arms[0]
         estimate = found.ceiling(base)
         held = estimate is not None and estimate.low is not None and estimate.low <= TOP <= (estimate.high or 0)
-        level = found.analysis.curve_level
+        level = found.analysis.levels.curve
         sure = {
             w
             for (_, w), e in found.effects.items()

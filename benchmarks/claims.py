@@ -213,7 +213,7 @@ def found(case: Case, count: int) -> tuple[float, ...]:
         always = Analysis(data)
         for i, analysis in enumerate((always, rule)):
             effect = analysis.to_base[arm]
-            hits[i] += effect is not None and claimed(effect, analysis.score_level)
+            hits[i] += effect is not None and claimed(effect, analysis.levels.score)
         whole = one_spread(always)
         hits[2] += whole is not None and arm in whole.different
     return tuple(hit / count for hit in hits)

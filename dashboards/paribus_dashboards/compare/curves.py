@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from paribus.health.window import window_size
 from paribus.recipe.recipe import flatten
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, contrast
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, contrast
 from paribus.report.analysis.measures import GENERATED, Measure, device_seconds, score_measure
 from paribus.report.figures.curves import SINGLE_RUNS, Grid, Points, arm_line, device_time, settled
 from paribus.report.inputs import RunData

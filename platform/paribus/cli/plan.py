@@ -178,8 +178,9 @@ def _print_base(plan: Plan, out: Console) -> None:
     recipe = plan.arm(plan.base).recipe
     s = recipe.schedule
     out.print(f"\nbase: model {recipe.model.name}, task {describe(recipe.task)}, arm {plan.base}")
+    each = "of" if s.tokens is None else "with steps of"
     out.print(
-        f"  {s.steps} steps of {s.prompts_per_step} prompts x {s.group_size} responses, "
+        f"  {s.horizon} {each} {s.prompts_per_step} prompts x {s.group_size} responses, "
         f"{s.updates_per_rollout} updates each ({s.minibatches} minibatches x {s.epochs} epochs), "
         f"up to {s.max_new_tokens} new tokens"
     )

@@ -43,7 +43,9 @@ program trains approximately or not at all, ``requirements`` to declare GPUs and
 numbers depend on more files than the one that defines the class, ``sources`` if your options name files beside a study,
 and ``examine`` to show a plan what the data hold. A runner that sets ``evaluates_sets`` also evaluates the sets of
 ``evaluate.sets``, each with its own problems, responses, temperature, top-p and length limit; without it, a study with
-sets is refused. Test the runner with ``paribus.testing.runner_suite.RunnerTestCase``.
+sets is refused. One that sets ``ends_by_tokens`` ends a run with the first step after which ``schedule.spent`` holds,
+and evaluates all sets after it; without it, a study with ``schedule.tokens`` is refused. Test the runner with
+``paribus.testing.runner_suite.RunnerTestCase``.
 """
 
 from paribus.contract.files import file_hash, files_in, input_hash

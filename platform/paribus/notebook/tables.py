@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from paribus.errors import ParibusError, did_you_mean
 from paribus.notebook.frames import Field, frame
 from paribus.recipe.recipe import flatten
-from paribus.report.analysis.analysis import Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import Effect
 from paribus.report.analysis.effects import effect_measures, effects, singles
 from paribus.report.analysis.measures import Measure, score_measure, value_of
 from paribus.report.inputs import RunData, StudyData

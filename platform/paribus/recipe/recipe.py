@@ -232,6 +232,14 @@ class Recipe(f.Level):
         added = {"rollout": Rollout(), "compute": Compute()}
         return {k: v for k, v in values.items() if k not in added or getattr(self, k) != added[k]}
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that ``schedule.steps`` steps generate if each response and each number of rounds is the largest."""
+        schedule, value = self.schedule, self.auxiliary.value
+        rounds = self.filter.max_generation_batches if isinstance(self.filter, f.Refill | f.RefillAsync) else 1
+        before = value.pretrain_steps if value else 0
+        return (schedule.steps + before) * rounds * schedule.responses * schedule.max_new_tokens
+
     @model_validator(mode="after")
     def _coupled(self) -> Recipe:
         problems = list(self._coupling_problems())
@@ -269,6 +277,11 @@ class Recipe(f.Level):
             found.append(
                 f"length.rule.soft_start ({self.length.rule.soft_start}) is never passed: "
                 f"generation stops at schedule.max_new_tokens ({self.schedule.max_new_tokens})"
+            )
+        if (tokens := self.schedule.tokens) is not None and tokens > (most := self.most_tokens):
+            found.append(
+                f"schedule.tokens ({tokens:,}) is never spent: {self.schedule.steps} steps generate at most {most:,} "
+                "tokens. Raise schedule.steps"
             )
         if self.reward.combine == "norm_then_sum":
             found += self._norm_then_sum_problems()

@@ -6,7 +6,8 @@ from dataclasses import replace
 from math import fsum
 
 from paribus.contract import Runner, load_runner
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.measures import score_measure, value_of
 from paribus.report.collect import read_runs
 from paribus.report.inputs import StudyData

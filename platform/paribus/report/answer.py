@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from paribus.report.analysis.analysis import Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import Effect
 from paribus.report.analysis.effects import full_recipe, singles
+from paribus.report.analysis.lost_runs import fragile
 from paribus.report.assumptions import counts, tests_line
 from paribus.report.design_words import any_tested, designs_tested
 from paribus.report.effect_words import claimed, size_text
@@ -77,19 +79,19 @@ def _seeds(analysis: Analysis, found: Sequence[Effect]) -> str:
 def _shown(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> str:
     """Return the arms that differ from the base after correction, the better ones first."""
     label = analysis.score.label
-    shown = [(name, e) for name, e in found if claimed(e, analysis.score_level)]
+    shown = [(name, e) for name, e in found if claimed(e, analysis.levels.score)]
     flat = [f"{name} {_plain(e.estimate.value)}" for name, e in found if e.untestable and e.estimate.value]
     equal = [name for name, e in found if e.untestable and not e.estimate.value]
     names = {f"`{s.name}`": s.arm for s in singles(analysis)}
-    fragile = {name for name, _ in shown if analysis.fragile(names[name])}
+    unsure = {name for name, _ in shown if fragile(analysis, names[name])}
     kind = "trick" if all(s.trick for s in singles(analysis)) else "arm"
     sign = -1 if analysis.score.better == "lower" else 1
     better = [x for x in shown if sign * x[1].estimate.value > 0]
     worse = [x for x in shown if sign * x[1].estimate.value < 0]
     up, down = ("raised", "lowered") if sign > 0 else ("lowered", "raised")
-    parts = [f"{_each(better, fragile)} {up} {label}." if better else ""]
+    parts = [f"{_each(better, unsure)} {up} {label}." if better else ""]
     parts += [f"No {kind} is shown to improve {label}." if not better and not flat and not equal else ""]
-    parts += [f"{_each(worse, fragile)} {down} {'it' if parts[-1] or parts[0] else label}." if worse else ""]
+    parts += [f"{_each(worse, unsure)} {down} {'it' if parts[-1] or parts[0] else label}." if worse else ""]
     same = f"In every seed the same difference in {label}"
     if not analysis.paired:
         same = f"All seeds of an arm agree in {label}"
@@ -102,11 +104,11 @@ def _plain(value: float) -> str:
     return number(value, decimals_for(None, value), signed=True)
 
 
-def _each(shown: Sequence[tuple[str, Effect]], fragile: Set[str]) -> str:
+def _each(shown: Sequence[tuple[str, Effect]], unsure: Set[str]) -> str:
     if len(shown) > SHOWN:
-        doubtful = sum(name in fragile for name, _ in shown)
+        doubtful = sum(name in unsure for name, _ in shown)
         return f"{len(shown)} arms{f' ({doubtful} fragile)' if doubtful else ''}"
-    marks = dict.fromkeys(fragile, "; fragile")
+    marks = dict.fromkeys(unsure, "; fragile")
     return listed(f"{name} ({interval_text(e.estimate, signed=True)}{marks.get(name, '')})" for name, e in shown)
 
 
@@ -123,7 +125,7 @@ def _together(analysis: Analysis) -> list[str]:
     size = interval_text(effect.estimate, signed=True)
     if effect.untestable:
         return [f"{every} together, without a test: {_plain(effect.estimate.value)}."]
-    if not claimed(effect, analysis.score_level):
+    if not claimed(effect, analysis.levels.score):
         return [
             f"{every} together are {'exploratory' if effect.exploratory else 'undecided'} ({size}{_p_after(effect)})."
         ]
@@ -137,7 +139,7 @@ def _p_after(effect: Effect) -> str:
 
 
 def _undecided(analysis: Analysis, found: Sequence[tuple[str, Effect]]) -> list[str]:
-    unclear = [(n, e) for n, e in found if e.supported and not e.untestable and not claimed(e, analysis.score_level)]
+    unclear = [(n, e) for n, e in found if e.supported and not e.untestable and not claimed(e, analysis.levels.score)]
     left = [name for name, e in unclear if not e.exploratory]
     after = [f"{name} ({interval_text(e.estimate, signed=True)}{_p_after(e)})" for name, e in unclear if e.exploratory]
     few = [name for name, e in found if not e.supported]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paribus.report.analysis.analysis import FEWEST_ARMS, Analysis
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.levels import FEWEST_ARMS
 from paribus.report.analysis.one_spread import OneSpread, one_spread
 from paribus.report.effect_words import claimed
 from paribus.report.tables.cells import interval_text, listed, number
@@ -16,7 +17,7 @@ def counts(analysis: Analysis) -> list[str]:
     if whole is None or not whole.by_arm or not analysis.family or analysis.late_arms:
         return []
     arms = len(analysis.to_base)
-    alone = sum(e is not None and claimed(e, analysis.score_level) for e in analysis.to_base.values())
+    alone = sum(e is not None and claimed(e, analysis.levels.score) for e in analysis.to_base.values())
     with_it = len(whole.different)
     verb = "differs" if with_it == 1 else "differ"
     return [

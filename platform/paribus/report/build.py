@@ -19,13 +19,15 @@ from paribus.report.exploratory import declared_rows
 from paribus.report.external import external_rows
 from paribus.report.figures.curves import curves, pass_figure
 from paribus.report.figures.forests import answer_figure, contribution_figure, forest_figure, matrix_figures
+from paribus.report.figures.search import search_figure
 from paribus.report.inputs import StudyData
 from paribus.report.model import Figure, ReportModel, Table, described
 from paribus.report.tables.appendix import all_details
 from paribus.report.tables.changes import changes_table
 from paribus.report.tables.effects import contribution_table, design_effects, effects_table, order_tables
 from paribus.report.tables.grids import grid_figures, grid_tables
-from paribus.report.tables.scores import behaviour_table, learning_table, published_tables, score_table, search_table
+from paribus.report.tables.scores import behaviour_table, learning_table, published_tables, score_table
+from paribus.report.tables.search import search_table
 from paribus.report.tables.sets import set_text, sets_table
 from paribus.run_folder.folder import SHORT
 from paribus.run_folder.metrics import METRIC_SCHEMA
@@ -121,6 +123,7 @@ def _figures(analysis: Analysis) -> Iterable[Figure]:
         contribution_figure(analysis),
         *matrix_figures(analysis),
         *grid_figures(analysis),
+        search_figure(analysis),
         *curves(analysis),
         pass_figure(analysis),
     )
@@ -181,6 +184,7 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         **({"evaluation top-p": f"{chosen.top_p:g}"} if chosen.top_p < 1 else {}),
         "max new tokens": ", ".join(map(str, limits)),
         "evaluated every": f"{chosen.every} steps",
+        **_horizon(plan),
         **{f"set {n}": set_text(each) for n, each in evaluate.all_sets.items() if n != name},
         "seeds": ", ".join(map(str, plan.seeds)),
         **_adaptive(plan),
@@ -196,6 +200,12 @@ def provenance(analysis: Analysis) -> dict[str, str]:
         "late in training": f"last {LATE:.0%} of the steps",
     }
     return external_rows(plan, rows)
+
+
+def _horizon(plan: Plan) -> dict[str, str]:
+    """Return what ends the runs, where that is a budget of tokens."""
+    found = dict.fromkeys(a.recipe.schedule.horizon for a in plan.arms)
+    return {"horizon": "; ".join(found)} if any(a.recipe.schedule.tokens is not None for a in plan.arms) else {}
 
 
 def _adaptive(plan: Plan) -> dict[str, str]:

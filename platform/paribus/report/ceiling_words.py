@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.ceilings import AXES, Ceilings
+from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.effect_words import claimed, size_text
 from paribus.report.tables.ceilings import AXIS_NAMES, ratio_text
 from paribus.report.tables.cells import interval_text, listed
@@ -50,7 +51,7 @@ def _compared(analysis: Analysis, found: Ceilings) -> str:
     tested = {key: e for key, e in found.effects.items() if e is not None and e.p_adjusted is not None}
     arms = dict.fromkeys(arm for arm, _ in tested)
     each = {
-        arm: {w: e for (a, w), e in tested.items() if a == arm and claimed(e, analysis.curve_level)} for arm in arms
+        arm: {w: e for (a, w), e in tested.items() if a == arm and claimed(e, analysis.levels.curve)} for arm in arms
     }
     shown = [_claims(analysis.label(arm), claims) for arm, claims in each.items() if claims]
     open_arms = [f"`{analysis.label(arm)}`" for arm, claims in each.items() if not claims]

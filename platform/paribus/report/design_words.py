@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paribus.report.analysis.analysis import Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import Effect
 from paribus.report.analysis.effects import TestedDesign, tested_designs
 from paribus.report.effect_words import claimed, count_text, p_of, score_sentence, size_text, undecided
 from paribus.report.tables.cells import decimals_for, interval_text, listed, number
@@ -35,7 +36,7 @@ def _design(analysis: Analysis, design: TestedDesign) -> str:
     parts = []
     for kind, one in (("main effects", True), ("interactions", False)):
         group = [(c, e) for c, e in tested if (len(c.tricks) == 1) is one]
-        found = [(c, e) for c, e in group if claimed(e, analysis.score_level)]
+        found = [(c, e) for c, e in group if claimed(e, analysis.levels.score)]
         moved = [f"{_subject(c)} {interval_text(e.estimate, signed=True)}" for c, e in found]
         if group:
             parts.append(f"{kind} that differ from 0: {len(moved) or 'none shown'} of {len(group)}")
@@ -46,7 +47,7 @@ def _design(analysis: Analysis, design: TestedDesign) -> str:
 def design_words(analysis: Analysis, design: TestedDesign) -> list[str]:
     """Return a sentence for each effect that can be tested; undecided interactions share one."""
     tested = [(c, e) for c, e in design.effects if e is not None and e.supported]
-    level = analysis.score_level
+    level = analysis.levels.score
     quiet = [(c, e) for c, e in tested if len(c.tricks) > 1 and not claimed(e, level) and e.detectable is not None]
     if len(quiet) < 2:
         return [_effect_sentence(analysis, design, c, e) for c, e in tested]
@@ -63,17 +64,17 @@ def design_words(analysis: Analysis, design: TestedDesign) -> list[str]:
 
 def _effect_sentence(analysis: Analysis, design: TestedDesign, contrast: Contrast, effect: Effect) -> str:
     place, aliases, label = f"in `{design.name}`", _aliases(contrast), analysis.score.label
-    if contrast.aliases and claimed(effect, analysis.score_level):  # no verb: it can be the effect of an alias
+    if contrast.aliases and claimed(effect, analysis.levels.score):  # no verb: it can be the effect of an alias
         size = interval_text(effect.estimate, signed=True)
         of = f"{count_text(effect)}; {p_of(effect, design.family)}"
         return f"{_subject(contrast)} {place} differs from 0 in {label}: {size} ({of}).{aliases}"
     if len(contrast.tricks) == 1:
         text = score_sentence(analysis, effect, design.family)
-        mark = "," if claimed(effect, analysis.score_level) else ":"
+        mark = "," if claimed(effect, analysis.levels.score) else ":"
         others = "paths" if design.kind == "grid" else "tricks"
         return f"`{contrast.name}` {place}, averaged over the other {others}{mark} {text}.{aliases}"
     first, second = contrast.tricks
-    if not claimed(effect, analysis.score_level):
+    if not claimed(effect, analysis.levels.score):
         return f"`{first}` and `{second}` {place}, interaction: {undecided(analysis, effect, design.family)}.{aliases}"
     more = "more" if effect.estimate.value > 0 else "less"
     found = f"together they give {size_text(effect)} {more} {label} than their separate effects added up"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paribus.report.analysis.analysis import Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import Effect
 from paribus.report.tables.cells import decimals_for, interval_text, needed_text, number, p_words, precision
 
 
@@ -13,7 +14,7 @@ def claimed(effect: Effect, level: float) -> bool:
 
 def score_sentence(analysis: Analysis, effect: Effect, family: int) -> str:
     """Return what a difference in the score is, with a verb where a test of this family shows it."""
-    if claimed(effect, analysis.score_level):
+    if claimed(effect, analysis.levels.score):
         verb = "raised" if effect.estimate.value > 0 else "lowered"
         return f"{verb} {analysis.score.label} by {size_text(effect)} ({count_text(effect)}; {p_of(effect, family)})"
     return undecided(analysis, effect, family)

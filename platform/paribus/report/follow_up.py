@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paribus.errors import ParibusError
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import full_recipe, gaps
 from paribus.report.tables.cells import interval_text, number, p_text, precision
 from paribus.stats.multiple_testing import ALPHA
@@ -127,7 +128,7 @@ def _verdict(analysis: Analysis, arm: str, effect: Effect | None, most: int) -> 
         how = "after its results were there" if effect.exploratory else "with few seeds"
         reason = f"{name} stood out {how} ({seen}, {after}): fresh seeds show whether that was luck."
         return _Verdict(seeds=min(max(SETTLED, needed or most), most), reason=reason)
-    power = f"(80% power, {100 * analysis.score_level:.2g}% over {analysis.family} comparisons)"
+    power = f"(80% power, {100 * analysis.levels.score:.2g}% over {analysis.family} comparisons)"
     if needed is None or needed > most:
         count = f"more than {CAP}" if needed is None else f"about {needed}"
         reason = f"{name} stays open ({seen}): {what} takes {count} seeds {power}, more than the {most} allowed."

@@ -223,8 +223,53 @@ class Matrix:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One upright axis of parallel coordinates: its name, and the texts of its two ends."""
+
+    label: str
+    low: str
+    high: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One line of parallel coordinates.
+
+    Attributes:
+        label: e.g. ``trial 3``.
+        places: where it crosses each axis, 0 at the low end to 1 at the high one; ``None`` without a value.
+        texts: the values there.
+        chosen: whether it is the one that was chosen.
+    """
+
+    label: str
+    places: tuple[float | None, ...]
+    texts: tuple[str, ...]
+    chosen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """Parallel coordinates: each setting is a line across the axes, of which the last is the score.
+
+    Attributes:
+        key: stable name.
+        title: heading.
+        axes: the axes from left to right.
+        settings: the lines, the worst first, so that the best is drawn on top.
+        alt: text alternative for screen readers.
+    """
+
+    key: str
+    title: str
+    axes: tuple[Axis, ...]
+    settings: tuple[Setting, ...]
+    alt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A block of panels that share their arms, of forest plots that share their rows, or of matrices.
+    """A block of panels that share their arms, of forest plots that share their rows, or of other plots.
 
     Attributes:
         key: stable name.
@@ -233,6 +278,7 @@ class Figure:
         panels: curves.
         forests: intervals.
         matrices: tricks against tricks.
+        parallels: settings across the paths that a search tuned.
         table: key of the table with the numbers; empty if the report has no such table.
         lead: whether it stands beside the answer.
     """
@@ -243,6 +289,7 @@ class Figure:
     panels: tuple[Panel, ...] = ()
     forests: tuple[Forest, ...] = ()
     matrices: tuple[Matrix, ...] = ()
+    parallels: tuple[Parallel, ...] = ()
     table: str = ""
     lead: bool = False
 
@@ -307,9 +354,13 @@ def kept(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def described(figure: Figure) -> Figure:
-    """Return the figure with a text for screen readers for each panel and forest plot; matrices are already tables."""
-    panels = tuple(replace(p, alt=panel_text(p)) for p in figure.panels)
-    return replace(figure, panels=panels, forests=tuple(replace(f, alt=forest_text(f)) for f in figure.forests))
+    """Return the figure with a text for screen readers for each plot; matrices are already tables."""
+    return replace(
+        figure,
+        panels=tuple(replace(p, alt=panel_text(p)) for p in figure.panels),
+        forests=tuple(replace(f, alt=forest_text(f)) for f in figure.forests),
+        parallels=tuple(replace(p, alt=parallel_text(p)) for p in figure.parallels),
+    )
 
 
 def panel_text(panel: Panel) -> str:
@@ -321,6 +372,14 @@ def panel_text(panel: Panel) -> str:
 def forest_text(forest: Forest) -> str:
     """Return each row with its interval."""
     return f"{forest.title}: {forest.x_label}. {'; '.join(_interval(i) for i in forest.intervals)}."
+
+
+def parallel_text(plot: Parallel) -> str:
+    """Return the axes and the best setting."""
+    axes = ", ".join(f"{a.label} from {a.low} to {a.high}" for a in plot.axes)
+    best = plot.settings[-1]
+    values = ", ".join(f"{a.label} {text}" for a, text in zip(plot.axes, best.texts, strict=True))
+    return f"{plot.title}: {len(plot.settings)} settings across {axes}. Best, {best.label}: {values}."
 
 
 def _line(line: Line) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 from paribus.report.adaptive import where
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.ceilings import Ceilings
+from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import Single, effect_measures, effects, singles, tested_designs
-from paribus.report.analysis.measures import Measure, score_steps, start_measure
+from paribus.report.analysis.lost_runs import fragile
+from paribus.report.analysis.measures import GENERATED, Measure, last_value, score_steps, start_measure
 from paribus.report.assumptions import one_spread_words
 from paribus.report.ceiling_words import ceiling_words
 from paribus.report.design_words import any_tested, design_words, designs
@@ -24,6 +27,7 @@ from paribus.report.tables.cells import (
     single_texts,
 )
 from paribus.report.tables.health import health_words
+from paribus.report.tables.search import search_words
 from paribus.stats.multiple_testing import ALPHA
 from paribus.study.plan import Row
 
@@ -44,8 +48,8 @@ NOT_COMPARED = "No arm can be compared with the base"
 def summary(analysis: Analysis, curves: Ceilings) -> list[str]:
     """Return the answer in one paragraph: does the base learn, does the ladder rise, what does each arm do."""
     found = (_learning(analysis), *_ladders(analysis), *designs(analysis), _singles(analysis))
-    further = (one_spread_words(analysis), ceiling_words(analysis, curves), _seeds_rule(analysis))
-    return [s for s in (*found, *further) if s]
+    found += (*search_words(analysis), one_spread_words(analysis), ceiling_words(analysis, curves))
+    return [s for s in (*found, _seeds_rule(analysis)) if s]
 
 
 def words(analysis: Analysis) -> list[str]:
@@ -62,8 +66,8 @@ def words(analysis: Analysis) -> list[str]:
 
 def claims_rule(analysis: Analysis) -> str:
     """Return when a sentence of this report has a verb such as raised."""
-    score, symptom = 100 * analysis.score_level, 100 * analysis.symptom_level
-    curve, count = 100 * analysis.curve_level, 100 * analysis.one_spread_level
+    score, symptom = 100 * analysis.levels.score, 100 * analysis.levels.symptom
+    curve, count = 100 * analysis.levels.curve, 100 * analysis.levels.one_spread
     crossed = any(design.effects for design in tested_designs(analysis))
     verbs = "raised, lowered, together they give or differs from 0" if crossed else "raised or lowered"
     more = (
@@ -90,14 +94,30 @@ def warnings(analysis: Analysis) -> list[str]:
         if lost:
             names = listed(dict.fromkeys(f"`{analysis.label(r.arm)}`" for r in lost))
             found.append(f"{len(lost)} of {len(analysis.data.runs)} runs {text}: {names}.")
-    fragile = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if analysis.fragile(arm)]
-    if fragile:
+    unsure = [f"`{analysis.label(arm)}`" for arm in analysis.to_base if fragile(analysis, arm)]
+    if unsure:
         found.append(
-            f"Fragile: the verdict against the base depends on how lost runs are counted for {listed(fragile)}."
+            f"Fragile: the verdict against the base depends on how lost runs are counted for {listed(unsure)}."
         )
-    found += [*cautions(analysis), *_checkpoints(analysis)]
+    found += [*cautions(analysis), *_checkpoints(analysis), *_budgets(analysis)]
     found += [note.message for note in analysis.plan.warnings if note.code != "cost"]  # costs are measured by now
     return found
+
+
+def _budgets(analysis: Analysis) -> list[str]:
+    """Return which runs ended before they had spent their budget of generated tokens."""
+    budgets = {arm.key: arm.recipe.schedule.tokens or 0 for arm in analysis.plan.arms}
+    ended = (r for r in analysis.data.runs if r.outcome == "finished")
+    short = Counter(analysis.label(r.arm) for r in ended if (last_value(r, GENERATED) or 0) < budgets[r.arm])
+    names = listed(f"`{name}` ({n})" for name, n in short.items())
+    return (
+        [
+            f"{short.total()} of {len(analysis.data.runs)} runs ended by `schedule.steps` before they had spent "
+            f"`schedule.tokens`, so they cost less than the others: {names}."
+        ]
+        if short
+        else []
+    )
 
 
 def _checkpoints(analysis: Analysis) -> list[str]:
@@ -182,7 +202,7 @@ def _ladder(analysis: Analysis, name: str, rows: list[Row]) -> str:
 
 def _against_base(analysis: Analysis, effect: Effect) -> str:
     """Return what a row does to the score, e.g. ``its last row lowered held-out accuracy by 0.15 [0.10, 0.19]``."""
-    label, level = analysis.score.label, analysis.score_level
+    label, level = analysis.score.label, analysis.levels.score
     if claimed(effect, level):
         verb = "raised" if effect.estimate.value > 0 else "lowered"
         return f"its last row {verb} {label} by {size_text(effect)} against the base ({p_of(effect, analysis.family)})"
@@ -198,14 +218,14 @@ def _singles(analysis: Analysis) -> str:
     tested = [(s, e) for s, e in found if e is not None and e.supported]
     if not tested:
         return ""
-    shown = [(s, e) for s, e in tested if claimed(e, analysis.score_level)]
+    shown = [(s, e) for s, e in tested if claimed(e, analysis.levels.score)]
     kept = [f"`{s.name}` {interval_text(e.estimate, signed=True)}" for s, e in shown]
     same = [
         f"`{s.name}` {number(e.estimate.value, decimals_for(None, e.estimate.value), signed=True)}"
         for s, e in tested
         if e.untestable
     ]
-    unclear = [(s, e) for s, e in tested if not e.untestable and not claimed(e, analysis.score_level)]
+    unclear = [(s, e) for s, e in tested if not e.untestable and not claimed(e, analysis.levels.score)]
     left = [f"`{s.name}`" for s, e in unclear if not e.exploratory]
     after_results = [f"`{s.name}`" for s, e in unclear if e.exploratory]
     comparisons = f"{analysis.family} comparison{'s' if analysis.family > 1 else ''}"
@@ -243,8 +263,8 @@ def _one_arm(analysis: Analysis, single: Single, found: dict[tuple[str, str], Ef
             few = f"{'one seed pair' if n == 1 else f'{n} seed pairs'}, too few for a test"
         return f"{name}: {analysis.score.label} {listed(single_texts(score))} against the base ({few})."
     known = [(m, e) for m in effect_measures(analysis) if (e := found[single.arm, m.key]) is not None]
-    level = analysis.symptom_level
-    mark = "" if claimed(score, analysis.score_level) else ":"
+    level = analysis.levels.symptom
+    mark = "" if claimed(score, analysis.levels.score) else ":"
     parts = [f"{name}{mark} {score_sentence(analysis, score, analysis.family)}."]
     parts += [_both_scores(analysis, single.arm)] if score.untestable and score.estimate.value else []
     parts += _equivalent(analysis, single.arm)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import difference
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect, corrected
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Effect, corrected
 from paribus.report.build import provenance
 from paribus.report.external import refuse_external
 from paribus.report.inputs import StudyData

@@ -137,7 +137,8 @@ def evaluation_share(sizes: Sequence[SetSize], recipe: Recipe) -> float:
     Rounds of ``filter: refill`` after the first are not counted.
     """
     schedule = recipe.schedule
-    training = schedule.steps * schedule.prompts_per_step * schedule.group_size * schedule.max_new_tokens
+    training = schedule.steps * schedule.responses * schedule.max_new_tokens
+    training = min(training, schedule.tokens or training)
     evaluation = sum(size.tokens for size in sizes)
     return evaluation / (evaluation + training)
 

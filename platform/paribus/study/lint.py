@@ -51,6 +51,7 @@ def lint(
         *_identical(rows),
         *_undone(rows),
         *_unequal_budgets(rows, arms),
+        *_budgets_of_tokens(study, arms),
         *_other_heldout(arms),
         *_arm_warnings(arms, study.budget.pass_rates),
         *_evaluation_warnings(study, arms),
@@ -160,9 +161,23 @@ def _undone(rows: Sequence[Row]) -> Iterator[PlanWarning]:
 
 
 def _unequal_budgets(rows: Sequence[Row], arms: Sequence[Arm]) -> Iterator[PlanWarning]:
-    """Yield the designs whose arms sample different numbers of responses."""
+    """Yield the designs whose arms sample different numbers of responses, or end at different numbers of tokens."""
     schedules = {arm.key: arm.recipe.schedule for arm in arms}
     for design in dict.fromkeys(row.design for row in rows):
+        ends: dict[int | None, Row] = {}
+        for row in rows:
+            if row.design == design:
+                ends.setdefault(schedules[row.arm].tokens, row)
+        if len(ends) > 1:
+            each = ", ".join(f"`{r.label}` {schedules[r.arm].horizon}" for r in [*ends.values()][:_NAMED])
+            yield PlanWarning(
+                code="unequal_budget",
+                arm=[*ends.values()][1].label,
+                message=f"{design}: arms end at different horizons ({each}): part of a difference may be compute. Give "
+                "all arms the same `schedule.tokens`, or none",
+            )
+        if ends.keys() != {None}:
+            continue  # where all end at the same number of tokens, the number of responses is a result
         sizes: dict[tuple[int, int, int], str] = {}
         for row in rows:
             if row.design == design:
@@ -174,8 +189,32 @@ def _unequal_budgets(rows: Sequence[Row], arms: Sequence[Arm]) -> Iterator[PlanW
                 code="unequal_budget",
                 arm=[*sizes.values()][1],
                 message=f"{design}: arms sample different numbers of responses (steps x prompts x responses: {each}): "
-                "part of a difference may be compute. Compare at equal budget/gen_tokens, or make the products equal",
+                "part of a difference may be compute. Give all arms one `schedule.tokens`, or make the products equal",
             )
+
+
+def _budgets_of_tokens(study: Study, arms: Sequence[Arm]) -> Iterator[PlanWarning]:
+    """Yield which arms may end before their budget of tokens is spent, and that a mean of evaluations is uneven."""
+    limited = [(arm, tokens) for arm in arms if (tokens := arm.recipe.schedule.tokens) is not None]
+    for arm, tokens in limited:
+        s = arm.recipe.schedule
+        length = tokens / (s.steps * s.responses)
+        if 2 * length > s.max_new_tokens:
+            yield PlanWarning(
+                code="token_budget",
+                arm=arm.label,
+                message=f"`{arm.label}`: {s.steps} steps spend {tokens:,} tokens only if a round's responses have "
+                f"{length:.3g} tokens on average, more than half of `schedule.max_new_tokens`. Raise `schedule.steps`: "
+                "a run that it ends has spent less than the others",
+            )
+            break
+    if limited and study.evaluate.checkpoint == "mean_of_last_3":
+        yield PlanWarning(
+            code="token_budget",
+            arm=limited[0][0].label,
+            message="`evaluate.checkpoint: mean_of_last_3` with `schedule.tokens`: evaluations lie steps apart, so the "
+            "last three cover more tokens where a step generates more. Choose `final`",
+        )
 
 
 def _other_heldout(arms: Sequence[Arm]) -> Iterator[PlanWarning]:

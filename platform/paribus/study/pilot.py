@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
-from math import fsum
+from math import ceil, fsum
 
 from paribus.contract import Evaluate
 from paribus.recipe.recipe import Recipe
@@ -90,7 +90,7 @@ def kinds_without(plan: Plan, recorded: Collection[str], known: Collection[str])
 
 def shortened(recipe: Recipe) -> Recipe:
     """Return the recipe with the few steps of a pilot run."""
-    schedule = recipe.schedule.model_copy(update={"steps": min(STEPS, recipe.schedule.steps)})
+    schedule = recipe.schedule.model_copy(update={"steps": min(STEPS, recipe.schedule.steps), "tokens": None})
     value = recipe.auxiliary.value
     if value is not None:
         value = value.model_copy(update={"pretrain_steps": min(PRETRAINING, value.pretrain_steps)})
@@ -113,7 +113,7 @@ def cost_of(times: PilotTimes, recipe: Recipe, evaluate: Evaluate) -> Cost:
     """
     value, probed = recipe.auxiliary.value, shortened(recipe).auxiliary.value
     pretraining = value.pretrain_steps - probed.pretrain_steps if value and probed else 0
-    steps = recipe.schedule.steps + pretraining
+    steps = _steps(recipe, times.length) + pretraining
     evaluations = _evaluations(recipe, evaluate)
     growth = max(1.0, recipe.schedule.max_new_tokens / times.length) if times.length else 1.0
 
@@ -128,6 +128,14 @@ def cost_of(times: PilotTimes, recipe: Recipe, evaluate: Evaluate) -> Cost:
         unit="GPU-hours" if times.gpus else "CPU run-hours",
         sources=(f"a probe of {shortened(recipe).schedule.steps} steps",),
     )
+
+
+def _steps(recipe: Recipe, length: float | None) -> int:
+    """Return the steps of a run; with a budget of tokens, those that responses of the probe's length take at most."""
+    schedule = recipe.schedule
+    if schedule.tokens is None or not length:
+        return schedule.steps
+    return min(schedule.steps, ceil(schedule.tokens / (schedule.responses * length)))
 
 
 def _evaluations(recipe: Recipe, evaluate: Evaluate) -> float:

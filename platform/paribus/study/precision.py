@@ -20,6 +20,7 @@ from paribus.study.contrasts import (
 )
 from paribus.study.costs import Cost, run_costs, total
 from paribus.study.fractions import MAX_TRICKS, MIN_TRICKS, best_fraction
+from paribus.study.grids import grid_of
 from paribus.study.plan import Plan, Row
 from paribus.study.spec import Grid, Study
 
@@ -141,7 +142,7 @@ def _summary(
         cells=len(rows),
         runs=len(runs),
         unrecorded=len(unrecorded),
-        precisions=tuple(p for name, found in _effects(rows) for p in _precisions(plan, name, found)),
+        precisions=tuple(p for name, found in _effects(plan, rows) for p in _precisions(plan, name, found)),
         cost=total(costs, unrecorded),
         aliases={effect.name: effect.aliases for effect in effects},
         resolution=resolution_of(rows) if fraction else None,
@@ -149,8 +150,9 @@ def _summary(
     )
 
 
-def _effects(rows: Sequence[Row]) -> Iterator[tuple[str, tuple[Contrast, ...]]]:
+def _effects(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Contrast]]]:
     kind = rows[0].kind
+    grid = grid_of(rows, {arm.key: arm for arm in plan.arms}) if kind == "grid" else None
     if kind in FACTORIALS:
         yield "main effect", main_effects(rows)
         yield "interaction", interactions(rows)
@@ -160,6 +162,9 @@ def _effects(rows: Sequence[Row]) -> Iterator[tuple[str, tuple[Contrast, ...]]]:
         yield names.get(kind, "difference to base"), differences(rows)
         if kind == "pairs":
             yield "interaction", interactions(rows)
+    if grid is not None:
+        yield "value against the first", grid.main_effects()
+        yield "interaction", grid.interactions()
 
 
 def _precisions(plan: Plan, name: str, contrasts: Sequence[Contrast]) -> tuple[Precision, ...]:

@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.run_folder.checkpoints import publish, published, read_manifest
 from paribus.run_folder.folder import Evaluation, MetricLine, RunFolder, write_json
+
+TOKENS = 2048
+"""Tokens that a step generates."""
 
 VARIABLE = "PARIBUS_FAKE"
 
@@ -46,6 +50,7 @@ class FakeRunner(RunnerBase):
     Attributes:
         name: the runner's name.
         evaluates_sets: whether studies may have sets.
+        ends_by_tokens: whether recipes may have a budget of generated tokens.
         missing: pairs of a ``clip.kind`` and why recipes with it are unsupported.
         approximate: pairs of a ``clip.kind`` and why recipes with it are trained approximately.
         gpus: least and most GPUs of a run.
@@ -55,6 +60,7 @@ class FakeRunner(RunnerBase):
 
     name: str = "fake"
     evaluates_sets: bool = True
+    ends_by_tokens: bool = True
     missing: tuple[tuple[str, str], ...] = ()
     approximate: tuple[tuple[str, str], ...] = ()
     gpus: tuple[float, float | None] = (0.0, None)
@@ -126,7 +132,9 @@ def train(path: Path) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     write_json(folder.environment, {"fake": True})
     first = _resume(folder)
-    for step in range(first, job.recipe.schedule.steps + 1):
+    schedule = job.recipe.schedule
+    last = next(step for step in count(1) if schedule.spent(step, TOKENS * step))
+    for step in range(first, last + 1):
         time.sleep(orders.get("step_s", 0.0))
         if stopping:
             if step > 0:
@@ -136,10 +144,10 @@ def train(path: Path) -> None:
         for rule in orders.get("rules", ()):
             if rule["at"] == step and _applies(rule, job):
                 _misbehave(rule["do"], folder, values)
-        for name, chosen in job.evaluate.due(step, job.recipe.schedule.steps).items():
+        for name, chosen in job.evaluate.due(step, last).items():
             values |= _evaluate(folder, job, step, name, chosen)
         folder.append_metrics(MetricLine(step=step, time_ms=time.time_ns() // 1_000_000, values=values))
-    write_json(folder.result, {"status": "succeeded", "steps": job.recipe.schedule.steps})
+    write_json(folder.result, {"status": "succeeded", "steps": last})
 
 
 def _resume(folder: RunFolder) -> int:
@@ -239,8 +247,8 @@ def _values(job: Job, step: int) -> dict[str, float]:
         "response/length_mean": 16.0 + 6.0 * done + noise.uniform(-0.5, 0.5),
         "response/truncated_frac": 0.1,
         "group/zero_std_frac": 0.2,
-        "budget/gen_tokens": 2048.0 * step,
-        "budget/trained_tokens": 2048.0 * step,
+        "budget/gen_tokens": float(TOKENS * step),
+        "budget/trained_tokens": float(TOKENS * step),
     }
 
 

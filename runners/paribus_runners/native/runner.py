@@ -53,6 +53,7 @@ class NativeRunner(RunnerBase):
 
     name = "native"
     evaluates_sets = True
+    ends_by_tokens = True
     options_model = NativeOptions
 
     def support(self, recipe: Recipe, options: Options) -> Sequence[Support]:

@@ -68,13 +68,13 @@ class Trainer:
             SystemExit: with status 75 when the run was asked to stop. It has saved the newest complete step, unless
                 the weights have changed since (:mod:`paribus_runners.native.stopping`); before step 0, nothing.
         """
-        last = self._recipe.schedule.steps
+        schedule = self._recipe.schedule
         synced = self._load()
         if progress is None:
             progress, values = self._pretrain()
-            self._write(0, self._evaluated(0, {**values, **synced}))
+            self._write(0, self._evaluated(progress, {**values, **synced}))
             self._boundary(progress)
-        while progress.step < last:
+        while not schedule.spent(progress.step, progress.spent.gen_tokens):
             try:
                 progress, values = self._step(progress)
             except Stopped:
@@ -82,7 +82,7 @@ class Trainer:
                     self._boundary(progress)
                 raise
             step = progress.step
-            values = self._evaluated(step, values)
+            values = self._evaluated(progress, values)
             self._write(step, values)
             if "nan" in self._job.stop_on and not _finite(values):
                 self._end(
@@ -152,11 +152,17 @@ class Trainer:
 
     def _sample(self, progress: Progress, step: int) -> RolloutQueue:
         """Return the queue after the sampler ran as far ahead of ``step`` as it may; never beyond the last step."""
+        schedule = self._recipe.schedule
         steps, surplus = list(progress.queued.steps), progress.queued.surplus
-        end = min(step + self._recipe.schedule.staleness, self._recipe.schedule.steps)
-        for ahead in range(step + len(steps), end + 1):
+        sampled = progress.spent
+        for rollouts in steps:
+            sampled = sampled.sampled(rollouts)
+        for ahead in range(step + len(steps), step + schedule.staleness + 1):
+            if schedule.spent(ahead - 1, sampled.gen_tokens):
+                break
             rollouts, surplus = collect(self._recipe, self._source, ahead, progress.spent.optimizer_steps, surplus)
             steps.append(rollouts)
+            sampled = sampled.sampled(rollouts)
         return RolloutQueue(tuple(steps), surplus)
 
     def _load(self) -> dict[str, float]:
@@ -170,9 +176,11 @@ class Trainer:
             group["lr"] = settings.learning_rate * rise
         return settings.learning_rate * rise
 
-    def _evaluated(self, step: int, values: dict[str, float]) -> dict[str, float]:
+    def _evaluated(self, progress: Progress, values: dict[str, float]) -> dict[str, float]:
         """Evaluate the sets that are due, write their records, and add the metrics to ``values``."""
-        due = self._job.evaluate.due(step, self._recipe.schedule.steps)
+        step, schedule = progress.step, self._recipe.schedule
+        ended = schedule.spent(step, progress.spent.gen_tokens)
+        due = self._job.evaluate.due(step, step if ended else schedule.steps)
         if not due:
             return values
         start, found = time.perf_counter(), dict[str, float]()

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from paribus.health.finding import HealthFile, Status
-from paribus.report.analysis.analysis import Analysis, arm_names
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.lost_runs import fragile
+from paribus.report.analysis.names import arm_names
 from paribus.report.build import build_report
 from paribus.report.inputs import Outcome, RunData, StudyData
 from paribus.report.model import Cell, ReportModel
@@ -71,7 +73,7 @@ def test_levels_of_claims_add_up_to_five_percent() -> None:
     for designs in (("add_one",), ("cumulative", "add_one", "leave_one_out")):
         for tricks in (ONE.tricks, ("clip_higher", "token_level")):
             analysis = Analysis(made_up_study(replace(ONE, designs=designs, tricks=tricks)))
-            levels = (analysis.score_level, analysis.symptom_level, analysis.curve_level, analysis.one_spread_level)
+            levels = (analysis.levels.score, analysis.levels.symptom, analysis.levels.curve, analysis.levels.one_spread)
             assert sum(levels) == pytest.approx(0.05)
             assert (levels[-1] > 0) is (len(analysis.plan.arms) > 2)
 
@@ -255,7 +257,7 @@ def test_arms_without_a_common_seed_have_scores() -> None:
 def test_without_a_verdict_as_planned_nothing_is_fragile() -> None:
     """Two seed pairs give no verdict, so none depends on how the lost runs are counted."""
     data = scored(TWO, lambda label, s: spread(label, s) if s < 2 else None)
-    assert not any(Analysis(data).fragile(arm) for arm in Analysis(data).to_base)
+    assert not any(fragile(Analysis(data), arm) for arm in Analysis(data).to_base)
     assert "Fragile" not in " ".join(build_report(data).warnings)
 
 

@@ -109,9 +109,9 @@ def test_claims_share_the_level_of_the_symptoms() -> None:
     data = study()
     evaluate = data.plan.evaluate.model_copy(update={"every": 10**6})
     few = Analysis(replace(data, plan=replace(data.plan, evaluate=evaluate)))
-    assert (analysis.curve_level, analysis.symptom_level) == pytest.approx((0.005, 0.005))
-    assert (few.curve_level, few.symptom_level) == pytest.approx((0.0, 0.01))
-    assert analysis.score_level == few.score_level
+    assert (analysis.levels.curve, analysis.levels.symptom) == pytest.approx((0.005, 0.005))
+    assert (few.levels.curve, few.levels.symptom) == pytest.approx((0.0, 0.01))
+    assert analysis.levels.score == few.levels.score
 
 
 def test_the_rule_lists_what_curves_may_claim() -> None:

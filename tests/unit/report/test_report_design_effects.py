@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paribus.report.analysis.analysis import contrast
+from paribus.report.analysis.effect import contrast
 from paribus.report.build import build_report
 from paribus.report.model import ReportModel, Table
 from paribus.report.render.latex import to_latex

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from paribus.report.analysis.analysis import Analysis
-from paribus.report.analysis.grids import grid_of
 from paribus.report.build import build_report
 from paribus.report.model import ReportModel, Table
 from paribus.report.render.html import to_html
 from paribus.study.expand import make_plan
+from paribus.study.grids import grid_of
 from paribus.study.load import load_study
 from paribus.testing.fake_runner import FakeRunner
 from support.studies import made_up_results
@@ -130,7 +130,7 @@ def test_a_grid_takes_its_share_of_the_claims(tmp_path: Path) -> None:
         path = tmp_path / "grid.yaml"
         path.write_text(STUDY.replace("OVER", over).replace("SEEDS", "4"))
         plan = make_plan(load_study(path), FakeRunner())
-        levels.append(Analysis(made_up_results(plan, lambda arm, seed: 0.4)).score_level)
+        levels.append(Analysis(made_up_results(plan, lambda arm, seed: 0.4)).levels.score)
     assert levels == pytest.approx([0.015, 0.03])
 
 

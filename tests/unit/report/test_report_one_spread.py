@@ -43,12 +43,12 @@ def test_the_answer_counts_arms_with_and_without_one_spread() -> None:
         said = COUNT.search(answer)
         assert (said is not None) is bool(whole.by_arm)
         if said:
-            claims = sum(e is not None and claimed(e, analysis.score_level) for e in analysis.to_base.values())
+            claims = sum(e is not None and claimed(e, analysis.levels.score) for e in analysis.to_base.values())
             assert (int(said[1]), int(said[2])) == (len(whole.different), claims)
         arm = data.plan.arms[1].key
         effect = analysis.to_base[arm]
         found += arm in whole.different
-        alone += effect is not None and claimed(effect, analysis.score_level)
+        alone += effect is not None and claimed(effect, analysis.levels.score)
     assert found >= alone + 4
 
 

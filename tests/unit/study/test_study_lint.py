@@ -11,7 +11,7 @@ from huggingface_hub import constants
 from scipy import stats
 
 from paribus.contract import Resources
-from paribus.errors import UnsupportedRecipe
+from paribus.errors import ParibusError, UnsupportedRecipe
 from paribus.home import data_root
 from paribus.recipe.analysis import magnitudes, untrainable
 from paribus.recipe.presets import load_preset, preset_names
@@ -149,6 +149,36 @@ def test_a_value_far_from_what_is_usual_is_named(read: Read, patch: str, code: s
     found = notes(make_plan(read(head % patch), FakeRunner()))
     assert not {"limit", "magnitude"} & plain.keys()
     assert any(said in message for message in found[code])
+
+
+TOKENS = """\
+study: s
+base: {preset: dr_grpo, set: {schedule: {steps: 100, tokens: 100000}}}
+tricks: {more: {schedule.group_size: 16}, whole: {schedule.tokens: null}, small: {schedule.steps: 22}}
+designs: {same: {kind: add_one, tricks: [more]}, mixed: {kind: add_one, tricks: [whole, small]}}
+"""
+
+
+def test_a_budget_of_tokens_is_an_equal_budget_and_mixed_horizons_are_named(read: Read) -> None:
+    """Arms of one budget need no equal number of responses; one without it, or one that may not spend it, is named."""
+    found = notes(make_plan(read(TOKENS), FakeRunner()))
+    assert [message.split(":")[0] for message in found["unequal_budget"]] == ["mixed"]
+    assert "`base` 100,000 generated tokens (at most 100 steps), `+ whole` 100 steps" in found["unequal_budget"][0]
+    assert ["`+ small`: 22 steps" in m or "mean_of_last_3" in m for m in found["token_budget"]] == [True, True]
+    final = notes(make_plan(read(TOKENS + "evaluate: {checkpoint: final}\n"), FakeRunner()))
+    assert len(final["token_budget"]) == 1
+
+
+def test_a_budget_that_is_never_spent_and_a_runner_without_budgets_are_refused(read: Read) -> None:
+    """What the longest responses cannot spend is a mistake in the file; a runner that ignores budgets is refused."""
+    with pytest.raises(
+        ParibusError, match=r"schedule.tokens \(100,000,000\) is never spent: 100 steps generate at most"
+    ):
+        read(TOKENS.replace("100000", "100000000"))
+    with pytest.raises(
+        ParibusError, match=r"does not end a run by `schedule.tokens`.*\(arms: `base`, `\+ more`, `\+ small`\)"
+    ):
+        make_plan(read(TOKENS), FakeRunner(ends_by_tokens=False))
 
 
 def test_arms_of_unequal_budgets_and_tricks_that_are_undone_are_named(read: Read) -> None:

@@ -1,7 +1,9 @@
 """Search designs: the same records give the same trials, each candidate as many; fresh seeds alone confirm."""
 
 import importlib.util
+import math
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +11,7 @@ from paribus.errors import MissingExtra, StudyFileError, install_command
 from paribus.report.adaptive import next_block, trial_scores
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.build import build_report
+from paribus.report.render.plotly import parallel_figure
 from paribus.store.models import PLAN
 from paribus.study.adaptive import runs_between
 from paribus.study.expand import make_plan
@@ -192,3 +195,58 @@ def test_without_optuna_the_user_is_told_what_to_install(load, monkeypatch):
         refuse_without_optuna(make_plan(load(), FakeRunner()))
     other = TEXT[TEXT.index("designs:") : TEXT.index("seeds: {n")]
     refuse_without_optuna(make_plan(load(other, "designs: {solo: {kind: add_one}}\n"), FakeRunner()))
+
+
+def test_settings_are_drawn_as_parallel_coordinates(blocks):
+    """Each arm has a line a trial; it crosses each axis at its value's place in the range, the best one last."""
+    plan = blocks(hill)[-1]
+    data = results(plan, hill)
+    drawn = next(f for f in build_report(data).figures if f.key == "lr.search")
+    assert [p.title for p in drawn.parallels] == ["base", "+ token_level"]
+    scores = trial_scores(data)
+    known = [s for s in scores.values() if s is not None]
+    for plot in drawn.parallels:
+        trials = {f"trial {t.number}": t for t in plan.ranking.trials if t.candidate == plot.title}
+        assert [a.label for a in plot.axes] == ["optimizer.learning_rate", "clip.high", "held-out accuracy"]
+        assert {s.label for s in plot.settings} == trials.keys()
+        for line in plot.settings:
+            trial = trials[line.label]
+            rate, high = trial.values["optimizer.learning_rate"], trial.values["clip.high"]
+            reached = scores[trial.candidate, trial.number]
+            places = (math.log(rate / 1e-5) / math.log(100), (high - 0.2) / 0.2,
+                      (reached - min(known)) / (max(known) - min(known)))  # fmt: skip
+            assert line.places == pytest.approx(places, abs=1e-5)
+        assert [s.chosen for s in plot.settings] == [False] * 5 + [True]
+        assert plot.settings[-1].places[-1] == max(s.places[-1] for s in plot.settings)
+        assert f"Best, {plot.settings[-1].label}: " in plot.alt
+    assert [f.title for f in drawn.forests] == [f"{label}: importance" for label in plan.ranking.importance]
+    for bars, shares in zip(drawn.forests, plan.ranking.importance.values(), strict=True):
+        assert {i.label: i.value for i in bars.intervals} == pytest.approx(dict(shares))
+
+
+def test_a_sentence_names_the_path_that_mattered_most_or_how_to_ask(blocks):
+    """With Optuna's evaluator: its path and share, and that few trials are too few; without: how to name one."""
+    plan = blocks(hill)[-1]
+    found = [t for t in build_report(results(plan, hill)).summary if t.startswith("Search")]
+    assert len(found) == 2
+    for text, (label, shares) in zip(found, plan.ranking.importance.items(), strict=True):
+        path = max(shares, key=shares.get)
+        assert f"for `{label}`: `{path}` mattered most" in text
+        assert f"with {100 * shares[path]:.0f}% of the importance (Optuna's ped_anova, no test)" in text
+        assert "6 trials are too few" in text
+    plain = blocks(hill, old="    importance: ped_anova\n")[-1]
+    (text,) = (t for t in build_report(results(plain, hill)).summary if t.startswith("Search"))
+    assert "`importance: ped_anova`" in text
+
+
+def test_a_trial_without_a_score_ends_before_the_last_axis(blocks):
+    """Its line is dotted and has no point on the axis of the score; the plot is drawn all the same."""
+    plan = blocks(hill)[-1]
+    data = results(plan, hill)
+    broken = plan.ranking.trials[0].arm
+    screened = tuple(replace(r, outcome="failed") if r.arm == broken else r for r in data.screened)
+    drawn = next(f for f in build_report(replace(data, screened=screened)).figures if f.key == "lr.search")
+    first = drawn.parallels[0].settings[0]
+    assert (first.places[-1], first.texts[-1], first.chosen) == (None, "no score", False)
+    trace = parallel_figure(drawn.parallels[0])["data"][0]
+    assert (len(trace["x"]), trace["line"]["dash"]) == (2, "dot")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from paribus.recipe.factors.level import Count, Fraction, Level, Positive
 
@@ -26,6 +26,11 @@ class Schedule(Level):
     """F0: how much is sampled, and how often the policy is updated on it."""
 
     steps: Count = Field(default=40, description="rollout batches, each followed by its updates (the horizon)")
+    tokens: Count | None = Field(
+        default=None,
+        description="budget of generated tokens: the step that spends it is the last, after `steps` steps at most; "
+        "null: `steps` alone ends a run",
+    )
     prompts_per_step: Count = Field(default=16, description="prompts in a rollout batch (P)")
     group_size: Count = Field(default=8, description="responses per prompt (G)")
     minibatches: Count = Field(default=1, description="optimizer updates in one pass over a rollout batch")
@@ -37,10 +42,32 @@ class Schedule(Level):
     )
     update: Annotated[Joint | Lopti, Field(discriminator="kind")] = Joint()
 
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_budget(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave ``tokens`` out where it is null: recipes keep their text from before there was a budget."""
+        values: dict[str, Any] = dump(self)
+        return {k: v for k, v in values.items() if k != "tokens" or v is not None}
+
     @property
     def updates_per_rollout(self) -> int:
         """U, optimizer updates on one rollout batch; with U = 1 the ratio is identically 1."""
         return self.minibatches * self.epochs
+
+    @property
+    def responses(self) -> int:
+        """P x G, responses of one sampling round."""
+        return self.prompts_per_step * self.group_size
+
+    @property
+    def horizon(self) -> str:
+        """What ends a run, in words: ``40 steps``, or ``2,000,000 generated tokens (at most 400 steps)``."""
+        if self.tokens is None:
+            return f"{self.steps} steps"
+        return f"{self.tokens:,} generated tokens (at most {self.steps} steps)"
+
+    def spent(self, step: int, generated: int) -> bool:
+        """Whether a run ends after ``step`` steps in which it generated so many tokens; it has one step at least."""
+        return step >= self.steps or (self.tokens is not None and step > 0 and generated >= self.tokens)
 
     @model_validator(mode="after")
     def _divisible(self) -> Schedule:

@@ -1,17 +1,16 @@
-"""The statistics of a study: estimates of arms, differences between them, and their sensitivity to lost runs."""
+"""The statistics of a study: estimates of its arms and the differences between them, each computed once."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
 from paribus.evaluate import HELDOUT
-from paribus.report.analysis.grids import grids
+from paribus.report.analysis.effect import MIN_SEEDS, Effect, Values, common_seeds, contrast, corrected
+from paribus.report.analysis.levels import Levels, levels_of
 from paribus.report.analysis.measures import (
     GENERATED,
     Measure,
@@ -23,130 +22,21 @@ from paribus.report.analysis.measures import (
     meaning_of,
     pass_rates,
     score_measure,
-    series,
     start_measure,
     value_of,
 )
+from paribus.report.analysis.names import arm_names
 from paribus.report.inputs import RunData, StudyData
-from paribus.stats.intervals import LEVEL, Estimate, Noise, difference_interval, mean_interval, welch_interval
-from paribus.stats.multiple_testing import ALPHA, CORRECTIONS, Correction, adjusted, at_look, holm, shares
+from paribus.stats.intervals import Estimate, Noise, difference_interval, mean_interval
+from paribus.stats.multiple_testing import Correction, adjusted, at_look, holm, shares
 from paribus.stats.pairing import least_correlation, pooled_correlation
-from paribus.stats.power import detectable_effect, seeds_needed, spread_bound
-from paribus.stats.sigmoid import FEWEST_POINTS
-from paribus.study.contrasts import FACTORIALS
-from paribus.study.plan import Plan, Row
+from paribus.stats.power import seeds_needed
 
 if TYPE_CHECKING:
     from paribus.stats.problems import Array, TableOfScores
 
-MIN_SEEDS = 3
-"""With fewer seeds there is no interval, no test and no bold."""
-
-FEWEST_ARMS = 3
-"""With fewer arms, the base included, there is no test with one spread for all arms."""
-
-
-SYMPTOMS = 0.2
-"""Share of the 5% of a report's claims that symptoms and costs get; with the curves where these can be tested."""
-
-ONE_SPREAD = 0.2
-"""Share of the 5% that the count of arms under one spread gets; the other tests of the score share the rest."""
-
-
-Values: TypeAlias = Mapping[int, float]
-
-
 Term: TypeAlias = tuple[float, str, Measure]
 """Weight, arm and measure of one mean in a sum of means."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effect:
-    """The difference of two arms, or a contrast of several, in one measure.
-
-    Attributes:
-        estimate: difference with interval and p.
-        by_seed: difference of each pair; empty if seeds are not paired.
-        paired: whether seeds are paired.
-        p_adjusted: p after the correction over the family of the table (Holm's unless the table says otherwise);
-            ``None`` without a test.
-        correction: of ``p_adjusted``; ``None`` without a test.
-        answers: standard error of one seed's value from the evaluations alone, to round it; ``None`` if unknown.
-        exploratory: whether it was declared after results of its arms were there.
-    """
-
-    estimate: Estimate
-    by_seed: tuple[tuple[int, float], ...]
-    paired: bool
-    p_adjusted: float | None = None
-    correction: Correction | None = None
-    answers: float | None = None
-    exploratory: bool = False
-
-    @property
-    def supported(self) -> bool:
-        """Whether there are enough seeds for an interval and a test."""
-        return self.estimate.n >= MIN_SEEDS
-
-    @property
-    def separated(self) -> bool:
-        """Whether the 95% interval, before any correction, excludes 0."""
-        return self.supported and self.estimate.separated
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether p is below 5% after the correction."""
-        return self.supported and self.p_adjusted is not None and self.p_adjusted < ALPHA
-
-    @property
-    def untestable(self) -> bool:
-        """Whether there are enough seeds, but no spread of seeds or answers that a test could compare with."""
-        return self.supported and not self.estimate.sd
-
-    @property
-    def detectable(self) -> float | None:
-        """Smallest true difference that this study could show, at the upper 80% bound of the spread.
-
-        Few seeds give the spread badly. Where evaluation noise is the larger part it is known from hundreds of answers,
-        so its bound is close to it.
-        """
-        e = self.estimate
-        if not self.supported or not e.sd:
-            return None
-        alpha = ALPHA * (1 - e.level) / (1 - LEVEL)
-        seeds = e.n - 1 if self.paired else 2 * (e.n - 1)
-        spread = spread_bound(e.sd, e.noise[1] if e.noise and e.se == e.noise[0] else seeds)
-        return detectable_effect(e.n, spread, paired=self.paired, alpha=alpha)
-
-
-def contrast(arms: Sequence[tuple[float, Values]], *, paired: bool, noise: Noise | None = None) -> Effect | None:
-    """Return the weighted sum of arms, over common seeds if they are paired; ``None`` without data."""
-    if paired:
-        seeds = common_seeds(values for _, values in arms)
-        if not seeds:
-            return None
-        by_seed = tuple((s, math.fsum(weight * values[s] for weight, values in arms)) for s in seeds)
-        return Effect(estimate=difference_interval([d for _, d in by_seed], noise=noise), by_seed=by_seed, paired=True)
-    if not all(values for _, values in arms):
-        return None
-    estimate = welch_interval([(weight, [*values.values()]) for weight, values in arms], noise=noise)
-    return Effect(estimate=estimate, by_seed=(), paired=False)
-
-
-def common_seeds(found: Iterable[Mapping[int, object]]) -> list[int]:
-    """Return the seeds that all mappings have, in order."""
-    return sorted(set.intersection(*(set(values) for values in found)))
-
-
-def corrected(effects: Iterable[Effect | None], by: Correction = "holm", *, more: int = 0) -> list[Effect | None]:
-    """Return the effects with p adjusted over those that can be tested, and ``more`` tests elsewhere (Holm only)."""
-    found = list(effects)
-    p_values = [e.estimate.p if e and e.supported else None for e in found]
-    adjusted = holm(p_values, more=more) if by == "holm" else CORRECTIONS[by](p_values)
-    return [
-        e and replace(e, p_adjusted=p, correction=None if p is None else by)
-        for e, p in zip(found, adjusted, strict=True)
-    ]
 
 
 class Analysis:
@@ -350,9 +240,10 @@ class Analysis:
         return self._contrast([(1, arm, self.score), (-1, arm, start_measure(self.evaluate))], paired=True)
 
     def _contrast(self, terms: Sequence[Term], *, paired: bool) -> Effect | None:
-        return self._from_values(terms, [self.values(arm, measure) for _, arm, measure in terms], paired=paired)
+        return self.from_values(terms, [self.values(arm, measure) for _, arm, measure in terms], paired=paired)
 
-    def _from_values(self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool) -> Effect | None:
+    def from_values(self, terms: Sequence[Term], values: Sequence[Values], *, paired: bool) -> Effect | None:
+        """Return a weighted sum of means with these numbers in place of the recorded ones, uncorrected."""
         arms = [(weight, used) for (weight, _, _), used in zip(terms, values, strict=True)]
         effect = contrast(arms, paired=paired, noise=self._noise(terms, values, paired=paired))
         if effect is None:
@@ -410,36 +301,13 @@ class Analysis:
         return "holm" if self.late("symptoms") else self.plan.symptom_correction
 
     @cached_property
-    def score_level(self) -> float:
-        """Level at which a sentence claims a difference in the score.
+    def levels(self) -> Levels:
+        """Levels at which the sentences of the report claim something."""
+        return levels_of(self.plan, self.primary_settings.every)
 
-        A report states several families of tests, each corrected by itself. Their levels add up to :data:`ALPHA`, so
-        that at most 5% of the reports of studies without any difference hold a claim.
-        """
-        designs = {r.design for r in self.plan.rows if r.kind in (*FACTORIALS, "pairs")}
-        designs |= {grid.design for grid in grids(self.plan)}
-        return (ALPHA - ALPHA * SYMPTOMS - self.one_spread_level) / (1 + len(designs))
-
-    @property
-    def symptom_level(self) -> float:
-        """Level at which a sentence claims that an arm moves a symptom; see :attr:`score_level`."""
-        return ALPHA * SYMPTOMS - self.curve_level
-
-    @property
-    def curve_level(self) -> float:
-        """Level at which a sentence claims a ceiling or a cost: half of the symptoms' where the plan allows such tests.
-
-        It follows from the plan alone, so that no result moves the levels of the other tests.
-        """
-        plan = self.plan
-        evaluations = max(a.recipe.schedule.steps for a in plan.arms) // max(self.primary_settings.every, 1) + 1
-        enough = evaluations >= FEWEST_POINTS and len(plan.seeds) >= MIN_SEEDS and len(plan.arms) > 1
-        return ALPHA * SYMPTOMS / 2 if enough else 0.0
-
-    @property
-    def one_spread_level(self) -> float:
-        """Level at which an arm counts as different under one spread; 0 where too few arms are planned for its test."""
-        return ALPHA * ONE_SPREAD if len(self.plan.arms) >= FEWEST_ARMS else 0.0
+    def ends_by_tokens(self, arm: str) -> bool:
+        """Whether runs of the arm end by a budget of generated tokens."""
+        return self.plan.arm(arm).recipe.schedule.tokens is not None
 
     @property
     def largest(self) -> float:
@@ -461,7 +329,7 @@ class Analysis:
             effect: in the score, with a spread.
             tests: number of tests that the level is divided by.
         """
-        e, level = effect.estimate, self.score_level / max(tests, 1)
+        e, level = effect.estimate, self.levels.score / max(tests, 1)
         return seeds_needed(self.size_to_find(effect), e.sd, paired=effect.paired, alpha=level) if e.sd else None
 
     @cached_property
@@ -474,70 +342,6 @@ class Analysis:
         found = {a: None if p is None else adjusted(p, self.share) for a, p in tests.items()}
         return dict(zip(found, holm([*found.values()]), strict=True))
 
-    def leaders(self, arms: Iterable[str]) -> frozenset[str]:
-        """Return the best arm, every arm that is not significantly worse, and every arm that scores between them.
-
-        The tests are corrected over all pairs. A precise arm can be significantly worse than the best while a noisier
-        arm with a lower score is not; the precise arm counts as a leader too, so that no leader scores below an arm
-        that is not one. Empty if an arm has fewer than :data:`MIN_SEEDS` seeds.
-        """
-        estimates = {a: self.estimate(a, self.score) for a in dict.fromkeys(arms)}
-        known = {a: e for a, e in estimates.items() if e is not None and e.n >= MIN_SEEDS}
-        if len(known) < len(estimates) or len(known) < 2 or self.score.better == "neither":
-            return frozenset()
-        sign = 1 if self.score.better == "higher" else -1
-        top = max(known, key=lambda a: sign * known[a].value)
-        pairs = list(combinations(known, 2))  # all pairs, because the data also choose the best arm
-        effects = dict(zip(pairs, corrected(self.effect(a, b, self.score) for a, b in pairs), strict=True))
-        worse = {a for pair, e in effects.items() if top in pair and e is not None and _told_apart(e) for a in pair}
-        lowest = min(sign * known[a].value for a in known if a == top or a not in worse)
-        return frozenset(a for a in known if sign * known[a].value >= lowest)
-
-    def fragile(self, arm: str) -> bool:
-        """Whether "separated from the base", or its sign, depends on how lost and stopped runs are counted.
-
-        A way of counting that leaves fewer than three seeds gives no verdict. Without one as planned nothing depends.
-        """
-        found = self.sensitivity(arm)
-        planned = found["as planned"]
-        verdicts = {_verdict(e) for e in found.values() if e is not None and e.supported}
-        return planned is not None and planned.supported and len(verdicts) > 1
-
-    def sensitivity(self, arm: str) -> dict[str, Effect | None]:
-        """Return the difference from the base as planned, with lost seeds counted against and for it, and without them.
-
-        Against the arm: its lost seeds get the worst score and those of the base the best; for it, the other way round.
-        Worst and best are taken over all runs of the study, including their evaluations before training. Runs that may
-        still finish are not lost.
-        """
-        both = (arm, self.plan.base)
-        planned = {a: dict(self.values(a, self.score)) for a in both}
-        lost = {a: {r.seed for r in self.runs(a) if r.outcome in ("failed", "stopped_early")} for a in both}
-        worst, best = self._extremes
-        against, favour = (
-            {a: {**planned[a], **dict.fromkeys(lost[a], end)} for a, end in zip(both, ends, strict=True)}
-            for ends in ((worst, best), (best, worst))
-        )
-        without = {a: {s: v for s, v in planned[a].items() if s not in lost[a]} for a in both}
-        cases = {
-            "as planned": planned,
-            "lost seeds count against it": against,
-            "lost seeds count for it": favour,
-            "lost seeds excluded": without,
-        }
-        terms = [(1.0, arm, self.score), (-1.0, self.plan.base, self.score)]
-        found = {n: self._from_values(terms, [c[a] for a in both], paired=self.paired) for n, c in cases.items()}
-        if any(not without[a] for a in both):  # nothing but assumed scores is left of an arm
-            found |= dict.fromkeys([n for n in cases if n != "as planned"])
-        return found
-
-    @cached_property
-    def _extremes(self) -> tuple[float, float]:
-        """The worst and the best score of any run."""
-        scores = [v for run in self.data.runs for _, v in series(run, self.score.metric)]
-        ends = min(scores, default=0.0), max(scores, default=0.0)
-        return (ends[1], ends[0]) if self.score.better == "lower" else ends
-
 
 def _noise_of(tables: Sequence[TableOfScores]) -> Noise | None:
     """Return the standard error from single answers alone, with its degrees of freedom; ``None`` if they all agree."""
@@ -546,47 +350,3 @@ def _noise_of(tables: Sequence[TableOfScores]) -> Noise | None:
     if any(min(t.shape) < 2 for _, t in tables) or not (rest := rest_alone(tables)).variance > 0:
         return None
     return math.sqrt(float(rest.variance)), float(rest.df)
-
-
-def arm_names(plan: Plan) -> Mapping[str, str]:
-    """Return a name for each arm that no other arm has.
-
-    A single trick is named as such, a row of a ladder by its place (``ladder 3: ... + token_level``), other arms by
-    their label, with the name of their design where two arms have the same.
-    """
-    first: dict[str, Row] = {}
-    single: dict[str, str] = {}
-    for row in plan.rows:
-        first.setdefault(row.arm, row)
-        if row.kind in TRICKS_ONLY and len(row.tricks) == 1:
-            single.setdefault(row.arm, row.tricks[0])
-    named = {a.key: single.get(a.key) or row_name(plan, first[a.key]) if a.key in first else a.label for a in plan.arms}
-    named[plan.base] = plan.arm(plan.base).label
-    counts = Counter(named.values())
-    return {
-        arm: f"{first[arm].design}: {name}" if counts[name] > 1 and arm in first and arm != plan.base else name
-        for arm, name in named.items()
-    }
-
-
-TRICKS_ONLY = ("cumulative", "add_one", "pairs", "factorial", "fractional")
-"""Designs whose arms are the base with tricks added."""
-
-
-def row_name(plan: Plan, row: Row) -> str:
-    """Return the label of a row; in a ladder with its place, because the row has the tricks above it as well."""
-    if row.kind != "cumulative" or row.parent is None:
-        return row.label
-    place = [r.label for r in plan.rows if r.design == row.design].index(row.label)
-    return f"{row.design} {place}: {'... ' if place > 1 else ''}{row.label}"
-
-
-def _told_apart(effect: Effect) -> bool:
-    """Whether the test separates two arms; without noise, any difference does."""
-    return effect.confirmed if effect.p_adjusted is not None else effect.estimate.value != 0
-
-
-def _verdict(effect: Effect) -> int:
-    if not effect.separated:
-        return 0
-    return 1 if effect.estimate.value > 0 else -1

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect, Values, contrast, corrected
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Effect, Values, contrast, corrected
 from paribus.report.analysis.measures import diverged, series
 from paribus.report.inputs import RunData
 from paribus.stats.intervals import Estimate, Noise, mean_interval

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paribus.report.analysis.analysis import Analysis, Effect, corrected
-from paribus.report.analysis.grids import grids
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import Effect, corrected
 from paribus.report.analysis.measures import Measure, symptom_measures
 from paribus.stats.factorial import (
     Cells,
@@ -18,6 +18,7 @@ from paribus.stats.factorial import (
 )
 from paribus.stats.multiple_testing import Correction
 from paribus.study.contrasts import FACTORIALS, Contrast, interactions, main_effects
+from paribus.study.grids import grids
 from paribus.study.plan import Row
 
 STARS: Mapping[Correction, str] = {

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from paribus.report.analysis.analysis import FEWEST_ARMS, MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Effect
+from paribus.report.analysis.levels import FEWEST_ARMS
 from paribus.stats.dunnett import Pooled, dunnett_p, dunnett_quantile, pooled
 from paribus.stats.intervals import Estimate
 from paribus.stats.multiple_testing import adjusted
@@ -19,7 +21,7 @@ class OneSpread:
     Attributes:
         spread: pooled over all arms, with the check that it may be pooled.
         by_arm: difference from the base with simultaneous 95% interval and p; empty if the spreads differ too much.
-        level: below which p counts (:attr:`.Analysis.one_spread_level`).
+        level: below which p counts (:attr:`.Levels.one_spread`).
     """
 
     spread: Pooled
@@ -39,7 +41,7 @@ def one_spread(analysis: Analysis) -> OneSpread | None:
         return None
     effects = {arm: e for arm, e in analysis.to_base.items() if e is not None and e.supported} if spread.equal else {}
     by_arm = {arm: _at_once(analysis, effect, spread) for arm, effect in effects.items()}
-    return OneSpread(spread=spread, by_arm=by_arm, level=analysis.one_spread_level)
+    return OneSpread(spread=spread, by_arm=by_arm, level=analysis.levels.one_spread)
 
 
 def _spread(analysis: Analysis) -> Pooled | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS
 from paribus.report.analysis.effects import singles
 from paribus.report.inputs import RunData
 from paribus.report.model import Figure, Line, Panel, kept
@@ -45,6 +46,10 @@ ALL_CURVES = 24_000
 
 SINGLE_RUNS = 100
 """Number of runs of a figure above which curves with a band leave out the points of single seeds."""
+
+
+END = 10**12
+"""Bucket of the last evaluation of a run that ends by its budget of tokens."""
 
 
 CAPTION = (
@@ -125,7 +130,10 @@ class Grid:
     def points_by_cost(self, analysis: Analysis, run: RunData, cost: int, scale: float) -> Points:
         """Return the score by tokens (``cost`` 0) or device time (``cost`` 1)."""
         paid = analysis.paid(run)
-        found = {b: (paid[int(x)][cost] * scale, v) for b, (x, v) in self.points(run, analysis.score.metric).items()}
+        points = self.points(run, analysis.score.metric)
+        if cost == 0 and analysis.ends_by_tokens(run.arm) and points and run.outcome == "finished":
+            points = {**points, END: points[max(points)]}  # seeds end at different steps, but at the same tokens
+        found = {b: (paid[int(x)][cost] * scale, v) for b, (x, v) in points.items()}
         return {bucket: (x, value) for bucket, (x, value) in found.items() if math.isfinite(x)}
 
 

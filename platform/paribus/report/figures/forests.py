@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import CellEffects, contributions, effect_measures, effects, singles
 from paribus.report.effect_words import claimed
 from paribus.report.model import Figure, Forest, Interval, Matrix, rounded, stored
@@ -50,7 +51,7 @@ def answer_figure(analysis: Analysis) -> Figure | None:
         return None
     score = analysis.score
     rows = [
-        replace(interval_of(analysis.label(a), e, score.better), claimed=claimed(e, analysis.score_level))
+        replace(interval_of(analysis.label(a), e, score.better), claimed=claimed(e, analysis.levels.score))
         for a, e in known
     ]
     unit = f" ({score.unit})" if score.unit else ""

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from paribus.report.model import Figure, ReportModel, Table
-from paribus.report.render.plotly import Json, forest_figure, legend, panel_figure
+from paribus.report.render.plotly import Json, forest_figure, legend, panel_figure, parallel_figure
 
 _TRICK = re.compile(r"(?<!\S)([+-] \S+)")
 
@@ -54,12 +54,13 @@ def body_values(model: ReportModel, *, figures: bool = True) -> dict[str, Any]:
 
 
 def plots(model: ReportModel) -> dict[str, Json]:
-    """Return key to plotly figure, for all panels and forest plots."""
+    """Return key to plotly figure, for all plots but matrices."""
     found: dict[str, Json] = {}
     for figure in model.figures:
         styles = legend(figure)
         found |= {p.key: panel_figure(p, styles) for p in figure.panels}
         found |= {f.key: forest_figure(f) for f in figure.forests}
+        found |= {p.key: parallel_figure(p) for p in figure.parallels}
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paribus.errors import MissingExtra
-from paribus.report.model import Figure, Forest, Interval, Line, Panel
+from paribus.report.model import Axis, Figure, Forest, Interval, Line, Panel, Parallel, Setting
 
 BASE_COLOUR = "#8a8a8a"
 
@@ -100,6 +100,53 @@ def forest_figure(forest: Forest) -> Json:
     layout["margin"]["b"] = 56
     layout["height"] = 108 + 24 * len(rows)
     return {"data": [*([_bars(rows)] if forest.bars else []), intervals, marks], "layout": layout}
+
+
+def parallel_figure(plot: Parallel) -> Json:
+    """Return data and layout of parallel coordinates; a line is the stronger, the better its score."""
+    lines = [_setting(each, plot.axes) for each in plot.settings]
+    layout = _layout("", "")
+    at = list(range(len(plot.axes)))
+    layout["xaxis"] |= {
+        "tickvals": at,
+        "ticktext": [_plain(axis.label).replace(".", ".<br>").replace(" ", "<br>") for axis in plot.axes],
+        "range": [-0.3, len(at) - 0.7],
+        "showgrid": False,
+        "tickangle": 0,
+    }
+    layout["yaxis"] |= {"visible": False, "range": [-0.14, 1.14], "fixedrange": True}
+    layout["shapes"] = [
+        {"type": "line", "x0": k, "x1": k, "y0": 0, "y1": 1, "line": {"width": 1, "color": BASE_COLOUR}} for k in at
+    ]
+    layout["annotations"] = [
+        {"x": k, "y": y, "text": _plain(text), "showarrow": False, "yshift": shift, "font": {"size": 11}}
+        for k, axis in zip(at, plot.axes, strict=True)
+        for y, text, shift in ((0, axis.low, -10), (1, axis.high, 10))
+    ]
+    layout["margin"] |= {"l": 12, "b": 56}
+    return {"data": lines, "layout": layout}
+
+
+def _setting(each: Setting, axes: Sequence[Axis]) -> Json:
+    known = [(k, place, text) for k, (place, text) in enumerate(zip(each.places, each.texts, strict=True))
+             if place is not None]  # fmt: skip
+    score = each.places[-1]
+    strength = 0.15 if score is None else 0.25 + 0.6 * score
+    words = "<br>".join(f"{_plain(a.label)}: {_plain(t)}" for a, t in zip(axes, each.texts, strict=True))
+    return {
+        "type": "scatter",
+        "name": each.label,
+        "x": [k for k, _, _ in known],
+        "y": [place for _, place, _ in known],
+        "mode": "lines+markers",
+        "marker": {"size": 4},
+        "line": {
+            "width": 3 if each.chosen else 1.2,
+            "color": COLOURS[1] if each.chosen else _rgba(COLOURS[0] if score is not None else BASE_COLOUR, strength),
+            "dash": "dot" if score is None else "solid",
+        },
+        "hovertemplate": f"{_plain(each.label)}<br>{words}<extra></extra>",
+    }
 
 
 def _colour(row: Interval) -> str:

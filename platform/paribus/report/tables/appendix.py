@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from paribus.evaluate import reachable
-from paribus.report.analysis.analysis import Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.ceilings import Ceilings
+from paribus.report.analysis.effect import Effect
+from paribus.report.analysis.lost_runs import fragile, is_lost, sensitivity
 from paribus.report.analysis.measures import gain_measure, series
 from paribus.report.model import Cell, Column, Table, TableRow, rounded
 from paribus.report.tables.ceilings import ceilings_table
@@ -90,7 +92,14 @@ SHOWN_STEPS = 7
 
 EXTREMES = (
     "Against an arm: its lost seeds count with the worst score, those of the base with the best; for it, the other way "
-    "round. Worst and best are taken over all runs of the study, including their evaluations before training."
+    "round. Worst and best are taken over all runs of the study, including their evaluations before training. A run "
+    "whose last evaluation is not a finite number counts as lost."
+)
+
+
+BY_TOKENS = (
+    "Runs end by their budget of tokens, each at a step of its own: the evaluation at that step, which the score "
+    "holds, is in the curve over tokens."
 )
 
 
@@ -116,7 +125,10 @@ def cost_table(analysis: Analysis) -> Table:
 def training_table(analysis: Analysis) -> Table | None:
     """Return the score at the evaluations, which is the numbers of the curves; ``None`` before the first evaluation."""
     by_arm = {arm.key: _by_step(analysis, arm.key) for arm in analysis.plan.arms}
+    by_tokens = any(analysis.ends_by_tokens(arm.key) for arm in analysis.plan.arms)
     steps = sorted(set().union(*by_arm.values()))
+    if by_tokens:  # the last evaluation of each run lies at another step
+        steps = [step for step in steps if step % analysis.primary_settings.every == 0]
     if not steps:
         return None
     spread = [steps[round(i * (len(steps) - 1) / (SHOWN_STEPS - 1))] for i in range(SHOWN_STEPS)]
@@ -136,6 +148,7 @@ def training_table(analysis: Analysis) -> Table | None:
         rows=tuple(rows),
         notes=(
             "Single evaluations, not the score by the checkpoint rule.",
+            *([BY_TOKENS] if by_tokens else []),
             *([f"{SHOWN_STEPS} of {len(steps)} evaluations, evenly spread."] if len(steps) > SHOWN_STEPS else []),
             *interval_notes(rows, HALF_WIDTH),
         ),
@@ -234,18 +247,18 @@ def losses_table(analysis: Analysis) -> Table | None:
 
 def sensitivity_table(analysis: Analysis) -> Table | None:
     """Return the difference from the base if lost runs are counted differently; ``None`` if no arm is affected."""
-    lost = {r.arm for r in analysis.data.runs if r.outcome in ("failed", "stopped_early")}
+    lost = {r.arm for r in analysis.data.runs if is_lost(analysis, r)}
     affected = [a.key for a in analysis.plan.arms if a.key != analysis.plan.base and lost & {a.key, analysis.plan.base}]
     if not affected:
         return None
-    cases = list(analysis.sensitivity(affected[0]))
+    cases = list(sensitivity(analysis, affected[0]))
     rows = []
     for arm in affected:
-        counted = [*analysis.sensitivity(arm).values()]
+        counted = [*sensitivity(analysis, arm).values()]
         better = analysis.score.better
         cells = [effect_cell(e, e.estimate.n if e else 0, better=better, verdict=True) for e in counted]
         testable = all(e is not None and e.supported for e in counted)
-        verdict = Cell(text="fragile" if analysis.fragile(arm) else "stable" if testable else "not testable in full")
+        verdict = Cell(text="fragile" if fragile(analysis, arm) else "stable" if testable else "not testable in full")
         rows.append(TableRow(label=analysis.label(arm), cells=(*cells, verdict)))
     unit = analysis.score.unit
     columns = [Column(key=c.replace(" ", "_"), label=c, unit=unit) for c in cases]

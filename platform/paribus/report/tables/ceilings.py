@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.ceilings import AXES, Axis, Ceilings
+from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.model import Cell, Column, Table, TableRow, rounded, stored
 from paribus.report.tables.cells import (
     MISSING,

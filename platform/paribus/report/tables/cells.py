@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Effect
+from paribus.report.analysis.lost_runs import fragile
 from paribus.report.analysis.measures import Measure, diverged, meaning_of
 from paribus.report.model import Cell, Column, Side, TableRow, Verdict, rounded, stored
 from paribus.stats.intervals import Estimate, decimals_of
@@ -241,7 +243,7 @@ def status_cell(analysis: Analysis, arm: str) -> Cell:
     parts = [f"{outcomes.count(k)} {w}" for k, w in words.items() if k in outcomes]
     broken = sum(diverged(r, analysis.score.metric) for r in analysis.runs(arm))
     parts += [f"{broken} without a finite end"] if broken else []
-    if arm != analysis.plan.base and analysis.fragile(arm):
+    if arm != analysis.plan.base and fragile(analysis, arm):
         parts.append("fragile")
     if arm in analysis.late_arms:
         parts.append("exploratory")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Effect, corrected
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Effect, corrected
 from paribus.report.analysis.effects import (
     CellEffects,
     cells_of,

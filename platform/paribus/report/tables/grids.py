@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, Values, corrected
-from paribus.report.analysis.grids import MOST_CONTRASTS, MOST_PAIRS, Grid, grids
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Values, corrected
 from paribus.report.model import Cell, Column, Figure, Matrix, Table, TableRow
 from paribus.report.tables.cells import MISSING, adjusted_cell, effect_cell, interval_notes, mean_cell, pairing
 from paribus.stats.intervals import Estimate
+from paribus.study.grids import MOST_CONTRASTS, MOST_PAIRS, Grid, grids
 
 
 def grid_tables(analysis: Analysis) -> Iterator[Table]:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import comb
 
-from paribus.report.analysis.analysis import Analysis, Effect
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import Effect
 from paribus.report.analysis.one_spread import OneSpread, one_spread
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables.cells import (

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from paribus.published.tables import Published
-from paribus.report.adaptive import trial_scores
-from paribus.report.analysis.analysis import MIN_SEEDS, Analysis, row_name
+from paribus.report.analysis.analysis import Analysis
+from paribus.report.analysis.effect import MIN_SEEDS, Effect, corrected
 from paribus.report.analysis.measures import LATE_NOTE, start_measure, symptom_measures
+from paribus.report.analysis.names import row_name
 from paribus.report.model import Cell, Column, Table, TableRow, stored
 from paribus.report.tables.cells import (
     HALF_WIDTH,
-    MISSING,
     NOT_APPLICABLE,
     SEEDS,
     adjusted_cell,
@@ -21,15 +22,13 @@ from paribus.report.tables.cells import (
     interval_notes,
     measure_columns,
     measure_row,
-    number,
     pairing,
     score_cell,
     seeds_cell,
     status_cell,
     training_notes,
 )
-from paribus.study.designs import value_label
-from paribus.study.plan import Row, SearchRanking, Trial
+from paribus.study.plan import Row
 
 CROSSED = "How does each arm compare with the base? The effects of the tricks have a table of their own below."
 
@@ -72,11 +71,11 @@ def learning_table(analysis: Analysis) -> Table:
 def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: bool = True) -> Table:
     """Return the scores of one design, with the differences from each row's reference row and from the base."""
     kind, every, rows = rows[0].kind, rows, _once(rows)
-    leaders = analysis.leaders(r.arm for r in rows)
-    ranked = leaders < {r.arm for r in rows}
+    best = _leaders(analysis, (r.arm for r in rows))
+    ranked = best < {r.arm for r in rows}
     inside = _reference(analysis, rows)
     published = published_columns(analysis, rows)
-    body = [_score_row(analysis, rows, row, inside is not None, ranked and row.arm in leaders) for row in rows]
+    body = [_score_row(analysis, rows, row, inside is not None, ranked and row.arm in best) for row in rows]
     for _, cells in published:
         body = [replace(row, cells=(*row.cells, cell)) for row, cell in zip(body, cells, strict=True)]
     score = analysis.score
@@ -104,7 +103,7 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
         notes=(
             *interval_notes(body, score=analysis.held),
             *_same_rows(analysis, every, rows),
-            *_bold_note(analysis, rows, leaders),
+            *_bold_note(analysis, rows, best),
             *_few(analysis, (r.arm for r in rows)),
             *training_notes(analysis, (r.arm for r in rows), [score]),
             *([UNTESTED] if published else []),
@@ -174,16 +173,41 @@ def _same_rows(analysis: Analysis, rows: Sequence[Row], shown: Sequence[Row]) ->
     return [f"`{row.label}` is `{analysis.label(row.arm)}`: the same arm, shown once." for row in left]
 
 
-def _bold_note(analysis: Analysis, rows: Sequence[Row], leaders: frozenset[str]) -> list[str]:
+def _leaders(analysis: Analysis, arms: Iterable[str]) -> frozenset[str]:
+    """Return the best arm, every arm that is not significantly worse, and every arm that scores between them.
+
+    The tests are corrected over all pairs. A precise arm can be significantly worse than the best while a noisier
+    arm with a lower score is not; the precise arm counts as a leader too, so that no leader scores below an arm
+    that is not one. Empty if an arm has fewer than :data:`MIN_SEEDS` seeds.
+    """
+    estimates = {a: analysis.estimate(a, analysis.score) for a in dict.fromkeys(arms)}
+    known = {a: e for a, e in estimates.items() if e is not None and e.n >= MIN_SEEDS}
+    if len(known) < len(estimates) or len(known) < 2 or analysis.score.better == "neither":
+        return frozenset()
+    sign = 1 if analysis.score.better == "higher" else -1
+    top = max(known, key=lambda a: sign * known[a].value)
+    pairs = list(combinations(known, 2))  # all pairs, because the data also choose the best arm
+    effects = dict(zip(pairs, corrected(analysis.effect(a, b, analysis.score) for a, b in pairs), strict=True))
+    worse = {a for pair, e in effects.items() if top in pair and e is not None and _told_apart(e) for a in pair}
+    lowest = min(sign * known[a].value for a in known if a == top or a not in worse)
+    return frozenset(a for a in known if sign * known[a].value >= lowest)
+
+
+def _told_apart(effect: Effect) -> bool:
+    """Whether the test separates two arms; without noise, any difference does."""
+    return effect.confirmed if effect.p_adjusted is not None else effect.estimate.value != 0
+
+
+def _bold_note(analysis: Analysis, rows: Sequence[Row], best: frozenset[str]) -> list[str]:
     scores = {v for r in rows for v in analysis.values(r.arm, analysis.score).values()}
-    if leaders == {r.arm for r in rows} and len(scores) == 1:
+    if best == {r.arm for r in rows} and len(scores) == 1:
         return ["No bold: all runs have the same score."]
-    if leaders == {r.arm for r in rows}:
+    if best == {r.arm for r in rows}:
         return [
             "No bold: even the worst row is not significantly worse than the best (test at 5%, Holm-corrected over all "
             "pairs of rows), so every row would be bold. Separated differences stand beside the scores."
         ]
-    if leaders:
+    if best:
         return [
             "Bold marks the best arm, every arm that is not significantly worse (test at 5%, Holm-corrected over all "
             "pairs of rows), and every arm that scores as well as one of these."
@@ -272,83 +296,3 @@ def _published_column(table: Published) -> Column:
 
 def _published_cell(value: float | None) -> Cell:
     return NOT_APPLICABLE if value is None else Cell(text=f"{value:g}", value=stored(value))
-
-
-DECIMALS = 3
-
-FEW_TRIALS = 10
-"""Trials for each path of a search below which the note says that importance is not known."""
-
-
-def search_table(analysis: Analysis) -> Table | None:
-    """Return all trials, the best of each arm first; ``None`` without a search."""
-    ranking = analysis.plan.ranking
-    if ranking is None:
-        return None
-    scores = trial_scores(analysis.data)
-    rows: list[TableRow] = []
-    for candidate in ranking.candidates:
-        trials = [t for t in ranking.trials if t.candidate == candidate.label]
-        ranked = sorted(trials, key=lambda t: _worst_first(scores[t.candidate, t.number]), reverse=True)
-        rows += [_trial_row(ranking, t, k, scores[t.candidate, t.number]) for k, t in enumerate(ranked, start=1)]
-    score = analysis.score
-    columns = (
-        Column(key="rank", label="rank", note="among the trials of this arm"),
-        *(Column(key=path, label=path) for path in ranking.rule.over),
-        Column(key="screen", label="search score", unit=score.unit, note=f"{score.label}, mean over the trial's seeds"),
-        Column(key="status", label="status", note="confirmed: run again on the seeds of the study"),
-    )
-    return Table(
-        key=f"{ranking.design}.screen",
-        title=f"Search `{ranking.design}`: a ranking, not an effect",
-        answers="Which settings did the search try for each arm, and which did it choose?",
-        first="Trial",
-        columns=columns,
-        rows=tuple(rows),
-        notes=tuple(_search_notes(analysis, ranking)),
-    )
-
-
-def _worst_first(score: float | None) -> tuple[bool, float]:
-    return score is not None, score or 0.0
-
-
-def _trial_row(ranking: SearchRanking, trial: Trial, rank: int, score: float | None) -> TableRow:
-    values = tuple(Cell(text=value_label(v), value=stored(v)) for v in trial.values.values())
-    shown = MISSING if score is None else Cell(text=number(score, DECIMALS), value=stored(score), n=ranking.rule.seeds)
-    best = Cell(text="confirmed") if ranking.confirmed and rank == 1 and score is not None else NOT_APPLICABLE
-    status = Cell(text="no score") if score is None else best
-    place = NOT_APPLICABLE if score is None else Cell(text=str(rank), value=float(rank))
-    return TableRow(label=f"{trial.candidate}: trial {trial.number}", cells=(place, *values, shown, status))
-
-
-def _search_notes(analysis: Analysis, ranking: SearchRanking) -> list[str]:
-    rule = ranking.rule
-    seeds = f"{rule.seeds} seed{'s' if rule.seeds > 1 else ''} of its own"
-    notes = [
-        f"Each arm got {rule.trials} trials, each with {seeds}; chosen by Optuna {ranking.optuna or '(not yet)'}, "
-        f"sampler {rule.sampler}, seed {rule.seed}.",
-        "The best score of a search is biased upwards, because it was chosen for being high. So these scores have no "
-        "interval and no test, and no other table uses their runs: the best setting of each arm is run again on fresh "
-        "seeds.",
-    ]
-    paths = len(rule.over)
-    if ranking.importance and rule.trials < FEW_TRIALS * paths:
-        notes.append(
-            f"{rule.trials} trials for {paths} paths are too few to say which path matters (rule: {FEW_TRIALS} a "
-            "path): another search would rank them otherwise."
-        )
-    for label, shares in ranking.importance.items():
-        parts = ", ".join(f"{path} {100 * share:.0f}%" for path, share in shares.items())
-        notes.append(
-            f"Importance for the score in the search for `{label}`, by Optuna's {rule.importance}: {parts}. It "
-            "describes where the search looked; it is not an attribution."
-        )
-    if ranking.confirmed:
-        lost = [r.label for r in ranking.candidates if not _confirmed(analysis, r.label)]
-        notes += [f"Not confirmed, because no setting gave a score: {', '.join(lost)}."] if lost else []
-    return notes
-
-
-def _confirmed(analysis: Analysis, candidate: str) -> bool:
-    return any(r.kind == "search" and r.label == f"{candidate}, tuned" for r in analysis.plan.rows)
