@@ -169,6 +169,11 @@ class TrlRunner(NativeRunner):
             job = read_job(attempt.job)
             self._refuse_changed_files(job)
             self._ready(job.options)
+            if job.hashes is not None and self.hashes(job.recipe, job.options).code != job.hashes.code:
+                raise ParibusError(
+                    "the versions in TRL's environment, or the code around it, changed since the study was planned: "
+                    "restore them, or submit the study again, with its file"
+                )
             with own_code() as code:
                 self._train(attempt, job, code, asked)
 

@@ -45,6 +45,8 @@ SPENT = "spent.json"
 """The costs so far, in a checkpoint."""
 RAW = "native/trl/"
 """Where the numbers that TRL logs go, as it names them."""
+UNTOLD = frozenset({"step_time", "epoch"})
+"""What it logs that no equal run has again: `perf/` has times, and a run that continues counts epochs anew."""
 
 
 class Session:
@@ -227,7 +229,7 @@ class Session:
         values = metrics.of_experience(recipe, experience, {}, before) | metrics.of_updates(recipe, experience, done)
         values |= mismatch | metrics.of_spent(self._spent)
         rollouts, now = experience.rollouts, time.perf_counter()
-        raw = {name for logs in self._logs for name in logs}
+        raw = {name for logs in self._logs for name in logs if name not in UNTOLD and not name.startswith("profiling/")}
         for name in sorted(raw):
             found = [logs[name] for logs in self._logs if name in logs]
             values[RAW + name] = sum(found) / len(found)
