@@ -26,8 +26,11 @@ from paribus_runners.trl.session import Session
 BASE = {
     "kl": "off",
     "task": "chain",
-    "optimizer": {"max_grad_norm": None},
-    "schedule": {"steps": 1, "prompts_per_step": 8, "group_size": 4, "max_new_tokens": 10},
+    "optimizer.max_grad_norm": None,
+    "schedule.steps": 1,
+    "schedule.prompts_per_step": 8,
+    "schedule.group_size": 4,
+    "schedule.max_new_tokens": 10,
 }
 
 
