@@ -46,7 +46,7 @@ SPENT = "spent.json"
 RAW = "native/trl/"
 """Where the numbers that TRL logs go, as it names them."""
 UNTOLD = frozenset({"step_time", "epoch"})
-"""What it logs that no equal run has again: `perf/` has times, and a run that continues counts epochs from its own start."""
+"""What it logs that no equal run has again: `perf/` has times, and a run that continues counts its own epochs."""
 
 
 class Session:
