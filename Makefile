@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs clean
+.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -99,6 +99,19 @@ vllm: $(VLLM)/.installed ## make .vllm-venv, an environment with vLLM for CPUs: 
 
 test-vllm: $(VLLM)/.installed ## whole runs that sample with vLLM, on a CPU
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/with_vllm -rs
+
+# what `paribus runners install trl` makes, in the checkout, with pytest
+TRL := .environments
+$(TRL)/.installed: runners/paribus_runners/trl/requirements.lock $(DEV)
+	PARIBUS_ENVIRONMENTS=$(TRL) $(BIN)/paribus runners install trl $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
+	for python in $(TRL)/trl-*/bin/python; do $$python -m pip install --quiet pytest pytest-timeout; done
+	@touch $@
+
+trl: $(TRL)/.installed # make TRL's environment for the tests
+
+test-trl: $(TRL)/.installed ## runs that TRL trains, on a CPU, and its traps
+	OMP_NUM_THREADS=1 PYTHONPATH=platform:runners:tests $(TRL)/trl-*/bin/python -m pytest tests/with_trl/inside -rs
+	OMP_NUM_THREADS=1 PARIBUS_ENVIRONMENTS=$(abspath $(TRL)) $(BIN)/python -m pytest tests/with_trl --ignore tests/with_trl/inside -rs
 
 WANDB := .wandb-venv
 $(WANDB)/.installed: constraints.txt pyproject.toml
@@ -195,5 +208,5 @@ screenshots: $(BROWSER) # pictures of the quickstart's report for docs/images
 	$(BIN)/python docs/screenshots.py reports/quickstart/report.html
 
 clean: # remove the environments and builds, but not your runs
-	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(AUDIT) $(WANDB) $(LOWEST) $(SITE) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(TRL) $(AUDIT) $(WANDB) $(LOWEST) $(SITE) dist build .pytest_cache .mypy_cache .ruff_cache
 	$(MAKE) --no-print-directory -C benchmarks clean

@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+import pytest
+
 from paribus.contract import Evaluate, Options
 from paribus.testing.runner_suite import RunnerTestCase
 
@@ -11,13 +13,19 @@ class TestTrl(RunnerTestCase):
 
     runner = "trl"
     base: ClassVar = {
-        "model": "tiny",
         "task": "chain",
         "kl": "off",
         "scale.eps": 1e-4,
+        "optimizer.learning_rate": 1e-3,
         "schedule": {"steps": 6, "prompts_per_step": 8, "group_size": 4, "max_new_tokens": 12, "epochs": 2},
     }
     other_data: ClassVar = {"task": "search"}
     other_model: ClassVar = {"model": "tiny_wide"}
     evaluate: ClassVar = Evaluate(every=2, problems=8)
     options: ClassVar = Options(own={"microbatches": 2}, passthrough={"gradient_checkpointing": False})
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def recipe(cls, warm):
+        """The base with a model that is warmed up in seconds: `tiny` takes a minute."""
+        return cls.patched({"model": str(warm)})

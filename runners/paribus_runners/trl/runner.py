@@ -36,8 +36,7 @@ from paribus_runners.native import fingerprint
 from paribus_runners.native.runner import NativeRunner
 from paribus_runners.program.attempt import Attempt, Launch, termination
 from paribus_runners.trl.check import trained
-from paribus_runners.trl.options import TrlOptions, options_of
-from paribus_runners.trl.sizes import size_faults
+from paribus_runners.trl.options import TrlOptions, options_of, size_faults
 
 HERE = Path(__file__).resolve().parent
 ENTRY = "paribus_runners.trl.entry"
@@ -169,6 +168,11 @@ class TrlRunner(NativeRunner):
             job = read_job(attempt.job)
             self._refuse_changed_files(job)
             self._ready(job.options)
+            if job.hashes is not None and self.hashes(job.recipe, job.options).code != job.hashes.code:
+                raise ParibusError(
+                    "the versions in TRL's environment, or the code around it, changed since the study was planned: "
+                    "restore them, or submit the study again, with its file"
+                )
             with own_code() as code:
                 self._train(attempt, job, code, asked)
 

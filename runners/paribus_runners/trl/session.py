@@ -45,6 +45,8 @@ SPENT = "spent.json"
 """The costs so far, in a checkpoint."""
 RAW = "native/trl/"
 """Where the numbers that TRL logs go, as it names them."""
+UNTOLD = frozenset({"step_time", "epoch"})
+"""What it logs that no equal run has again: `perf/` has times, and a run that continues counts its own epochs."""
 
 
 class Session:
@@ -134,7 +136,7 @@ class Session:
         trainer.recorder = self
         return trainer
 
-    # ---- what TRL asks, and what it tells ----------------------------------------------------------
+    # ---- what TRL asks, and what it gives ---------------------------------------------------------
 
     def prompts(self, rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
         """Return the tokens of the prompts of a step, each ``group_size`` times."""
@@ -227,7 +229,7 @@ class Session:
         values = metrics.of_experience(recipe, experience, {}, before) | metrics.of_updates(recipe, experience, done)
         values |= mismatch | metrics.of_spent(self._spent)
         rollouts, now = experience.rollouts, time.perf_counter()
-        raw = {name for logs in self._logs for name in logs}
+        raw = {name for logs in self._logs for name in logs if name not in UNTOLD and not name.startswith("profiling/")}
         for name in sorted(raw):
             found = [logs[name] for logs in self._logs if name in logs]
             values[RAW + name] = sum(found) / len(found)
@@ -300,7 +302,7 @@ class Session:
 
 
 class _Callback(TrainerCallback):  # type: ignore[misc]
-    """Tells the session what TRL has done, and TRL when to save and to stop."""
+    """Passes what TRL logs and saves to the session, and when to save and to stop to TRL."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

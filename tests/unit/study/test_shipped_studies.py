@@ -26,6 +26,7 @@ NOTES = {
     "dapo_qwen2.5_7b_math": {"seeds", "confounded", "cost"},
     "grpo_to_dapo_cpu": {"seeds", "confounded", "cost", "rescaled"},
     "tis_cpu": {"seeds", "cost"},
+    "trl_cpu": {"seeds"},
 }
 COUNTS = {
     "algorithms_cpu": (25, 50),
@@ -39,6 +40,7 @@ COUNTS = {
     "dapo_qwen2.5_7b_math": (5, 15),
     "grpo_to_dapo_cpu": (14, 42),
     "tis_cpu": (4, 12),
+    "trl_cpu": (3, 9),
 }
 
 
