@@ -3,9 +3,9 @@
     make -C benchmarks track     # runs this, writes into docs/howto/track.md
 
 A loop computes for 100 ms a step, with `log` of 30 metrics a step and without, in turns of 20 steps. Of `log`: its
-processor time over that of a step, in the mean; its time over that of a step, in the median. Of the whole: a step with a
-recorder beside it over a step without, in the median of the turns, which contains what else the machine does. The exit
-status is 1 if either share of `log` is 1% or more.
+processor time over that of a step, in the mean; its time over that of a step, in the median. Of the whole: a step with
+a recorder beside it over a step without, in the median of the turns, which contains what else the machine does. The
+exit status is 1 if either share of `log` is 1% or more.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_calls_of_one_step_are_one_line_and_names_are_those_of_the_trainer(home:
     body = """
     for s in range(1, 5):
         run.log(s, {"reward": s / 9, "completions/mean_length": 30.0, "entropy": 1.0, "num_tokens": 100 * s})
-        run.log(s, {"eval_reward": 0.25})
+        run.log(data={"eval_reward": 0.25}, step=s)  # as verl's Tracking calls its loggers
     run.finish()
     """
     train(home, program(body).replace("home=home", "home=home, trainer='trl', steps=4"))
@@ -202,6 +202,7 @@ def test_a_machine_that_stops_leaves_a_lost_run(home: Path) -> None:
         assert store.counts(number) == {RunState.FAILED: 1}
         assert not store.summaries()[0].open
         assert store.expire() == ()
+        assert audit(snapshot(store)) == ()
     other = program(f"{STEPS}\nrun.finish()").replace('"a", 1', '"b", 1')
     train(home, other)
     until(lambda: {str(r.state) for r in runs(home)} == {"SUCCEEDED", "FAILED"} and not any(home.glob("tracking/*")))
@@ -307,6 +308,24 @@ def test_cancelling_asks_the_program_to_stop(home: Path) -> None:
         with Store.open(home) as store:
             assert store.cancel("live").running == 1
         assert process.wait(120) == 0
+
+
+def test_a_scheduler_lets_it_be(home: Path) -> None:
+    """One that starts and ends in the home folder while the program trains takes nothing over and pauses nothing."""
+    with started(f"{STEPS}sys.stdin.read()\nrun.finish()", home) as process:
+        until(lambda: state(home) == "RUNNING")
+        command = [sys.executable, "-m", "paribus", "scheduler", "--home", str(home), "--until-idle"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=home)
+        assert done.returncode == 0, done.stderr
+        assert "live" not in done.stdout
+        assert state(home) == "RUNNING"
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(120) == 0
+    (run,) = runs(home)
+    assert (run.state, run.token) == (RunState.SUCCEEDED, 1)
+    with Reader.open(home) as reader:
+        assert reader.study("live").paused == ""
 
 
 def test_an_exception_fails_the_run_and_goes_on(home: Path) -> None:

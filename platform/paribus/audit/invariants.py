@@ -20,7 +20,7 @@ from paribus.run_folder.folder import SHORT
 from paribus.store.attempts import ANYWHERE, BACKOFF_MAX_S
 from paribus.store.budget import KEPT, OVERRUN_S, UNITS
 from paribus.store.models import TINY_S, AttemptRecord, BudgetRecord, EventRecord, payload_hash, unit_of
-from paribus.store.states import LIVE, RECORDED, TERMINAL, Move, RunState, target_of
+from paribus.store.states import LIVE, RECORDED, TERMINAL, TRACKED, Move, RunState, target_of
 from paribus.store.transitions import LEASE_S
 
 CLOCK_S = 1.0
@@ -262,9 +262,11 @@ def _i8(s: Snapshot) -> Iterator[Violation]:
     open_attempts = {(a.run_id, a.token) for a in s.attempts if a.ended_at is None}
     linked = {link.run_id for link in s.links if not link.withdrawn}
     live = {r.id for r in s.runs if r.cancel_requested and r.state in LIVE}
+    tracked = {a.run_id for a in s.attempts if a.engine == TRACKED}  # those are failed for every reader
     for run in s.runs:
         rows = f"run {run.id}, attempt {run.token}"
-        if run.state in LIVE and run.lease_until is not None and run.lease_until + LEASE_S < s.now:
+        late = run.state in LIVE and run.lease_until is not None and run.lease_until + LEASE_S < s.now
+        if late and run.lease_until is not None and run.id not in tracked:
             message = f"its supervisor has been silent for {s.now - run.lease_until + LEASE_S:.0f} s"
             remedy = "Repeat the `paribus run` command of its study: it takes the job over, or queues the run again."
             yield Violation(invariant="I8", rows=rows, message=message, remedy=remedy, level="warn")

@@ -115,7 +115,7 @@ class Recorder:
         """Enter the run into the study, when its first metrics show which there are."""
         names = self._names.learn(first)
         with self._store() as store:
-            claim = store.begin_external(self._about.study, lambda *x: self._join(names, *x), socket.gethostname())
+            claim = store.begin_external(self._about.study, lambda *x: self._join(names, *x), worker())
             if claim is None:
                 raise Refused(f"another program tracks the arm `{self._about.arm}` with seed {self._about.seed} now")
             plan = store.study(self._about.study).plan
@@ -291,6 +291,11 @@ class Recorder:
         self._folder = RunFolder.of(self._spool.home, self._fingerprint, self._run[1])
         job = Job.model_validate_json(self._folder.job.read_bytes())
         self._health = HealthMonitor(self._folder, job, since_boot)
+
+
+def worker() -> str:
+    """Return the worker of tracked attempts: no scheduler of this host takes them for its own, or takes them over."""
+    return f"{socket.gethostname()}, {TRACKED}"
 
 
 STOPPED = "stop_on: "
