@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import click
@@ -144,11 +145,19 @@ def test_the_examples_work_one_after_the_other(tmp_path: Path, monkeypatch: pyte
         monkeypatch.delenv(name)
     text = shipped_study("first").read_text()
     (tmp_path / "study.yaml").write_text(f"{text}runner: fake\n")
+    (tmp_path / "runs").mkdir()
+    for arm, seed in product(("grpo", "dr_grpo"), (0, 1)):
+        steps = [{"step": n, "reward": 0.1 * n + seed, "entropy": 1.0, "completions/mean_length": 9} for n in range(9)]
+        (tmp_path / "runs" / f"{arm}-s{seed}.jsonl").write_text("".join(f"{json.dumps(step)}\n" for step in steps))
     for name, line in EXAMPLES.items():
         if name in ("run", "scheduler"):  # processes of their own, which start others
             typed(line, tmp_path)
         elif name not in ONLY_PARSED:
-            shown = CliRunner().invoke(paribus, shlex.split(line.partition(" > ")[0])[1:])
+            words = shlex.split(line.partition(" > ")[0])[1:]
+            expanded = [
+                path for word in words for path in (map(str, sorted(Path().glob(word))) if "*" in word else [word])
+            ]
+            shown = CliRunner().invoke(paribus, expanded)
             assert shown.exit_code == 0, (line, shown.output, shown.exception)
     assert (tmp_path / "first.tar").is_file()
     assert (tmp_path / "results" / "report.html").is_file()
