@@ -30,7 +30,7 @@ assert "Write a study" in paribus("--help")
 assert "dr_grpo" in paribus("recipes")
 assert json.loads(paribus("schema"))["$schema"]
 for study in studies:
-    lacks = study.name.startswith(("dapo_", "tis_"))  # data for the user to supply, or the hub's; a sampler
+    lacks = study.name.startswith(("dapo_", "tis_", "trl_"))  # data of the user or the hub; a sampler; a trainer
     shown = paribus("plan", str(study), code=2 if lacks else 0)
     refused = any(text in shown for text in ("cannot be run yet", "needs a part", "needs vLLM"))
     assert refused == lacks, shown
