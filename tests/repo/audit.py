@@ -22,7 +22,7 @@ from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 EXCEPTIONS = Path(__file__).with_name("audit.toml")
-CONSTRAINTS = ("constraints.txt", "constraints-vllm.txt")
+CONSTRAINTS = ("constraints.txt", "constraints-vllm.txt", "runners/paribus_runners/trl/requirements.lock")
 
 CHUNK = 1 << 20
 """Bytes of a file that are searched at once."""
