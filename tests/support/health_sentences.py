@@ -330,7 +330,7 @@ def check_follows(lines, f, says):
         return
     [(r, limit, count, before, now, gain)] = re.findall(
         r"\(correlation (\S+), limit (\S+)\); over (\d+) points the length grew from (\S+) to (\S+) tokens and the "
-        r"reward by ([^\s,]+)", says
+        r"reward by ([^\s,;]+)", says
     )  # fmt: skip
     lengths, rewards = (column(lines, x, f.step_detected)[-int(count) :] for x in (LENGTH, REWARD))
     assert r == f"{np.corrcoef(np.diff(rewards), np.diff(lengths))[0, 1]:.2f}"

@@ -85,21 +85,24 @@ class Matrix:
     counts: str
 
 
-def matrix(arms: Sequence[Arm], runs: Mapping[str, Seeds]) -> Matrix:
+def matrix(arms: Sequence[Arm], runs: Mapping[str, Seeds], of: int = 0) -> Matrix:
     """Return the table of some arms.
 
     Args:
         arms: the arms, in the order of the rows.
         runs: key of an arm to its runs.
+        of: runs of the study, if these may not be all.
     """
     raised = {f.detector for seeds in runs.values() for _, now in seeds for f in now.raised}
     found = sorted(raised, key=lambda name: (_PLACE.get(name, len(_PLACE)), name))
     statuses = Counter(now.status for seeds in runs.values() for _, now in seeds)
     counts = ", ".join(f"{statuses[status]:,} {words}" for status, words in _COUNTED.items() if statuses[status])
+    count = statuses.total()
+    these = plural(count, "run") if of <= count else f"{count:,} of {plural(of, 'run')}"
     return Matrix(
         detectors=tuple(map(spaced, found)),
         arms=tuple(_row(arm, runs[arm.key], found) for arm in arms),
-        counts=f"{plural(statuses.total(), 'run')}: {counts}." if counts else "No run yet.",
+        counts=f"{these}: {counts}." if counts else "No run yet.",
     )
 
 

@@ -364,7 +364,7 @@ def study_health(home: Home, study: StudyNow, arms: Sequence[Arm] | None = None)
     styles = arm_styles(plan)
     here = f"/data/study/{quoted(plan.study)}/health/arms"
     return StudyHealth(
-        table=matrix(shown, runs),
+        table=matrix(shown, runs, of=len(study.runs)),
         live=not all(r.terminal for r in study.runs),
         charts=tuple(
             ArmChart(

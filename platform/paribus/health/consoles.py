@@ -19,6 +19,9 @@ Record = Mapping[str, Any]
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _VERL = re.compile(r"\bstep:(\d+)( - [^\s:]+:\S.*)")
+_ALONE, _PART = re.compile(r"\bstep:\d+\s*$"), re.compile(r"\s*- [^\s:]+:\S")
+"""A step of verl whose metrics stand on the lines after it, as job viewers wrap them."""
+
 _CALL = re.compile(r"(\S+?):([A-Za-z_][\w.]*\(.*\))\s*")
 _BEGINS = re.compile(r"""\{\s*(?=["'][^"']*["']\s*:)""")
 _BAR = re.compile(r"(\d+)/\d+ \[\d")
@@ -80,8 +83,8 @@ def _lines(text: str, path: object, steps: Sequence[str]) -> tuple[list[_Line], 
     lines: list[_Line] = []
     bad: list[str] = []
     rows = text.splitlines()
-    for number, row in enumerate(rows, 1):
-        place, line = f"{path}:{number}", _ESCAPES.sub("", row)
+    for number, line in _joined(rows):
+        place = f"{path}:{number}"
         if hit := _VERL.search(line):
             values, unread = _pairs(hit[2])
             lines.append(_Line(place, values, step=hit[1]))
@@ -99,6 +102,23 @@ def _lines(text: str, path: object, steps: Sequence[str]) -> tuple[list[_Line], 
             step = next((values[k] for k in steps if k in values), None)
             lines.append(_Line(place, values, step=step, bar=int(bar[1]) if bar else None))
     return lines, bad
+
+
+def _joined(rows: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the number of each row and the row without escapes; metrics after a lone step of verl are part of it."""
+    held: tuple[int, str] | None = None
+    for number, row in enumerate(rows, 1):
+        line = _ESCAPES.sub("", row)
+        if held and _PART.match(line):
+            held = held[0], f"{held[1]} {line.strip()}"
+            continue
+        if held:
+            yield held
+        held = (number, line.rstrip()) if _ALONE.search(line) else None
+        if held is None:
+            yield number, line
+    if held:
+        yield held
 
 
 def _trouble(bad: Sequence[str]) -> str:

@@ -29,6 +29,12 @@ State = dict[str, Any]
 _EXPLAINED = 0.35
 """Share of the variance that a change must explain to count as one."""
 
+_SUP_F = 12.35
+"""What the F statistic of a change must exceed, too: by chance, the best place of a few points explains much.
+
+Source: Andrews 1993, Table I (one parameter, 1%).
+"""
+
 _MANY_TIMES = 10.0
 
 _BACK = 4.0
@@ -248,7 +254,7 @@ def _onset(detector: Detector, window: Window, found: RuleResult, held: int) -> 
     if min(values) > 0 and max(values) > _MANY_TIMES * min(values):  # what grows by a factor grows early
         values = [math.log(x) for x in values]
     place, explained = change_point(values)
-    if explained >= _EXPLAINED:
+    if explained >= max(_EXPLAINED, _SUP_F / (_SUP_F + len(values) - 2)):
         return min(held, steps[place])
     at = steps.index(held)
     begins = window.count(subject) == len(steps) and at < window.w

@@ -29,7 +29,9 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".log", ".txt", ".out", ".gz")
 """Endings of the files that can be logs."""
 
 STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_step", "trainer/global_step", "Step",
-         "rollout/step", "train/step", "eval/step")  # fmt: skip
+         "rollout/step", "train/step", "eval/step", "global_step/max_steps")  # fmt: skip
+_OF_ALL = re.compile(r"\s*(\d+)\s*/\s*\d+\s*")
+"""A step of all steps, as ms-swift logs it: ``240/960``."""
 _MARKS = (",", ";", "\t")
 _RUNS = ("run_id", "run_uuid", "run_name", "run")
 """Columns of CSV files that say whose row it is."""
@@ -127,7 +129,8 @@ def by_step(records: Iterable[tuple[str, Record]], place: str) -> dict[int, dict
         key = next((k for k in STEPS if k in record), None)
         if key is None:
             continue
-        step = _number(record[key])
+        of_all = _OF_ALL.fullmatch(record[key]) if isinstance(record[key], str) else None
+        step = _number(of_all[1] if of_all else record[key])
         if step is None or not step.is_integer() or abs(step) >= _MOST_STEP:
             raise LogFileError(f"{where}: the step is {shown(record[key])}; it must be a whole number below 2^53")
         inner = next((record[k] for k in _NESTED if isinstance(record.get(k), Mapping)), record)

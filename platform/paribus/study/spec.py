@@ -43,7 +43,7 @@ DETECTORS = (
     "nan", "data_bug", "rollout_errors", "dead_run", "mixed_groups", "copied_responses", "mismatch", "staleness",
     "kl_blowup", "huge_update", "grad_spike", "dead_update", "clip_saturation_high", "clip_saturation_low",
     "clip_zero", "entropy_collapse", "entropy_explosion", "length_reward", "length_balloon", "length_collapse",
-    "truncation", "repetition", "degenerate_text", "format_hacking", "reward_noise", "reward_crash", "reward_stall",
+    "reward_crash", "truncation", "repetition", "degenerate_text", "format_hacking", "reward_noise", "reward_stall",
     "zero_variance", "effective_batch", "reward_hacking", "eval_regression",
 )  # fmt: skip
 """Detectors that ``health.stop_on`` may name: those of :data:`paribus.health.diagnose.DETECTORS`."""

@@ -406,6 +406,7 @@ def test_the_table_counts_what_the_seeds_have(drawn):
                 onsets = [f[2] for f in hits if f[2] is not None]
                 assert (cell.sick, cell.seeds, cell.onset) == (len(hits), len(mine), min(onsets, default=None))
                 assert cell.status == ("critical" if any(f[1] == "critical" for f in hits) else "warn")
+    assert matrix(plan.arms, runs, of=99).counts.startswith(f"{len(drawn)} of 99 runs" if drawn else "No run yet.")
     sick = sickest(plan.arms, runs, plan.base, 2)
     assert plan.base in sick
     assert len(sick) == 2

@@ -1,9 +1,11 @@
 """What trainers print on the console: no line with metrics is lost, and steps are those of the training."""
 
+import json
 import math
 
 import pytest
 
+from paribus.errors import LogFileError
 from paribus.health.import_logs import read_log
 from paribus.health.judge import judge_log
 from paribus.health.profile import load_profile
@@ -152,3 +154,24 @@ def test_verl_prints_numbers_of_numpy_and_torch(tmp_path):
     assert log.trouble.endswith("train.log:5 (`critic/score/mean`)")
     assert all(x.values["policy/entropy"] == 0.5 for x in log.lines)
     assert log.notes == ()
+
+
+@pytest.mark.parametrize("mark", [" - ", "\n - "])
+def test_a_step_of_verl_may_be_wrapped_and_coloured(tmp_path, mark):
+    """Viewers of Ray jobs show a metric a line; a lone step without metrics is none."""
+    step = f"\x1b[36m(TaskRunner pid=1)\x1b[0m step:3{mark}actor/entropy:0.25{mark}critic/score/mean:0.5\n"
+    path = tmp_path / "run.log"
+    path.write_text("at step:2\n" + step + "Training Progress: 1%\n")
+    assert [(x.step, x.values) for x in read_log(path).lines] == [(3, {"policy/entropy": 0.25, "reward/mean": 0.5})]
+
+
+@pytest.mark.parametrize("console", [True, False])
+def test_the_step_of_ms_swift_is_the_first_of_two_numbers(tmp_path, console):
+    """It logs `240/960`; other text is no step."""
+    row = {"reward": 0.5, "global_step/max_steps": "240/960", "percentage": "25.00%"}
+    path = tmp_path / ("swift.log" if console else "logging.jsonl")
+    path.write_text(str(row) if console else json.dumps(row))
+    assert [(x.step, x.values) for x in read_log(path).lines] == [(240, {"reward/mean": 0.5})]
+    path.write_text((str(row) if console else json.dumps(row)).replace("240/960", "240 of 960"))
+    with pytest.raises(LogFileError, match="it must be a whole number"):
+        read_log(path)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paribus.health.detector import Setting
-from paribus.health.diagnose import judge_lines
+from paribus.health.diagnose import diagnose, judge_lines
 from paribus.health.finding import RAISED
 from paribus.health.import_logs import canonical
 from paribus.health.profile import load_profile
@@ -121,3 +121,54 @@ def test_few_evaluations_show_a_score_that_falls_while_the_reward_rises():
     columns = {SCORE: scores, "signal/score_se": np.full(STEPS, 0.022)}
     assert "reward_hacking" in raised({**columns, REWARD: reward}, every=25)
     assert "reward_hacking" not in raised({**columns, REWARD: np.full(STEPS, 0.5)}, every=25)
+
+
+def test_equal_rewards_from_the_start_are_told_since_the_start():
+    """The metric has no change to look for: nothing was ever learned."""
+    found = raised({"group/zero_std_frac": np.full(STEPS, 1.0), REWARD: np.full(STEPS, 1.0)})
+    assert (found["zero_variance"].state, found["zero_variance"].step_onset) == ("critical", 1)
+
+
+@pytest.mark.parametrize(("begins", "told"), [(0.88, False), (0.3, True)])
+def test_a_slow_start_has_groups_without_spread_for_a_while(begins, told):
+    """Twelve steps without spread are a fault where groups had it, and may begin a run on hard prompts."""
+    share = np.concatenate([np.full(15, begins), np.full(12, 1.0), np.full(STEPS - 27, 0.5)])
+    found = raised({"group/zero_std_frac": share, REWARD: np.where(share < 0.9, 0.3, 0.005)})
+    assert ("zero_variance" in found) is told
+
+
+def test_a_fall_from_which_a_reward_has_risen_before_is_its_noise():
+    """Seasons of a hard task; without such seasons it is a crash, whose onset is not the rise before it."""
+    seasons = 0.14 + 0.12 * np.sin(np.arange(STEPS) / 4) + np.random.default_rng(5).normal(0, 0.005, STEPS)
+    assert "reward_crash" not in raised({REWARD: seasons})
+    found = raised({REWARD: np.where(np.arange(STEPS) < 100, 0.05 + 0.3 * (T > 0.2), 0.02)})
+    assert found["reward_crash"].step_onset == 101
+
+
+@pytest.mark.parametrize(("reward", "told"), [(0.98, False), (0.6, True)])
+def test_who_has_mastered_the_prompts_explores_little(reward, told):
+    """Low entropy is no warning where nearly all answers are right."""
+    found = raised({"policy/entropy": np.where(T < 0.5, 0.9, 0.15), REWARD: np.full(STEPS, reward)})
+    assert ("entropy_collapse" in found) is told
+
+
+def test_a_policy_that_breaks_at_once_is_a_crash_before_it_is_truncation():
+    """As with a learning rate a hundred times too high: the limit of the length is not what has changed."""
+    lines = lines_of({
+        REWARD: np.where(T < 0.3, 0.5, 0.0),
+        "response/truncated_frac": np.where(T < 0.3, 0.02, 1.0),
+        "policy/entropy": np.where(T < 0.3, 0.8, 1e-4),
+    })  # fmt: skip
+    found = diagnose(judge_lines(SETTING, lines), near=5)
+    assert [f.detector for f in found.raised][:3] == ["entropy_collapse", "reward_crash", "truncation"]
+    assert "the policy broke" in found.sentence
+
+
+def test_a_reward_for_length_that_ends_at_the_limit_is_critical():
+    """Truncation, its effect, must not lead the verdict."""
+    rng = np.random.default_rng(6)
+    length = np.clip(13 + 60 * T + rng.normal(0, 1, STEPS), 0, 40)
+    columns = {LENGTH: length, TOTAL: length / 40, "response/truncated_frac": np.clip((length - 20) / 20, 0, 1)}
+    found = diagnose(judge_lines(SETTING, lines_of(columns)), near=5)
+    assert found.first is not None
+    assert (found.first.detector, found.first.state) == ("length_reward", "critical")

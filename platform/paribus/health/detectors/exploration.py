@@ -12,6 +12,9 @@ LOW, HIGH = "clip/low_frac", "clip/high_frac"
 DUAL, CAPPED = "clip/dual_frac", "clip/capped_frac"
 ENTROPY, _ZERO = "policy/entropy", "group/zero_std_frac"
 _BOUNDS = {LOW: "low", HIGH: "high"}
+_LEAST_SHARE = 0.02
+"""A truncated share that is smaller may grow as it likes."""
+
 SEQUENCE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
 
 
@@ -111,7 +114,7 @@ def _explosion(run: Window) -> RuleResult | None:
 def _rises(run: Window, metric: str, name: str, factor: float) -> str:
     """Return that a metric has grown by a factor over half a long window; empty if it has not."""
     now, before = run.median(metric), run.median(metric, run.W // 2)
-    grown = now is not None and before is not None and now > factor * before > 0
+    grown = now is not None and before is not None and now > factor * before > 0 and now > _LEAST_SHARE
     return f"the {name} went from {before:.3g} to {now:.3g} in {run.W // 2} points" if grown else ""
 
 

@@ -35,7 +35,10 @@ def _zero(run: Window) -> RuleResult | None:
         ranks = ranks[:1] if long is None else [x for x in ranks if x == "note" or long.value > run.p[x]]
     state = "note" if mastered or len(ranks) == 1 else "warn" if len(ranks) == 2 else "critical"
     numbers = {"no spread": now, "limit": run.p[state]}
-    return RuleResult(state=state, evidence=text, numbers=numbers)  # type: ignore[arg-type]
+    begins = run.first(ZERO)
+    never = not run.memory["spread"] and begins is not None and min(begins) > run.p["spread"]
+    onset = run.first_step(ZERO) if never else None
+    return RuleResult(state=state, evidence=text, numbers=numbers, onset=onset)  # type: ignore[arg-type]
 
 
 def _risen(run: Window, reward: float, first: float, best: float) -> bool:

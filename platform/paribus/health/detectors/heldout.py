@@ -48,7 +48,7 @@ def _hacking(run: Window) -> RuleResult | None:
     then, since = map(fmean, rewards)
     state, limit = _level(run, fall, unit, tests, free)
     due = 0.0
-    if not state and fall > unit * quantile(run.p["alone"], free):
+    if not state and expected(run) <= run.p["few"] and fall > unit * quantile(run.p["alone"], free):
         due = max(run.p["earned"] * (since - then) * run.exchange(REWARD, SCORE), 0.0)
         state, limit = _level(run, fall + due, unit, tests, free)
     allowed = run.p["reward_fall"] * fall * run.scale(REWARD) / run.scale(SCORE)

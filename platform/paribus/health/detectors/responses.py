@@ -103,8 +103,9 @@ def _truncation(run: Window) -> RuleResult | None:
     if not ranks:
         return OK
     # a share that was there from the first step on and does not grow is the setting of the run
-    state = ranks[-1] if ranks[-1] != "note" or not risen else "warn"
-    return RuleResult(state=state, evidence=text, numbers={**numbers, "limit": run.p[ranks[-1]]})  # type: ignore[arg-type]
+    grown = risen and ranks[-1] == "note"
+    state, limit = ("warn", run.p["rising"] * first) if grown else (ranks[-1], run.p[ranks[-1]])
+    return RuleResult(state=state, evidence=text, numbers={**numbers, "limit": limit})  # type: ignore[arg-type]
 
 
 def _repetition(run: Window) -> RuleResult | None:
@@ -127,7 +128,7 @@ def _degenerate(run: Window) -> RuleResult | None:
     return OK
 
 
-DETECTORS = (
+LENGTHS = (
     Detector(
         name="length_balloon",
         looks_for="responses grow while the reward does not, or wrong ones grow beside right ones",
@@ -144,6 +145,10 @@ DETECTORS = (
         uses=(REWARD,),
         rule=_collapse,
     ),
+)
+"""Listed before the others: those may be their effect."""
+
+DETECTORS = (
     Detector(
         name="truncation",
         looks_for="responses hit the generation limit",

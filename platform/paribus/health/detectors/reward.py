@@ -16,7 +16,7 @@ from paribus.recipe.analysis.facts import rewards_correctness_alone
 from paribus.recipe.recipe import Recipe
 
 _TOTAL, _CORRECT = "reward/mean", "reward/correct_frac"
-_LENGTH = "response/length_mean"
+_LENGTH, _TRUNCATED = "response/length_mean", "response/truncated_frac"
 _PARTS = {_CORRECT: "the share of correct responses", TASK: "its part for correct responses"}
 
 
@@ -127,15 +127,18 @@ def _follows(run: Window, reward: str, rewards: list[float], lengths: list[float
     text = f"the reward follows the length from step to step (correlation {follows:.2f}, limit {limit:.2f}); over "
     text += f"{count} points the length grew from {before:.3g} to {now:.3g} tokens and the reward by {gain:.2g}"
     text += "" if known is None else f", while the held-out score moved by {known:+.2g}"
+    cut = run.median(_TRUNCATED) or 0.0
+    text += f"; {cut:.0%} are truncated" if cut > run.p["truncated"] else ""
     numbers = {"correlation": follows, "limit": limit, "length": now, "reward gain": gain}
-    return RuleResult(state="warn" if known is None else "critical", evidence=text, numbers=numbers, subject=_LENGTH)
+    state: Literal["warn", "critical"] = "warn" if known is None and cut <= run.p["truncated"] else "critical"
+    return RuleResult(state=state, evidence=text, numbers=numbers, subject=_LENGTH)
 
 
 def _unearned(run: Window, known: Sequence[Looked], reward: str) -> RuleResult | None:
     """Compare what reward and held-out score have gained between the first and the last third of the evaluations.
 
     The null hypothesis is that the score gains a share of what the reward gains (``score``); evaluations share the
-    chance to reject it.
+    chance to reject it (``score_chance``).
     """
     size, begins, length = len(known) // 3, run.first(_LENGTH), run.mean(_LENGTH)
     if not size or begins is None or length is None or length.value < run.p["longer"] * math.fsum(begins) / run.w:
@@ -148,7 +151,7 @@ def _unearned(run: Window, known: Sequence[Looked], reward: str) -> RuleResult |
     score = (math.fsum(e.score for e in late) - math.fsum(e.score for e in early)) / size
     error, free = error_of(known)
     unit = run.exchange(reward, SCORE)
-    surely = score + quantile(run.p["chance"] / expected(run), free) * error * math.sqrt(2 / size)
+    surely = score + quantile(run.p["score_chance"] / expected(run), free) * error * math.sqrt(2 / size)
     if not gain > run.p["gain"] * run.scale(reward) or surely >= run.p["score"] * gain * unit:
         return None
     text = (
@@ -217,11 +220,20 @@ LENGTH = Detector(
     looks_for="the reward follows the length of the responses",
     needs=(_LENGTH,),
     any_of=(_TOTAL, REWARD),
-    uses=(SCORE, SCORE_SE),
+    uses=(SCORE, SCORE_SE, _TRUNCATED),
     rule=_length_reward,
     keep=9.0,
 )
 """Listed before the rules on responses: that they grow is its effect."""
+
+CRASH = Detector(
+    name="reward_crash",
+    looks_for="the reward loses most of what it was",
+    needs=(REWARD,),
+    rule=_crash,
+    keep=14.0,
+)
+"""Listed before truncation: where both come at once, a limit of the length is not what has changed."""
 
 DETECTORS = (
     Detector(
@@ -239,13 +251,6 @@ DETECTORS = (
         needs=(REWARD,),
         rule=_noise,
         confirm=(1.0, 1.25),
-    ),
-    Detector(
-        name="reward_crash",
-        looks_for="the reward loses most of what it was",
-        needs=(REWARD,),
-        rule=_crash,
-        keep=14.0,
     ),
     Detector(
         name="reward_stall",
