@@ -29,7 +29,7 @@ HACKING = next(d for d in DETECTORS if d.name == "reward_hacking")
 SETTING = Setting(profile=load_profile("default"), planned=STEPS)
 
 
-def told(rng: np.random.Generator, count: int, fall: float, recorded: bool) -> bool:
+def raises(rng: np.random.Generator, count: int, fall: float, recorded: bool) -> bool:
     """Draw a run; return whether the detector raises."""
     onset, start, steps = rng.integers(60, 121), rng.uniform(0.2, 0.45), np.arange(STEPS)
     share = np.clip((steps - onset) / (0.25 * STEPS), 0, 1)
@@ -53,8 +53,8 @@ def table(runs: int) -> list[str]:
     found = [
         "## Few evaluations\n",
         f"`make -C benchmarks power` draws {runs} runs of {STEPS} steps a cell: the held-out score falls over a",
-        f"quarter of the run, while the training reward rises by {GAIN:g}; an evaluation has {PROBLEMS} problems. Shown is",
-        "how often `reward_hacking` raises.",
+        f"quarter of the run, while the training reward rises by {GAIN:g}; an evaluation has {PROBLEMS} problems.",
+        "Shown is how often `reward_hacking` raises.",
         "Without a fall, the reward does not rise either: false alarms.\n",
         "| error of an evaluation | fall | " + " | ".join(f"{n} evaluations" for n in COUNTS) + " |",
         "|---|---:|" + "---:|" * len(COUNTS),
@@ -64,7 +64,7 @@ def table(runs: int) -> list[str]:
             cells = []
             for count in COUNTS:
                 rng = np.random.default_rng([count, round(100 * fall), recorded])
-                cells.append(f"{sum(told(rng, count, fall, recorded) for _ in range(runs)) / runs:.0%}")
+                cells.append(f"{sum(raises(rng, count, fall, recorded) for _ in range(runs)) / runs:.0%}")
             found.append(f"| {'recorded' if recorded else 'not recorded'} | {fall or 'none'} | {' | '.join(cells)} |")
     return found
 

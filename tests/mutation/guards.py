@@ -97,9 +97,10 @@ MUTANTS = (
     without("a claim: not of a paused study", ATTEMPTS, 't.study.c.paused == "", ', ""),
     without("a claim: not of what the study has cancelled", ATTEMPTS, ", t.study_run.c.withdrawn.is_(False))", ")"),
     Mutant("an expiry: only when the lease is over", (
-        (ATTEMPTS, "sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < now)", "t.run.c.state.in_(LIVE)"),
+        (ATTEMPTS, "sa.and_(t.run.c.state.in_(LIVE), t.run.c.lease_until < now, ", "sa.and_(t.run.c.state.in_(LIVE), "),
         (TRANSITIONS, "lambda now: t.run.c.lease_until < now", "lambda now: sa.true()"),
     )),
+    without("an expiry: not of a program that no scheduler has started", ATTEMPTS, ", sa.not_(_tracked()))", ")"),
     without("an expiry: not of what goes on without its scheduler", ATTEMPTS, ".where(over, mine)", ".where(over)"),
     without("an expiry: one's own attempts that go on without a scheduler, too", ATTEMPTS, ", attempt.worker != worker)", ")"),
     without("a late report: charged until the attempt's end", TRANSITIONS, "lease = not (done or known_end)", "lease = not done"),

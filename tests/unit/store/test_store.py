@@ -4,7 +4,8 @@ import multiprocessing
 
 import pytest
 
-from paribus.errors import StoreError
+from paribus.errors import LostLease, StoreError
+from paribus.external.plan import ExternalRun, Terms, external_plan
 from paribus.home import DATABASE_URL
 from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
 from paribus.store.database import Unreachable
@@ -117,6 +118,28 @@ def test_what_may_begin_at_once_waits_for_no_clock(store, clock):
     assert store.retry("small", author="ada", reason="mended").queued == 1
     clock.now -= 3600
     assert take(store, study) is not None
+
+
+def tracked(store):
+    """Begin an attempt at a run that its own program trains."""
+    run = ExternalRun(arm="grpo", seed=0, fingerprint="e" * 64)
+    return store.begin_external(
+        "mine", lambda known, _: (external_plan("mine", [run], Terms(), known), "e" * 64), "here"
+    )
+
+
+def test_a_tracked_run_is_left_alone_and_begins_again(store, clock):
+    """No scheduler takes back what none can start; one attempt at a time holds it, and a silent one is replaced."""
+    first = tracked(store)
+    assert tracked(store) is None
+    clock.now += LEASE_S + 1
+    assert store.expire("here") == ()
+    second = tracked(store)
+    assert (second.run_id, second.token) == (first.run_id, first.token + 1)
+    with pytest.raises(LostLease):
+        store.lose(first.run_id, first.token, "killed")
+    store.lose(second.run_id, second.token, "killed")
+    assert [run.state for run in store.runs_of(store.study("mine").id)] == [RunState.FAILED]
 
 
 def test_attempts_that_go_on_without_their_scheduler_expire_by_its_hand(store, clock):
