@@ -44,7 +44,7 @@ PRIOR_DF = np.array([0.5, 1, 2, 4, 8, 16, 64])
 
 
 def study(shape: StudyData, factors: Sequence[float], moved: float, dice: np.random.Generator) -> StudyData:
-    """Return a study with scores drawn anew.
+    """Return a study with scores drawn again.
 
     Args:
         shape: a study with the plan.
@@ -119,7 +119,7 @@ def by_binomial_noise(scores: Array, analysis: Analysis) -> Array:
 
 
 def by_permutation(scores: Array, analysis: Analysis) -> Array:
-    """Westfall and Young's single step: the largest difference from the base when runs are dealt to arms anew."""
+    """Westfall and Young's single step: the largest difference from the base when runs are dealt to arms again."""
     n, arms = scores.shape[1], len(scores)
     dice = np.random.default_rng(1993)
     flat = scores.ravel()
