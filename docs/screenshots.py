@@ -13,9 +13,9 @@ from pathlib import Path
 
 OUT = Path(__file__).parent / "images"
 SHOTS = {
-    "report-light.png": (1200, 1700, False),
+    "report-light.png": (1440, 900, False),
     "report-figures.png": (1200, 1700, False),
-    "report-dark.png": (1200, 1000, True),
+    "report-dark.png": (1440, 900, True),
     "report-narrow.png": (500, 1000, False),
     "report-print.png": (720, 1000, False),
 }
@@ -36,7 +36,7 @@ def main(page: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, (width, height, dark) in SHOTS.items():
             copy = Path(folder) / f"{name}.html"
-            copy.write_text(with_report_filters(page.read_text(encoding="utf-8"), name), encoding="utf-8")
+            copy.write_text(styled(page.read_text(encoding="utf-8"), name), encoding="utf-8")
             command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
             command += ["--blink-settings=preferredColorScheme=0"] if dark else []
             command += [f"--user-data-dir={folder}/profile", "--virtual-time-budget=20000"]
@@ -45,7 +45,7 @@ def main(page: Path) -> None:
             print(OUT / name)
 
 
-def with_report_filters(page: str, name: str) -> str:
+def styled(page: str, name: str) -> str:
     """Return the page with the style of this picture."""
     if name == "report-print.png":
         return page.replace("@media print", "@media all")

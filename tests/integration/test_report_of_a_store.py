@@ -20,11 +20,11 @@ from paribus.health.finding import Finding, to_json
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.measures import score_steps, series
 from paribus.report.collect import read_study
-from paribus.report.inputs import RunData, StudyData
+from paribus.report.inputs import RunData
 from paribus.report.write import write_report
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.store.reader import Reader
-from paribus.store.store import Store
+from support.homes import fill
 from support.studies import Shape, made_up_study
 
 SHAPE = Shape(
@@ -34,36 +34,6 @@ SHAPE = Shape(
     designs=("cumulative",),
     outcomes=(("base", 1, "failed"), ("+ soft_overlong", 2, "stopped_early"), ("+ soft_overlong", 1, "pending")),
 )
-
-
-def fill(home: Path, data: StudyData) -> None:
-    """Write the runs of a made-up study as a real one would have left them."""
-    runs = {r.fingerprint: r for r in data.runs}
-    with Store.open(home) as store:
-        study = store.add_study(data.plan)
-        while (claim := store.claim(study.id, engine="inline", worker="test")) is not None:
-            run = runs[claim.fingerprint]
-            if run.outcome == "pending":
-                continue
-            store.start(claim.run_id, claim.token)
-            write_folder(RunFolder.of(home, claim.fingerprint, claim.token), run)
-            if run.outcome == "failed":
-                store.fail(claim.run_id, claim.token, "program", "out of memory")
-            else:
-                early = run.outcome == "stopped_early"
-                store.finish(claim.run_id, claim.token, {"status": "done", "reason": run.reason}, stopped_early=early)
-
-
-def write_folder(folder: RunFolder, run: RunData) -> None:
-    """Write the files of one attempt."""
-    folder.path.mkdir(parents=True)
-    for line in run.lines:
-        folder.append_metrics(line)
-    for evaluation in run.evaluations:
-        folder.write_evaluation(evaluation)
-    write_json(
-        folder.environment, {"git_commit": "abc123", "python": "3.11", "torch": {"version": "2.13", "threads": 1}}
-    )
 
 
 def metrics(run: RunData) -> dict[str, list[tuple[int, float]]]:

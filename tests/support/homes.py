@@ -82,6 +82,36 @@ def made_up_home(home: Path, shape: Shape = SHAPE) -> StudyData:
     return data
 
 
+def fill(home: Path, data: StudyData) -> None:
+    """Write the runs of a made-up study as a real one would have left them."""
+    runs = {r.fingerprint: r for r in data.runs}
+    with Store.open(home) as store:
+        study = store.add_study(data.plan)
+        while (claim := store.claim(study.id, engine="inline", worker="test")) is not None:
+            run = runs[claim.fingerprint]
+            if run.outcome == "pending":
+                continue
+            store.start(claim.run_id, claim.token)
+            write_folder(RunFolder.of(home, claim.fingerprint, claim.token), run)
+            if run.outcome == "failed":
+                store.fail(claim.run_id, claim.token, "program", "out of memory")
+            else:
+                early = run.outcome == "stopped_early"
+                store.finish(claim.run_id, claim.token, {"status": "done", "reason": run.reason}, stopped_early=early)
+
+
+def write_folder(folder: RunFolder, run: RunData) -> None:
+    """Write the files of one attempt."""
+    folder.path.mkdir(parents=True)
+    for line in run.lines:
+        folder.append_metrics(line)
+    for evaluation in run.evaluations:
+        folder.write_evaluation(evaluation)
+    write_json(
+        folder.environment, {"git_commit": "abc123", "python": "3.11", "torch": {"version": "2.13", "threads": 1}}
+    )
+
+
 def _with_steps(data: StudyData, steps: int) -> StudyData:
     """Return the study with recipes that plan as many steps as the runs have."""
     arms = (

@@ -304,3 +304,11 @@ def test_totals_say_what_they_leave_out() -> None:
     _, cost, health = build_report(replace(data, runs=(*runs, again, *data.runs[5:]))).totals
     assert cost.startswith("Cost: 14 of 15 runs (without failed runs and repeated attempts), ")
     assert health == "Health: of 3 checked runs 1 with a warning and 2 ok; 12 not checked."
+
+
+def test_an_arm_has_one_name_in_every_table_of_arms() -> None:
+    """Costs, single runs, training and differences name a row of a ladder by its place, and a trick by its name."""
+    model = build_report(made_up_study(Shape(designs=("cumulative", "add_one"), tricks=("clip_higher", "token_level"))))
+    labels = {t.key: {r.label for r in t.rows} - {"base"} for t in model.tables}
+    same = [labels[key] for key in ("cost", "seeds", "training", "pairs", "comparisons")]
+    assert all(names == {"clip_higher", "ladder 2: ... + token_level", "token_level"} for names in same)

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from paribus.contract import Evaluate, EvaluationSet
+from paribus.report.analysis.analysis import Analysis
 from paribus.report.build import build_report
 from paribus.report.inputs import RunData, StudyData
 from paribus.report.model import ReportModel, Table
@@ -80,7 +81,7 @@ def test_the_table_has_a_column_a_set(plain: StudyData) -> None:
     assert table.main
     assert any("not corrected for the number of sets" in note for note in table.notes)
     arm = next(a for a in data.plan.arms if a.label == "+ clip_higher")
-    row = next(r for r in table.rows if r.label == arm.label)
+    row = next(r for r in table.rows if r.label == Analysis(data).label(arm.key))
     scores = []
     for run in (r for r in data.runs if r.arm == arm.key):
         last = sorted((e for e in run.evaluations if e.set == "aime" and e.step), key=lambda e: e.step)[-3:]

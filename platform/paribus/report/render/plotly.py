@@ -110,7 +110,9 @@ def parallel_figure(plot: Parallel) -> Json:
     layout["xaxis"] |= {
         "tickvals": at,
         "ticktext": [_plain(axis.label).replace(".", ".<br>").replace(" ", "<br>") for axis in plot.axes],
-        "range": [-0.3, len(at) - 0.7],
+        "range": [-0.45, len(at) - 0.55],
+        "tickfont": {"size": 9},
+        "ticklabeloverflow": "allow",
         "showgrid": False,
         "tickangle": 0,
     }
@@ -123,7 +125,7 @@ def parallel_figure(plot: Parallel) -> Json:
         for k, axis in zip(at, plot.axes, strict=True)
         for y, text, shift in ((0, axis.low, -10), (1, axis.high, 10))
     ]
-    layout["margin"] |= {"l": 12, "b": 56}
+    layout["margin"] |= {"l": 20, "r": 20, "b": 56}
     return {"data": lines, "layout": layout}
 
 

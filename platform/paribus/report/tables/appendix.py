@@ -107,7 +107,7 @@ def cost_table(analysis: Analysis) -> Table:
     """Return what each arm cost, and what it gained for it."""
     gain = gain_measure(analysis.evaluate)
     measures = (*analysis.costs.values(), gain)
-    rows = [measure_row(analysis, a.label, a.key, measures) for a in analysis.plan.arms]
+    rows = [measure_row(analysis, analysis.label(a.key), a.key, measures) for a in analysis.plan.arms]
     return Table(
         key="cost",
         title="Cost",
@@ -169,7 +169,7 @@ def seeds_table(analysis: Analysis) -> Table:
     """Return the score of every run."""
     columns = tuple(Column(key=f"seed_{s}", label=f"seed {s}", unit=analysis.score.unit) for s in analysis.plan.seeds)
     rows = [
-        TableRow(label=a.label, cells=tuple(_seed_cell(analysis, a.key, s) for s in analysis.plan.seeds))
+        TableRow(label=analysis.label(a.key), cells=tuple(_seed_cell(analysis, a.key, s) for s in analysis.plan.seeds))
         for a in analysis.plan.arms
     ]
     return Table(

@@ -89,7 +89,7 @@ def score_table(analysis: Analysis, design: str, rows: Sequence[Row], *, main: b
             else []
         ),
         Column(key="to_base", label="Δ base", unit=score.unit, note=base_note),
-        Column(key="p", label="p (Holm)", note=f"of Δ base, over {analysis.family} comparisons with the base"),
+        Column(key="p", label="p (Holm)", note=_family(analysis)),
         Column(key="status", label="status"),
         *(column for column, _ in published),
     )
@@ -196,6 +196,13 @@ def _leaders(analysis: Analysis, arms: Iterable[str]) -> frozenset[str]:
 def _told_apart(effect: Effect) -> bool:
     """Whether the test separates two arms; without noise, any difference does."""
     return effect.confirmed if effect.p_adjusted is not None else effect.estimate.value != 0
+
+
+def _family(analysis: Analysis) -> str:
+    """Return over how many comparisons the p values of differences from the base are corrected."""
+    if not analysis.family:
+        return "of Δ base; no comparison with the base could be tested"
+    return f"of Δ base, over {analysis.family} comparison{'s' if analysis.family > 1 else ''} with the base"
 
 
 def _bold_note(analysis: Analysis, rows: Sequence[Row], best: frozenset[str]) -> list[str]:

@@ -46,7 +46,7 @@ def sets_table(analysis: Analysis) -> Table | None:
         )
     rows = [
         TableRow(
-            label=arm.label,
+            label=analysis.label(arm.key),
             cells=(seeds_cell(analysis, arm.key), *(score_cell(analysis, arm.key, m) for m in shown)),
         )
         for arm in analysis.plan.arms
@@ -71,7 +71,7 @@ def set_details(analysis: Analysis) -> list[Table]:
 
 def _details(analysis: Analysis, name: str) -> Table:
     measures = set_measures(analysis.evaluate, name)
-    rows = [measure_row(analysis, arm.label, arm.key, measures) for arm in analysis.plan.arms]
+    rows = [measure_row(analysis, analysis.label(arm.key), arm.key, measures) for arm in analysis.plan.arms]
     role = "the primary metric is on it" if name == analysis.evaluate.primary_set else "secondary"
     return Table(
         key=f"sets.{name}",
