@@ -53,8 +53,8 @@ def table(runs: int) -> list[str]:
     found = [
         "## Few evaluations\n",
         f"`make -C benchmarks power` draws {runs} runs of {STEPS} steps a cell: the held-out score falls over a",
-        f"quarter of the run, while the training reward rises by {GAIN:g}; an evaluation has {PROBLEMS} problems. Shown is",
-        "how often `reward_hacking` raises.",
+        f"quarter of the run, while the training reward rises by {GAIN:g}; an evaluation has {PROBLEMS} problems.",
+        "Shown is how often `reward_hacking` raises.",
         "Without a fall, the reward does not rise either: false alarms.\n",
         "| error of an evaluation | fall | " + " | ".join(f"{n} evaluations" for n in COUNTS) + " |",
         "|---|---:|" + "---:|" * len(COUNTS),
