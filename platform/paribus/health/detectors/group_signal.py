@@ -29,7 +29,7 @@ def _zero(run: Window) -> RuleResult | None:
     # groups that are all right are what training is for; without the split, a reward that has risen and not fallen
     mastered = right > wrong if right is not None and wrong is not None else risen
     ranks = [limit for limit in ("note", "warn", "critical") if now > run.p[limit]]
-    # without spread from the beginning on, a run may only be slow to start: a long window, or half the run, must be without, too
+    # without spread from the beginning on, a run may only be slow to start: then a long window must be without
     long = run.mean(ZERO, max(run.w, min(run.W, int(run.looks * run.w / 2))))
     if not run.memory["spread"] and (long is None or long.value <= run.p[ranks[-1]]):
         ranks = ranks[:1] if long is None else [x for x in ranks if x == "note" or long.value > run.p[x]]
