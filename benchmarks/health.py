@@ -304,8 +304,8 @@ def on_scenarios(python: str, seeds: int, pool: ProcessPoolExecutor) -> list[str
     lines = [
         "\n## On rldoctor's own scenarios\n",
         f"Its `simulate`, {' and '.join(map(str, SCENARIO_STEPS))} steps, {count} each; its names of what should be",
-        "found, and ours for them. In the healthy row: any alarm. Four slow faults were missed, and rules were made on its",
-        "runs of 200, 400 and 800 steps with other seeds (decision 90).\n",
+        "found, and ours for them. In the healthy row: any alarm. Four slow faults were missed, and rules were made on",
+        "its runs of 200, 400 and 800 steps with other seeds (decision 90).\n",
         "| scenario | ours names it | rldoctor names it |",
         "|---|---:|---:|",
     ]
