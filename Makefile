@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs clean
+.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs health clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -39,6 +39,9 @@ lint: $(DEV) ## style, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+health: $(DEV) ## judge healthy and sick courses, and print how often `paribus health` is right: writes docs/reference/health.md
+	@$(MAKE) --no-print-directory -C benchmarks courses
 
 audit-secrets: $(DEV) # what looks like a secret in the tracked files; needs no network
 	$(BIN)/python tests/repo/audit.py secrets

@@ -87,7 +87,7 @@ SCENARIOS = {
     "saturated_groups": ("zero_variance", "effective_batch"),
     "too_hard": ("zero_variance", "effective_batch"),
     "reward_hacking": ("reward_hacking",),
-    "length_hacking": ("length_balloon",),
+    "length_hacking": ("length_reward", "length_balloon"),
     "truncation": ("truncation",),
     "kl_blowup": ("kl_blowup",),
     "clip_saturation": ("clip_saturation_low", "clip_saturation_high"),
@@ -96,6 +96,10 @@ SCENARIOS = {
     "format_domination": ("format_hacking",),
 }
 """rldoctor's scenario to our detectors for it."""
+
+
+SCENARIO_STEPS = (250, 600)
+"""Lengths of its runs here; rules were made on others, and on other seeds."""
 
 
 def setting(points: int = STEPS) -> Setting:
@@ -283,8 +287,11 @@ def _named_in(names: Sequence[str]) -> set[str]:
 def on_scenarios(python: str, seeds: int, pool: ProcessPoolExecutor) -> list[str]:
     """Lines of the comparison on rldoctor's own simulated runs."""
     script = str(Path(__file__).with_name("health_peers.py"))
-    done = subprocess.run([python, script, "scenarios", str(seeds)], capture_output=True, text=True, check=True)
-    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    runs = []
+    for steps in SCENARIO_STEPS:
+        command = [python, script, "scenarios", str(seeds), str(steps)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        runs += [json.loads(line) for line in done.stdout.splitlines()]
     records = [r for *_, r in runs]
     said = zip(runs, pool.map(ours, records, chunksize=4), peers(python, records), strict=True)
     rows: dict[str, list[tuple[bool, bool]]] = {}
@@ -296,8 +303,9 @@ def on_scenarios(python: str, seeds: int, pool: ProcessPoolExecutor) -> list[str
     count = "1 seed" if seeds == 1 else f"{seeds} seeds"
     lines = [
         "\n## On rldoctor's own scenarios\n",
-        f"Its `simulate`, 400 steps, {count} each; its names of what should be found, and ours for them. In the",
-        "healthy row: any alarm.\n",
+        f"Its `simulate`, {' and '.join(map(str, SCENARIO_STEPS))} steps, {count} each; its names of what should be",
+        "found, and ours for them. In the healthy row: any alarm. Four slow faults were missed, and rules were made on",
+        "its runs of 200, 400 and 800 steps with other seeds (decision 90).\n",
         "| scenario | ours names it | rldoctor names it |",
         "|---|---:|---:|",
     ]

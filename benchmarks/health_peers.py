@@ -1,6 +1,6 @@
 """What rldoctor 0.2.0 and rlwatch 0.5.1 say of runs; runs in their own environment, without Paribus.
 
-    PEERS/bin/python benchmarks/health_peers.py scenarios SEEDS    # rldoctor's own simulated runs, as JSON
+    PEERS/bin/python benchmarks/health_peers.py scenarios SEEDS STEPS    # rldoctor's own simulated runs, as JSON
     PEERS/bin/python benchmarks/health_peers.py judge < RUNS       # one JSON list of records a line
 
 Records have TRL's names, which both tools know. An alarm is a warning or worse; rlwatch is called as its `attach` does,
@@ -43,18 +43,23 @@ def watch(records: Records) -> list[str]:
     return sorted(found)
 
 
-def scenarios(seeds: int) -> None:
+FIRST = 50
+"""The first seed: rules were made on those from 0, and on runs of 200, 400 and 800 steps."""
+
+
+def scenarios(seeds: int, steps: int) -> None:
     """Print rldoctor's own runs, one a line, as scenario, what should be found, records."""
     from rl_doctor.simulate import EXPECTED_DETECTIONS, SCENARIOS, simulate
 
     for scenario in SCENARIOS:
-        for seed in range(seeds):
-            print(json.dumps([scenario, EXPECTED_DETECTIONS[scenario], simulate(scenario, seed=seed)[0]]))
+        for seed in range(FIRST, FIRST + seeds):
+            records = simulate(scenario, seed=seed, n_steps=steps)[0]
+            print(json.dumps([scenario, EXPECTED_DETECTIONS[scenario], records]))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "scenarios":
-        scenarios(int(sys.argv[2]))
+        scenarios(int(sys.argv[2]), int(sys.argv[3]))
     else:
         for line in sys.stdin:
             records = json.loads(line)

@@ -3,7 +3,7 @@
     make -C benchmarks trl-runs     # makes the environments of both, runs this, writes into docs/reference/health.md
 
 A small model, made on the spot, repeats the first of two digits after some letters. The exit status is 1 if a healthy
-run has a warning, or a fault is not the headline. No rule was made on these runs.
+run has a warning, or a fault is not the headline.
 """
 
 from __future__ import annotations
@@ -103,9 +103,10 @@ def page_lines(runs: Sequence[Judged]) -> list[str]:
     seeds = len({r.seed for r in runs})
     lines = [
         "## On real runs of TRL\n",
-        f"`make -C benchmarks trl-runs` trains a small model with the GRPOTrainer of TRL 1.16, {STEPS} updates a run,",
-        f"{seeds} seeds a row, and reads TRL's own folder with `paribus health FOLDER`; rldoctor 0.2.0 reads the same",
-        "records. On other seeds of these runs one rule was corrected (length_collapse, where prompts are mastered).",
+        f"`make -C benchmarks trl-runs` trains a small model with TRL 1.16's GRPOTrainer, {STEPS} updates a run,",
+        f"{seeds} seed{'s' if seeds > 1 else ''} a row, and reads TRL's own folder with `paribus health FOLDER`;",
+        "rldoctor 0.2.0 reads the same records. On these runs rules were corrected (order of findings, onsets,",
+        "length_collapse): no rate, an example.",
         "TRL records no distance between the policy before and after an update, so a learning rate that is too high",
         "shows by what it destroys.\n",
         "| built in | reward before, after | status | headline | named | rldoctor |",

@@ -29,16 +29,23 @@ def _zero(run: Window) -> RuleResult | None:
     # groups that are all right are what training is for; without the split, a reward that has risen and not fallen
     mastered = right > wrong if right is not None and wrong is not None else risen
     ranks = [limit for limit in ("note", "warn", "critical") if now > run.p[limit]]
-    # without spread from the beginning on, a run may only be slow to start: a long window must be without, too
-    long = run.mean(ZERO, run.W)
+    # without spread from the beginning on, a run may only be slow to start: then a long window must be without
+    long = run.mean(ZERO, max(run.w, min(run.W, int(run.looks * run.w / 2))))
     if not run.memory["spread"] and (long is None or long.value <= run.p[ranks[-1]]):
         ranks = ranks[:1] if long is None else [x for x in ranks if x == "note" or long.value > run.p[x]]
     state = "note" if mastered or len(ranks) == 1 else "warn" if len(ranks) == 2 else "critical"
     numbers = {"no spread": now, "limit": run.p[state]}
-    begins = run.first(ZERO)
-    never = not run.memory["spread"] and begins is not None and min(begins) > run.p["spread"]
-    onset = run.first_step(ZERO) if never else None
+    onset = None if run.memory["spread"] else _since(run)
     return RuleResult(state=state, evidence=text, numbers=numbers, onset=onset)  # type: ignore[arg-type]
+
+
+def _since(run: Window) -> int:
+    """Return the step from which on no group had spread, in a run in which hardly any ever had."""
+    steps, values = run.steps(ZERO), run.values(ZERO)
+    last = max((i for i, share in enumerate(values) if share <= run.p["spread"]), default=-1)
+    if last < 0 and min(run.first(ZERO) or [0.0]) > run.p["spread"]:
+        return run.first_step(ZERO)
+    return steps[min(last + 1, len(steps) - 1)]
 
 
 def _risen(run: Window, reward: float, first: float, best: float) -> bool:
