@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,13 @@ def arguments_of(recipe: Any, passed: Mapping[str, Any] | None = None, own: Verl
 
 
 def resolved(recipe: Any, passed: Mapping[str, Any] | None = None, own: VerlOptions | None = None) -> DictConfig:
-    """Return the resolved configuration, which verl's `validate_config` has accepted."""
-    config = composed(arguments_of(recipe, passed, own))
+    """Return the resolved configuration, which verl's `validate_config` has accepted; not to be changed."""
+    return _resolved(tuple(arguments_of(recipe, passed, own)))
+
+
+@cache
+def _resolved(arguments: tuple[str, ...]) -> DictConfig:
+    config = composed(arguments)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Disabled critic as")
         validate_config(config, need_reference_policy(config), need_critic(config))
