@@ -101,7 +101,7 @@ class Environment:
         """Make the environment, or finish what an earlier call began.
 
         Args:
-            say: is told what happens.
+            say: prints what happens.
             torch_index: another package index for PyTorch, and what it needs.
 
         Raises:

@@ -1,16 +1,11 @@
 """The TRL runner passes the conformance suite of runners."""
 
-import dataclasses
 from typing import ClassVar
 
 import pytest
 
 from paribus.contract import Evaluate, Options
-from paribus.recipe.recipe import ChainTask
 from paribus.testing.runner_suite import RunnerTestCase
-from paribus_runners.native.main import settled
-from paribus_runners.native.tiny import make
-from paribus_runners.native.tiny.spec import TINY, Stage, WarmUp
 
 
 class TestTrl(RunnerTestCase):
@@ -31,16 +26,6 @@ class TestTrl(RunnerTestCase):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def recipe(cls, tmp_path_factory):
+    def recipe(cls, warm):
         """The base with a model that is warmed up in seconds: `tiny` takes a minute."""
-        place = tmp_path_factory.mktemp("models") / "warm"
-        policy = make.build(TINY, "chain")
-        stage = Stage(traces="noisy", steps=80)
-        settings = dataclasses.replace(
-            WarmUp.of(ChainTask(careful=0.3)), stages=(stage,), prompts=32, learning_rate=3e-3, rise_steps=10
-        )
-        with settled():
-            make.train(policy, settings)
-        policy.model.save_pretrained(place)
-        policy.tokenizer.save_pretrained(place)
-        return cls.patched({"model": str(place)})
+        return cls.patched({"model": str(warm)})

@@ -36,8 +36,7 @@ from paribus_runners.native import fingerprint
 from paribus_runners.native.runner import NativeRunner
 from paribus_runners.program.attempt import Attempt, Launch, termination
 from paribus_runners.trl.check import trained
-from paribus_runners.trl.options import TrlOptions, options_of
-from paribus_runners.trl.sizes import size_faults
+from paribus_runners.trl.options import TrlOptions, options_of, size_faults
 
 HERE = Path(__file__).resolve().parent
 ENTRY = "paribus_runners.trl.entry"

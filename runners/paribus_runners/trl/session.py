@@ -46,7 +46,7 @@ SPENT = "spent.json"
 RAW = "native/trl/"
 """Where the numbers that TRL logs go, as it names them."""
 UNTOLD = frozenset({"step_time", "epoch"})
-"""What it logs that no equal run has again: `perf/` has times, and a run that continues counts epochs anew."""
+"""What it logs that no equal run has again: `perf/` has times, and a run that continues counts its own epochs."""
 
 
 class Session:
@@ -136,7 +136,7 @@ class Session:
         trainer.recorder = self
         return trainer
 
-    # ---- what TRL asks, and what it tells ----------------------------------------------------------
+    # ---- what TRL asks, and what it gives ---------------------------------------------------------
 
     def prompts(self, rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
         """Return the tokens of the prompts of a step, each ``group_size`` times."""
@@ -302,7 +302,7 @@ class Session:
 
 
 class _Callback(TrainerCallback):  # type: ignore[misc]
-    """Tells the session what TRL has done, and TRL when to save and to stop."""
+    """Passes what TRL logs and saves to the session, and when to save and to stop to TRL."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

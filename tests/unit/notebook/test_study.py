@@ -16,7 +16,7 @@ from paribus.yaml_file.document import plain, read_document
 from .conftest import contents
 
 SHIPPED = sorted((data_root("ablations") / "studies").glob("*.yaml"))
-PLANNED = [file for file in SHIPPED if not file.name.startswith(("dapo_", "tis_"))]
+PLANNED = [file for file in SHIPPED if not file.name.startswith(("dapo_", "tis_", "trl_"))]
 
 SECTIONS = {
     "question": "Is <b>0.28</b> better? Ünïcode: off",

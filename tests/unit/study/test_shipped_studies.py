@@ -26,7 +26,7 @@ NOTES = {
     "dapo_qwen2.5_7b_math": {"seeds", "confounded", "cost"},
     "grpo_to_dapo_cpu": {"seeds", "confounded", "cost", "rescaled"},
     "tis_cpu": {"seeds", "cost"},
-    "trl_cpu": {"seeds", "cost"},
+    "trl_cpu": {"seeds"},
 }
 COUNTS = {
     "algorithms_cpu": (25, 50),

@@ -81,8 +81,8 @@ def test_a_section_for_a_runner_that_is_not_used_is_an_error(read: Read) -> None
     """Its settings would silently do nothing; so would those of a runner that is not installed."""
     with pytest.raises(StudyFileError, match="3:1: native: this section is for the runner `native`, which this study"):
         read(f"study: s\nrunner: fake\nnative: {{beta: 1}}\n{REST}")
-    with pytest.raises(StudyFileError, match="3:1: trl: unknown key `trl`"):
-        read(f"study: s\nrunner: fake\ntrl: {{beta: 1}}\n{REST}")
+    with pytest.raises(StudyFileError, match="3:1: openrlhf: unknown key `openrlhf`"):
+        read(f"study: s\nrunner: fake\nopenrlhf: {{beta: 1}}\n{REST}")
     with pytest.raises(StudyFileError, match="fake: expects a mapping, and 1 is not"):
         read(f"study: s\nrunner: fake\nfake: 1\n{REST}")
     with pytest.raises(StudyFileError, match="2:9: runner: options of a runner are text"):

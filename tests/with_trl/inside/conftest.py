@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,22 +11,23 @@ import pytest
 import torch
 
 from paribus.contract import Evaluate, Job, Options
-from paribus.recipe.recipe import ChainTask, Recipe
+from paribus.recipe.recipe import Recipe
 from paribus.recipe.resolve import resolve_base
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.native.main import settled
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.stopping import Termination
-from paribus_runners.native.tiny import make
-from paribus_runners.native.tiny.spec import TINY, Stage, WarmUp
 from paribus_runners.tasks import Grader, task_of
 from paribus_runners.trl.session import Session
 
 BASE = {
     "kl": "off",
     "task": "chain",
-    "optimizer": {"max_grad_norm": None},
-    "schedule": {"steps": 1, "prompts_per_step": 8, "group_size": 4, "max_new_tokens": 10},
+    "optimizer.max_grad_norm": None,
+    "schedule.steps": 1,
+    "schedule.prompts_per_step": 8,
+    "schedule.group_size": 4,
+    "schedule.max_new_tokens": 10,
 }
 
 
@@ -36,22 +36,6 @@ def _settled() -> Iterator[None]:
     with settled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that answers right in about one case of ten, after seconds of warm-up."""
-    place = tmp_path_factory.mktemp("models") / "warm"
-    policy = make.build(TINY, "chain")
-    stage = Stage(traces="noisy", steps=80)
-    settings = dataclasses.replace(
-        WarmUp.of(ChainTask(careful=0.3)), stages=(stage,), prompts=32, learning_rate=3e-3, rise_steps=10
-    )
-    with settled():
-        make.train(policy, settings)
-    policy.model.save_pretrained(place)
-    policy.tokenizer.save_pretrained(place)
-    return place
 
 
 def recipe_of(preset: str, patch: Mapping[str, Any], model: Path) -> Recipe:
@@ -65,12 +49,12 @@ def recipe_of(preset: str, patch: Mapping[str, Any], model: Path) -> Recipe:
 
 
 @pytest.fixture
-def session(model: Path, tmp_path: Path) -> Iterator[Callable[..., Session]]:
+def session(warm: Path, tmp_path: Path) -> Iterator[Callable[..., Session]]:
     """Return a function that makes a run that has not begun."""
     graders, count = [], iter(range(100))
 
     def made(preset: str = "grpo", patch: Mapping[str, Any] | None = None, seed: int = 0) -> Session:
-        recipe = recipe_of(preset, patch or {}, model)
+        recipe = recipe_of(preset, patch or {}, warm)
         out = RunFolder(tmp_path / str(next(count)) / "out")
         (out.path / "evals").mkdir(parents=True)
         (out.path / "checkpoints").mkdir()
@@ -78,7 +62,7 @@ def session(model: Path, tmp_path: Path) -> Iterator[Callable[..., Session]]:
             run="0" * 64, study="inside", arm="base", runner="trl", options=Options(), seed=seed, token=1,
             recipe=recipe, evaluate=Evaluate(every=1, problems=4), cache=str(tmp_path),
         )  # fmt: skip
-        policy = Policy.load(str(model), None, "float32")
+        policy = Policy.load(str(warm), None, "float32")
         graders.append(grader := Grader(task_of(recipe.task, policy.render)).__enter__())
         return Session(job, out, policy, Termination(), grader, {})
 

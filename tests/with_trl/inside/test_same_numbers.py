@@ -6,7 +6,9 @@ from random import Random
 
 import pytest
 
-from paribus_runners.native import attention
+from paribus.run_folder.folder import RunFolder, write_json
+from paribus.run_folder.samples import parse_sample
+from paribus_runners.native import attention, main
 from paribus_runners.native.batch import minibatches, passes, tokens_of
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
@@ -80,3 +82,21 @@ def test_what_the_sampler_saw_is_what_the_learner_sees(session):
     scores = score_all(before, rollouts.prompts, rollouts.responses, 0.7, with_entropy=True)
     assert (scores.logp - rollouts.responses.logp).abs().max() < 1e-4
     assert (scores.entropy - rollouts.responses.entropy).abs().max() < 1e-4
+
+
+def test_problems_and_evaluation_are_those_of_every_runner(session, tmp_path):
+    """Step 0 has the native runner's evaluation to the last answer, and each step its problems in its order."""
+    run = session(patch={"schedule.steps": 2})
+    run.run(None, 0)
+    native = RunFolder(tmp_path / "native" / "a1")
+    native.path.mkdir(parents=True)
+    write_json(native.job, run._job.model_copy(update={"runner": "native"}).model_dump(mode="json"))
+    main.run(native.path)
+    assert run._folder.read_evaluations()[0] == native.read_evaluations()[0]
+
+    def prompts(folder):
+        found = [parse_sample(line) for line in folder.samples.read_bytes().splitlines()]
+        return [(s.step, s.prompt) for s in found if s.set == "train"]
+
+    assert prompts(run._folder) == prompts(native)
+    assert {step for step, _ in prompts(native)} == {1, 2}

@@ -1,0 +1,96 @@
+"""How a run of the TRL runner ends where its environment is missing, changed or broken; no TRL is needed."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from paribus.contract import Evaluate, Hashes, Job, Options, load_runner
+from paribus.engines.process import Identity
+from paribus.errors import ParibusError
+from paribus.recipe.resolve import resolve_base
+from paribus.run_folder.folder import RunFolder, write_json
+from paribus_runners.environments import FOLDER
+
+RUN = "import sys, pathlib; from paribus.contract import load_runner; load_runner('trl').run(pathlib.Path(sys.argv[1]))"
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Return a function that writes a job; with a program it stands for Python in an environment of one's own."""
+    monkeypatch.setenv(FOLDER, str(tmp_path / "environments"))
+
+    def written(program=None, hashes=None, **own):
+        if program is not None:
+            python = tmp_path / "venv" / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            python.write_text(f"#!/bin/sh\n{program}\n")
+            python.chmod(0o755)
+            own["environment"] = str(tmp_path / "venv")
+        recipe = resolve_base("grpo", {"kl": "off", "task": "chain", "schedule.steps": 2}).recipe
+        folder = RunFolder(tmp_path / "run" / "a1")
+        folder.path.mkdir(parents=True)
+        made = Job(
+            run="0" * 64, study="ends", arm="base", runner="trl", options=Options(own=own), seed=0, token=1,
+            recipe=recipe, evaluate=Evaluate(problems=4), cache=str(tmp_path / "cache"), hashes=hashes,
+        )  # fmt: skip
+        write_json(folder.job, made.model_dump(mode="json"))
+        return folder
+
+    return written
+
+
+def test_a_missing_environment_ends_a_run_with_its_remedy(job):
+    """On a machine without the environment a run fails at once, and says which command installs it."""
+    with pytest.raises(ParibusError, match="`paribus runners install trl`"):
+        load_runner("trl").run(job().path)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("echo ImportError: no torch; exit 1", "`TRL` ended with exit status 1 after no step: ImportError: no torch"),
+        ("exit 0", "ended with exit status 0 after no step of 2 and left no result"),
+        ("kill -SEGV $$", "was killed by SIGSEGV after no step"),
+    ],
+)
+def test_a_program_that_ends_badly_is_a_failure_with_its_last_line(job, program, message):
+    """Nothing that was not true is recorded."""
+    folder = job(program)
+    with pytest.raises(ParibusError) as caught:
+        load_runner("trl").run(folder.path)
+    assert message in str(caught.value)
+    assert not folder.result.exists()
+    assert not folder.metrics.exists()
+
+
+def test_a_program_that_writes_nothing_is_ended(job):
+    """A training that hangs fails after its patience, and leaves no process."""
+    folder = job("sleep 1000 & echo $! > pid; wait", patience=1.0)
+    with pytest.raises(ParibusError, match="has logged no step for 1 s"):
+        load_runner("trl").run(folder.path)
+    left = int((folder.path / "trl" / "pid").read_text())
+    assert not Identity.of(left).start  # gone, or a zombie that nobody has waited for
+
+
+def test_versions_that_changed_after_the_plan_are_refused(job):
+    """A run of other versions than those that were planned would put two versions into one table."""
+    now = load_runner("trl")
+    recipe = resolve_base("grpo", {"kl": "off", "task": "chain", "schedule.steps": 2}).recipe
+    planned = now.hashes(recipe, Options())
+    folder = job("exit 0", hashes=Hashes(code="f" * 64, data=planned.data, model=planned.model))
+    with pytest.raises(ParibusError, match="changed since the study was planned"):
+        now.run(folder.path)
+
+
+def test_a_stopped_run_passes_the_signal_on(job):
+    """SIGTERM reaches the program; the run ends with status 75."""
+    folder = job("trap 'exit 75' TERM; touch started; while :; do sleep 0.05; done")
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(folder.path)], stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not (folder.path / "trl" / "started").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
