@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ValidationError
 
-from paribus.contract import Evaluate, Examination, Hashes, Job, OptionProblem, Options, RunnerBase
-from paribus.errors import ParibusError, RunnerError
+from paribus.contract import Evaluate, Examination, Hashes, OptionProblem, Options, RunnerBase
+from paribus.errors import ParibusError
 from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus_runners.capabilities import Matrix, matrix_for
@@ -99,29 +99,6 @@ class InstalledRunner(NativeRunner):
 
     def warm(self) -> None:
         """Import nothing: the trainer is loaded in its own environment."""
-
-    def ready(self, options: Options | None) -> None:
-        """Raise an error if there is no environment on this machine.
-
-        Raises:
-            RunnerError: there is none; the message says how to make one.
-        """
-        environment = self.environment(options)
-        state, wrong = environment.state()
-        if wrong and not (state == "other" and environment.named):
-            raise RunnerError(f"{self.title}'s environment on this machine: {wrong}")
-
-    def refuse_other_code(self, job: Job) -> None:
-        """Raise an error if the results of a job would be recorded under a fingerprint of other code.
-
-        Raises:
-            ParibusError: it would.
-        """
-        if job.hashes is not None and self.hashes(job.recipe, job.options).code != job.hashes.code:
-            raise ParibusError(
-                f"the versions in {self.title}'s environment, or the code around it, changed since the study was "
-                "planned: restore them, or submit the study again, with its file"
-            )
 
     def coefficients(self, recipe: Recipe, responses: Sequence[Response]) -> Sequence[ResponseCoefficients]:
         """Raise an error: the trainer's loss does not show them."""

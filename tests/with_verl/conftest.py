@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # a model that isn't there is an error at once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,13 +9,13 @@ from paribus.contract import Options
 from paribus.recipe.recipe import Recipe
 from paribus.recipe.resolve import resolve_base
 from paribus_runners.verl import runner
+from with_verl.resolved import model
 
-MODEL = "org/model"
 PLAIN: Mapping[str, Any] = {
     "kl": "off",
     "task": "chain",
     "rollout.engine": "vllm",
-    "model.name": MODEL,
+    "model.name": model(),
     "optimizer.learning_rate": 1e-6,
 }
 WHITENED = {"kind": "batch_whiten", "unit": "token", "eps": 0.0}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -11,12 +14,14 @@ from typing import Any
 import verl
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from paribus_runners.capabilities import Capabilities, matrix_for
-from paribus_runners.verl.options import VerlOptions, options_of, seeds
-from paribus_runners.verl.overrides import overrides
+from paribus_runners.verl.options import VerlOptions, arguments
 
 CONFIG = Path(verl.__file__).parent / "trainer" / "config"
 
@@ -24,6 +29,20 @@ CONFIG = Path(verl.__file__).parent / "trainer" / "config"
 def capabilities() -> Capabilities:
     """Return what the file says of the installed version."""
     return matrix_for("verl", "0.9.1").capabilities
+
+
+@cache
+def model() -> str:
+    """Return a folder with a tiny model: verl's check of a critic reads its configuration and tokenizer."""
+    folder = Path(tempfile.mkdtemp(prefix="model-"))
+    words = {"<end>": 0, "<unk>": 1}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>").save_pretrained(folder)
+    config = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=2)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(folder)
+    atexit.register(shutil.rmtree, folder)
+    return str(folder)
 
 
 def composed(arguments: Sequence[str]) -> DictConfig:
@@ -34,9 +53,8 @@ def composed(arguments: Sequence[str]) -> DictConfig:
 
 def arguments_of(recipe: Any, passed: Mapping[str, Any] | None = None, own: VerlOptions | None = None) -> list[str]:
     """Return the overrides of a run of a recipe on one GPU, but for its files and folders."""
-    found = capabilities()
-    options = options_of(found, recipe, passed or {}, own or VerlOptions())
-    return overrides({**options, **seeds(found, 7), "trainer.n_gpus_per_node": 1}, found.options.added)
+    places = dict.fromkeys(("actor_rollout_ref.model.path", "critic.model.path"), model())
+    return arguments(capabilities(), recipe, passed or {}, own or VerlOptions(), seed=7, gpus=1, more=places)
 
 
 def resolved(recipe: Any, passed: Mapping[str, Any] | None = None, own: VerlOptions | None = None) -> DictConfig:

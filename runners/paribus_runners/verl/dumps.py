@@ -1,9 +1,9 @@
 """verl's rollout dumps: one JSON-lines file a step, one line a response; and the canonical metrics that follow.
 
-The newer trainer (`use_v1: true`) writes a ``uid``, `<prompt>_<rollout>_<output>`, and no other fields of the reward; the
-older one writes those fields and no ``uid``, with the responses of a group one after another. A file is read whole, with
-fields that nothing here knows, or refused by file and line. Source of the formats: `verl/trainer/ppo/ray_trainer.py` and
-`verl/trainer/ppo/v1/trainer_base.py` of verl 0.9.1.
+The newer trainer (`use_v1: true`) writes a ``uid``, `<prompt>_<rollout>_<output>`, and no other fields of the reward;
+the older one writes those fields and no ``uid``, with the responses of a group one after another. A file is read whole,
+with fields that nothing here knows, or refused by file and line. Source of the formats: `_log_rollout_data` in verl
+0.9.1's `verl/trainer/ppo/ray_trainer.py` and `verl/trainer/ppo/v1/trainer_base.py`.
 """
 
 from __future__ import annotations

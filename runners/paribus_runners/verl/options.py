@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paribus.recipe.recipe import Recipe
 from paribus_runners.capabilities import Capabilities
+from paribus_runners.verl.overrides import overrides
 from paribus_runners.verl.sizes import computed
 
 
@@ -17,14 +18,8 @@ class VerlOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    untested: bool = Field(
-        default=False, description="run although no training with verl has been tried: see docs/howto/verl.md"
-    )
     deterministic: bool = Field(
         default=False, description="equal runs give equal numbers, with verl's older trainer; not with `filter: refill`"
-    )
-    patience: Annotated[float, Field(gt=0, strict=False)] = Field(
-        default=3600.0, description="seconds without a new step after which the run fails"
     )
     environment: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="folder of a virtual environment with verl, in place of the one that is installed"
@@ -42,6 +37,30 @@ def options_of(
     return dict(sorted(found.items()))
 
 
-def seeds(capabilities: Capabilities, seed: int) -> dict[str, int]:
-    """Return every seed that verl has."""
-    return dict.fromkeys(capabilities.options.seeds, seed)
+def arguments(
+    capabilities: Capabilities,
+    recipe: Recipe,
+    passed: Mapping[str, Any],
+    own: VerlOptions,
+    *,
+    seed: int,
+    gpus: int,
+    more: Mapping[str, Any],
+) -> list[str]:
+    """Return the overrides of one run, as arguments of ``python -m verl.trainer.main_ppo``.
+
+    Args:
+        capabilities: what the version of verl can do.
+        recipe: the recipe.
+        passed: what the study passes on.
+        own: the options of the runner.
+        seed: every seed that verl has gets it.
+        gpus: GPUs of the run, on one machine.
+        more: files and folders by dotted name.
+
+    Raises:
+        ParibusError: a value can't be written as an override.
+    """
+    seeds = dict.fromkeys(capabilities.options.seeds, seed)
+    options = options_of(capabilities, recipe, passed, own)
+    return overrides({**options, **seeds, "trainer.n_gpus_per_node": gpus, **more}, capabilities.options.added)

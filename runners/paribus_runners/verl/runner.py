@@ -1,28 +1,27 @@
-"""The verl runner as the platform sees it: what it claims, what it is made of, and one run of it. Light: no torch."""
+"""The verl runner as the platform sees it: what it claims and what it is made of. It plans, and does not train."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from paribus.contract import OptionProblem, Options, Requirements, Support
+from paribus.contract import Evaluate, Examination, OptionProblem, Options, Requirements, Support
 from paribus.errors import ParibusError, RunnerError
 from paribus.recipe.recipe import Recipe
-from paribus.run_folder.attempt_files import read_job
-from paribus.run_folder.folder import RunFolder
 from paribus_runners.environments import clean_environment
 from paribus_runners.installed import InstalledRunner
 from paribus_runners.verl.options import VerlOptions, options_of
 from paribus_runners.verl.overrides import written
 from paribus_runners.verl.sizes import faults
 
-UNTRIED = (
-    "no training with verl has ever been tried with this runner, only its configuration: read docs/howto/verl.md, and "
-    "write `runner: {kind: verl, untested: true}` to try it"
+PLANS_ONLY = (
+    "this runner plans studies of verl, and does not start verl: nothing has been trained with it. "
+    "docs/howto/verl.md says what it does, and how to train with the options of a plan"
 )
 
 
@@ -69,19 +68,18 @@ class VerlRunner(InstalledRunner):
     def prepare(self, recipe: Recipe, cache: Path) -> None:
         """Make nothing: verl trains no model that is made on the spot."""
 
+    def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
+        """Return what every runner sees, the versions, and that no run would be started."""
+        found = super().examine(recipe, evaluate, options)
+        return replace(found, faults=(*found.faults, PLANS_ONLY))
+
     def run(self, folder: Path) -> None:
-        """Refuse the job: no training with verl has been tried.
+        """Refuse the job: verl is not started.
 
         Raises:
-            RunFolderError: ``job.json`` is not a job, or a record cannot be written.
-            RunnerError: always; the message says what is missing.
+            RunnerError: always.
         """
-        job = read_job(RunFolder(folder).job)
-        if not self.own(job.options).untested:
-            raise RunnerError(UNTRIED)
-        self._refuse_changed_files(job)
-        self.ready(job.options)
-        self.refuse_other_code(job)
+        raise RunnerError(PLANS_ONLY)
 
     def check(self) -> Iterator[str]:
         """Import verl and the parts of it that a run uses; yield what is wrong. Nothing is trained."""

@@ -17,7 +17,7 @@ TEXTS = ("12", "", "a\nb", "ä\u2028\x00", '{"x": 1}', "日本 <think>", "\\u12"
 
 
 def rows_of(random, form, step):
-    """Return the rows of a dump as verl writes it: ragged groups under the newer trainer, whole ones under the older."""
+    """Return the rows of a dump as verl writes it: groups are ragged under the newer trainer, whole under the older."""
     rows = []
     for group in range(random.randint(1, 5)):
         prompt, more = random.choice(TEXTS) + f"?{group}", {}

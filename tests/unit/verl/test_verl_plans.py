@@ -9,7 +9,7 @@ from paribus.recipe.shape import Choice, Leaf, paths, recipe_shape
 from paribus.study.expand import draft_file
 from paribus_runners.capabilities import matrices, matrix_for
 from paribus_runners.environments import FOLDER
-from paribus_runners.verl.options import seeds
+from paribus_runners.verl.options import VerlOptions, arguments
 from paribus_runners.verl.overrides import overrides, written
 
 STUDY = """\
@@ -168,35 +168,17 @@ def test_overrides_are_written_in_hydras_grammar():
             written(wrong, "k")
 
 
-def test_every_seed_is_that_of_the_run():
+def test_the_arguments_of_a_run_hold_every_seed():
     """The data, the actor, the reference, the critic and vLLM are seeded, each by its own key."""
-    found = seeds(matrix_for("verl", "0.9.1").capabilities, 3)
-    assert len(found) == 7
-    assert set(found.values()) == {3}
+    found = matrix_for("verl", "0.9.1").capabilities
+    said = arguments(found, recipe(), {}, VerlOptions(), seed=3, gpus=2, more={"trainer.rollout_data_dir": "/d e"})
+    assert {a for a in said if "seed=" in a} == {f"{name}=3" for name in found.options.seeds}
+    assert len(found.options.seeds) == 7
+    assert {"trainer.n_gpus_per_node=2", 'trainer.rollout_data_dir="/d e"'} < set(said)
 
 
-def test_a_run_says_that_it_has_never_been_tried(job_of):
-    """Nothing is started unless the study asks for what is untested."""
-    with pytest.raises(RunnerError, match="untested: true"):
-        load_runner("verl").run(job_of({}))
-    with pytest.raises(RunnerError, match="`paribus runners install verl`"):
-        load_runner("verl").run(job_of({"untested": True}))
-
-
-@pytest.fixture
-def job_of(tmp_path, monkeypatch):
-    """Return a function that writes the job of a run with options, beside no environment."""
-    from paribus.contract import Job
-    from paribus.evaluate import Evaluate
-
-    monkeypatch.setenv(FOLDER, str(tmp_path / "environments"))
-
-    def write(own):
-        job = Job(
-            run="0" * 64, study="s", arm="base", runner="verl", options=Options(own=own), seed=0, token=1,
-            recipe=recipe(), evaluate=Evaluate(every=2), cache=str(tmp_path),
-        )  # fmt: skip
-        (tmp_path / "job.json").write_text(job.model_dump_json())
-        return tmp_path
-
-    return write
+def test_plan_and_run_say_that_nothing_is_trained(study, tmp_path):
+    """The plan is shown, no run of it can be started, and both say so in the same words."""
+    assert any("does not start verl" in fault for fault in draft_file(study()).unread)
+    with pytest.raises(RunnerError, match="does not start verl"):
+        load_runner("verl").run(tmp_path)
