@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs health clean
+.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs health clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -88,6 +88,10 @@ $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/
 test-conformance: $(CONFORMANCE)/.installed ## compare the objective with the code of TRL and verl
 	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m pytest tests/conformance
 	PYTHONPATH=tests $(CONFORMANCE)/bin/python -m conformance.page
+
+# in the same environment: it has verl, and what composes its configuration
+test-verl: $(CONFORMANCE)/.installed ## verl's own configuration under the overrides of every level, on a CPU
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(CONFORMANCE)/bin/python -m pytest tests/with_verl -rs
 
 # vLLM wants older packages than constraints.txt has. Its CPU build asks for parts of PyTorch that text needs none of
 VLLM := .vllm-venv

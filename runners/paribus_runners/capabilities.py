@@ -7,6 +7,9 @@
     options:                           # every option that the trainer has
       free: [torch_compile]            # a study may pass these on
       owned: {seed: "`seeds`"}         # Paribus sets these; what to write instead
+      complete: true                   # false: it has more, which no study can pass on
+      added: []                        # those that its own configuration has no place for
+      seeds: [seed]                    # those that get the seed of a run
     always: {shuffle_dataset: false}   # what every run sets
     defaults: {bf16: false}            # likewise, unless the study passes something else on
     levels:                            # by the place of a choice in a recipe, then by what is chosen
@@ -99,8 +102,11 @@ class Entry(_Part):
 
 
 class OptionNames(_Part):
-    """Every option of the trainer."""
+    """Every option of the trainer, or those that count if it has too many."""
 
+    complete: bool = Field(default=True, description="whether every option is named")
+    added: tuple[str, ...] = Field(default=(), description="the trainer's own configuration has no place for these")
+    seeds: tuple[str, ...] = Field(default=(), description="get the seed of a run")
     free: tuple[str, ...] = Field(default=(), description="a study may pass these on")
     owned: dict[str, str] = Field(default={}, description="Paribus sets these: what to write in a study instead")
 
@@ -166,7 +172,10 @@ class Capabilities(_Part):
             elif name in self.names:
                 yield name, f"`{name}` follows from the recipe: {self._meant_by(name)}"
             else:
-                yield name, f"{self.trainer} has no option `{name}`.{did_you_mean(name, self.names)}".rstrip()
+                lacks = f"{self.trainer} has no option `{name}`"
+                if not self.options.complete:
+                    lacks = f"`{name}` is none of the options that a study passes on to {self.trainer}"
+                yield name, f"{lacks}.{did_you_mean(name, self.names)}".rstrip()
 
     def _meant_by(self, option: str) -> str:
         every = [(place, e) for place, e in self.values.items()]

@@ -17,7 +17,7 @@ VISIBLE = 1e-4
 """Smallest relative error of a declared deviation."""
 PLAIN: Mapping[str, Mapping[str, Any]] = {
     "TRL": {"loss_type": "grpo"},
-    "verl": {"actor.loss_agg_mode": "seq-mean-token-mean", "actor.clip_ratio_c": 1e6},
+    "verl": {"actor.loss_agg_mode": "seq-mean-token-mean", "actor.clip_ratio_c": 1e9},
 }
 """Options of a library that make it GRPO without KL, from which rows differ unless they name another trainer."""
 EPS: Mapping[str, float] = {"TRL": 1e-4, "verl": 1e-6}

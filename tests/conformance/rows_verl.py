@@ -45,6 +45,11 @@ def kl_loss(kind: str, beta: float) -> dict[str, Any]:
     return {"actor.use_kl_loss": True, "actor.kl_loss_type": kind, "actor.kl_loss_coef": beta}
 
 
+def kl_reward(beta: float) -> dict[str, Any]:
+    """Return verl's options of k1 in the reward."""
+    return {"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": beta}
+
+
 def band(low: float, high: float) -> dict[str, Any]:
     """Return verl's options of a clip."""
     return {"actor.clip_ratio_low": low, "actor.clip_ratio_high": high}
@@ -54,7 +59,7 @@ AGREE = [
     verl("preset: grpo", preset="grpo", options=kl_loss("low_var_kl", 0.04)),
     verl(
         "preset: dapo", preset="dapo", patch={"filter": "none", **OVERLONG},
-        options={**TOKENS, **band(0.2, 0.28), "overlong_buffer.len": 16},
+        options={**TOKENS, **band(0.2, 0.28), "reward.reward_kwargs.overlong_buffer_cfg.len": 16},
         note="the group filter lies outside of verl's loss code: `filter: none`",
     ),
     verl(
@@ -80,16 +85,16 @@ AGREE = [
     verl("preset: sapo", preset="sapo", options={"actor.policy_loss.loss_mode": "sapo"}),
     verl(
         "preset: rloo", "ratio: none", "clip: none", preset="rloo", parts=("advantage", "gradient"), note=VALUE,
-        options={**REINFORCE, "algorithm.adv_estimator": "rloo", "algorithm.use_kl_in_reward": 0.03},
+        options={**REINFORCE, "algorithm.adv_estimator": "rloo", **kl_reward(0.03)},
     ),
     verl(
         "preset: reinforce_pp", "kl.unit: token", preset="reinforce_pp", patch={"kl.beta": 0.3, "scale.eps": 0.0},
-        options={**TOKENS, "algorithm.adv_estimator": "reinforce_plus_plus", "algorithm.use_kl_in_reward": 0.3},
+        options={**TOKENS, "algorithm.adv_estimator": "reinforce_plus_plus", **kl_reward(0.3)},
         note=UNDER_THE_ROOT,
     ),
     verl(
         "preset: ppo", "kl.unit: token", preset="ppo", patch={"kl.beta": 0.3, "scale.eps": 0.0},
-        options={**TOKENS, "algorithm.adv_estimator": "gae", "algorithm.use_kl_in_reward": 0.3}, note=UNDER_THE_ROOT,
+        options={**TOKENS, "algorithm.adv_estimator": "gae", **kl_reward(0.3)}, note=UNDER_THE_ROOT,
     ),
     verl(
         "preset: olmo3", preset="olmo3", patch={"filter": "none", "reward.factor": 1.0},
@@ -100,7 +105,7 @@ AGREE = [
             "algorithm.rollout_correction.rollout_is_threshold": 2.0,
         },
     ),
-    verl("length.rule: soft_overlong", options={"overlong_buffer.len": 16}, patch=OVERLONG,
+    verl("length.rule: soft_overlong", options={"reward.reward_kwargs.overlong_buffer_cfg.len": 16}, patch=OVERLONG,
         note="verl has no floor at -1, which no response reaches"),
     verl("baseline: none", "scale: none", batches=("alone",), patch={"baseline": "none", "scale": "none"},
         options={"algorithm.norm_adv_by_std_in_grpo": False}, note="groups of one keep their reward"),
@@ -117,6 +122,7 @@ AGREE = [
         patch={**CRITIC, "scale": WHITENED}, note=UNDER_THE_ROOT),
     verl("ratio: token", "clip: ppo_min", options=band(0.1, 0.4),
         patch={"clip": {"kind": "ppo_min", "low": 0.1, "high": 0.4}}),
+    verl("ratio: token", "clip: none", options={**band(1e9, 1e9), "actor.clip_ratio_c": 1e9}, patch={"clip": "none"}),
     verl("ratio: seq_geo", options={"actor.policy_loss.loss_mode": "gspo"}, patch={"ratio": "seq_geo"},
         note="verl writes GSPO as GSPO-token; A is constant in a response"),
     verl("ratio: seq_geo_token", options={"actor.policy_loss.loss_mode": "gspo"}, patch={"ratio": "seq_geo_token"}),
@@ -136,7 +142,7 @@ AGREE = [
         patch={"aggregation": "seq_sum"}),
     verl("kl: loss (k2)", options=kl_loss("k2", 0.3), patch=kl("loss", "k2", 0.3)),
     verl("kl: loss (k3)", options=kl_loss("k3", 0.3), patch=kl("loss", "k3", 0.3)),
-    verl("kl: reward (k1)", options={"algorithm.use_kl_in_reward": 0.05}, patch=kl("reward", "k1", 0.05)),
+    verl("kl: reward (k1)", options={**kl_reward(0.05)}, patch=kl("reward", "k1", 0.05)),
     corrected("token_truncate", {"rollout_is": "token", "rollout_is_threshold": 1.5}, {"cap": 1.5}),
     corrected("token_mask", {"rollout_is": "token", "rollout_is_threshold": "0.7_1.5"}, {"low": 0.7, "high": 1.5}),
     corrected("seq_truncate", {"rollout_is": "sequence", "rollout_is_threshold": 1.5}, {"cap": 1.5}),

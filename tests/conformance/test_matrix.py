@@ -38,7 +38,7 @@ def _sets(row: Row, library: str, option: str, value: object) -> bool:
     there = {**PLAIN[library], **row.options}
     if isinstance(value, Of):  # a bound that the row leaves at the trainer's default is compared, too
         return True
-    return there.get(option, value) == value
+    return there.get(option.removeprefix("actor_rollout_ref."), value) == value
 
 
 CASES = [(name, level) for name in FILES for level, _ in exact_levels(name)]

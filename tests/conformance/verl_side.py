@@ -31,25 +31,26 @@ DEFAULTS: Mapping[str, Any] = {
     "algorithm.norm_adv_by_std_in_grpo": True,
     "algorithm.gamma": 1.0,
     "algorithm.lam": 1.0,
-    "algorithm.use_kl_in_reward": 0.0,  # the coefficient; 0: off
-    "overlong_buffer.len": 0,  # 0: off
+    "algorithm.use_kl_in_reward": False,
+    "reward.reward_kwargs.overlong_buffer_cfg.len": 0,  # 0: off
     "micro_batches": 1,
 }
 
 
-def outcome(options: Mapping[str, Any], batch: Batch, reward: str) -> Outcome:
+def outcome(options: Mapping[str, Any], batch: Batch, reward: str, actor: ActorConfig | None = None) -> Outcome:
     """Return what verl makes of a batch.
 
     Args:
         options: differences from the defaults.
         batch: the batch.
         reward: map from correctness to reward.
+        actor: the actor's configuration; ``None``: that of the options.
     """
     config = {**DEFAULTS, **options}
     advantage = advantages(config, batch, reward).double()
     mask, weights = corrected(config, batch)
     new = batch.new.clone().requires_grad_()
-    actor = actor_of(config)
+    actor = actor or actor_of(config)
     whole = {"dp_size": 1, "batch_num_tokens": None, "global_batch_size": None}
     if config["micro_batches"] > 1:
         whole |= {"batch_num_tokens": int(mask.sum()), "global_batch_size": batch.rows}
@@ -101,9 +102,9 @@ def advantages(config: Mapping[str, Any], batch: Batch, reward: str) -> Tensor:
     """Return [N, W] the advantages of an estimator."""
     scores = torch.zeros_like(batch.new)
     scores[torch.arange(batch.rows), batch.length - 1] = batch.reward(reward)
-    if config["overlong_buffer.len"]:
-        scores = scored_by_dapo(config["overlong_buffer.len"], batch, reward)
-    beta = config["algorithm.use_kl_in_reward"]
+    if buffer := config["reward.reward_kwargs.overlong_buffer_cfg.len"]:
+        scores = scored_by_dapo(buffer, batch, reward)
+    beta = config["algorithm.kl_ctrl.kl_coef"] if config["algorithm.use_kl_in_reward"] else 0.0
     rewards = core_algos.compute_rewards(scores, batch.old * batch.mask, batch.reference * batch.mask, beta)
     mask, estimator = batch.mask.long(), config["algorithm.adv_estimator"]
     if estimator == "gae":
