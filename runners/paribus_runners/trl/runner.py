@@ -60,6 +60,7 @@ class TrlRunner(NativeRunner):
     """Implements :class:`paribus.contract.Runner`; problems, models and sets are those of the native runner."""
 
     name = "trl"
+    tried = "trained two steps of the tiny model"
     options_model = TrlOptions  # type: ignore[assignment] # of RunnerBase: any model
 
     def environment(self, options: Options | None = None) -> Environment:
