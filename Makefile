@@ -108,7 +108,7 @@ test-vllm: $(VLLM)/.installed ## whole runs that sample with vLLM, on a CPU
 TRL := .environments
 $(TRL)/.installed: runners/paribus_runners/trl/requirements.lock $(DEV)
 	PARIBUS_ENVIRONMENTS=$(TRL) $(BIN)/paribus runners install trl $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
-	for python in $(TRL)/trl-*/bin/python; do $$python -m pip install --quiet pytest pytest-timeout; done
+	for python in $(TRL)/trl-*/bin/python; do $$python -m pip install --quiet --constraint constraints.txt pytest pytest-timeout; done
 	@touch $@
 
 trl: $(TRL)/.installed # make TRL's environment for the tests

@@ -49,6 +49,10 @@ UNTOLD = frozenset({"step_time", "epoch"})
 """What it logs that no equal run has again: `perf/` has times, and a run that continues counts its own epochs."""
 
 
+WATCHED = ("policy/entropy", "optim/loss", "optim/grad_norm")
+"""What ends a run that stops on `nan`, as with the native runner."""
+
+
 class Session:
     """Trains one policy with TRL; implements :class:`paribus_runners.trl.recorded.Recorder`.
 
@@ -208,8 +212,9 @@ class Session:
         self._keep(samples.of_step(self._recipe, self._policy, self._experience, step))
         self._write(step, values)
         self._step, self._stop.changed, self._start = step, False, time.perf_counter()
-        if "nan" in self._job.stop_on and not all(map(math.isfinite, values.values())):
-            self._ended = f"nan: a number is not finite at step {step}"
+        watched = [values[name] for name in WATCHED if name in values]
+        if "nan" in self._job.stop_on and not all(map(math.isfinite, watched)):
+            self._ended = f"nan: a loss, gradient or probability is not finite at step {step}"
             return False
         every = self._job.checkpoint.every or self._job.evaluate.every
         return self.stopping or step % every == 0 or step == self._recipe.schedule.steps

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from paribus.run_folder.folder import RunFolder, write_json
+from paribus.run_folder.folder import RunFolder, read_json, write_json
 from paribus.run_folder.samples import parse_sample
 from paribus_runners.native import attention, main
 from paribus_runners.native.batch import minibatches, passes, tokens_of
@@ -100,3 +100,15 @@ def test_problems_and_evaluation_are_those_of_every_runner(session, tmp_path):
 
     assert prompts(run._folder) == prompts(native)
     assert {step for step, _ in prompts(native)} == {1, 2}
+
+
+def test_a_run_that_stops_on_nan_says_so(session):
+    """A loss that is not finite ends the run early, with the step and without a checkpoint."""
+    run = session(patch={"schedule.steps": 3})
+    run._job = run._job.model_copy(update={"stop_on": ("nan",)})
+    seen = run.seen
+    run.seen = lambda inputs, logp, entropy, loss: seen(inputs, logp, entropy, loss * float("nan"))
+    run.run(None, 0)
+    assert read_json(run._folder.result)["reason"] == "nan: a loss, gradient or probability is not finite at step 1"
+    assert [line.step for line in run._folder.read_metrics()] == [0, 1]
+    assert not list((run._folder.path / "checkpoints").iterdir())

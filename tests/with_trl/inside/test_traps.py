@@ -3,7 +3,9 @@
 What TRL logs is recorded as it is, under `native/trl/`; ours stands beside it, computed from records.
 """
 
+import dataclasses
 import inspect
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,8 @@ from accelerate import Accelerator
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
+from conformance.batches import BATCHES
+from conformance.trl_side import DEFAULTS, trainer_of
 from paribus.contract import Options
 from paribus.recipe.recipe import Recipe, Rollout
 from paribus_runners.trl import runner
@@ -90,3 +94,18 @@ def test_the_seed_reaches_the_sampler(monkeypatch, trained):
     first, second, again = (trained(seed=seed)[1] for seed in (0, 1, 0))
     assert first["response/length_mean"] != second["response/length_mean"]
     assert first["policy/entropy"] == again["policy/entropy"]
+
+
+def test_a_truncated_distribution_is_refused():
+    """Under top_p the sampler's log-probabilities are of the tokens that are left, so TRL corrects what agrees.
+
+    Sampler and learner are one policy here; 0.9 of its probability is left. TRL's weight is 0.9 in place of 1.
+    """
+    batch = BATCHES["eight"]
+    same = dataclasses.replace(batch, sampler=batch.old - math.log(0.9))
+    options = {**DEFAULTS, "use_vllm": True, "vllm_importance_sampling_mode": "token_truncate", "loss_type": "grpo"}
+    weight = trainer_of(options, same, "scalar")._generate_and_score_completions([{"prompt": "a"}] * batch.rows)
+    found = weight["importance_sampling_ratio"][batch.mask]
+    assert found.mean() == pytest.approx(0.9, abs=1e-4)
+    (problem,) = runner.check_options(Options(passthrough={"top_p": 0.9}))
+    assert "trl#6789" in problem.message
