@@ -34,6 +34,7 @@ class InstalledRunner(NativeRunner):
     here: ClassVar[Path]
     counted: ClassVar[tuple[str, ...]]
     own_options: ClassVar[type[BaseModel]]
+    ends_by_tokens = False
 
     def own(self, options: Options | None) -> Any:
         """Return the options of the runner; the defaults where they are wrong, which is refused elsewhere."""

@@ -21,6 +21,8 @@ class Installed(Protocol):
     """A runner with an environment of its own."""
 
     name: str
+    tried: str
+    """What :meth:`check` does, as a message says it once it is done."""
 
     def environment(self) -> Environment:
         """Return its environment."""
@@ -29,7 +31,7 @@ class Installed(Protocol):
         """Return what its trainer can do."""
 
     def check(self) -> Iterator[str]:
-        """Train two steps of the tiny model; yield what is wrong."""
+        """Try the environment; yield what is wrong."""
 
 
 @click.group(invoke_without_command=True)
@@ -102,7 +104,7 @@ def _row(entry: Entry) -> tuple[str, str, str]:
 @command.command()
 @click.argument("name")
 def check(name: str) -> None:
-    """Compare the environment of runner NAME with its lock file, and train two steps of the tiny model there."""
+    """Compare the environment of runner NAME with its lock file, and try it: `trl` trains two steps there."""
     runner = _installed(name)
     state, wrong = runner.environment().state()
     if wrong:
@@ -110,7 +112,7 @@ def check(name: str) -> None:
     click.echo(f"{name}: {len(runner.environment().locked)} packages as in the lock file")
     if faults := list(runner.check()):
         raise ParibusError(f"{name}: {'; '.join(faults)}")
-    click.echo(f"{name}: trained two steps of the tiny model")
+    click.echo(f"{name}: {runner.tried}")
 
 
 def _installed(name: str) -> Installed:

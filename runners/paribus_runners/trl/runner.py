@@ -6,42 +6,26 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel
 
 import paribus
-from paribus.contract import (
-    Evaluate,
-    Examination,
-    Hashes,
-    Job,
-    OptionProblem,
-    Options,
-    Requirements,
-    RunnerBase,
-    Support,
-)
+from paribus.contract import Job, Options, Requirements, Support
 from paribus.errors import ParibusError, RunnerError
-from paribus.recipe.coefficients import Response, ResponseCoefficients
-from paribus.recipe.recipe import Recipe, fingerprint_of
+from paribus.recipe.recipe import Recipe
 from paribus.run_folder.attempt_files import read_job
 from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.resume import find_checkpoint, take_over
-from paribus_runners.capabilities import Matrix, matrix_for
-from paribus_runners.environments import Environment, clean_environment, own_code, public
-from paribus_runners.native import fingerprint
-from paribus_runners.native.runner import NativeRunner
+from paribus_runners.environments import clean_environment, own_code
+from paribus_runners.installed import InstalledRunner
 from paribus_runners.program.attempt import Attempt, Launch, termination
 from paribus_runners.trl.check import trained
 from paribus_runners.trl.options import TrlOptions, options_of, size_faults
 
-HERE = Path(__file__).resolve().parent
 ENTRY = "paribus_runners.trl.entry"
-COUNTED = ("trl", "torch", "transformers", "accelerate", "tokenizers")
-"""Packages of TRL's environment on whose versions the numbers depend."""
 
 
 @dataclass(frozen=True)
@@ -56,43 +40,20 @@ class Places:
         return self.program / "out"
 
 
-class TrlRunner(NativeRunner):
+class TrlRunner(InstalledRunner):
     """Implements :class:`paribus.contract.Runner`; problems, models and sets are those of the native runner."""
 
     name = "trl"
+    title: ClassVar[str] = "TRL"
+    here: ClassVar[Path] = Path(__file__).resolve().parent
+    counted: ClassVar[tuple[str, ...]] = ("trl", "torch", "transformers", "accelerate", "tokenizers")
+    own_options: ClassVar[type[BaseModel]] = TrlOptions
     options_model = TrlOptions  # type: ignore[assignment] # of RunnerBase: any model
-
-    def environment(self, options: Options | None = None) -> Environment:
-        """Return the environment that runs use."""
-        named = _own(options).environment
-        return Environment(self.name, HERE / "requirements.lock", Path(named).expanduser() if named else None)
-
-    def matrix(self, options: Options | None = None) -> Matrix:
-        """Return what the version of TRL can do that runs use; without an environment, the one that is installed next.
-
-        Raises:
-            ParibusError: nothing is known of this version.
-        """
-        return matrix_for(self.name, public(self._versions(options)["trl"]))
-
-    def _versions(self, options: Options | None) -> Mapping[str, str]:
-        environment = self.environment(options)
-        return {**environment.locked, **environment.versions}
-
-    def check_options(self, options: Options) -> Sequence[OptionProblem]:
-        """Return what is wrong with the options, and with those that are passed on to ``GRPOConfig``."""
-        if found := RunnerBase.check_options(self, Options(own=options.own)):
-            return found
-        try:
-            wrong = list(self.matrix(options).capabilities.wrong_options(options.passthrough))
-        except ParibusError as error:
-            return [OptionProblem(path=("environment",), message=str(error))]
-        return [OptionProblem(path=(name,), message=m, passthrough=True, at_key=True) for name, m in wrong]
 
     def support(self, recipe: Recipe, options: Options) -> Sequence[Support]:
         """Return what TRL does not do, or does otherwise; and what keeps any run from this model or task."""
         capabilities = self.matrix(options).capabilities
-        own = _own(options)
+        own = self.own(options)
         sizes = [Support(feature=place, level=level, reason=reason)
                  for place, level, reason in size_faults(recipe, own.microbatches)]  # fmt: skip
         others = [s for s in super().support(recipe, options) if not s.feature.startswith("rollout.")]
@@ -100,43 +61,16 @@ class TrlRunner(NativeRunner):
 
     def native_options(self, recipe: Recipe, options: Options) -> Mapping[str, Any]:
         """Return the options of ``GRPOConfig`` that a run sets; all others are at TRL's defaults."""
-        return options_of(self.matrix(options).capabilities, recipe, options.passthrough, _own(options))
+        return options_of(self.matrix(options).capabilities, recipe, options.passthrough, self.own(options))
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
         """Return that a run uses one GPU at most, its environment, and the versions that count."""
-        versions = self._versions(options)
         return Requirements(
             most_gpus=1.0,
             environment=str(self.environment(options).folder),
-            versions={name: versions[name] for name in COUNTED if name in versions},
+            versions=self.counted_versions(options),
             samples_with_training_code=True,
         )
-
-    def hashes(self, recipe: Recipe, options: Options) -> Hashes:
-        """Return hashes of the code around TRL with TRL's version and others, of the problems, and of the model.
-
-        Raises:
-            ParibusError: a file cannot be read.
-        """
-        others = super().hashes(recipe, options)
-        own = fingerprint.hash_source(HERE.parent, sorted(HERE.glob("*.py")))
-        matrix = fingerprint_of(self.matrix(options).capabilities.model_dump(mode="json"))
-        versions = dict(self.requirements(recipe, options).versions)
-        return replace(others, code=fingerprint_of([others.code, own, matrix, versions]))
-
-    def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
-        """Return what the native runner sees, the version of TRL, and what is wrong with its environment."""
-        found = super().examine(recipe, evaluate, Options())
-        environment = self.environment(options)
-        state, wrong = environment.state()
-        if wrong and (state != "other" or environment.named is None):
-            return replace(found, faults=(*found.faults, f"TRL's environment: {wrong}"))
-        own = f", which is your own: {wrong}" if wrong else ""
-        versions = ", ".join(f"{k} {v}" for k, v in self.requirements(recipe, options).versions.items())
-        return replace(found, facts=(f"TRL's environment: {versions}{own}", *found.facts))
-
-    def warm(self) -> None:
-        """Import nothing: TRL is loaded in its own environment."""
 
     def prepare(self, recipe: Recipe, cache: Path) -> None:
         """Make the tiny model that the recipe uses, in TRL's environment.
@@ -183,7 +117,7 @@ class TrlRunner(NativeRunner):
             raise RunnerError(f"TRL's environment on this machine: {wrong}")
 
     def _train(self, attempt: RunFolder, job: Job, code: Path, asked: threading.Event) -> None:
-        own, environment = _own(job.options), self.environment(job.options)
+        own, environment = self.own(job.options), self.environment(job.options)
         places = Places(attempt.path.resolve() / "trl")
         (places.out / "evals").mkdir(parents=True, exist_ok=True)
         (places.out / "checkpoints").mkdir(exist_ok=True)
@@ -193,7 +127,6 @@ class TrlRunner(NativeRunner):
         command = [str(environment.python), "-m", ENTRY, "train", str(attempt.job.resolve()), str(places.out)]
         if found:
             command += [str(found[1].resolve()), str(found[2])]
-        versions = {name: environment.versions.get(name, "") for name in COUNTED}
         launch = Launch(
             name="TRL",
             command=command,
@@ -203,7 +136,7 @@ class TrlRunner(NativeRunner):
             resumes=True,
             model="",
             about={
-                **versions,
+                **self.counted_versions(job.options),
                 "paribus": paribus.__version__,
                 "system": sys.platform,
                 "environment": str(environment.folder),
@@ -211,18 +144,6 @@ class TrlRunner(NativeRunner):
         )
         Attempt(attempt, job, launch, found[2] if found else -1, asked).run()
 
-    def coefficients(self, recipe: Recipe, responses: Sequence[Response]) -> Sequence[ResponseCoefficients]:
-        """Raise an error: TRL's loss does not show them."""
-        return RunnerBase.coefficients(self, recipe, responses)
-
     def check(self) -> Iterator[str]:
         """Train two steps of the tiny model; yield what is wrong."""
         return trained(self.name)
-
-
-def _own(options: Options | None) -> TrlOptions:
-    """Return the options of the runner; the defaults where they are wrong, which is refused elsewhere."""
-    try:
-        return TrlOptions.model_validate(options.own if options else {})
-    except ValidationError:
-        return TrlOptions()

@@ -95,7 +95,7 @@ def read_dump(path: Path, group_size: int) -> Dump:
     Raises:
         RunFolderError: a line isn't JSON.
         RunnerError: anything else is wrong: an empty file, a last line that was cut off, a value of another type, a uid
-            that comes twice, groups that can't be told apart. The message begins with the file and the line.
+            that comes twice, groups that have no clear border. The message begins with the file and the line.
     """
     if not path.stem.isdecimal():
         raise RunnerError(f"{path.name}:1: a dump is named after its step, such as 12.jsonl")

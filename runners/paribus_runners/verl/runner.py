@@ -29,6 +29,7 @@ class VerlRunner(InstalledRunner):
     """Implements :class:`paribus.contract.Runner`; problems and sets are those of the native runner."""
 
     name = "verl"
+    tried = "imported verl, vLLM and TransferQueue; nothing was trained"
     title: ClassVar[str] = "verl"
     here: ClassVar[Path] = Path(__file__).resolve().parent
     counted: ClassVar[tuple[str, ...]] = ("verl", "torch", "transformers", "vllm", "ray", "tensordict")

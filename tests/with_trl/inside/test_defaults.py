@@ -4,7 +4,7 @@ import dataclasses
 
 from trl import GRPOConfig
 
-from paribus_runners.trl.from_config import AGGREGATIONS, DEFAULTS
+from paribus_runners.import_config.trl import AGGREGATIONS, DEFAULTS
 
 
 def test_the_defaults_are_those_of_grpoconfig():

@@ -16,10 +16,10 @@ from paribus.yaml_file.document import parse_document, plain, read_document
 from paribus.yaml_file.write import yaml_text
 from paribus_runners.capabilities import matrix_for
 from paribus_runners.environments import locked_versions
-from paribus_runners.trl import from_config
-from paribus_runners.trl.from_config import Translated
+from paribus_runners.import_config import trl
+from paribus_runners.import_config.trl import Translated
 
-LOCK = Path(from_config.__file__).with_name("requirements.lock")
+LOCK = Path(__file__).parents[1] / "trl" / "requirements.lock"
 WIDTH = 118
 
 
@@ -38,7 +38,7 @@ def command(trainer: str, words: tuple[str, ...], target: Path, processes: int) 
     """
     version = locked_versions(LOCK)["trl"]
     given = read_settings(words)
-    found = from_config.translate(given, matrix_for(trainer, version).capabilities, processes)
+    found = trl.translate(given, matrix_for(trainer, version).capabilities, processes)
     write_new(target, study_text(target.stem, version, found), "name another file: --to FILE")
     click.echo(f"Wrote {target}: its base does what TRL {version} does with {len(given)} options and its own defaults")
     if found.lost:

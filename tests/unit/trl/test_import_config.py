@@ -12,8 +12,8 @@ from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe, difference
 from paribus.study.load import load_study
 from paribus_runners.capabilities import matrix_for
-from paribus_runners.import_config_command import read_settings
-from paribus_runners.trl.from_config import DEFAULTS, Translated, translate
+from paribus_runners.import_config.command import read_settings
+from paribus_runners.import_config.trl import DEFAULTS, Translated, translate
 from paribus_runners.trl.options import TrlOptions, options_of
 
 CAPABILITIES = matrix_for("trl", "1.16.0").capabilities
