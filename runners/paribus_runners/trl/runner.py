@@ -45,6 +45,7 @@ class TrlRunner(InstalledRunner):
 
     name = "trl"
     title: ClassVar[str] = "TRL"
+    tried = "trained two steps of the tiny model"
     here: ClassVar[Path] = Path(__file__).resolve().parent
     counted: ClassVar[tuple[str, ...]] = ("trl", "torch", "transformers", "accelerate", "tokenizers")
     own_options: ClassVar[type[BaseModel]] = TrlOptions
