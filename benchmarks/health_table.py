@@ -216,6 +216,9 @@ oneself in an afternoon.
 Before: on 92 healthy courses and 60 with a fault, the rules before decision 52 alarmed on 84.8% of the healthy ones
 (6.5% critical), named 78.3% of the faults, led the verdict with 43.3% of them and listed 10.0% first. Before decision
 90, on 152 others: 3.3% (0.0% critical), 85.0%, 83.3% and 83.3%.
+
+Draws differ: with seeds from 4000 on (`--begin 4000 --each 2`), the rules of today alarm on 1.9% of 104 (0.0%
+critical), name 90.0% of 60 faults, lead with 88.3% and list 88.3% first; both draws together name 95.0%.
 """
 
 
