@@ -163,7 +163,7 @@ def _effects(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Co
         if kind == "pairs":
             yield "interaction", interactions(rows)
     if grid is not None:
-        yield "value against the first", grid.main_effects()
+        yield "between values", grid.main_effects()
         yield "interaction", grid.interactions()
 
 

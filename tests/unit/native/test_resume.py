@@ -359,13 +359,12 @@ def test_sigterm_is_answered_by_all_processes(
     check = stopping.StopCheck.check
 
     def signalled(self: stopping.StopCheck) -> None:
-        if len(lines_of(first)) == 2 and self.changed == changed_weights:
-            mark = first / "signalled"
-            if me == rank and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGTERM)
-            elif me != rank and mark.exists() and time.time() > mark.stat().st_mtime + 0.5:
-                os.kill(os.getpid(), signal.SIGTERM)
+        mark = first / "signalled"
+        if me == rank and not mark.exists() and len(lines_of(first)) == 2 and self.changed == changed_weights:
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+        if me != rank and mark.exists() and time.time() > mark.stat().st_mtime + 0.5:
+            os.kill(os.getpid(), signal.SIGTERM)
         check(self)
 
     me = -1
@@ -378,7 +377,10 @@ def test_sigterm_is_answered_by_all_processes(
     with monkeypatch.context() as patch:
         patch.setattr(stopping.StopCheck, "check", signalled)
         assert ends_of_ranks(2, first / "ranks", action) == [75, 75]
-    assert [p.name for p in published(RunFolder(first))] == ([] if changed_weights else ["step-000001"])
+    found = [p.name for p in published(RunFolder(first))]
+    # the second process may leave when the first, which writes, needs it no more for that step
+    done = ["step-000002"] if changed_weights and rank == 1 else []
+    assert found in (done, [] if changed_weights else ["step-000001"])
     second = job_folder(recipe, name="cut", token=2)
     in_ranks(2, second / "ranks", partial(_train, second))
     assert_equal_runs(second, whole)

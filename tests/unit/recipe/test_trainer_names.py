@@ -54,8 +54,11 @@ def test_there_are_enough_names() -> None:
     assert Counter(name.trainer for name in NAMES) == {"TRL": 60, "verl": 60}
 
 
+START = Recipe(kl=NoKl()).model_dump()
+
+
 def translated(row: Row) -> dict[str, Any] | None:
-    """Return the table's patch for a row that compares one option; ``None`` if it says what is not a patch."""
+    """Return the table's patch for a row that compares one option; ``None`` if it is none of a recipe by itself."""
     names = {f"actor_rollout_ref.{o}" if o.startswith("actor.") else o: value for o, value in row.options.items()}
     if len(names) != 1 or row.preset or "ratio: seq_geo_token" in row.levels:  # which has the gradient of seq_geo
         return None
@@ -64,7 +67,7 @@ def translated(row: Row) -> dict[str, Any] | None:
         if (name.trainer, name.name) == (row.library, full):
             here = name.values.get(str(value).lower() if isinstance(value, bool) else str(value), name.here)
             patch = patch_of(here, value) if here else {}
-            return patch if patch and not read_patch(patch)[1] else None
+            return patch if patch and not apply(START, patch).faults else None
     return None
 
 
@@ -74,9 +77,8 @@ ROWS = [row for row in (*rows_trl.AGREE, *rows_verl.AGREE) if translated(row)]
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.library} {row.options}")
 def test_names_mean_what_was_compared_with_the_trainers_own_code(row: Row) -> None:
     """Where one option was compared, the table's patch gives the recipe that agreed, up to the size of eps."""
-    start = Recipe(kl=NoKl()).model_dump()
     patch = translated(row) or {}
-    ours, theirs = (Recipe.model_validate(apply(start, p).values).model_dump() for p in (patch, row.patch))
+    ours, theirs = (Recipe.model_validate(apply(START, p).values).model_dump() for p in (patch, row.patch))
     for part in {setting.path[0] for setting in read_patch(patch)[0]}:
         assert without_eps(ours[part]) == without_eps(theirs[part])
 

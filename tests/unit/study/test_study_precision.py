@@ -62,8 +62,8 @@ def test_cheaper_designs_are_named_only_where_they_exist(read: Read, design: str
     ("{kind: pairs, tricks: [a, b, c]}", [("one trick more", 6, (2 / 4) ** 0.5), ("interaction", 3, 1.0)]),
     ("{kind: fractional, resolution: 5}", [("main effect", 5, (4 / 64) ** 0.5), ("interaction", 10, (16 / 64) ** 0.5)]),
     ("{kind: grid, over: {clip.high: [0.2, 0.24], clip.low: [0.1, 0.2, 0.3]}}",
-     [("difference to base", 5, (2 / 4) ** 0.5), ("value against the first", 1, (2 / 12) ** 0.5),
-      ("value against the first", 2, (2 / 8) ** 0.5), ("interaction", 2, 1.0)]),
+     [("difference to base", 5, (2 / 4) ** 0.5), ("between values", 1, (2 / 12) ** 0.5),
+      ("between values", 2, (2 / 8) ** 0.5), ("interaction", 2, 1.0)]),
     ("{kind: one_at_a_time, over: {clip.high: [0.2, 0.24]}}", [("difference to base", 1, (2 / 4) ** 0.5)]),
 ])  # fmt: skip
 def test_precision_is_that_of_the_design_matrix(
