@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from paribus.contract import Evaluate, Options
+from paribus.contract import Checkpoints, Evaluate, Options
 from paribus.testing.runner_suite import RunnerTestCase
 
 
@@ -22,6 +22,7 @@ class TestTrl(RunnerTestCase):
     other_data: ClassVar = {"task": "search"}
     other_model: ClassVar = {"model": "tiny_wide"}
     evaluate: ClassVar = Evaluate(every=2, problems=8)
+    checkpoint: ClassVar = Checkpoints(every=1)  # beside other suites, a step can take more than the five seconds
     options: ClassVar = Options(own={"microbatches": 2}, passthrough={"gradient_checkpointing": False})
 
     @pytest.fixture(scope="class")

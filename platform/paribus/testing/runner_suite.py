@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from paribus.contract import PREEMPTED, Evaluate, EvaluationSet, Job, Options, load_runner
+from paribus.contract import PREEMPTED, Checkpoints, Evaluate, EvaluationSet, Job, Options, load_runner
 from paribus.contract import Runner as RunnerProtocol
 from paribus.errors import ParibusError
 from paribus.recipe.recipe import JsonlTask, Recipe
@@ -69,6 +69,7 @@ class RunnerTestCase:
         other_model: patch that changes the initial model, so that the model hash must change; empty skips the check.
         options: what a study says to the runner beside the recipe.
         evaluate: how runs are evaluated; give it sets if the runner evaluates any.
+        checkpoint: when runs save; where a step takes seconds, SIGTERM may leave it without a save: say `every=1`.
         resumes: the runner writes checkpoints on SIGTERM and resumes from them.
         deterministic: equal seeds give equal numbers, timing metrics apart.
         patience_s: seconds that a run may take.
@@ -81,6 +82,7 @@ class RunnerTestCase:
     other_model: ClassVar[Mapping[str, Any]] = {}
     options: ClassVar[Options] = Options()
     evaluate: ClassVar[Evaluate] = Evaluate(every=2, problems=8)
+    checkpoint: ClassVar[Checkpoints] = Checkpoints()
     resumes: ClassVar[bool] = True
     deterministic: ClassVar[bool] = True
     patience_s: ClassVar[float] = 300.0
@@ -127,6 +129,7 @@ class RunnerTestCase:
         job = Job(
             run=RUN, study="suite", arm="base", runner=cls.runner, options=cls.options, seed=seed,
             token=int(path.name[1:]), recipe=recipe, evaluate=cls.evaluate, cache=str(cache),
+            checkpoint=cls.checkpoint,
         )  # fmt: skip
         folder = RunFolder(path)
         write_json(folder.job, job.model_dump(mode="json"))
