@@ -246,7 +246,7 @@ def matrix_for(trainer: str, version: str) -> Matrix:
     """Return the file that holds for a version: that whose name it begins with, the longest such name.
 
     Raises:
-        ParibusError: there is none; the message lists those that there are.
+        ParibusError: no file is of this version; the message lists the versions that are known.
         StudyFileError: the file is damaged.
     """
     files = matrices(trainer)

@@ -11,16 +11,16 @@ archive=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\?\([^ ]*\) .*/\2/p' /etc/
 rm -rf "$here" && mkdir -p "$here/wheels"
 mmdebstrap --quiet --variant=minbase --include=python3,python3-venv --dpkgopt=force-unsafe-io "$release" "$here/root" ${archive:+"$archive"}
 $pip download --quiet --python-version "$version" --only-binary :all: --dest "$here/wheels" --constraint constraints.txt "$wheel[dashboard]"
-mkdir "$here/root/work"
-cp -r "$here/wheels" tests/acceptance constraints.txt "$wheel" "$here/root/work"
-export PIP_NO_INDEX=1 PIP_FIND_LINKS=/work/wheels PIP_CONSTRAINT= PIP_CONFIG_FILE=/dev/null HOME=/root
+mkdir "$here/root/try"
+cp -r "$here/wheels" tests/acceptance constraints.txt "$wheel" "$here/root/try"
+export PIP_NO_INDEX=1 PIP_FIND_LINKS=/try/wheels PIP_CONSTRAINT= PIP_CONFIG_FILE=/dev/null HOME=/root
 unshare --mount --pid --fork chroot "$here/root" /bin/bash -euc '
   mount -t proc proc /proc
-  python3 -m venv /work/bare
-  /work/bare/bin/pip install --quiet --constraint /work/constraints.txt /work/paribus-*.whl
-  mkdir /work/tests && mv /work/acceptance /work/tests  # constraints.txt lies two folders up, as in the checkout
+  python3 -m venv /try/bare
+  /try/bare/bin/pip install --quiet --constraint /try/constraints.txt /try/paribus-*.whl
+  mkdir /try/tests && mv /try/acceptance /try/tests  # constraints.txt lies two folders up, as in the checkout
   python3 --version
-  /work/bare/bin/paribus --version
-  cd / && python3 /work/tests/acceptance/installed_wheel.py /work/bare/bin/paribus
+  /try/bare/bin/paribus --version
+  cd / && python3 /try/tests/acceptance/installed_wheel.py /try/bare/bin/paribus
 '
 rm -rf "$here"

@@ -365,7 +365,7 @@ def test_wrong_arguments_are_said_before_the_training(home: Path, arguments: dic
 
 
 def test_a_study_that_is_trained_is_not_joined(home: Path) -> None:
-    """The program trains on, and is told why nothing is recorded; the reason stays in the home folder."""
+    """The program trains on, and a warning says why nothing is recorded; the reason stays in the home folder."""
     from support.studies import Shape, made_up_study
 
     with Store.open(home) as store:

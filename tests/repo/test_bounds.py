@@ -20,7 +20,7 @@ def bounds():
 
 
 def test_a_release_beyond_a_range_is_named(bounds):
-    """A newer major is one line; a release inside of its range, and a package that nobody asks for, are none."""
+    """A newer major is one line; a release inside its range, and a package that is not asked for, add no line."""
     known = {
         name: Requirement(line) for name, line in {"mlflow": "mlflow>=3.5,<3.18", "sci-py": "sci_py>=1,<2"}.items()
     }

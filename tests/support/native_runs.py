@@ -1,10 +1,13 @@
-"""What tests read of finished runs of the native runner."""
+"""What tests read of runs of the native runner, and how they stop one."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -13,6 +16,7 @@ from paribus.recipe.recipe import Recipe
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.metrics import STEP_METRICS
+from paribus_runners.native import trainer
 
 STATES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -53,3 +57,15 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     """Return whether all weights are equal to the bit."""
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def signal_after(patch: pytest.MonkeyPatch, last: int) -> None:
+    """Let the native trainer of this process get SIGTERM when it has written the line of step ``last``."""
+    write = trainer.Trainer._write
+
+    def write_and_signal(self: trainer.Trainer, step: int, values: dict[str, float]) -> None:
+        write(self, step, values)
+        if step == last:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    patch.setattr(trainer.Trainer, "_write", write_and_signal)

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from paribus.archive.tar_file import REPORT, RUNS, STORE, Manifest, Member, member, write_archive
@@ -19,6 +18,7 @@ from paribus.recipe.recipe import canonical_json
 from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.reader import Reader
 from paribus.store.transfer import StudyRows, read_rows
+from paribus.version import VERSION
 
 _SCRATCH = ".paribus-export-"
 """What the folder of an unfinished archive is called, beside the archive; a lock on a file in it says who uses it."""
@@ -80,7 +80,7 @@ def export_study(
             sources, notes = _sources(reader.home, rows, scratch / REPORT, checkpoints=checkpoints)
             (scratch / STORE).write_text(canonical_json(rows.to_json()), encoding="utf-8")
             sources = {STORE: scratch / STORE, **sources}
-            manifest = Manifest(study=study, paribus=version("paribus"), files=tuple(_members(sources)))
+            manifest = Manifest(study=study, paribus=VERSION, files=tuple(_members(sources)))
             with (scratch / "archive").open("xb") as file:
                 write_archive(file, manifest, sources)
                 file.flush()

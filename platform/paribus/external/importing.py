@@ -15,14 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paribus.contract import EXTERNAL, Job, Options
 from paribus.errors import ImportFailed, LogFileError
 from paribus.external.names import NamedLog
-from paribus.external.plan import IMPORTED, ExternalRun, Terms, external_plan, refuse_trained
+from paribus.external.plan import IMPORTED, ExternalRun, Terms, external_job, external_plan, refuse_trained
 from paribus.health.detector import Setting
 from paribus.health.finding import to_json
 from paribus.health.import_logs import Log, logged_name, open_log
@@ -34,6 +32,7 @@ from paribus.run_folder.metrics import Source, find_metric
 from paribus.store.reader import Reader
 from paribus.store.store import Store
 from paribus.study.plan import Plan
+from paribus.version import VERSION
 
 PRIMARY = ("eval/heldout/avg_at_1", "reward/correct_frac", "reward/mean")
 """What the tables show if the user does not say: the first of these that every log has."""
@@ -286,23 +285,12 @@ def _write_files(folder: RunFolder, home: Path, plan: Plan, each: ReadLog) -> No
     payload = payload_of(each)
     about = {key: payload[key] for key in ("origin", "trainer", "log")}
     arm = next(a for a in plan.arms if a.label == each.named.arm)
-    job = Job(
-        run=each.fingerprint,
-        study=plan.study,
-        arm=each.named.arm,
-        runner=EXTERNAL,
-        options=Options(own=about),
-        seed=each.named.seed,
-        token=TOKEN,
-        recipe=arm.recipe,
-        evaluate=plan.evaluate,
-        cache=str(home / "cache"),
-    )
+    job = external_job(plan, _run(each), arm.recipe, TOKEN, home, about)
     folder.job.write_text(job.model_dump_json(indent=1))
     lines = metric_lines(each.log, _time_ms(each.named.target))
     for line in lines:
         folder.append_metrics(line)
-    write_json(folder.environment, {"paribus": version("paribus"), **about})
+    write_json(folder.environment, {"paribus": VERSION, **about})
     profile = load_profile("default")
     write_json(folder.health, to_json(judge_log(profile, each.log), lines[-1], Setting(profile=profile).identity))
     write_json(folder.result, payload)

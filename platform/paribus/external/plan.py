@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from paribus.contract import EXTERNAL, Evaluate, Hashes
+from paribus.contract import EXTERNAL, Evaluate, Hashes, Job, Options
 from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.study.expand import KEY_DIGITS, with_fingerprint
@@ -141,6 +142,41 @@ def steps_alone(steps: int) -> Recipe:
     """Return a recipe of which only the number of steps has a meaning."""
     recipe = Recipe()
     return recipe.model_copy(update={"schedule": recipe.schedule.model_copy(update={"steps": steps})})
+
+
+def external_job(
+    plan: Plan,
+    run: ExternalRun,
+    recipe: Recipe,
+    token: int,
+    home: Path,
+    about: Mapping[str, str],
+    stop_on: Sequence[str] = (),
+) -> Job:
+    """Return the job of a run that Paribus did not start, for its run folder.
+
+    Args:
+        plan: the plan that it stands in.
+        run: the run.
+        recipe: of which the number of steps is known.
+        token: number of the attempt.
+        home: home folder.
+        about: where its numbers come from.
+        stop_on: detectors that end it.
+    """
+    return Job(
+        run=run.fingerprint,
+        study=plan.study,
+        arm=run.arm,
+        runner=EXTERNAL,
+        options=Options(own=dict(about)),
+        seed=run.seed,
+        token=token,
+        recipe=recipe,
+        evaluate=plan.evaluate,
+        cache=str(home / "cache"),
+        stop_on=tuple(stop_on),
+    )
 
 
 def _row(arm: Arm, base: str) -> Row:

@@ -17,17 +17,16 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from paribus.attempt.supervisor import HealthMonitor
-from paribus.contract import EXTERNAL, Job, Options
+from paribus.contract import Job
 from paribus.engines.process import Identity
 from paribus.errors import LostLease, ParibusError
 from paribus.external.live_names import LiveNames
-from paribus.external.plan import ExternalRun, Terms, external_plan, refuse_trained, steps_alone
-from paribus.external.spool import FOLDER, About, Spool, write_whole
+from paribus.external.plan import ExternalRun, Terms, external_job, external_plan, refuse_trained, steps_alone
+from paribus.external.spool import FOLDER, About, Spool
 from paribus.health.liveness import nan
 from paribus.home import since_boot
 from paribus.recipe.recipe import fingerprint_of
@@ -36,6 +35,7 @@ from paribus.store.models import Claim
 from paribus.store.states import RECORDED, TRACKED, RunState
 from paribus.store.store import Store
 from paribus.study.plan import Plan
+from paribus.version import VERSION
 
 TICK_S = 0.2
 HELD_S = 2.0
@@ -260,7 +260,7 @@ class Recorder:
         run, token = self._run
         state = {"run": run, "token": token, "fingerprint": self._fingerprint, "offset": self._offset}
         state |= {"trainer": self._names.trainer, "newest": self._newest, "dropped": self._dropped}
-        write_whole(self._spool.state, state)
+        write_json(self._spool.state, state, synced=False)
 
     # ---- the run folder --------------------------------------------------------------------------
 
@@ -268,21 +268,11 @@ class Recorder:
         folder = RunFolder.of(self._spool.home, claim.fingerprint, claim.token)
         folder.path.mkdir(parents=True, exist_ok=True)
         about = {"origin": TRACKED, "trainer": self._names.trainer}
-        job = Job(
-            run=claim.fingerprint,
-            study=plan.study,
-            arm=self._about.arm,
-            runner=EXTERNAL,
-            options=Options(own=about),
-            seed=self._about.seed,
-            token=claim.token,
-            recipe=steps_alone(max(1, self._about.steps)),
-            evaluate=plan.evaluate,
-            cache=str(self._spool.home / "cache"),
-            stop_on=self._about.stop_on,
-        )
+        run = ExternalRun(arm=self._about.arm, seed=self._about.seed, fingerprint=claim.fingerprint)
+        recipe, stop_on = steps_alone(max(1, self._about.steps)), self._about.stop_on
+        job = external_job(plan, run, recipe, claim.token, self._spool.home, about, stop_on)
         folder.job.write_text(job.model_dump_json(indent=1))
-        write_json(folder.environment, {"paribus": version("paribus"), **about})
+        write_json(folder.environment, {"paribus": VERSION, **about})
         here = {"supervisor": Identity.of(os.getpid()).to_json(), "runner": self._program.to_json()}
         write_json(folder.attempt, {"token": claim.token, **here})
 

@@ -17,8 +17,6 @@ This module imports nothing slow: it runs in the program that trains.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +70,3 @@ class Spool:
     def home(self) -> Path:
         """The home folder."""
         return self.path.parents[1]
-
-
-def write_whole(path: Path, value: object) -> None:
-    """Write a JSON file by one rename, so that no reader sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value))
-    temporary.replace(path)

@@ -23,9 +23,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from paribus.errors import ParibusError
-from paribus.external.spool import FOLDER, About, Spool, write_whole
+from paribus.external.spool import FOLDER, About, Spool
 from paribus.home import home as usual_home
 from paribus.home import make_home
+from paribus.run_folder.folder import write_json
 
 FINISH_S = 20.0
 """Longest time that ``finish`` waits until the result is recorded."""
@@ -183,7 +184,7 @@ class TrackedRun:
             make_home(place)
             spool = Spool(place.resolve() / FOLDER / f"{time.time_ns()}-{secrets.token_hex(4)}")
             spool.path.mkdir(parents=True, mode=0o700)
-            write_whole(spool.about, {**asdict(about), "process": Identity.of(os.getpid()).to_json()})
+            write_json(spool.about, {**asdict(about), "process": Identity.of(os.getpid()).to_json()}, synced=False)
             self._file = os.open(spool.records, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._spool, self._owner = spool, os.getpid()
             self._recorder = _started(spool)
@@ -214,7 +215,7 @@ class TrackedRun:
             return
         try:
             os.close(self._file)
-            write_whole(spool.end, how)
+            write_json(spool.end, how, synced=False)
             if not _recorded(spool, self._recorder):
                 self._warn(f"the end is not recorded yet: {spool.path / 'recorder.log'} says why")
         except Exception as error:

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from paribus.errors import ArchiveError, ServerError
 from paribus.remote import received
 from paribus.study.load import load_study
 from paribus.study.sources import MOST_BYTES as MOST_SOURCE
+from paribus.version import VERSION
 from paribus.yaml_file.document import MAX_BYTES as MOST_STUDY
 from paribus.yaml_file.write import whole_text
 
@@ -166,9 +166,7 @@ def _about(data: bytes, report: Path) -> dict[str, Any]:
 
 def _pack(study: str, files: Mapping[str, Path], stage: Path, most: int, what: str) -> bytes:
     """Return an archive of files of the disk."""
-    manifest = Manifest(
-        study=study, paribus=version("paribus"), files=tuple(member(name, path) for name, path in files.items())
-    )
+    manifest = Manifest(study=study, paribus=VERSION, files=tuple(member(name, path) for name, path in files.items()))
     if manifest.size > most:
         raise ServerError(f"{what} has {manifest.size:,} bytes with what belongs to it, more than the {most:,} allowed")
     packed = stage / "bundle.tar"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 from paribus.errors import RunFolderError
@@ -23,6 +22,7 @@ from paribus.store.models import AttemptRecord, ResultRecord, RunRecord, StudyRe
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
 from paribus.study.plan import Plan
+from paribus.version import VERSION
 
 OUTCOMES: Mapping[RunState, Outcome] = {
     RunState.SUCCEEDED: "finished",
@@ -139,7 +139,7 @@ def _provenance(reader: Reader, study: StudyRecord, results: Mapping[str, Result
     environment.pop(INITIAL_WEIGHTS, None)
     commit = environment.pop("git_commit", "") or environment.pop("git", "")
     return {
-        "paribus": version("paribus"),
+        "paribus": VERSION,
         "git commit": commit or NOT_RECORDED,
         **_fingerprints(study.plan),
         **_initial_weights(reader, study.plan, results),

@@ -70,13 +70,20 @@ def from_json_number(value: float | str) -> float:
     return float(value)
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write a file atomically: write a temporary file, sync it to disk, rename it."""
+def write_json(path: Path, value: object, *, synced: bool = True) -> None:
+    """Write a file atomically: write a temporary file, rename it.
+
+    Args:
+        path: the file.
+        value: what JSON can hold; numbers are finite.
+        synced: whether the file is on the disk before it gets its name: what a power cut must not lose.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w") as file:
         json.dump(value, file, indent=1, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
+        if synced:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.replace(path)
 
 

@@ -39,12 +39,12 @@ def raised(columns, every=10):
     return {f.detector: f for f in found}
 
 
-@pytest.mark.parametrize(("power", "told"), [(1.0, False), (1.4, False), (2.4, True)])
-def test_a_large_kl_that_grows_ever_faster_is_told(power, told):
+@pytest.mark.parametrize(("power", "ill"), [(1.0, False), (1.4, False), (2.4, True)])
+def test_a_large_kl_that_grows_ever_faster_is_raised(power, ill):
     """Growth in proportion to the steps is usual however far it gets; growth with their square is not."""
     noise = np.random.default_rng(0).normal(0, 0.03, STEPS)
     found = raised({"kl/ref_k3": 0.02 + 4.5 * T**power * (1 + noise), REWARD: np.full(STEPS, 0.4)})
-    assert ("kl_blowup" in found) is told
+    assert ("kl_blowup" in found) is ill
 
 
 def test_a_kl_below_a_nat_may_grow_faster():
@@ -52,19 +52,19 @@ def test_a_kl_below_a_nat_may_grow_faster():
     assert not raised({"kl/ref_k3": 0.001 + 0.8 * T**2.4, REWARD: np.full(STEPS, 0.4)})
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, False), (6, True)])
-def test_huge_gradients_far_apart_are_counted_over_the_whole_run(count, told):
+@pytest.mark.parametrize(("count", "ill"), [(1, False), (6, True)])
+def test_huge_gradients_far_apart_are_counted_over_the_whole_run(count, ill):
     """Six spikes of a hundred times the usual norm never lie within one window; a single one is no fault."""
     norms = 0.5 * np.exp(np.random.default_rng(1).normal(0, 0.1, STEPS))
     norms[np.linspace(20, STEPS - 1, count).astype(int)] *= 100
     found = raised({"optim/grad_norm": norms})
-    assert ("grad_spike" in found) is told
-    if told:
+    assert ("grad_spike" in found) is ill
+    if ill:
         assert found["grad_spike"].state == "warn"
         assert found["grad_spike"].step_onset == 21
 
 
-def test_huge_gradients_are_told_in_as_few_healthy_runs_as_stated():
+def test_huge_gradients_are_raised_in_as_few_healthy_runs_as_stated():
     """With the stated rate of one in a thousand steps, whatever the length: at most one run in a thousand."""
     rng, alarms = np.random.default_rng(2), 0
     for _ in range(60):
@@ -75,8 +75,8 @@ def test_huge_gradients_are_told_in_as_few_healthy_runs_as_stated():
     assert alarms <= 1
 
 
-@pytest.mark.parametrize(("earned", "told"), [(0.9, False), (0.05, True)])
-def test_length_and_reward_that_rise_without_the_score_are_told(earned, told):
+@pytest.mark.parametrize(("earned", "ill"), [(0.9, False), (0.05, True)])
+def test_length_and_reward_that_rise_without_the_score_are_raised(earned, ill):
     """Longer responses with more reward are no fault if the held-out score rises, too, even by less."""
     rng = np.random.default_rng(3)
     reward = 0.2 + 0.65 * T
@@ -86,12 +86,12 @@ def test_length_and_reward_that_rise_without_the_score_are_told(earned, told):
         LENGTH: 380 * (1 + 2.6 * T) + rng.normal(0, 12, STEPS),
         SCORE: 0.2 + earned * 0.65 * T + rng.normal(0, 0.015, STEPS),
     }, every=5)  # fmt: skip
-    assert ("length_reward" in found) is told
+    assert ("length_reward" in found) is ill
     assert ("reward_hacking" in found) is False
 
 
-@pytest.mark.parametrize(("weight", "told"), [(1.0, False), (0.05, True)])
-def test_a_reward_that_is_all_format_is_told(weight, told):
+@pytest.mark.parametrize(("weight", "ill"), [(1.0, False), (0.05, True)])
+def test_a_reward_that_is_all_format_is_raised(weight, ill):
     """Rare right answers hardly count where the weight of correctness is a twentieth of that of the format."""
     rng = np.random.default_rng(4)
     right = 0.2 + 0.1 * T + rng.normal(0, 0.02, STEPS)
@@ -99,7 +99,7 @@ def test_a_reward_that_is_all_format_is_told(weight, told):
     found = raised({
         TOTAL: weight * right + 0.1 * form, "reward/correct_frac": right * weight, REWARD: right * weight
     })  # fmt: skip
-    assert ("format_hacking" in found) is told
+    assert ("format_hacking" in found) is ill
 
 
 def test_a_part_of_the_reward_in_units_of_its_own_is_judged_as_such():
@@ -123,18 +123,18 @@ def test_few_evaluations_show_a_score_that_falls_while_the_reward_rises():
     assert "reward_hacking" not in raised({**columns, REWARD: np.full(STEPS, 0.5)}, every=25)
 
 
-def test_equal_rewards_from_the_start_are_told_since_the_start():
+def test_equal_rewards_from_the_start_are_raised_since_the_start():
     """The metric has no change to look for: nothing was ever learned."""
     found = raised({"group/zero_std_frac": np.full(STEPS, 1.0), REWARD: np.full(STEPS, 1.0)})
     assert (found["zero_variance"].state, found["zero_variance"].step_onset) == ("critical", 1)
 
 
-@pytest.mark.parametrize(("begins", "told"), [(0.88, False), (0.3, True)])
-def test_a_slow_start_has_groups_without_spread_for_a_while(begins, told):
+@pytest.mark.parametrize(("begins", "ill"), [(0.88, False), (0.3, True)])
+def test_a_slow_start_has_groups_without_spread_for_a_while(begins, ill):
     """Twelve steps without spread are a fault where groups had it, and may begin a run on hard prompts."""
     share = np.concatenate([np.full(15, begins), np.full(12, 1.0), np.full(STEPS - 27, 0.5)])
     found = raised({"group/zero_std_frac": share, REWARD: np.where(share < 0.9, 0.3, 0.005)})
-    assert ("zero_variance" in found) is told
+    assert ("zero_variance" in found) is ill
 
 
 def test_a_fall_from_which_a_reward_has_risen_before_is_its_noise():
@@ -145,11 +145,11 @@ def test_a_fall_from_which_a_reward_has_risen_before_is_its_noise():
     assert found["reward_crash"].step_onset == 101
 
 
-@pytest.mark.parametrize(("reward", "told"), [(0.98, False), (0.6, True)])
-def test_who_has_mastered_the_prompts_explores_little(reward, told):
+@pytest.mark.parametrize(("reward", "ill"), [(0.98, False), (0.6, True)])
+def test_who_has_mastered_the_prompts_explores_little(reward, ill):
     """Low entropy is no warning where nearly all answers are right."""
     found = raised({"policy/entropy": np.where(T < 0.5, 0.9, 0.15), REWARD: np.full(STEPS, reward)})
-    assert ("entropy_collapse" in found) is told
+    assert ("entropy_collapse" in found) is ill
 
 
 def test_a_policy_that_breaks_at_once_is_a_crash_before_it_is_truncation():

@@ -32,7 +32,7 @@ from paribus_runners.native.tiny.make import tokenizer
 from paribus_runners.native.world import World
 from paribus_runners.tasks import chain
 from support.kills import kill_this_process_at, killed_at, killed_at_byte, killed_in
-from support.native_runs import STATES, changed, lines_of, same, weights_of
+from support.native_runs import STATES, changed, lines_of, same, signal_after, weights_of
 from support.ranks import ends_of_ranks, in_ranks
 
 JobFolder = Callable[..., Path]
@@ -91,15 +91,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
     recipe = changed(recipe, **STATES[state])
     whole = finished(state, job_folder(recipe, name="whole"))
     first = job_folder(recipe, name="cut")
-    write = trainer.Trainer._write
-
-    def write_and_signal(self: trainer.Trainer, step: int, values: dict[str, float]) -> None:
-        write(self, step, values)
-        if step == stop_at:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_write", write_and_signal)
+        signal_after(patch, stop_at)
         with pytest.raises(SystemExit) as stopped:
             runner.run(first)
     assert stopped.value.code == 75

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.native import runner, trainer
-from support.native_runs import changed, lines_of, same, weights_of
+from support.native_runs import changed, lines_of, same, signal_after, weights_of
 
 JobFolder = Callable[..., Path]
 
@@ -113,15 +111,8 @@ def test_a_stopped_run_goes_on_to_the_same_last_step(
     recipe = of(recipe, state, steps=LONG, tokens=spent(lines_of(long))[3])
     whole, first = job_folder(recipe, name="whole"), job_folder(recipe, name="cut")
     runner.run(whole)
-    write = trainer.Trainer._write
-
-    def write_and_signal(self: trainer.Trainer, step: int, values: dict[str, float]) -> None:
-        write(self, step, values)
-        if step == stop_at:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_write", write_and_signal)
+        signal_after(patch, stop_at)
         with pytest.raises(SystemExit):
             runner.run(first)
     second = job_folder(recipe, name="cut", token=2)

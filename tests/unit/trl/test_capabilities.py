@@ -5,6 +5,7 @@ import pytest
 from paribus.errors import ParibusError, StudyFileError
 from paribus.recipe.recipe import Recipe
 from paribus.recipe.resolve import resolve_base
+from paribus.recipe.shape import Choice, Leaf, paths, recipe_shape
 from paribus_runners.capabilities import matrices, matrix_for, read_capabilities
 
 SMALL = """\
@@ -84,3 +85,22 @@ def test_a_file_holds_for_the_versions_that_its_name_begins():
     assert matrix_for("trl", "1.16.3").version == "1.16"
     with pytest.raises(ParibusError, match=r"trl 1\.161\.0 is not known here, only 1\.16"):
         matrix_for("trl", "1.161.0")
+
+
+# what stands below levels that TRL lacks whole: one choice, and the values
+BELOW = {"trl": ({"baseline.policy_lambda"}, "baseline."), "verl": (set(), ())}
+
+
+@pytest.mark.parametrize(("trainer", "version"), [("trl", "1.16.0"), ("verl", "0.9.1")])
+def test_a_file_knows_every_level_and_value_of_a_recipe(trainer, version):
+    """A level or value that is added to recipes asks for an entry."""
+    choices, values = BELOW[trainer]
+    found = matrix_for(trainer, version).capabilities
+    assert list(matrices(trainer)) == [version.rpartition(".")[0]]
+    for path, shape in paths(recipe_shape()):
+        place = ".".join(path)
+        if isinstance(shape, Choice) and place not in {"task", *choices}:
+            assert set(found.levels[place]) == set(shape.levels), place
+        elif isinstance(shape, Leaf) and not place.startswith(values):
+            above = {".".join(path[:k]) for k in range(1, len(path) + 1)}
+            assert above & {*found.values, *found.levels}, place

@@ -7,9 +7,7 @@ import pytest
 from paribus.contract import Options, load_runner
 from paribus.recipe.recipe import Recipe
 from paribus.recipe.resolve import resolve_base
-from paribus.recipe.shape import Choice, Leaf, paths, recipe_shape
 from paribus.study.expand import draft_file
-from paribus_runners.capabilities import matrix_for
 from paribus_runners.environments import FOLDER, Environment
 
 STUDY = """\
@@ -97,18 +95,6 @@ def test_approximate_levels_say_how_far():
     found = load_runner("trl").support(resolve_base("grpo", patch).recipe, Options())
     assert {s.feature for s in found} == {"scale.eps", "schedule.minibatches", "optimizer.warmup_steps"}
     assert all(s.level == "approximate" and s.reason for s in found)
-
-
-def test_the_file_knows_every_level_and_value_of_a_recipe():
-    """A level or value that is added to recipes asks for an entry."""
-    found = matrix_for("trl", "1.16.0").capabilities
-    for path, shape in paths(recipe_shape()):
-        place = ".".join(path)
-        if isinstance(shape, Choice) and place not in ("task", "baseline.policy_lambda"):
-            assert set(found.levels[place]) == set(shape.levels), place
-        elif isinstance(shape, Leaf) and not place.startswith("baseline."):
-            above = {".".join(path[:k]) for k in range(1, len(path) + 1)}
-            assert above & {*found.values, *found.levels}, place
 
 
 def test_versions_and_passed_options_are_part_of_what_a_run_is():

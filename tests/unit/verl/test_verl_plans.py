@@ -5,9 +5,8 @@ import pytest
 from paribus.contract import Options, load_runner
 from paribus.errors import ParibusError, RunnerError
 from paribus.recipe.resolve import resolve_base
-from paribus.recipe.shape import Choice, Leaf, paths, recipe_shape
 from paribus.study.expand import draft_file
-from paribus_runners.capabilities import matrices, matrix_for
+from paribus_runners.capabilities import matrix_for
 from paribus_runners.environments import FOLDER
 from paribus_runners.verl.options import VerlOptions, arguments
 from paribus_runners.verl.overrides import overrides, written
@@ -142,19 +141,6 @@ def test_approximate_levels_say_how_far():
     found = load_runner("verl").support(recipe(**patch), Options())
     assert {s.feature for s in found} == {"filter", "auxiliary.entropy", "scale", "schedule.minibatches"}
     assert all(s.level == "approximate" and s.reason for s in found)
-
-
-def test_the_file_knows_every_level_and_value_of_a_recipe():
-    """A level or value that is added to recipes asks for an entry."""
-    found = matrix_for("verl", "0.9.1").capabilities
-    assert list(matrices("verl")) == ["0.9"]
-    for path, shape in paths(recipe_shape()):
-        place = ".".join(path)
-        if isinstance(shape, Choice) and place != "task":
-            assert set(found.levels[place]) == set(shape.levels), place
-        elif isinstance(shape, Leaf):
-            above = {".".join(path[:k]) for k in range(1, len(path) + 1)}
-            assert above & {*found.values, *found.levels}, place
 
 
 def test_overrides_are_written_in_hydras_grammar():

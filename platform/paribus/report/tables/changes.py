@@ -17,33 +17,21 @@ def changes_table(analysis: Analysis) -> Table:
     """Return paths and values that an arm has other than the base, and what the base sets."""
     plan = analysis.plan
     if plan.external:
-        return _unknown(analysis)
-    texts = {a.key: _base(analysis) if a.key == plan.base else changes_text(a.changes) for a in plan.arms}
-    rows = [TableRow(label=analysis.label(arm), cells=(Cell(text=text),)) for arm, text in texts.items()]
-    preset = f"; the rest is that of the preset `{plan.preset}`" if plan.preset else ""
+        texts, label = {arm.key: "not known" for arm in plan.arms}, "settings"
+        note = "Paribus did not start these runs: that arms differ in their settings alone is for you to know."
+    else:
+        texts = {a.key: _base(analysis) if a.key == plan.base else changes_text(a.changes) for a in plan.arms}
+        label = "path: base → arm"
+        preset = f"; the rest is that of the preset `{plan.preset}`" if plan.preset else ""
+        note = f"In the row of the base: its learning rate and what the study sets{preset}."
     return Table(
         key="changes",
         title="What each arm changes",
         answers="Which settings does an arm have that the base does not?",
         first="Arm",
-        columns=(Column(key="changes", label="path: base → arm"),),
-        rows=tuple(rows),
-        notes=(f"In the row of the base: its learning rate and what the study sets{preset}.",),
-        main=True,
-    )
-
-
-def _unknown(analysis: Analysis) -> Table:
-    """Return the table of a study whose settings are not known."""
-    rows = [TableRow(label=analysis.label(arm.key), cells=(Cell(text="not known"),)) for arm in analysis.plan.arms]
-    return Table(
-        key="changes",
-        title="What each arm changes",
-        answers="Which settings does an arm have that the base does not?",
-        first="Arm",
-        columns=(Column(key="changes", label="settings"),),
-        rows=tuple(rows),
-        notes=("Paribus did not start these runs: that arms differ in their settings alone is for you to know.",),
+        columns=(Column(key="changes", label=label),),
+        rows=tuple(TableRow(label=analysis.label(arm), cells=(Cell(text=text),)) for arm, text in texts.items()),
+        notes=(note,),
         main=True,
     )
 
