@@ -134,11 +134,23 @@ def slurm_cluster() -> Iterator[Path]:
     try:
         with started.slurm_cluster(place / "cluster") as configuration:
             os.environ["SLURM_CONF"] = str(configuration)
-            yield configuration.parent
+            try:
+                yield configuration.parent
+            except Exception:
+                show(configuration.parent)
+                raise
     except started.NotInstalled as error:
         raise Skipped(str(error)) from None
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def show(folder: Path) -> None:
+    """Print Slurm's queue and the ends of its logs."""
+    for command in ("squeue --all", "sinfo --Node"):
+        subprocess.run(command.split(), stderr=subprocess.STDOUT, check=False, timeout=60)
+    for log in sorted(folder.glob("*.log")):
+        print(f"== {log.name}", *log.read_text(errors="replace").splitlines()[-40:], sep="\n", flush=True)
 
 
 def after_a_submit(world: World, folder: Path) -> bool:

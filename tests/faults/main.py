@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
 import signal
@@ -36,6 +37,7 @@ from faults.judge import Verdict
 from faults.page import Page, Row, table
 from faults.world import (
     DATABASES,
+    STACKS,
     Lines,
     Skipped,
     World,
@@ -47,6 +49,9 @@ from faults.world import (
     world,
 )
 from paribus.testing.fake_runner import install
+
+SHORT_S = 600
+"""Seconds that one injection may take if ``--short``: ten times what the longest takes on two idle cores."""
 
 
 @dataclass(frozen=True)
@@ -103,16 +108,29 @@ def inject(fault: Fault, place: str, chosen: argparse.Namespace) -> Verdict:
     chance = random.Random(f"{chosen.seed} {fault.name} {place}")
     try:
         with world(place, chance, short=chosen.short, minutes=chosen.minutes) as here:
+            signal.alarm(SHORT_S if chosen.short else 0)
             return fault.inject(here)
     except Skipped:
         raise
     except Exception as error:
         traceback.print_exc()
         return Verdict(trials=0, faults=0, wrong=(f"{type(error).__name__}: {error}",))
+    finally:
+        signal.alarm(0)
+
+
+def stuck(*_: object) -> None:
+    """Let the processes of an injection show where they are, and end it."""
+    for child in multiprocessing.active_children():
+        assert child.pid is not None
+        os.kill(child.pid, STACKS)
+    time.sleep(1.0)
+    raise AssertionError(f"not at its end after {SHORT_S} s")
 
 
 def lane(chosen: argparse.Namespace, places: Sequence[str], rows: Lines) -> None:
     """Inject what was chosen, one place after the other; tell at once what broke a promise and how to see it again."""
+    signal.signal(signal.SIGALRM, stuck)
     for place in places:
         faults = [f for f in FAULTS if place in f.places and (not chosen.faults or f.name in chosen.faults)]
         if place == "PostgreSQL" and faults:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -35,6 +36,8 @@ LEASE_S = 2.0
 """Seconds of a lease while faults are injected: a thirtieth of the real one; what depends on it is shortened alike."""
 
 DATABASES = ("SQLite", "PostgreSQL")
+STACKS = signal.SIGUSR1
+"""Lets a process that was started here print the stacks of its threads."""
 _FORK = multiprocessing.get_context("fork")
 _PATIENCE_S = 3600.0
 
@@ -183,6 +186,7 @@ def process(
 
 def _begin(parent: int, function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     die_with_parent(parent)
+    faulthandler.register(STACKS)
     function(*arguments, **named)
 
 
