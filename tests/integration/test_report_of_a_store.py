@@ -21,6 +21,8 @@ from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.measures import score_steps, series
 from paribus.report.collect import read_study
 from paribus.report.inputs import RunData
+from paribus.report.sentences import warnings
+from paribus.report.versions import mixed_versions
 from paribus.report.write import write_report
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.store.reader import Reader
@@ -57,6 +59,26 @@ def test_other_initial_weights_under_one_model_are_named(tmp_path: Path) -> None
             write_json(path, {"initial_weights": ("b" if k % 2 and differ else "a") * 64})
         with Reader.open(tmp_path) as reader:
             assert read_study(reader, "made-up").provenance["initial weights"].startswith(begins)
+
+
+def test_runs_of_another_environment_are_named(tmp_path: Path) -> None:
+    """A report warns where versions or devices differ, with arms and counts, and of nothing else that differs."""
+    fill(tmp_path, made_up_study(SHAPE))
+    paths = sorted(tmp_path.glob("runs/*/a*/environment.json"))
+    usual = {"torch": "2.13.0", "device": "cpu", "initial_weights": "a" * 64}
+    for k, path in enumerate(paths):
+        write_json(path, {**usual, "threads": k, "platform": f"linux-{k}"})
+    with Reader.open(tmp_path) as reader:
+        data = read_study(reader, "made-up")
+        first = min(data.environments)
+        assert not mixed_versions(Analysis(data))
+        write_json(next(p for p in paths if p.parent.parent.name == first[:12]), {**usual, "torch": "2.14.1"})
+        analysis = Analysis(read_study(reader, "made-up"))
+    arm = analysis.label(next(r.arm for r in data.runs if r.fingerprint == first))
+    total = len(data.environments)
+    (text,) = mixed_versions(analysis)
+    assert text.endswith(f"arms differ: torch 2.13.0 in {total - 1} of {total} runs, 2.14.1 in `{arm}` (1).")
+    assert text in warnings(analysis)
 
 
 def test_what_was_written_is_read(home: Path) -> None:

@@ -45,9 +45,11 @@ def read_study(reader: Reader, name: str) -> StudyData:
     study = reader.study(name)
     data, results = read_runs(reader, study)
     tokens = {r.fingerprint: r.token for r in results.values()}
+    environments = {r.fingerprint: _environment(reader, r) for r in results.values()}
     return replace(
         data,
-        provenance=_provenance(reader, study, results),
+        provenance=_provenance(study, results, environments),
+        environments=environments,
         declared=read_declared(reader, study),
         samples=samples_of(reader.home, data.runs, data.plan.evaluate.primary_set, tokens),
     )
@@ -133,50 +135,42 @@ def _readable(reader: Reader, fingerprint: str, token: int) -> tuple[MetricLine,
     return tuple(lines)
 
 
-def _provenance(reader: Reader, study: StudyRecord, results: Mapping[str, ResultRecord]) -> dict[str, str]:
-    environment = _environment(reader, results)
+def _environment(reader: Reader, result: ResultRecord) -> dict[str, str]:
+    """Return name to value of what a run recorded of its environment; what cannot be read is a value, too."""
+    try:
+        recorded = read_environment(RunFolder.of(reader.home, result.fingerprint, result.token))
+    except RunFolderError as error:
+        return {"not read": str(error)}
+    found = {name: value for name, value in flatten(recorded).items() if value not in (None, "")}
+    return {n: ", ".join(map(str, v)) if isinstance(v, list) else str(v) for n, v in found.items()}
+
+
+def _provenance(
+    study: StudyRecord, results: Mapping[str, ResultRecord], environments: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
     last = max((r.at for r in results.values()), default=None)
-    environment.pop(INITIAL_WEIGHTS, None)
-    commit = environment.pop("git_commit", "") or environment.pop("git", "")
+    found: dict[str, dict[str, None]] = {}
+    for name, value in (item for each in environments.values() for item in each.items()):
+        found.setdefault(name, {})[value] = None
+    values = {name: " / ".join(texts) for name, texts in found.items() if name != INITIAL_WEIGHTS}
+    commit = values.pop("git_commit", "") or values.pop("git", "")
     return {
         "paribus": VERSION,
         "git commit": commit or NOT_RECORDED,
         **_fingerprints(study.plan),
-        **_initial_weights(reader, study.plan, results),
-        "environment": ", ".join(f"{k} {v}" for k, v in environment.items()) or NOT_RECORDED,
+        **_initial_weights(study.plan, environments),
+        "environment": ", ".join(f"{k} {v}" for k, v in values.items()) or NOT_RECORDED,
         "submitted": _time(study.submitted_at),
         "last result": _time(last) if last is not None else "none yet",
     }
 
 
-def _environment(reader: Reader, results: Mapping[str, ResultRecord]) -> dict[str, str]:
-    """Return name to value of the runs' recorded environments; to all values if runs differ."""
-    found: dict[str, dict[str, None]] = {}
-    for result in results.values():
-        try:
-            recorded = read_environment(RunFolder.of(reader.home, result.fingerprint, result.token))
-        except RunFolderError as error:
-            recorded = {"not read": str(error)}
-        for name, value in flatten(recorded).items():
-            if value in (None, ""):
-                continue
-            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            found.setdefault(name, {})[text] = None
-    return {name: " / ".join(texts) for name, texts in found.items()}
-
-
-def _initial_weights(reader: Reader, plan: Plan, results: Mapping[str, ResultRecord]) -> dict[str, str]:
+def _initial_weights(plan: Plan, environments: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Return what the runs recorded of the weights they began with; nothing where none recorded any."""
     found: dict[str, set[str]] = {}
     models = {arm.key: arm.hashes.model if arm.hashes else arm.recipe.model.name for arm in plan.all_arms}
     for run in plan.all_runs:
-        result = results.get(run.fingerprint)
-        if result is None:
-            continue
-        weights = None
-        with suppress(RunFolderError):  # the environment's row says what could not be read
-            weights = read_environment(RunFolder.of(reader.home, run.fingerprint, result.token)).get(INITIAL_WEIGHTS)
-        if isinstance(weights, str):
+        if weights := environments.get(run.fingerprint, {}).get(INITIAL_WEIGHTS):
             found.setdefault(models[run.arm], set()).add(weights[:SHORT])
     if not found:
         return {}

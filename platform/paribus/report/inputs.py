@@ -107,6 +107,7 @@ class StudyData:
         runs: the plan's runs, in its order.
         screened: runs of its search; they choose settings and enter no table of effects.
         provenance: what the numbers depend on beyond the plan, name to text (:func:`.build.provenance`).
+        environments: fingerprint to name to text of what each finished run recorded of its environment.
         published: published tables to show beside the study's own.
         declared: what the plan declared after results were there; ``None`` if that is not known.
         samples: responses of the arms to the same held-out problems (:mod:`.samples`), problem by problem.
@@ -116,6 +117,7 @@ class StudyData:
     runs: tuple[RunData, ...]
     screened: tuple[RunData, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     published: tuple[Published, ...] = ()
     declared: Declared | None = None
     samples: tuple[tuple[ArmSample, ...], ...] = ()

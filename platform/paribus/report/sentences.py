@@ -28,6 +28,7 @@ from paribus.report.tables.cells import (
 )
 from paribus.report.tables.health import health_words
 from paribus.report.tables.search import search_words
+from paribus.report.versions import mixed_versions
 from paribus.stats.multiple_testing import ALPHA
 from paribus.study.plan import Row
 
@@ -99,7 +100,7 @@ def warnings(analysis: Analysis) -> list[str]:
         found.append(
             f"Fragile: the verdict against the base depends on how lost runs are counted for {listed(unsure)}."
         )
-    found += [*cautions(analysis), *_checkpoints(analysis), *_budgets(analysis)]
+    found += [*cautions(analysis), *mixed_versions(analysis), *_checkpoints(analysis), *_budgets(analysis)]
     found += [note.message for note in analysis.plan.warnings if note.code != "cost"]  # costs are measured by now
     return found
 

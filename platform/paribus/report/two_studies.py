@@ -12,7 +12,7 @@ from paribus.report.analysis.effect import MIN_SEEDS, Effect, corrected
 from paribus.report.build import provenance
 from paribus.report.external import refuse_external
 from paribus.report.inputs import StudyData
-from paribus.report.model import Cell, Column, ReportModel, Table, TableRow
+from paribus.report.model import Cell, Column, ReportModel, Table, TableRow, stored
 from paribus.report.tables.cells import (
     INTERVALS,
     MISSING,
@@ -20,9 +20,11 @@ from paribus.report.tables.cells import (
     adjusted_cell,
     effect_cell,
     interval_text,
+    p_words,
     score_cell,
 )
 from paribus.report.tables.robustness import UNPAIRED, permutation_cell, permutation_note, testable
+from paribus.stats.multiple_testing import ALPHA, holm
 from paribus.study.plan import Arm
 
 SHOWN = 6
@@ -38,12 +40,15 @@ class Pair:
         second: arm of the second study; ``None`` without a counterpart.
         effect: second minus first; ``None`` if it is not tested.
         reason: why it is not tested; empty if it is.
+        equivalence_p: of "they differ by the margin of both studies or more", after Holm's correction over the recipes
+            that are in both; ``None`` without such a test.
     """
 
     first: Arm | None
     second: Arm | None
     effect: Effect | None = None
     reason: str = ""
+    equivalence_p: float | None = None
 
     @property
     def same(self) -> bool:
@@ -96,7 +101,30 @@ def _tested(a: Analysis, b: Analysis) -> list[Pair]:
         effect = None if reason else merged.effect(f"b/{pair.second.key}", f"a/{pair.first.key}", merged.score)
         found.append(replace(pair, effect=effect, reason=reason))
     effects = corrected(p.effect for p in found)
-    return [replace(p, effect=e) for p, e in zip(found, effects, strict=True)]
+    margin = _margin(a, b)
+    alike = [
+        None if margin is None or e is None or not (p.same and e.supported) else e.estimate.equivalence_p(margin)
+        for p, e in zip(found, effects, strict=True)
+    ]
+    return [replace(p, effect=e, equivalence_p=q) for p, e, q in zip(found, effects, holm(alike), strict=True)]
+
+
+def _margin(a: Analysis, b: Analysis) -> float | None:
+    """Return the margin that both studies declare; ``None`` unless it is one."""
+    return a.plan.margin if a.plan.margin == b.plan.margin else None
+
+
+def _late(a: Analysis, b: Analysis) -> bool:
+    """Whether a study declared its margin when it had results."""
+    return a.late("margin") or b.late("margin")
+
+
+def _margin_note(a: Analysis, b: Analysis) -> list[str]:
+    """Return why equivalence is not tested, if a study declares a margin."""
+    if a.plan.margin == b.plan.margin:
+        return []
+    said = [f"`{x.plan.study}` {'none' if x.plan.margin is None else f'±{x.plan.margin:g}'}" for x in (a, b)]
+    return [f"Equivalence is not tested: both studies must declare the same `margin`, and {said[0]}, {said[1]}."]
 
 
 def _pairs(a: Analysis, b: Analysis) -> list[Pair]:
@@ -167,6 +195,7 @@ def _results(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
         Column(key="difference", label="difference", unit=a.score.unit, note="second minus first; Welch's t, unpaired"),
         Column(key="p", label="p (Holm)", note="over the differences of this table"),
         *([Column(key="exact_p", label="exact p", note=UNPAIRED)] if exact else []),
+        *_equivalent_column(a, b),
         Column(key="tested", label="tested?"),
     )
     rows = tuple(TableRow(label=_label(pair), cells=_cells(a, b, pair, exact)) for pair in pairs)
@@ -180,10 +209,27 @@ def _results(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
         notes=(
             *([INTERVALS] if any(c.low is not None for r in rows for c in r.cells) else []),
             *dict.fromkeys(note for each in counts for note in permutation_note(*each)),
+            *_margin_note(a, b),
             *(["A difference can come from anything that differs between the studies: see below."] if tested else []),
         ),
         main=True,
     )
+
+
+def _equivalent_column(a: Analysis, b: Analysis) -> list[Column]:
+    margin = _margin(a, b)
+    if margin is None:
+        return []
+    note = f"two one-sided tests against ±{margin:g}, which both studies declare; p by Holm over the recipes in both"
+    return [Column(key="equivalent", label=f"within ±{margin:g}?", note=note)]
+
+
+def _equivalent_cell(pair: Pair, late: bool) -> Cell:
+    p = pair.equivalence_p
+    if p is None:
+        return NOT_APPLICABLE
+    words = "exploratory" if late else "equivalent" if p < ALPHA else "not shown"
+    return Cell(text=words, note=p_words(p), p_adjusted=stored(p), correction="holm")
 
 
 def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...]:
@@ -198,6 +244,7 @@ def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...
         effect_cell(effect, effect.estimate.n, better=a.score.better) if effect else NOT_APPLICABLE,
         adjusted_cell(effect),
         *([by_splits] if exact else []),
+        *(_equivalent_cell(pair, _late(a, b)) for _ in _equivalent_column(a, b)),
         NOT_APPLICABLE if alone else Cell(text=(pair.reason and f"no: {pair.reason}") or "yes"),
     )
 
@@ -266,7 +313,26 @@ def _summary(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> list[str]:
     apart = [p for p in tested if p.effect and p.effect.confirmed]
     names = ", ".join(f"`{_label(p)}` {interval_text(p.effect.estimate, signed=True)}" for p in apart if p.effect)
     verdict = f"{len(apart)} of {len(tested)} differences in {a.score.label} are confirmed after Holm's correction"
-    return [*found, f"{verdict}: {names}." if apart else f"{verdict}. This does not prove that the studies agree."]
+    found.append(f"{verdict}: {names}." if apart else f"{verdict}.")
+    if shown := _equivalent_words(a, b, pairs):
+        return [*found, shown]
+    return found if apart else [*found, "This does not prove that the studies agree."]
+
+
+def _equivalent_words(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> str:
+    """Return which of the recipes that are in both reach the same score; empty without a test of it."""
+    compared = [p for p in pairs if p.equivalence_p is not None]
+    if not compared:
+        return ""
+    margin = f"±{a.plan.margin:g}"
+    if _late(a, b):
+        return f"A margin of {margin} was declared after results: equivalence within it is exploratory."
+    names = [f"`{_label(p)}`" for p in compared if p.equivalence_p is not None and p.equivalence_p < ALPHA]
+    which = f": {', '.join(names)}" if names else ""
+    return (
+        f"{len(names)} of {len(compared)} recipes that are in both are equivalent within the declared margin of "
+        f"{margin} (two one-sided tests, Holm){which}."
+    )
 
 
 def _both(a: Analysis, b: Analysis) -> dict[str, str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from paribus.errors import ParibusError
+from paribus.report.analysis.analysis import Analysis
 from paribus.report.inputs import StudyData
 from paribus.report.model import ReportModel
 from paribus.report.two_studies import compare
@@ -77,6 +80,44 @@ def test_what_cannot_be_compared_is_not_tested(other: Shape, reason: str) -> Non
     assert reason in row["tested"]
     assert (row["difference"], row["p"]) == ("—", "—")
     assert reason in model.answer
+
+
+def with_margin(data: StudyData, margin: float | None) -> StudyData:
+    """The study, which declares a margin."""
+    return replace(data, plan=replace(data.plan, margin=margin))
+
+
+def test_a_margin_of_both_studies_is_tested() -> None:
+    """One recipe in two studies: p is that of scipy's two one-sided Welch tests, corrected; other recipes have none."""
+    one, two = named(made_up_study(ONE), "one"), named(made_up_study(replace(TWO, seeds=5)), "two")
+    model = compare(with_margin(one, 0.2), with_margin(two, 0.2))
+    column = next(i for i, c in enumerate(model.tables[0].columns) if c.key == "equivalent")
+    cells = {r.label: r.cells[column] for r in model.tables[0].rows}
+    a, b = Analysis(one), Analysis(two)
+    ps = []
+    for label in ("base", "soft_overlong"):
+        arms = [next(x.key for x in s.plan.arms if x.label == label) for s in (a, b)]
+        x, y = (np.array([*s.values(k, s.score).values()]) for s, k in zip((a, b), arms, strict=True))
+        above = ttest_ind(y + 0.2, x, equal_var=False, alternative="greater").pvalue
+        below = ttest_ind(y - 0.2, x, equal_var=False, alternative="less").pvalue
+        ps.append(max(above, below))
+    least, most = sorted(ps)
+    expected = [max(2 * least, most) if p == most else 2 * least for p in ps]
+    found = [cells[label].p_adjusted for label in ("base", "soft_overlong")]
+    assert found == pytest.approx(list(expected), rel=1e-3)
+    assert cells["clip_higher"].text == "—"
+    shown = sum(p < 0.05 for p in expected)
+    assert f"{shown} of 2 recipes that are in both are equivalent within the declared margin of ±0.2" in model.answer
+    assert "does not prove" not in model.answer
+
+
+def test_margins_that_differ_are_not_tested() -> None:
+    """Each study's margin is named, and no equivalence is claimed."""
+    one, two = named(made_up_study(ONE), "one"), named(made_up_study(TWO), "two")
+    model = compare(with_margin(one, 0.2), with_margin(two, None))
+    assert "equivalent" not in results(model)["base"]
+    assert any("must declare the same `margin`, and `one` ±0.2, `two` none." in n for n in model.tables[0].notes)
+    assert "does not prove that the studies agree" in model.answer
 
 
 def test_other_problems_are_told() -> None:
