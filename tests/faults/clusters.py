@@ -35,6 +35,8 @@ from paribus.study.plan import Plan
 from support.plans import small_plan
 
 NODES = ("n1", "n2")
+STARTS, START_S = 5, 15.0
+"""How often a daemon is started again, and how many seconds each time has."""
 Inject = Callable[[], bool]
 """Injects a fault if there is something that it can happen to; returns whether it did."""
 
@@ -174,9 +176,14 @@ def daemon(world: World, folder: Path, name: str) -> bool:
     until(lambda: not victim.alive())
     time.sleep(world.random.uniform(0.0, 2.0))
     program, _, node = name.partition("-")
-    subprocess.run([program, *(["-N", node] if node else [])], check=True)
-    until(lambda: file.exists() and file.read_text().strip() not in ("", str(victim.pid)))
-    return True
+    for _ in range(STARTS):  # as a service manager does
+        subprocess.run([program, *(["-N", node] if node else [])], check=True)
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            if file.exists() and file.read_text().strip() not in ("", str(victim.pid)):
+                return True
+            time.sleep(0.02)
+    raise AssertionError(f"{name} does not start again")
 
 
 def preempt(world: World) -> bool:
