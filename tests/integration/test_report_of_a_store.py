@@ -19,10 +19,10 @@ from paribus.health.diagnose import diagnose
 from paribus.health.finding import Finding, to_json
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.measures import score_steps, series
+from paribus.report.assumptions import mixed_versions
 from paribus.report.collect import read_study
 from paribus.report.inputs import RunData
 from paribus.report.sentences import warnings
-from paribus.report.versions import mixed_versions
 from paribus.report.write import write_report
 from paribus.run_folder.folder import RunFolder, write_json
 from paribus.store.reader import Reader

@@ -1,6 +1,8 @@
-"""What the tests of the answer assume, and what the data say about it: one spread for all arms, and pairs of seeds."""
+"""What the tests of the answer assume, and what the data say about it: one spread, pairs of seeds, one environment."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.levels import FEWEST_ARMS
@@ -8,7 +10,15 @@ from paribus.report.analysis.one_spread import OneSpread, one_spread
 from paribus.report.effect_words import claimed
 from paribus.report.tables.cells import interval_text, listed, number
 from paribus.report.tables.robustness import NOT_POOLED, check_of
+from paribus.run_folder.folder import INITIAL_WEIGHTS
 from paribus.stats.pairing import least_correlation
+
+LEFT_OUT = {
+    INITIAL_WEIGHTS, "not read",  # said by another row of the provenance
+    "paribus", "git", "git_commit", "rewards",  # the fingerprint of a run covers them
+    "platform", "processor", "threads",  # change the order of sums at most
+}  # fmt: skip
+"""What may differ between the runs of a table without a word."""
 
 
 def counts(analysis: Analysis) -> list[str]:
@@ -70,3 +80,26 @@ def _named(analysis: Analysis, whole: OneSpread) -> str:
         return f"none of {len(whole.by_arm)} arms is shown to differ from the base in {label}"
     arms = [f"`{analysis.label(a)}` {interval_text(whole.by_arm[a], signed=True)}" for a in whole.different]
     return f"these differ from the base in {label}, with intervals that hold for all arms at once: {listed(arms)}"
+
+
+def mixed_versions(analysis: Analysis) -> list[str]:
+    """Return in which versions and devices the runs differ, and of which arms; nothing if all are alike."""
+    arms = {run.fingerprint: analysis.label(run.arm) for run in analysis.data.runs}
+    environments = {f: e for f, e in analysis.data.environments.items() if f in arms}
+    names = dict.fromkeys(name for each in environments.values() for name in each if name not in LEFT_OUT)
+    found = []
+    for name in names:
+        values = {f: each[name] for f, each in environments.items() if name in each}
+        counts = Counter(values.values())
+        if len(counts) > 1:
+            usual, _ = counts.most_common(1)[0]
+            others = [f"{value} in {_where(values, value, arms)}" for value in counts if value != usual]
+            found.append(f"{name} {usual} in {counts[usual]} of {len(values)} runs, {listed(others)}")
+    if not found:
+        return []
+    return [f"Runs were trained in different environments, which can make arms differ: {'; '.join(found)}."]
+
+
+def _where(values: dict[str, str], value: str, arms: dict[str, str]) -> str:
+    counts = Counter(arms[f] for f, v in values.items() if v == value)
+    return listed(f"`{arm}` ({count})" for arm, count in counts.items())

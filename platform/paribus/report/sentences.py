@@ -12,7 +12,7 @@ from paribus.report.analysis.effect import MIN_SEEDS, Effect
 from paribus.report.analysis.effects import Single, effect_measures, effects, singles, tested_designs
 from paribus.report.analysis.lost_runs import fragile
 from paribus.report.analysis.measures import GENERATED, Measure, last_value, score_steps, start_measure
-from paribus.report.assumptions import one_spread_words
+from paribus.report.assumptions import mixed_versions, one_spread_words
 from paribus.report.ceiling_words import ceiling_words
 from paribus.report.design_words import any_tested, design_words, designs
 from paribus.report.effect_words import claimed, p_of, score_sentence, size_text
@@ -28,7 +28,6 @@ from paribus.report.tables.cells import (
 )
 from paribus.report.tables.health import health_words
 from paribus.report.tables.search import search_words
-from paribus.report.versions import mixed_versions
 from paribus.stats.multiple_testing import ALPHA
 from paribus.study.plan import Row
 
