@@ -19,7 +19,7 @@ from paribus.contract import Checkpoints
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
 from paribus.home import home
-from paribus.recipe.recipe import Rollout
+from paribus.recipe.recipe import Compute, Rollout
 from paribus.store.history import past_runs, recorded_runs
 from paribus.study.adaptive import interim_text, levels_text, ranking_text, runs_between
 from paribus.study.costs import Cost, run_costs, total
@@ -177,7 +177,10 @@ def _print_native(plan: Plan, native: Mapping[str, Mapping[str, Any]], out: Cons
 def _print_base(plan: Plan, out: Console) -> None:
     recipe = plan.arm(plan.base).recipe
     s = recipe.schedule
-    out.print(f"\nbase: model {recipe.model.name}, task {describe(recipe.task)}, arm {plan.base}")
+    model = recipe.model.name
+    if recipe.model.lora is not None:
+        model += f" with adapters ({describe(recipe.model.lora)})"
+    out.print(f"\nbase: model {model}, task {describe(recipe.task)}, arm {plan.base}")
     each = "of" if s.tokens is None else "with steps of"
     out.print(
         f"  {s.horizon} {each} {s.prompts_per_step} prompts x {s.group_size} responses, "
@@ -192,6 +195,8 @@ def _print_base(plan: Plan, out: Console) -> None:
         out.print(f"  {name:<13}{describe(getattr(plain, name))}")
     if recipe.rollout != Rollout():
         out.print(f"  {'rollout':<13}{describe(recipe.rollout)}")
+    if recipe.compute != Compute():
+        out.print(f"  {'compute':<13}{describe(recipe.compute)}")
     _print_reward_functions(plan, out)
 
 

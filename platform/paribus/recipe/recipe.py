@@ -33,6 +33,18 @@ TINY_MODELS = ("tiny", "tiny_wide", "tiny_moe")
 """Names of the models that are made on the spot; the default of ``optimizer.learning_rate`` is for these alone."""
 
 
+class Lora(f.Level):
+    """Low-rank adapters beside linear layers, in float32, are trained, and nothing else (LoRA, arXiv 2106.09685)."""
+
+    rank: f.Count = Field(default=16, description="width of an adapter, B A with A [rank, in] and B [out, rank]")
+    alpha: f.Positive = Field(default=32, description="B A is multiplied by alpha / rank")
+    layers: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] | None = Field(
+        default=None,
+        description="last words of the names of the layers, e.g. `[q_proj, v_proj]`; absent: all linear layers of the "
+        "blocks but routers",
+    )
+
+
 class Model(f.Level):
     """The causal language model that is trained."""
 
@@ -42,7 +54,16 @@ class Model(f.Level):
         "Face hub",
     )
     revision: str | None = Field(default=None, description="commit of the hub repository; pin it for a published table")
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="type of the computations, and of weights that are not trained"
+    )
+    lora: Lora | None = Field(default=None, description="train adapters in place of the weights; absent: the weights")
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_lora(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave ``lora`` out where it is null: recipes keep their text from before there were adapters."""
+        values: dict[str, Any] = dump(self)
+        return {k: v for k, v in values.items() if k != "lora" or v is not None}
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -197,6 +218,9 @@ class Compute(f.Level):
     """How a run uses its devices; no part of the objective."""
 
     sharding: Literal["none"] = Field(default="none", description="`none`: one device holds the whole model")
+    gradient_checkpointing: bool = Field(
+        default=False, description="compute each block again in the backward pass in place of keeping what it computed"
+    )
 
 
 class Recipe(f.Level):

@@ -18,13 +18,16 @@ from paribus.contract import Job
 from paribus.errors import RunFolderError
 from paribus.run_folder.checkpoints import damaged_files, publish, read_manifest
 from paribus.run_folder.folder import RunFolder, read_json, write_json
+from paribus_runners.native import lora
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.metrics import Spent
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.rollout.queue import RolloutQueue
 
 MODEL = "model"
-"""The folder in a checkpoint that ``from_pretrained`` loads; it holds nothing else, as vLLM reads every safetensors."""
+"""The folder in a checkpoint that ``from_pretrained`` loads: that of Transformers, or of peft for adapters.
+
+It holds nothing else, as vLLM reads every safetensors."""
 MOMENTS = "optimizer.safetensors"
 CRITIC, CRITIC_MOMENTS = "critic.safetensors", "critic_optimizer.safetensors"
 REFERENCE = "reference.safetensors"
@@ -59,15 +62,18 @@ def save(folder: RunFolder, job: Job, progress: Progress, learner: Learner) -> P
 
 def _write(progress: Progress, learner: Learner, place: Path) -> None:
     try:
-        learner.policy.model.save_pretrained(place / MODEL)
+        if lora.has_adapters(learner.policy.model):
+            lora.save(learner.policy.model, place / MODEL)
+        else:
+            learner.policy.model.save_pretrained(place / MODEL)
         learner.policy.tokenizer.save_pretrained(place / MODEL)
         save_file(_moments(learner.policy.model, learner.optimizer), place / MOMENTS)
         if learner.critic is not None:
             assert learner.critic_optimizer is not None
-            save_file(_weights(learner.critic.model), place / CRITIC)
+            save_file(_weights(learner, learner.critic.model), place / CRITIC)
             save_file(_moments(learner.critic.model, learner.critic_optimizer), place / CRITIC_MOMENTS)
         if learner.reference is not None and learner.reference_moves:
-            save_file(_weights(learner.reference.model), place / REFERENCE)
+            save_file(_weights(learner, learner.reference.model), place / REFERENCE)
         if progress.queued:
             progress.queued.save(place / QUEUE)
     except SafetensorError as error:  # the library's own for a disk that is full
@@ -110,15 +116,18 @@ def load(place: Path, learner: Learner) -> None:
     policy, critic = learner.policy, learner.critic
     device = str(policy.device)
     try:
-        policy.model.load_state_dict(_model(place / MODEL).state_dict())
+        if lora.has_adapters(policy.model):
+            lora.load(policy.model, place / MODEL, device)
+        else:
+            policy.model.load_state_dict(_model(place / MODEL).state_dict())
         _load_moments(policy.model, learner.optimizer, load_file(place / MOMENTS, device=device))
         if critic is not None:
             assert learner.critic_optimizer is not None
-            _load_weights(critic.model, load_file(place / CRITIC, device=device))
+            _load_weights(_weights(learner, critic.model), load_file(place / CRITIC, device=device))
             moments = load_file(place / CRITIC_MOMENTS, device=device)
             _load_moments(critic.model, learner.critic_optimizer, moments)
         if learner.reference is not None and learner.reference_moves:
-            _load_weights(learner.reference.model, load_file(place / REFERENCE, device=device))
+            _load_weights(_weights(learner, learner.reference.model), load_file(place / REFERENCE, device=device))
     except (KeyError, ValueError, OSError, SafetensorError, RuntimeError) as error:
         raise RunFolderError(f"the checkpoint {place} does not fit the model: {error}") from error
 
@@ -129,13 +138,15 @@ def _model(folder: Path) -> nn.Module:
     return model
 
 
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: p.detach().contiguous() for name, p in model.named_parameters()}
+def _weights(learner: Learner, model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that a network does not share with the policy."""
+    shared = {id(p) for p in learner.policy.model.parameters()}
+    return {name: p.detach().contiguous() for name, p in model.named_parameters() if id(p) not in shared}
 
 
 @torch.no_grad()
-def _load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    for name, parameter in model.named_parameters():
+def _load_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    for name, parameter in own.items():
         parameter.copy_(weights[name])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paribus_runners.native import lora
 from paribus_runners.native.log_probabilities import by_prompt, line_up
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
@@ -32,7 +32,7 @@ class Critic:
     """A value model in training.
 
     Attributes:
-        model: its weights, in float32.
+        model: its weights; those that are trained are in float32.
         dtype: type of the computations; with bfloat16, autocast.
         device: where the weights are.
     """
@@ -44,7 +44,7 @@ class Critic:
     @classmethod
     def of(cls, policy: Policy) -> Critic:
         """Return a critic that starts with the weights of the policy and values every state at 0."""
-        body = copy.deepcopy(policy.model.base_model)
+        body = lora.copy_of(policy.model.base_model, policy.model)
         model = ValueModel(body, policy.model.config.hidden_size).to(policy.device)
         return cls(model, policy.dtype, policy.device)
 

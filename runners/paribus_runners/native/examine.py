@@ -57,7 +57,7 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
     heard += model.turn_warnings() if chats else ()
     wrong = [fault for each in (own, *sets) for fault in each.faults]
     return Examination(
-        facts=(*(fact for each in (own, *sets) for fact in each.facts), *model.memory()),
+        facts=(*(fact for each in (own, *sets) for fact in each.facts), *model.memory(recipe.model)),
         warnings=tuple((code, message) for code, message in heard if code != fatal),
         faults=(*wrong, *(message for code, message in heard if code == fatal), *model.faults, *hot),
     )

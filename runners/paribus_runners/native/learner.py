@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import torch
 from paribus.recipe import factors as f
 from paribus.recipe.analysis.facts import corrected_by_the_update
 from paribus.recipe.recipe import Recipe
+from paribus_runners.native import lora
 from paribus_runners.native.critic import Critic
 from paribus_runners.native.experience import Before
 from paribus_runners.native.log_probabilities import score_all
@@ -49,7 +49,8 @@ class Learner:
         """Return the learner that starts from ``policy``; reference and critic start from the same weights."""
         reference = None
         if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
-            reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model).requires_grad_(False))
+            same = lora.copy_of(policy.model, policy.model).requires_grad_(False)
+            reference = dataclasses.replace(policy, model=same)
         critic, critic_optimizer = None, None
         if recipe.auxiliary.value is not None:
             critic = Critic.of(policy)
@@ -106,7 +107,8 @@ class Learner:
             return
         pairs = zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True)
         for old, new in pairs:
-            old.lerp_(new, level.mix)
+            if old is not new:
+                old.lerp_(new, level.mix)
 
 
 class _Need(NamedTuple):
@@ -141,7 +143,7 @@ def _seen_by_first_update(recipe: Recipe, rollouts: Rollouts) -> bool:
 def _adam(recipe: Recipe, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
     settings = recipe.optimizer
     return torch.optim.AdamW(
-        model.parameters(),
+        [p for p in model.parameters() if p.requires_grad],
         lr=rate,
         betas=(settings.beta1, settings.beta2),
         eps=settings.eps,

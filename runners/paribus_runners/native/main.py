@@ -16,7 +16,7 @@ from paribus.recipe.recipe import Recipe
 from paribus.run_folder.attempt_files import read_environment, read_job
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, write_json
 from paribus.run_folder.resume import take_over
-from paribus_runners.native import checkpoint, fingerprint, resume
+from paribus_runners.native import checkpoint, fingerprint, gradient_checkpointing, resume
 from paribus_runners.native import versions as environment
 from paribus_runners.native.launch import launch, processes_of, threads
 from paribus_runners.native.learner import Learner
@@ -144,8 +144,11 @@ def _compare_weights(folder: RunFolder, weights: str) -> None:
 
 
 def _load(job: Job) -> Policy:
-    model = job.recipe.model
-    if model.name not in MODELS:
-        return Policy.load(model.name, model.revision, model.dtype)
-    folder = tiny.make(Path(job.cache), fingerprint.model(job.recipe), MODELS[model.name], WarmUp.of(job.recipe.task))
-    return Policy.load(str(folder), None, model.dtype)
+    model, name, revision = job.recipe.model, job.recipe.model.name, job.recipe.model.revision
+    if name in MODELS:
+        place = tiny.make(Path(job.cache), fingerprint.model(job.recipe), MODELS[name], WarmUp.of(job.recipe.task))
+        name, revision = str(place), None
+    policy = Policy.load(name, revision, model.dtype, model.lora, job.seed)
+    if job.recipe.compute.gradient_checkpointing:
+        gradient_checkpointing.switch_on(policy.model)
+    return policy

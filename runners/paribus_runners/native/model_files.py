@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paribus.recipe.recipe import Lora, Model
 from paribus_runners.native import chat
+from paribus_runners.native.requirements import ROUTERS
 
 TRAINED = 16
-"""Bytes that a run holds for each parameter: weight, gradient and AdamW's two moments in float32."""
+"""Bytes that a run holds for each parameter that it trains: weight, gradient and AdamW's two moments in float32."""
+FROZEN = {"float32": 4, "bfloat16": 2}
+"""Bytes of a parameter that it does not train, by `model.dtype`."""
 
 _LONGEST_HEADER = 100 << 20  # bytes: safetensors' own bound
 
@@ -30,7 +34,7 @@ class ModelFiles:
         ends: tokens that end a response.
         context: tokens of prompt and response together that it was made for; ``None``: not known.
         faults: what is wrong with it.
-        parameters: numbers in its safetensors files; ``None`` without such files.
+        shapes: name to shape of the tensors in its safetensors files; empty without such files.
     """
 
     tokenizer: Any = None
@@ -38,7 +42,7 @@ class ModelFiles:
     ends: tuple[int, ...] = ()
     context: int | None = None
     faults: tuple[str, ...] = ()
-    parameters: int | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, revision: str | None) -> ModelFiles:
@@ -65,17 +69,35 @@ class ModelFiles:
             return cls(faults=(f"`model.name: {name}`: its tokenizer cannot be loaded: {reason}",))
         # as `Policy.load` gets them
         ends = chat.ends_of((generation if generation is not None else config or {}).get("eos_token_id"), tokenizer)
-        return cls(tokenizer, "", ends, context_of(config), () if ends else (chat.no_end(name),), parameters_in(folder))
+        return cls(tokenizer, "", ends, context_of(config), () if ends else (chat.no_end(name),), shapes_in(folder))
 
-    def memory(self) -> list[str]:
-        """Return a line on the memory that no setting of a run saves; none if the size of the model is not known."""
-        if self.parameters is None:
+    def memory(self, model: Model) -> list[str]:
+        """Return a line on what a run holds of weights and optimizer; none if the size of the model is not known."""
+        if not self.shapes:
             return []
-        held = f"{TRAINED * self.parameters / 1e9:,.1f} GB"
+        numbers = sum(map(math.prod, self.shapes.values()))
+        rest = "in each process of a run, before activations and samples"
+        if model.lora is None:
+            held = f"{TRAINED * numbers / 1e9:,.1f} GB"
+            return [f"memory: {numbers:,} parameters; weights, gradients and moments take {held} {rest}"]
+        added = self._adapters(model.lora)
+        frozen, trained = FROZEN[model.dtype] * numbers / 1e9, TRAINED * added / 1e9
         return [
-            f"memory: {self.parameters:,} parameters; weights, gradients and moments take {held} in each process of a "
-            "run, before activations and samples"
+            f"memory: {numbers:,} parameters in {model.dtype} take {frozen:,.1f} GB, and {added:,} of adapters with "
+            f"gradients and moments {trained:,.1f} GB, {rest}"
         ]
+
+    def _adapters(self, settings: Lora) -> int:
+        """Return how many numbers the adapters have: rank x (in + out) beside each linear layer."""
+        found = 0
+        for name, shape in self.shapes.items():
+            layer = name.removesuffix(".weight").rpartition(".")[2]
+            parts = name.split(".")
+            inside = any(map(str.isdigit, parts)) and "experts" not in parts  # head and embedding are in no block
+            chosen = layer not in ROUTERS if settings.layers is None else layer in settings.layers
+            if name.endswith(".weight") and len(shape) == 2 and inside and chosen:
+                found += settings.rank * sum(shape)
+        return found
 
     def turn_warnings(self) -> list[tuple[str, str]]:
         """Return a warning if the chat template ends a turn with a token that ends no response."""
@@ -105,18 +127,18 @@ def _settings(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:
     return (found, []) if isinstance(found, dict) else (None, [f"{path.name} is not an object `{{...}}`"])
 
 
-def parameters_in(folder: Path) -> int | None:
-    """Return how many numbers the safetensors files of a folder hold, by their headers; ``None`` if one is damaged."""
-    found = 0
+def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the tensors that the safetensors files of a folder hold, by their headers; none if one is damaged."""
+    found: dict[str, tuple[int, ...]] = {}
     for path in folder.glob("*.safetensors"):
         try:
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
                 header = json.loads(file.read(min(length, _LONGEST_HEADER)))
-            found += sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+            found |= {name: tuple(map(int, x["shape"])) for name, x in header.items() if name != "__metadata__"}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None  # loading it says what is wrong
-    return found or None
+            return {}  # loading it says what is wrong
+    return found
 
 
 def context_of(config: Mapping[str, Any] | None) -> int | None:

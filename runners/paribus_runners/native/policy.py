@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from paribus.errors import RunnerError
-from paribus_runners.native import attention, chat
+from paribus.recipe.recipe import Lora
+from paribus_runners.native import attention, chat, lora
 from paribus_runners.native.head import Head
 from paribus_runners.tasks import Message, Rendered
 
@@ -39,7 +40,8 @@ class Policy:
     """A model with its tokenizer, precision and device.
 
     Attributes:
-        model: a Transformers model with the attention of :mod:`paribus_runners.native.attention`; weights in float32.
+        model: a Transformers model with the attention of :mod:`paribus_runners.native.attention`; weights that are
+            trained are in float32.
         tokenizer: its tokenizer.
         dtype: type of the computations; with bfloat16, autocast.
         ends: tokens that end a response.
@@ -55,8 +57,15 @@ class Policy:
     device: torch.device
 
     @classmethod
-    def load(cls, name: str, revision: str | None, dtype: str) -> Policy:
+    def load(cls, name: str, revision: str | None, dtype: str, adapters: Lora | None = None, seed: int = 0) -> Policy:
         """Load a model from safetensors; code that comes with a model is never run.
+
+        Args:
+            name: a local folder, or a name on the hub.
+            revision: commit on the hub; ``None``: the newest.
+            dtype: type of the computations, and of the weights beside ``adapters``.
+            adapters: what is trained in place of the weights; ``None``: the weights are.
+            seed: seed of the run, for the initial weights of adapters.
 
         Raises:
             RunnerError: the model cannot be loaded, or has no attention or output layer that can be replaced.
@@ -68,12 +77,14 @@ class Policy:
             model = AutoModelForCausalLM.from_pretrained(
                 source,
                 revision=revision or "main",
-                dtype=torch.float32,
+                dtype=torch.float32 if adapters is None else getattr(torch, dtype),
                 attn_implementation=attention.NAME,
                 use_safetensors=True,  # other formats are unpickled
             )
         except (OSError, ValueError, ImportError) as error:
             raise RunnerError(f"`model.name: {name}` cannot be loaded: {error}") from error
+        if adapters is not None:
+            lora.add(model, adapters, seed)
         model = model.to(best_device()).eval()
         ends = chat.ends_of(model.generation_config.eos_token_id, tokenizer)
         if not ends:
@@ -84,12 +95,17 @@ class Policy:
         return policy
 
     def weights_hash(self) -> str:
-        """Return the SHA-256 of all weights with their names, 64 hexadecimal digits."""
+        """Return the SHA-256 of all weights, in float32, with their names: 64 hexadecimal digits; not of adapters."""
         digest = hashlib.sha256()
-        for name, weights in self.model.named_parameters():
+        for name, weights in lora.of_the_model(self.model):
             digest.update(f"{name}{tuple(weights.shape)}".encode())
-            digest.update(weights.detach().cpu().reshape(-1).numpy().data)
+            digest.update(weights.detach().float().cpu().reshape(-1).numpy().data)
         return digest.hexdigest()
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """The parameters that an optimizer changes."""
+        return [p for p in self.model.parameters() if p.requires_grad]
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return messages as text by the chat template of the tokenizer; see :func:`chat.render`."""

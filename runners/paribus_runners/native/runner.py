@@ -30,7 +30,7 @@ from paribus.run_folder.folder import RunFolder
 from paribus.study.evaluation import arm_hashes
 from paribus_runners.native import fingerprint
 from paribus_runners.native.examine import examine
-from paribus_runners.native.requirements import of_sampler, sampler_faults, versions
+from paribus_runners.native.requirements import adapter_faults, of_sampler, sampler_faults, versions
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.functions import fault
 from paribus_runners.tasks.dataset import columns_of
@@ -73,6 +73,8 @@ class NativeRunner(RunnerBase):
             found.append(Support(feature="token_weight.kind", level="unsupported", reason=reason))
         found += [Support(feature="rollout.engine", level="unsupported", reason=f"{fault}.")
                   for fault in sampler_faults(recipe)]  # fmt: skip
+        found += [Support(feature="model.lora", level="unsupported", reason=f"{fault}.")
+                  for fault in adapter_faults(recipe)]  # fmt: skip
         found += [Support(feature="reward.functions", level="unsupported", reason=f"{fault}.")
                   for fault in _reward_faults(recipe, options)]  # fmt: skip
         return found
@@ -80,7 +82,8 @@ class NativeRunner(RunnerBase):
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
         """Return that a run uses any number of GPUs, but for one on CPUs, a core for each process; and who samples."""
         mathematics = ("math-verify", "sympy") if _verifier(recipe.task) == "math_verify" else ()
-        found = {**versions("torch", "transformers", *mathematics), **of_sampler(recipe.rollout)}
+        adapters = () if recipe.model.lora is None else ("peft",)
+        found = {**versions("torch", "transformers", *mathematics, *adapters), **of_sampler(recipe.rollout)}
         processes = options.own.get("processes")
         most = None if processes is None else 0.0
         itself = recipe.rollout.engine == "torch"

@@ -17,7 +17,7 @@ from paribus.evaluate import HELDOUT
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
 from paribus_runners.evaluation.evaluator import Sampled, answered, evaluated
-from paribus_runners.native import checkpoint, metrics, samples
+from paribus_runners.native import checkpoint, lora, metrics, samples
 from paribus_runners.native.batch import minibatches
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.experience import weigh
@@ -167,7 +167,7 @@ class Trainer:
 
     def _load(self) -> dict[str, float]:
         """Let the sampler take over the policy's weights; return how well the two agree, if it has a copy of them."""
-        return dict(self._sampler.load(self._learner.policy.model.named_parameters()))
+        return dict(self._sampler.load(lora.merged(self._learner.policy.model)))
 
     def _set_rate(self, step: int) -> float:
         settings = self._recipe.optimizer

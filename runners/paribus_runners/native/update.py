@@ -99,7 +99,7 @@ def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int,
     """Update policy and critic on the experience of one step; return the statistics of each update."""
     done: list[Update] = []
     losses: list[float] = []
-    parameters = list(learner.policy.model.parameters())
+    parameters = learner.policy.trained
     measure = experience.entropy is None
     for epoch in range(recipe.schedule.epochs):
         for batch in minibatches(recipe, experience, Random(f"update/{seed}/{step}/{epoch}")):
@@ -191,7 +191,7 @@ def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batc
         share = value_loss.loss(level, critic.values(prompts, texts), *targets).sum() / count
         share.backward()  # type: ignore[no-untyped-call]
         total += float(share.detach())
-    parameters = list(critic.model.parameters())
+    parameters = [p for p in critic.model.parameters() if p.requires_grad]
     learner.world.sum_gradients(parameters)
     clip_gradients(parameters, recipe.optimizer.max_grad_norm)
     optimizer.step()

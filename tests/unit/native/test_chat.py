@@ -16,7 +16,7 @@ from paribus.contract import Evaluate, Examination, Options
 from paribus.errors import RunnerError
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native import chat, runner
-from paribus_runners.native.model_files import parameters_in
+from paribus_runners.native.model_files import shapes_in
 from paribus_runners.native.policy import Policy
 from paribus_runners.tasks import Rendered, rows
 from support.chat_model import CHAT, chat_tokenizer, save_chat_model
@@ -125,7 +125,7 @@ def test_a_plan_shows_counts_lengths_and_the_first_prompt(made: Callable[..., Re
 def test_weights_whose_header_is_damaged_have_no_size(tmp_path: Path, damage: bytes) -> None:
     """A plan says nothing of their memory, and goes on: loading them names the damage."""
     (tmp_path / "model.safetensors").write_bytes(damage)
-    assert parameters_in(tmp_path) is None
+    assert shapes_in(tmp_path) == {}
 
 
 def test_a_plan_warns_of_overlap_of_few_problems_and_of_datasets_that_can_change(
