@@ -41,7 +41,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -49,6 +49,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, Stric
 from starlette.requests import Request
 from starlette.responses import Response
 
+from paribus.remote.received import visible
+from paribus.remote.tokens import Tokens
 from paribus.report.render.html import with_report_filters
 from paribus_dashboards.assets import asset
 from paribus_dashboards.data.home import Home
@@ -103,6 +105,7 @@ def render(request: Request, template: str, page: Page | None = None, study: str
         "query": request.query_params,
         "home": home.folder,
         "mlflow": bool(server_of(home.folder)),
+        "acts": not (home.patient or home.only) and any(token.allows("run") for token in Tokens(home.folder).all()),
     }
     text = environment().get_template(template).render(known | values)
     return _unless_known(request, text.encode(), "text/html; charset=utf-8")
@@ -154,7 +157,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {"asset": asset_address, "statuses": STATUSES}
-    made.filters |= {"path": quoted, "spaced": spaced, "clock": clock}
+    made.filters |= {"path": quoted, "spaced": spaced, "clock": clock, "plain": partial(visible, lines=True)}
     return with_report_filters(made)
 
 

@@ -16,18 +16,20 @@ from typing import Annotated, Any
 import click
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from paribus.errors import ParibusError, ServerError
-from paribus.monitor.status import page_of, studies
+from paribus.monitor.status import page_of, remarks_of, studies
 from paribus.remote.answers import error_to_json
 from paribus.remote.bundle import MOST_BUNDLE
 from paribus.remote.client import VERSION
 from paribus.remote.tokens import Tokens
 from paribus.scheduler.home_lock import serving
 from paribus.store.reader import Reader
+from paribus.store.remarks import Change
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus_dashboards.api.guard import NO_STORE, TokenGuard, failure
@@ -64,6 +66,8 @@ def make_api(home: Home, is_shared: Callable[[str], bool]) -> ASGIApp:
     app.get("/api/studies/{study}/report")(report)
     app.post("/api/studies/{study}/cancel")(cancel)
     app.post("/api/studies/{study}/retry")(retry)
+    app.get("/api/remarks")(show_remarks)
+    app.post("/api/remarks")(remark)
     return TokenGuard(app, Tokens(home.folder), is_shared)
 
 
@@ -80,13 +84,14 @@ def show_study(
     study: str,
     page: Annotated[int, Query(ge=1, le=1 << 31)] = 1,
     state: Annotated[tuple[str, ...], Query()] = (),
+    tag: Annotated[tuple[str, ...], Query()] = (),
 ) -> Response:
     """Return a study with a page of its runs."""
     known = {each.lower(): each for each in RunState}
     if wrong := [name for name in state if name.lower() not in known]:
         raise ServerError(f"there is no state {wrong[0][:40]!r}. States: {', '.join(known)}.")
     chosen = tuple(known[name.lower()] for name in state) or tuple(RunState)
-    return _answer(page_of(_home(request).reader(), study, page, chosen))
+    return _answer(page_of(_home(request).reader(), study, page, chosen, tag))
 
 
 async def submit(
@@ -145,6 +150,32 @@ def retry(
         done = store.retry(record.name, key, author=request.state.token.name, reason=reason)
     _log(request, f"retried {study}" + (f", {arm}" if arm else ""))
     return _answer({"runs": asdict(done)})
+
+
+class Remark(BaseModel, extra="forbid", strict=True):
+    """The body of a remark: the fields of :class:`paribus.store.remarks.Change`, and of what it is about."""
+
+    of: str
+    note: str | None = None
+    add: list[str] = []
+    remove: list[str] = []
+    archived: bool | None = None
+
+
+def show_remarks(request: Request, of: str) -> Response:
+    """Return note and tags of a study or run, and who changed what when."""
+    reader = _home(request).reader()
+    return _answer(remarks_of(reader, reader.subject(of)))
+
+
+def remark(request: Request, asked: Remark) -> Response:
+    """Note or tag a study or run, or archive a study."""
+    change = Change(note=asked.note, add=tuple(asked.add), remove=tuple(asked.remove), archived=asked.archived)
+    with _store(request) as store:
+        subject = store.subject(asked.of)
+        store.remark(subject, change, request.state.token.name)
+        _log(request, f"remarked on {subject.study or subject.run}")
+        return _answer(remarks_of(store, subject))
 
 
 # ---- what the routes share ---------------------------------------------------------------------------

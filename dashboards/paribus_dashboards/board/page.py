@@ -17,6 +17,7 @@ from paribus.health.finding import Status
 from paribus.run_folder.folder import SHORT
 from paribus.run_folder.metrics import find_metric
 from paribus.store.models import RunRecord
+from paribus.store.remarks import NOTHING
 from paribus.store.states import LIVE, RunState
 from paribus.study.plan import Arm
 from paribus_dashboards.board.figure import ArmCurves, score_figure
@@ -436,6 +437,7 @@ def _render(request: Request, study: str, template: str, shown: Page | None) -> 
         paged=not fits(whole),
         scheduler=home.scheduler(),
         filters=FILTERS,
+        about=home.about_studies().get(study, NOTHING),
         **_tables(home.report(now, wait_s=0)),
     )
 

@@ -43,6 +43,7 @@ from paribus.store.models import (
     StudySummary,
 )
 from paribus.store.reader import Reader
+from paribus.store.remarks import About
 from paribus.store.states import RunState
 from paribus.study.plan import Plan
 from paribus_dashboards.data.cache import Cache
@@ -99,6 +100,7 @@ class Home:
         self._lock = threading.Lock()
         self._opened: tuple[Hashable, Reader] | None = None
         self._entries: Cache[str, tuple[StudySummary, ...]] = Cache(1)
+        self._about: Cache[str, Mapping[str, About]] = Cache(17)
         self._studies: Cache[int, StudyNow] = Cache(16)
         self._plans: Cache[int, StudyRecord] = Cache(16)
         self._now: Cache[tuple[str, int], RunNow] = Cache(_RUNS)
@@ -153,6 +155,15 @@ class Home:
         found = self._entries.get("", self._second(), lambda: self.reader().summaries())
         newest = {e.name: e for e in found if not self.only or e.name in self.only}
         return tuple(sorted(newest.values(), key=found.index))
+
+    def about_studies(self) -> Mapping[str, About]:
+        """Return note, tags and whether it is archived, of the studies of which something is said, by name."""
+        return self._about.get("", self._second(), lambda: self.reader().about_studies())
+
+    def about_runs(self, study: StudyNow) -> Mapping[str, About]:
+        """Return note and tags of the runs of a study of which something is said, by fingerprint."""
+        number = study.record.id
+        return self._about.get(str(number), self._second(), lambda: self.reader().about_runs(number))
 
     def require(self) -> None:
         """Check that all studies to show exist.

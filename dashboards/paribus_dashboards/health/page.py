@@ -23,6 +23,7 @@ from paribus.run_folder.folder import SHORT
 from paribus.run_folder.series import Columns, Recorded
 from paribus.stats.evals import accuracy_standard_error
 from paribus.store.models import RunRecord
+from paribus.store.remarks import NOTHING
 from paribus.store.states import LIVE
 from paribus.study.plan import Arm, Plan
 from paribus_dashboards.chart_style import Style, arm_styles
@@ -208,7 +209,9 @@ def show(request: Request, study: str) -> Response:
         shown, pager = paged(now.record.plan.all_arms, arms_per_page(now), page.address(study), query, what="arms")
         return render(request, "health/arms.html", page, study, view=study_health(home, now, shown), pager=pager)
     chosen = _chosen(request, home, now)
-    return render(request, "health/page.html", page, study, view=_view(request, home, now), pager=chosen.pager)
+    about = home.about_runs(now).get(chosen.runs[0].fingerprint, NOTHING) if chosen.single else NOTHING
+    values = {"view": _view(request, home, now), "pager": chosen.pager, "about": about}
+    return render(request, "health/page.html", page, study, **values)
 
 
 @router.get("/study/{study}/health/verdict")

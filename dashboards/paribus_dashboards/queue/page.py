@@ -188,7 +188,7 @@ def view(study: StudyNow, state: QueueState) -> QueueView:
 
 
 def _live(study: StudyNow, state: QueueState, attempt: AttemptRecord) -> LiveAttempt:
-    names = {e.id: e.name for e in state.entries}
+    names: dict[int | None, str] = {e.id: e.name for e in state.entries}
     run = next((r for r in study.runs if r.fingerprint == attempt.fingerprint), None)
     by_id = {d.id: d for d in state.devices}
     mine = [x for x in state.leases if (x.run_id, x.token) == (attempt.run_id, attempt.token)]

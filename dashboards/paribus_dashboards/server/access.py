@@ -3,7 +3,8 @@
 Five rules apply before a page handles a request:
 
 * an address holds no null byte, which no database takes as text; this one holds for the API, too;
-* only GET and HEAD: pages change nothing;
+* only GET and HEAD: pages change nothing, but for the one that people with a token for it act on
+  (:mod:`paribus_dashboards.actions`);
 * the ``Host`` header must name this machine, so that another site can't point its own name here (DNS rebinding);
 * with a token, a reader enters it once and gets a cookie that no script and no other site can read;
 * pages load nothing from other sites, can't be embedded in them, and send them no referrer.
@@ -32,11 +33,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paribus.errors import DashboardError, ServerError
-from paribus.remote.tokens import Tokens, cookie_of
-from paribus_dashboards.api.guard import failure
+from paribus.remote.tokens import Token, Tokens, cookie_of
+from paribus_dashboards.api.guard import SHARED, failure
 
 MIN_TOKEN = 16
 """Fewest characters of a token."""
+
+ACT = "/act/"
+"""Below it is the page that changes something (:mod:`paribus_dashboards.actions`)."""
 
 _MOST_FORM = 4096
 """Most bytes of the form with a token."""
@@ -171,8 +175,16 @@ def _ask(message: str, status: int) -> Response:
 class Guard:
     """ASGI middleware: applies :class:`Access`, adds :data:`HEADERS`, and answers HEAD as GET without the body."""
 
-    def __init__(self, app: ASGIApp, access: Access, tokens: Tokens | None = None, api: ASGIApp | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        tokens: Tokens | None = None,
+        api: ASGIApp | None = None,
+        actions: ASGIApp | None = None,
+    ) -> None:
         self._app = app
+        self._actions = actions
         self._access = access
         self._tokens = tokens
         self._api = api
@@ -207,6 +219,11 @@ class Guard:
             refusal = await self._refusal(Request(scope, receive))
         except ServerError as error:  # the file with the tokens is damaged
             refusal = PlainTextResponse(f"{error}\n", 503)
+        if refusal is None and self._actions is not None and scope["path"].startswith(ACT):
+            token, cookie = self._reader(Request(scope).cookies)
+            more = {"state": {**scope.get("state", {}), "token": token, "cookie": cookie}}
+            await self._actions({**scope, **more, "method": "GET" if head else scope["method"]}, receive, sending)
+            return
         await (refusal or self._app)({**scope, "method": "GET"}, receive, sending)
 
     async def _refusal(self, request: Request) -> Response | None:
@@ -219,7 +236,8 @@ class Guard:
             and self._access.allows_host(request.headers.get("host", ""))
         ):
             return await self._enter(request)
-        if request.method not in ("GET", "HEAD"):
+        acts = self._actions is not None and request.method == "POST" and request.scope["path"].startswith(ACT)
+        if request.method not in ("GET", "HEAD") and not acts:
             return PlainTextResponse("The dashboard is read-only.\n", 405, {"allow": "GET, HEAD"})
         if not self._access.allows_host(request.headers.get("host", "")):
             return PlainTextResponse(
@@ -232,11 +250,18 @@ class Guard:
 
     def _knows(self, cookies: Mapping[str, str]) -> bool:
         """Return whether a browser has a cookie of this dashboard whose token has not been revoked."""
-        if self._access.token and self._access.accepts_cookie(cookies.get(self._access.cookie, "")):
-            return True
-        if self._tokens is None or not (sent := cookies.get(self._tokens.cookie, "")):
-            return False
-        return self._tokens.of_cookie(sent) is not None
+        return self._reader(cookies)[0] is not None
+
+    def _reader(self, cookies: Mapping[str, str]) -> tuple[Token | None, str]:
+        """Return the token of a browser, or ``None``, and its cookie; of two tokens, the one of a person."""
+        if self._tokens is not None and (sent := cookies.get(self._tokens.cookie, "")):
+            token = self._tokens.of_cookie(sent)
+            if token is not None:
+                return token, sent
+        sent = cookies.get(self._access.cookie, "")
+        if self._access.token and self._access.accepts_cookie(sent):
+            return SHARED, sent
+        return None, ""
 
     async def _enter(self, request: Request) -> Response:
         """Return the cookie for the token in a form."""

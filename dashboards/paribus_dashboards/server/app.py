@@ -14,13 +14,15 @@ from starlette.responses import RedirectResponse, Response
 
 from paribus.errors import ParibusError
 from paribus.remote.tokens import Tokens
+from paribus.store.remarks import MOST_TAG
+from paribus_dashboards.actions.forms import make_actions
 from paribus_dashboards.api.routes import make_api
 from paribus_dashboards.assets import asset
 from paribus_dashboards.data.home import Home, NotFound
 from paribus_dashboards.data.mlflow_links import address_of
 from paribus_dashboards.server.access import Access, Guard
 from paribus_dashboards.server.coalesce import KEEP_S, Coalesce
-from paribus_dashboards.studies.listing import READ_S, rows
+from paribus_dashboards.studies.listing import READ_S, chosen, rows
 from paribus_dashboards.web import Page, home_of, render
 
 MAX_SHOWN = 100
@@ -46,7 +48,9 @@ def make_app(home: Home, *, access: Access, keep_s: float = KEEP_S) -> FastAPI:
     app.state.pages = pages()
     app.add_middleware(Coalesce, keep_s=keep_s)
     api = None if home.only else make_api(home, access.accepts_token)  # a choice of studies is for looking at them
-    app.add_middleware(Guard, access=access, tokens=Tokens(home.folder), api=api)  # added last, runs first
+    actions = None if home.only else make_actions(home)
+    tokens = Tokens(home.folder)
+    app.add_middleware(Guard, access=access, tokens=tokens, api=api, actions=actions)  # added last, runs first
     app.add_exception_handler(NotFound, _not_found)
     app.add_exception_handler(404, _no_page)
     app.add_exception_handler(ParibusError, _unavailable)
@@ -72,7 +76,19 @@ def _studies(request: Request) -> Response:
     """Show the studies."""
     home = home_of(request)
     found = () if home.empty else rows(home, None if home.patient else READ_S)
-    return render(request, "studies/list.html", rows=found, empty=home.empty, scheduler=home.scheduler())
+    query = request.query_params
+    archived, tag = query.get("archived") == "yes", query.get("tag", "")[:MOST_TAG]
+    shown, others = (chosen(found, archived=each, tag=tag) for each in (archived, not archived))
+    return render(
+        request,
+        "studies/list.html",
+        rows=shown,
+        others=len(others),
+        archived=archived,
+        tag=tag,
+        empty=home.empty,
+        scheduler=home.scheduler(),
+    )
 
 
 def _mlflow(request: Request, study: str, run: str = "") -> Response:

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from paribus.run_folder.metrics import find_metric
 from paribus.store.models import StudySummary
+from paribus.store.remarks import NOTHING, About
 from paribus.store.states import LIVE, TERMINAL, RunState
 from paribus_dashboards.data.cache import Cache
 from paribus_dashboards.data.home import Home
@@ -53,6 +54,7 @@ class StudyRow:
         runs: number of all runs.
         states: number of runs by state, in words.
         terms: priority and weight if they aren't the usual ones.
+        about: its note and tags, and whether it is archived.
     """
 
     name: str
@@ -64,6 +66,12 @@ class StudyRow:
     runs: int
     states: str
     terms: str
+    about: About = NOTHING
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the list leaves it out: it is archived, and all its runs have ended."""
+        return self.about.archived and self.done == self.runs
 
 
 _BEST: Cache[tuple[Path, int], Best] = Cache(1024)
@@ -84,11 +92,16 @@ def rows(home: Home, limit_s: float | None = READ_S) -> tuple[StudyRow, ...]:
         StoreError: the store cannot be read.
     """
     until = None if limit_s is None else time.monotonic() + limit_s
-    newest = sorted(home.studies(), key=lambda e: e.submitted_at, reverse=True)
-    return tuple(_row(home, entry, until) for entry in newest)
+    newest, said = sorted(home.studies(), key=lambda e: e.submitted_at, reverse=True), home.about_studies()
+    return tuple(_row(home, entry, until, said.get(entry.name, NOTHING)) for entry in newest)
 
 
-def _row(home: Home, entry: StudySummary, until: float | None) -> StudyRow:
+def chosen(found: Sequence[StudyRow], *, archived: bool, tag: str) -> tuple[StudyRow, ...]:
+    """Return the studies in the archive, or the others; with a tag, unless it is empty."""
+    return tuple(row for row in found if row.hidden is archived and (not tag or tag in row.about.tags))
+
+
+def _row(home: Home, entry: StudySummary, until: float | None, about: About) -> StudyRow:
     counts = home.counts(entry)
     done = sum(n for state, n in counts.items() if state in TERMINAL)
     terms = [f"priority {entry.priority}"] * bool(entry.priority) + [f"weight {entry.weight:g}"] * (entry.weight != 1)
@@ -104,6 +117,7 @@ def _row(home: Home, entry: StudySummary, until: float | None) -> StudyRow:
         runs=sum(counts.values()),
         states=", ".join(f"{n} {spaced(state)}" for state, n in counts.items()),
         terms=", ".join(terms),
+        about=about,
     )
 
 

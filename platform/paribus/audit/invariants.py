@@ -183,7 +183,7 @@ def _i6(s: Snapshot) -> Iterator[Violation]:
 
 def _charged(s: Snapshot) -> Iterator[tuple[BudgetRecord, list[AttemptRecord]]]:
     """Yield each budget with its attempts, in the order of their claims."""
-    names = {study.id: study.name for study in s.studies}
+    names: dict[int | None, str] = {study.id: study.name for study in s.studies}
     by_claim = sorted(s.attempts, key=lambda a: (a.claimed_at, a.run_id, a.token))
     groups = _grouped(by_claim, lambda a: (names.get(a.study_id), unit_of(a.gpus)))
     for budget in s.budgets:

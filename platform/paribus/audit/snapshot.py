@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from paribus.errors import RunFolderError
 from paribus.recipe.recipe import canonical_json
+from paribus.retention.deletion import pending
 from paribus.run_folder.checkpoints import INDEX, damaged_files, published
 from paribus.run_folder.folder import SHORT, RunFolder, read_json
 from paribus.store import tables as t
@@ -129,6 +130,9 @@ def snapshot(reader: Reader, *, folders: bool = True, deep: bool = False) -> Sna
         events = tuple(event_record(r) for r in c.execute(sa.select(t.event).order_by(t.event.c.id)))
     ended = {r.fingerprint[:SHORT] for r in runs if r.state in TERMINAL}
     found = tuple(_folders(reader.home, frozenset() if deep else frozenset(ended))) if folders else None
+    if found and (doomed := {run[:SHORT] for run in pending(reader.home)}):  # of a deletion that goes on
+        known = {r.fingerprint[:SHORT]: r.token for r in runs}
+        found = tuple(f for f in found if f.run not in doomed or f.token <= known.get(f.run, 0))
     return Snapshot(
         now=now,
         shared=not reader.database.embedded,

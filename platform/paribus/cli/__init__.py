@@ -35,6 +35,10 @@ COMMANDS = {
     "up": "Start MLflow, scheduler and dashboard on this machine, and keep them running.",
     "token": "Create, list and revoke tokens for the server of this home folder.",
     "healthcheck": "Check with one real call whether a service works.",
+    "note": "Write a note on a study or a run, or show it.",
+    "tag": "Add tags to a study or a run, or remove some.",
+    "archive": "Leave a study out of lists; all of it is kept.",
+    "delete": "Delete a study and the runs that no other study has.",
     "export": "Write a study into one file, for another machine or for keeping.",
     "restore": "Restore a study from such a file.",
     "gc": "Show or delete what no report and no resumable run needs.",
@@ -52,7 +56,7 @@ GROUPS = {
     "Run it": ("run", "submit", "scheduler", "import", "cancel", "retry", "up", "token"),
     "Watch it": ("status", "dashboard", "health", "doctor", "healthcheck"),
     "Read the results": ("report", "next", "audit"),
-    "Keep them": ("export", "restore", "gc", "db"),
+    "Keep them": ("note", "tag", "archive", "delete", "export", "restore", "gc", "db"),
 }
 """The commands as ``paribus --help`` lists them."""
 
@@ -80,6 +84,10 @@ EXAMPLES = {
     "report": "paribus report study.yaml --out results",
     "next": "paribus next study.yaml --seeds 8",
     "audit": "paribus audit dapo_table1",
+    "note": "paribus note study.yaml 'the first one with the new reward'",
+    "tag": "paribus tag study.yaml +good -todo",
+    "archive": "paribus archive study.yaml",
+    "delete": "paribus delete study.yaml --yes",
     "export": "paribus export study.yaml --to first.tar",
     "restore": "paribus restore first.tar",
     "gc": "paribus gc study.yaml --delete",

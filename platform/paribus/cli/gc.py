@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,13 +11,25 @@ import click
 from paribus.cli.console import console, size_text, table
 from paribus.cli.options import home_option, json_option, study_name
 from paribus.home import home
-from paribus.retention.unneeded import KINDS, Item, Rule, delete, delete_restore, killed_restore, unneeded
+from paribus.retention.deletion import leftovers, pending
+from paribus.retention.unneeded import (
+    KINDS,
+    Item,
+    Rule,
+    Unneeded,
+    delete,
+    delete_restore,
+    killed_restore,
+    size_of,
+    unneeded,
+)
+from paribus.scheduler.home_lock import lock_home
 from paribus.store.reader import Reader
 
 _MEANING = {
     "checkpoints": "older ones; of runs with a result, all but the trained model",
     "samples": "responses as text of runs with a result that no report shows",
-    "leftovers": "of writers and restores that were killed",
+    "leftovers": "of writers, restores and deletions that were killed",
 }
 
 
@@ -37,9 +50,10 @@ def command(study: str | None, really: bool, models: bool, samples: bool, folder
     with Reader.open(folder or home()) as reader:
         found = list(unneeded(reader, study_name(study) if study else None, rule))
         left = None if study else killed_restore(reader.home)
-        items = [*(item for each in found for item in each.items), *([left] if left else [])]
+        doomed = [] if study else _of_killed_deletion(reader)
+        items = [*(item for each in found for item in each.items), *([left] if left else []), *doomed]
         if as_json:
-            freed = delete(reader, found) + (delete_restore(reader.home) if left else 0) if really and items else 0
+            freed = _delete(reader, found, left, doomed) if really and items else 0
             listed = [{"kind": item.kind, "path": str(item.path), "bytes": item.size} for item in items]
             click.echo(json.dumps({"items": listed, "deleted": really, "freed_bytes": freed}, indent=1))
             return
@@ -48,11 +62,25 @@ def command(study: str | None, really: bool, models: bool, samples: bool, folder
             return
         _show(items)
         if really:
-            freed = delete(reader, found) + (delete_restore(reader.home) if left else 0)
+            freed = _delete(reader, found, left, doomed)
             click.echo(f"freed {size_text(freed)}")
         else:
             size = sum(item.size for item in items)
             click.echo(f"{size_text(size)} can be freed. Nothing was deleted: add --delete.")
+
+
+def _of_killed_deletion(reader: Reader) -> list[Item]:
+    places = leftovers(reader, pending(reader.home))
+    return [Item(kind="leftovers", path=place, size=size_of(place)) for place in places]
+
+
+def _delete(reader: Reader, found: Sequence[Unneeded], left: Item | None, doomed: Sequence[Item]) -> int:
+    """Delete all that was found; return the bytes that were freed."""
+    freed = delete(reader, found) + (delete_restore(reader.home) if left else 0)
+    if doomed:
+        with lock_home(reader.home, "paribus gc"):  # which deletes them
+            freed += sum(item.size for item in doomed)
+    return freed
 
 
 def _show(items: list[Item]) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import click
 
 from paribus.cli.console import console, states_text, table
+from paribus.cli.note import note_lines, tags_text
 from paribus.cli.options import home_option, json_option, study_name
 from paribus.home import home
-from paribus.monitor.status import PAGE, page_of
+from paribus.monitor.status import PAGE, listed, page_of
 from paribus.monitor.status import studies as all_studies
 from paribus.remote.client import Server, server_for
+from paribus.remote.received import visible
 from paribus.scheduler.home_lock import LockOwner, serving
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
@@ -30,46 +33,64 @@ from paribus.store.states import RunState
     type=click.Choice([state.lower() for state in RunState]),
     help="Only runs of STUDY in this state; repeat for more.",
 )
+@click.option("--tag", "tags", multiple=True, help="Only studies, or runs of STUDY, with this tag; repeat for more.")
+@click.option("--archived", is_flag=True, help="The archived studies instead of the others.")
 @json_option
-def command(study: str | None, folder: Path | None, page: int, states: tuple[str, ...], as_json: bool) -> None:
+def command(
+    study: str | None,
+    folder: Path | None,
+    page: int,
+    states: tuple[str, ...],
+    tags: tuple[str, ...],
+    archived: bool,
+    as_json: bool,
+) -> None:
     """Show the studies in the store, or the runs of STUDY (a name or a file).
 
-    Of each run: state, attempt, step, last reward, health, reason.
+    Of each run: state, attempt, step, last reward, health, reason, tags and note.
     """
     study = study and study_name(study)
+    if study and archived:
+        raise click.UsageError("--archived lists studies: leave out STUDY")
     if (server := server_for(folder)) is not None:
         if study is None:
-            show_studies_of(server, as_json)
+            show_studies_of(server, tags, archived, as_json)
         else:
-            show_runs(server.study(study, page, states), as_json)
+            show_runs(server.study(study, page, states, tags), as_json)
         return
     with Reader.open(folder or home()) as reader:
         if study is None:
-            show_studies(all_studies(reader), serving(reader.home), as_json)
+            found = all_studies(reader)
+            entries = listed(found, tags, archived=archived)
+            show_studies(entries, serving(reader.home), as_json, hidden=_hidden(found, archived))
         else:
-            show_runs(page_of(reader, study, page, [RunState(s.upper()) for s in states] or tuple(RunState)), as_json)
+            chosen = [RunState(s.upper()) for s in states] or tuple(RunState)
+            show_runs(page_of(reader, study, page, chosen, tags), as_json)
 
 
-def show_studies_of(server: Server, as_json: bool) -> None:
+def show_studies_of(server: Server, tags: Collection[str], archived: bool, as_json: bool) -> None:
     """Print the studies of a server."""
     found = server.studies()
+    entries = listed(found["studies"], tags, archived=archived)
     if as_json:
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps(found | {"studies": entries}, indent=1))
         return
-    show_table(found["studies"])
+    show_table(entries)
+    _say_hidden(_hidden(found["studies"], archived))
     if (owner := found["served_by"]) is not None:
         on = f" on the engine {owner['engine']}" if owner["engine"] else ""
         click.echo(f"`{owner['command']}` (process {owner['process']}) works on {server.address}{on}")
-    elif _has_open(found["studies"]):
+    elif _has_open(entries):
         click.echo(f"No scheduler works on {server.address}. Start one there: paribus scheduler")
 
 
-def show_studies(entries: list[dict[str, Any]], owner: LockOwner | None, as_json: bool) -> None:
-    """Print the studies, why one is paused, and which process trains them."""
+def show_studies(entries: list[dict[str, Any]], owner: LockOwner | None, as_json: bool, hidden: int = 0) -> None:
+    """Print the studies, why one is paused, how many are hidden, and which process trains them."""
     if as_json:
         click.echo(json.dumps({"served_by": owner.about() if owner else None, "studies": entries}, indent=1))
         return
     show_table(entries)
+    _say_hidden(hidden)
     on = f" on the engine {owner.engine}" if owner and owner.engine else ""
     if owner:
         click.echo(f"{owner} works here{on}")
@@ -81,12 +102,23 @@ def _has_open(entries: list[dict[str, Any]]) -> bool:
     return any(e["state"] in ("queued", "running") for e in entries)
 
 
+def _hidden(found: list[dict[str, Any]], archived: bool) -> int:
+    return 0 if archived else len(listed(found, (), archived=True))
+
+
+def _say_hidden(hidden: int) -> None:
+    if hidden:
+        click.echo(f"{hidden} archived: paribus status --archived")
+
+
 def show_table(entries: list[dict[str, Any]]) -> None:
     """Print one row for each study, and why one is paused."""
-    shown = table("study", "state", "priority", "weight", "runs", "states")
+    tagged = any(e["tags"] for e in entries)
+    shown = table("study", "state", "priority", "weight", "runs", "states", *(["tags"] if tagged else []))
     for e in entries:
         terms = (str(e["priority"]), f"{e['weight']:g}", str(e["runs"]))
-        shown.add_row(e["study"], e["state"], *terms, states_text(e["states"]))
+        tags = [tags_text(e["tags"])] if tagged else []
+        shown.add_row(e["study"], e["state"], *terms, states_text(e["states"]), *tags)
     console().print(shown)
     for e in entries:
         if e["paused"]:
@@ -98,13 +130,15 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    shown = table("arm", "seed", "state", "attempt", "step", "reward", "health", "reason")
+    more = [name for name in ("tags", "note") if any(e[name] for e in found["runs"])]
+    shown = table("arm", "seed", "state", "attempt", "step", "reward", "health", "reason", *more)
     for e in found["runs"]:
         reward = "" if e["reward"] is None else f"{e['reward']:.3g}"
         state = e["state"].lower().replace("_", " ")
         health = f"{e['health']}: {e['detector']}" if e["detector"] else e["health"]
         row = (e["arm"], str(e["seed"]), state, str(e["attempt"]), f"{e['step']}/{e['steps']}", reward, health)
-        shown.add_row(*row, e["reason"])
+        said = {"tags": tags_text(e["tags"]), "note": visible(e["note"], lines=True)}
+        shown.add_row(*row, e["reason"], *(said[name] for name in more))
     console().print(shown)
     if found["pages"] > 1 or found["page"] > 1:
         click.echo(
@@ -114,6 +148,12 @@ def show_runs(found: dict[str, Any], as_json: bool) -> None:
         click.echo(found["stage"])
     for spending in found["budget"]:
         click.echo(spending_line(spending))
+    if found["tags"]:
+        click.echo(f"tags: {tags_text(found['tags'])}")
+    for line in note_lines(found["note"]):
+        click.echo(line)
+    if found["archived"]:
+        click.echo(f"archived; to list it again: paribus archive {found['study']} --undo")
     if found["paused"]:
         click.echo(f"paused: {found['paused']}\nFix it, then: paribus retry {found['study']}")
 

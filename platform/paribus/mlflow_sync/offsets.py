@@ -11,7 +11,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -91,6 +91,24 @@ def unsynced(home: Path, runs: Mapping[str, int]) -> frozenset[str]:
     """Return those of the given runs (with their newest token) that are not completely in MLflow."""
     closed = {run: token for run, _, token in _copies(home, 30)}
     return frozenset(run for run, token in runs.items() if closed.get(run, 0) < token)
+
+
+def forget(home: Path, runs: Collection[str]) -> None:
+    """Forget runs that were deleted here; their copies in MLflow stay.
+
+    Raises:
+        sqlite3.Error: the file cannot be written.
+    """
+    if not runs or not (home / OFFSETS).is_file():
+        return
+    with closing(sqlite3.connect(home / OFFSETS, timeout=30)) as database, database:
+        database.executescript(_TABLES)
+        for run in runs:
+            for table in ("sent", "health", "refused", "child"):
+                mine = f"DELETE FROM {table} WHERE identity IN (SELECT identity FROM copy WHERE run = ?)"  # noqa: S608
+                database.execute(mine, (run,))
+            for table in ("copy", "dead_letter"):
+                database.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - our own names
 
 
 def refused_names(home: Path) -> tuple[str, ...]:

@@ -6,11 +6,12 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import sqlalchemy as sa
@@ -33,6 +34,7 @@ from paribus.run_folder.metrics import find_metric
 from paribus.store.database import server_url
 from paribus.store.models import AttemptRecord
 from paribus.store.reader import Reader
+from paribus.store.remarks import About
 from paribus.store.untouched import open_untouched
 from paribus.study.load import load_study
 
@@ -62,11 +64,18 @@ class Results:
         source: where it was read, for people.
     """
 
-    def __init__(self, data: StudyData, attempts: tuple[AttemptRecord, ...], source: str) -> None:
+    def __init__(
+        self,
+        data: StudyData,
+        attempts: tuple[AttemptRecord, ...],
+        source: str,
+        said: Mapping[str, About] = MappingProxyType({}),
+    ) -> None:
         self.name = data.plan.study
         self.source = source
         self._data = data
         self._attempts = attempts
+        self._said = said
 
     # ---- the report ------------------------------------------------------------------------------
 
@@ -101,9 +110,10 @@ class Results:
         Columns: ``run`` (its fingerprint), ``arm``, ``seed``, ``state``, ``outcome``, ``score`` (the primary metric by
         the rule that the study declares), ``step`` and ``steps`` (recorded, planned), ``attempts``, ``gpus``,
         ``health``, ``started_at``, ``ended_at``, ``seconds`` (of all attempts), ``search`` (whether it is a trial of a
-        search, which no table of effects shows), ``reason``.
+        search, which no table of effects shows), ``reason``, ``tags`` (in alphabetical order, with a blank between
+        two), ``note``.
         """
-        return tables.runs_frame(self._data, self._attempts)
+        return tables.runs_frame(self._data, self._attempts, self._said)
 
     def arms(self) -> pd.DataFrame:
         """Return one row for each arm: ``arm``, ``key``, and a column for each setting in which arms differ."""
@@ -247,8 +257,8 @@ def studies(*, home: str | Path | None = None, database: str | None = None) -> p
     """Return one row for each study of a home folder, the oldest first; nothing is written there.
 
     Columns: ``study``, ``state``, ``runs``, ``running``, ``succeeded``, ``failed`` (with those in quarantine),
-    ``submitted_at``, ``priority``, ``weight``, ``paused`` (why; empty if it is not). Counts are those of the newest
-    plan of a name.
+    ``submitted_at``, ``priority``, ``weight``, ``paused`` (why; empty if it is not), ``tags`` (in alphabetical order,
+    with a blank between two), ``note``, ``archived``. Counts are those of the newest plan of a name.
 
     Args:
         home: as :func:`results` takes it.
@@ -288,7 +298,8 @@ def _read(reader: Reader, name: str, source: str) -> Results:
     data = read_study(reader, name)
     published = tuple(load_published(each) for each in data.plan.published)
     attempts = reader.attempts_of(reader.study(name).id)
-    return Results(replace(data, published=published), attempts, source)
+    said = reader.about_runs(reader.study(name).id)
+    return Results(replace(data, published=published), attempts, source, said)
 
 
 def _from_archive(archive: Path, name: str | None) -> Results:

@@ -20,6 +20,7 @@ from paribus.run_folder.folder import Evaluation, read_evaluation
 from paribus.run_folder.metrics import EVAL_METRICS, SOURCES, STEP_METRICS, find_metric
 from paribus.run_folder.series_file import RunSeries
 from paribus.store.models import AttemptRecord
+from paribus.store.remarks import NOTHING, About
 from paribus.store.states import RunState
 from paribus.study.plan import Arm, Plan
 
@@ -67,7 +68,7 @@ def _every_run(data: StudyData) -> tuple[RunData, ...]:
 # ---- runs --------------------------------------------------------------------------------------------
 
 
-def runs_frame(data: StudyData, attempts: Iterable[AttemptRecord]) -> pd.DataFrame:
+def runs_frame(data: StudyData, attempts: Iterable[AttemptRecord], said: Mapping[str, About]) -> pd.DataFrame:
     """Return one row for each run: :meth:`paribus.Results.runs`."""
     score, labels = score_measure(data.plan.evaluate), _labels(data.plan)
     steps = {arm.key: arm.recipe.schedule.steps for arm in data.plan.all_arms}
@@ -91,6 +92,8 @@ def runs_frame(data: StudyData, attempts: Iterable[AttemptRecord]) -> pd.DataFra
             *_times(run, by_run.get(run.fingerprint, ())),
             run.fingerprint in searched,
             run.reason,
+            " ".join(said.get(run.fingerprint, NOTHING).tags),
+            said.get(run.fingerprint, NOTHING).note,
         )
         for run in _every_run(data)
     ]
@@ -111,6 +114,8 @@ def runs_frame(data: StudyData, attempts: Iterable[AttemptRecord]) -> pd.DataFra
         "seconds": Field("float", "s"),
         "search": Field("bool"),
         "reason": Field("string"),
+        "tags": Field("string"),
+        "note": Field("string"),
     }
     categories = {
         "arm": list(labels.values()),
@@ -397,6 +402,9 @@ def studies_frame(entries: Sequence[Mapping[str, Any]], submitted: Mapping[str, 
             e["priority"],
             e["weight"],
             e["paused"],
+            " ".join(e["tags"]),
+            e["note"],
+            e["archived"],
         )
         for e in entries
     ]
@@ -411,5 +419,8 @@ def studies_frame(entries: Sequence[Mapping[str, Any]], submitted: Mapping[str, 
         "priority": Field("int"),
         "weight": Field("float"),
         "paused": Field("string"),
+        "tags": Field("string"),
+        "note": Field("string"),
+        "archived": Field("bool"),
     }
     return frame(rows, fields, {"state": ("queued", "running", "paused", "out of budget", "ended")})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
+import json
 import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
@@ -21,6 +22,7 @@ from paribus.remote.answers import error_from_json
 from paribus.remote.bundle import MOST_REPORT
 from paribus.run_folder.json_text import field_of, fields, whole
 from paribus.store.models import Terms
+from paribus.store.remarks import Change
 
 SERVER, TOKEN, TOKEN_FILE = "PARIBUS_SERVER", "PARIBUS_TOKEN", "PARIBUS_TOKEN_FILE"
 
@@ -46,9 +48,9 @@ class Server:
         """Return all studies, and which process of the server trains them."""
         return self._json("GET", "studies", received.STUDIES)
 
-    def study(self, name: str, page: int, states: Sequence[str]) -> dict[str, Any]:
+    def study(self, name: str, page: int, states: Sequence[str], tags: Sequence[str] = ()) -> dict[str, Any]:
         """Return a study with a page of its runs: the value of :func:`paribus.monitor.status.page_of`."""
-        query = [("page", page), *(("state", s) for s in states)]
+        query = [("page", page), *(("state", s) for s in states), *(("tag", tag) for tag in tags)]
         return self._json("GET", f"studies/{_quoted(name)}", received.STUDY, query)
 
     def submit(self, bundle: bytes, terms: Terms, file: str) -> dict[str, Any]:
@@ -88,6 +90,15 @@ class Server:
         """Queue the failed and cancelled runs of a study, or of one of its arms, again."""
         query = [("reason", reason), *([] if arm is None else [("arm", arm)])]
         return self._json("POST", f"studies/{_quoted(name)}/retry", received.RETRIED, query, b"")
+
+    def remarks(self, named: str) -> dict[str, Any]:
+        """Return note and tags of a study or run, and their history."""
+        return self._json("GET", "remarks", received.REMARKS, [("of", named)])
+
+    def remark(self, named: str, change: Change) -> dict[str, Any]:
+        """Note or tag a study or run, or archive a study; return what holds then."""
+        body = json.dumps({"of": named, **asdict(change)}).encode()
+        return self._json("POST", "remarks", received.REMARKS, (), body)
 
     def _json(
         self,
@@ -130,7 +141,8 @@ class Server:
         request = urllib.request.Request(url, body, method=method)  # noqa: S310 - `server` allows no other scheme
         request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         if body is not None:
-            request.add_unredirected_header("Content-Type", "application/x-tar")
+            kind = "application/json" if body.startswith(b"{") else "application/x-tar"
+            request.add_unredirected_header("Content-Type", kind)
         try:
             with self._opener().open(request, timeout=limit_s) as answer:
                 return received.read(answer, most, limit_s)

@@ -11,6 +11,7 @@ import math
 import time
 import unicodedata
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paribus.errors import RunFolderError
@@ -148,15 +149,28 @@ def rows(check: Check, most: int = _MOST_ROWS) -> Check:
     return checked
 
 
-def record(**checks: Check) -> Check:
+@dataclass(frozen=True)
+class Later:
+    """A field that servers of an earlier version don't send: what it is then."""
+
+    check: Check
+    default: Any
+
+
+def record(**checks: Check | Later) -> Check:
     """Return a check of an object with these fields; others are dropped."""
+
+    def one(raw: Mapping[str, Any], key: str, check: Check | Later) -> Any:
+        if isinstance(check, Later):
+            return check.check(raw[key], key) if key in raw else check.default
+        return check(field_of(raw, key), key)
 
     def checked(value: Any, name: str) -> dict[str, Any]:
         try:
             raw = fields(value)
         except ValueError as error:
             raise ValueError(f"`{name}`: {error}") from None
-        return {key: check(field_of(raw, key), key) for key, check in checks.items()}
+        return {key: one(raw, key, check) for key, check in checks.items()}
 
     return checked
 
@@ -170,10 +184,15 @@ def counts(value: Any, name: str) -> dict[str, int]:
 
 # ---- the answers -------------------------------------------------------------------------------------
 
+_TAGS = rows(line, 1000)
+_ABOUT: Mapping[str, Later] = {"note": Later(lines, ""), "tags": Later(_TAGS, [])}
+_ARCHIVED = Later(flag, False)
+
 STUDIES = record(
     served_by=maybe(record(command=line, process=count, engine=line)),
     studies=rows(record(
         study=line, state=line, priority=whole, weight=finite, runs=count, running=count, states=counts, paused=lines,
+        archived=_ARCHIVED, **_ABOUT,
     )),
 )  # fmt: skip
 """All studies: `paribus status`."""
@@ -185,12 +204,12 @@ _BUDGET = record(
 
 _RUN = record(
     arm=line, seed=whole, state=line, attempt=count, step=count, steps=count, health=line, detector=line,
-    reward=maybe(finite), reason=lines, fingerprint=line,
+    reward=maybe(finite), reason=lines, fingerprint=line, **_ABOUT,
 )  # fmt: skip
 
 STUDY = record(
     study=line, paused=lines, stage=lines, budget=rows(_BUDGET, 10), states=counts, page=count, pages=count,
-    runs=rows(_RUN),
+    runs=rows(_RUN), archived=_ARCHIVED, **_ABOUT,
 )  # fmt: skip
 """A page of the runs of a study: `paribus status STUDY`."""
 
@@ -204,6 +223,13 @@ CANCELLED = record(
 
 RETRIED = record(runs=record(queued=count, kept=count, lifted=flag))
 """`paribus retry`."""
+
+REMARKS = record(
+    study=line, run=line, note=lines, author=line, at=finite, tags=_TAGS, archived=flag,
+    **{"in": rows(record(study=line, arm=line, seed=whole))},
+    log=rows(record(at=finite, author=line, kind=line, text=lines)),
+)  # fmt: skip
+"""`paribus note` and `paribus tag`."""
 
 REPORT = record(text=lines, notes=rows(lines, 10_000), paths=rows(line, 10_000))
 """What `paribus report` prints about the files that it has written."""

@@ -96,7 +96,7 @@ def unneeded(reader: Reader, study: str | None, rule: Rule) -> Iterator[Unneeded
         if wanted is not None and run.fingerprint not in wanted:
             continue
         attempts = _attempts(reader.home, run)
-        if run.state in LIVE or any(_may_write(a, run, now) or not _is_readable(a) for a in attempts):
+        if run.state in LIVE or any(may_write(a, run, now) or not _is_readable(a) for a in attempts):
             continue
         kept = _trained_model(run, attempts, rule) if run.state in RECORDED else _resumable(attempts)
         for folder in attempts:
@@ -134,7 +134,7 @@ def _left_by_restore(home: Path) -> Iterator[Item | None]:
         yield None
         return
     try:
-        yield Item(kind="leftovers", path=stage, size=_size(stage)) if stage.is_dir() else None
+        yield Item(kind="leftovers", path=stage, size=size_of(stage)) if stage.is_dir() else None
     finally:
         lock.release()
 
@@ -154,7 +154,7 @@ def _delete(item: Item) -> int:
         shutil.rmtree(item.path, ignore_errors=True)
     else:
         item.path.unlink(missing_ok=True)
-    return item.size - (_size(item.path) if item.path.exists() else 0)
+    return item.size - (size_of(item.path) if item.path.exists() else 0)
 
 
 def _runs_of(reader: Reader, study: str) -> frozenset[str]:
@@ -181,7 +181,7 @@ def _attempts(home: Path, run: AttemptedRun) -> list[RunFolder]:
     return [] if found and found[0] > run.token else [RunFolder(place / f"a{token}") for token in found]
 
 
-def _may_write(folder: RunFolder, run: AttemptedRun, now: float) -> bool:
+def may_write(folder: RunFolder, run: AttemptedRun, now: float) -> bool:
     """Return whether processes of an attempt may be alive that do not know that it has ended."""
     try:
         here = [Identity.read(process) for process in read_attempt(folder).values()]
@@ -239,19 +239,19 @@ def _items(folder: RunFolder, kept: Collection[Path], *, gone: bool) -> Iterator
     if folder.checkpoints.is_dir():
         for path in sorted(folder.checkpoints.iterdir()):
             if path not in kept and path.name != INDEX:
-                yield Item(kind="checkpoints" if path in named else "leftovers", path=path, size=_size(path))
+                yield Item(kind="checkpoints" if path in named else "leftovers", path=path, size=size_of(path))
     if gone and folder.samples.is_file():
-        yield Item(kind="samples", path=folder.samples, size=_size(folder.samples))
+        yield Item(kind="samples", path=folder.samples, size=size_of(folder.samples))
     for place in (folder.path, folder.evals):
         for path in sorted(place.glob(".*.*")) if place.is_dir() else ():
             if path.is_file() and _TEMPORARY.fullmatch(path.name):
-                yield Item(kind="leftovers", path=path, size=_size(path))
+                yield Item(kind="leftovers", path=path, size=size_of(path))
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
     """Return the bytes of the disk that a file or folder takes; a file with other links takes none."""
     found = path.lstat()
     own = found.st_blocks * 512 if path.is_dir() or found.st_nlink == 1 else 0
     if path.is_symlink() or not path.is_dir():
         return own
-    return own + sum(_size(Path(entry.path)) for entry in os.scandir(path))
+    return own + sum(size_of(Path(entry.path)) for entry in os.scandir(path))

@@ -147,7 +147,7 @@ class ActiveAttempts:
         Raises:
             EngineError: the engine could not be asked.
         """
-        studies = {s.id: s.name for s in self._store.summaries()}
+        studies: dict[int | None, str] = {s.id: s.name for s in self._store.summaries()}
         mine = [a for a in self._store.live_attempts() if a.worker in workers and self._is_here(a)]
         self._end_on_other_engines([a for a in mine if a.engine != self._engine.name])
         for attempt in mine:

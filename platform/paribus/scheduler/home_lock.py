@@ -13,7 +13,10 @@ from typing import Any
 
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError, StoreError
+from paribus.retention.deletion import FILE as DELETING
+from paribus.retention.deletion import finish
 from paribus.run_folder.folder import read_json, write_json
+from paribus.store.reader import Reader
 from paribus.store.transitions import LEASE_S
 
 SCHEDULER = "paribus scheduler"
@@ -90,6 +93,9 @@ def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
     try:
         here = {"process": Identity.of(os.getpid()).to_json(), "command": command, "engine": engine}
         write_json(home / _FILE, here)
+        if (home / DELETING).exists():  # a deletion was killed: its folders must be gone before a run has them again
+            with Reader.open(home) as reader:
+                finish(reader)
         yield
     finally:
         (home / _FILE).unlink(missing_ok=True)

@@ -12,8 +12,10 @@ from paribus.contract import EXTERNAL
 from paribus.errors import StoreError
 from paribus.store import tables as t
 from paribus.store.budget import open_budgets
+from paribus.store.deletion import numbers
 from paribus.store.models import PLAN, CancelResult, RetryResult, Terms
 from paribus.store.reader import rows_of
+from paribus.store.remarks import Subject
 from paribus.store.states import LIVE, RECORDED, TERMINAL, Move, RunState
 from paribus.store.transitions import Now, move_runs
 from paribus.study.plan import Plan
@@ -46,12 +48,17 @@ def submit(connection: sa.Connection, now: Now, plan: Plan, terms: Terms) -> int
     if known_as is not None:
         return int(known_as)
     row = {"name": plan.study, "fingerprint": plan.fingerprint, "first_submitted_at": values["submitted_at"], **values}
+    row |= numbers(connection, t.study, 1)[0]
     study_id = int(connection.execute(sa.insert(t.study).values(row).returning(t.study.c.id)).scalar_one())
     fingerprints = [p.fingerprint for p in plan.all_runs]
     known = _known(connection, fingerprints)
     fresh = [p for p in plan.all_runs if p.fingerprint not in known]
     if fresh:
-        rows = [{**_NEW, "fingerprint": p.fingerprint, "study_id": study_id, "seed": p.seed} for p in fresh]
+        own = numbers(connection, t.run, len(fresh))
+        rows = [
+            {**_NEW, "fingerprint": p.fingerprint, "study_id": study_id, "seed": p.seed, **number}
+            for p, number in zip(fresh, own, strict=True)
+        ]
         connection.execute(sa.insert(t.run), rows)
         move_runs(connection, now, Move.SUBMIT, t.run.c.study_id == study_id)
     ids = known | _known(connection, [p.fingerprint for p in fresh])
@@ -119,6 +126,19 @@ def state_of(connection: sa.Connection, fingerprint: str) -> RunState | None:
     return None if found is None else RunState(found)
 
 
+def require(connection: sa.Connection, subject: Subject) -> None:
+    """Check that a study or run is in the store.
+
+    Raises:
+        StoreError: it is not.
+    """
+    which = t.study.c.name == subject.study if subject.study else t.run.c.fingerprint == subject.run
+    column = t.study.c.id if subject.study else t.run.c.id
+    if connection.execute(sa.select(column).where(which).limit(1)).first() is None:
+        gone = f"study `{subject.study}`" if subject.study else f"run {subject.run}"
+        raise StoreError(f"there is no {gone} in the store any more.")
+
+
 def _terms(connection: sa.Connection, name: str) -> dict[str, Any]:
     """Return priority and weight of the newest plan of a name."""
     newest = (t.study.c.submitted_at.desc(), t.study.c.id.desc())
@@ -150,10 +170,12 @@ def _withdrawn(connection: sa.Connection, name: str) -> set[int]:
 # ---- cancel and retry --------------------------------------------------------------------------------
 
 
-def cancel_study(connection: sa.Connection, now: Now, name: str, arm: str | None) -> CancelResult:
-    """Withdraw the runs of all plans of a name, or of one arm, and end those that no other study needs."""
+def cancel_study(
+    connection: sa.Connection, now: Now, name: str, arm: str | None, run: str | None = None
+) -> CancelResult:
+    """Withdraw the runs of all plans of a name, of one arm, or one run, and end those that no other study needs."""
     plans = sa.select(t.study.c.id).where(t.study.c.name == name)
-    mine = [t.study_run.c.study_id.in_(plans), *([] if arm is None else [t.study_run.c.arm == arm])]
+    mine = [t.study_run.c.study_id.in_(plans), *_part(arm, run)]
     connection.execute(sa.update(t.study_run).where(*mine).values(withdrawn=True))
     asked = t.run.c.id.in_(sa.select(t.study_run.c.run_id).where(*mine))
     wanted = t.run.c.id.in_(sa.select(t.study_run.c.run_id).where(t.study_run.c.withdrawn.is_(False)))
@@ -167,16 +189,15 @@ def cancel_study(connection: sa.Connection, now: Now, name: str, arm: str | None
 
 
 def retry_study(
-    connection: sa.Connection, now: Now, study_id: int, name: str, arm: str | None, reason: str
+    connection: sa.Connection, now: Now, study_id: int, name: str, arm: str | None, reason: str, run: str | None = None
 ) -> RetryResult:
-    """Requeue the runs of a study, or of one arm, that ended without a result, and lift its pause.
+    """Requeue the runs of a study, of one arm, or one run, that ended without a result, and lift its pause.
 
     Only runs of its newest plan, ``study_id``, are requeued; cancellations are dropped in all plans of its name.
     """
     plans = sa.select(t.study.c.id).where(t.study.c.name == name)
-    mine = [t.study_run.c.study_id.in_(plans), *([] if arm is None else [t.study_run.c.arm == arm])]
-    connection.execute(sa.update(t.study_run).where(*mine).values(withdrawn=False))
-    only = [] if arm is None else [t.study_run.c.arm == arm]
+    only = _part(arm, run)
+    connection.execute(sa.update(t.study_run).where(t.study_run.c.study_id.in_(plans), *only).values(withdrawn=False))
     asked = t.run.c.id.in_(sa.select(t.study_run.c.run_id).where(t.study_run.c.study_id == study_id, *only))
     _lock_runs(connection, sa.and_(asked, t.run.c.cancel_requested.is_(True)))
     queued = move_runs(connection, now, Move.RERUN, asked, reason=reason)
@@ -184,6 +205,14 @@ def retry_study(
     paused = sa.update(t.study).where(t.study.c.id == study_id, t.study.c.paused != "").values(paused="")
     lifted = connection.execute(paused.returning(t.study.c.id)).first()
     return RetryResult(queued=len(queued), kept=kept, lifted=lifted is not None)
+
+
+def _part(arm: str | None, run: str | None) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions on the links of an arm, and of a run by its fingerprint."""
+    found: list[sa.ColumnElement[bool]] = [] if arm is None else [t.study_run.c.arm == arm]
+    if run is not None:
+        found.append(t.study_run.c.run_id.in_(sa.select(t.run.c.id).where(t.run.c.fingerprint == run)))
+    return found
 
 
 def requeue_cancelled(connection: sa.Connection, now: Now, study_id: int, reason: str) -> None:

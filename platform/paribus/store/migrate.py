@@ -13,7 +13,7 @@ from paribus.store.database import Database, no_timeout, serialize
 VERSION_TABLE = "paribus_alembic_version"
 """Not Alembic's default: MLflow and Optuna both use ``alembic_version`` and refuse each other's database."""
 
-HEAD = "0006"
+HEAD = "0007"
 """The newest revision in ``db_migrations/versions``."""
 
 _REVISION = sa.text(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608 - a constant

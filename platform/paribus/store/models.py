@@ -151,7 +151,7 @@ class AttemptRecord:
 
     Attributes:
         outcome: the move that ended it, e.g. ``succeed``; empty while it is live.
-        study_id: the study that claimed it and is charged for it.
+        study_id: the study that claimed it and is charged for it; ``None``: that study was deleted.
         gpus: GPUs held; 0: a CPU slot.
         cpus: CPU cores held on ``worker``; 0: not counted.
         cap: budget of its study at the claim, in the unit of :class:`BudgetRecord` like the next two; ``None``: none.
@@ -160,7 +160,7 @@ class AttemptRecord:
     """
 
     run_id: int
-    study_id: int
+    study_id: int | None
     fingerprint: str
     token: int
     engine: str

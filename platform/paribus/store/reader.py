@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from paribus.errors import StoreError, did_you_mean
+from paribus.store import remarks
 from paribus.store import tables as t
 from paribus.store.budget import UNITS, read_budget
 from paribus.store.database import FILE, Database, database_url
+from paribus.store.deletion import Deletion, what_goes
 from paribus.store.devices import devices_of
 from paribus.store.migrate import refuse_other_revision
 from paribus.store.models import (
@@ -33,8 +36,13 @@ from paribus.store.models import (
 from paribus.store.states import LIVE, TERMINAL, TRACKED, RunState
 from paribus.study.plan import Plan
 
+LEAST_DIGITS = re.compile(r"[0-9a-f]{4,64}")
+"""What may be the first digits of a run's fingerprint."""
+
 _ALL = tuple(RunState)
-_BATCH = 500
+BATCH = 500
+"""Most fingerprints in one statement."""
+
 _TERMS = ("id", "name", "submitted_at", "first_submitted_at", "paused", "priority", "weight")
 _OLDEST_FIRST = (t.study.c.submitted_at, t.study.c.id)
 
@@ -155,6 +163,16 @@ class Reader:
         with self.database.read() as connection:
             return tuple(StudySummary(**row._mapping) for row in connection.execute(query))
 
+    def what_goes(self, name: str) -> Deletion:
+        """Return what would go if a study were deleted, and what would stay.
+
+        Raises:
+            StoreError: no study has this name.
+        """
+        self.study(name)  # a wrong name is an error that lists the others
+        with self.database.read() as connection:
+            return what_goes(connection, name)
+
     def latest_version(self, plan: Plan) -> Plan:
         """Return the plan to continue with: the largest submitted plan that grew from this one, else this one.
 
@@ -200,14 +218,14 @@ class Reader:
         return self._runs(study_id, t.run.c.state, states)
 
     def runs_page(
-        self, study_id: int, first: int, most: int, states: Collection[RunState] = _ALL
+        self, study_id: int, first: int, most: int | None, states: Collection[RunState] = _ALL
     ) -> tuple[RunRecord, ...]:
         """Return one page of the runs of a study in queue order, without reading the others.
 
         Args:
             study_id: the study.
             first: number of runs to skip.
-            most: length of the page.
+            most: length of the page; ``None``: all that follow.
             states: only runs in these states, as this study sees them and :meth:`counts` counts them.
         """
         return self._runs(study_id, self._seen, states, first, most)
@@ -290,6 +308,48 @@ class Reader:
         with self.database.read() as connection:
             return tuple(event_record(row) for row in connection.execute(query))
 
+    # ---- what people say of studies and runs -----------------------------------------------------
+
+    def subject(self, named: str) -> remarks.Subject:
+        """Return the study of this name, or the run whose fingerprint starts so (four digits or more).
+
+        Raises:
+            StoreError: there is neither; the message lists the studies.
+        """
+        like = t.run.c.fingerprint.startswith(named) if LEAST_DIGITS.fullmatch(named) else sa.false()
+        with self.database.read() as connection:
+            if connection.execute(sa.select(t.study.c.id).where(t.study.c.name == named).limit(1)).first():
+                return remarks.Subject(study=named)
+            found = connection.execute(sa.select(t.run.c.fingerprint).where(like).limit(2)).scalars().all()
+        if len(found) == 1:
+            return remarks.Subject(run=found[0])
+        if found:
+            raise StoreError(f"several runs have a fingerprint that starts with `{named}`: give more digits.")
+        try:
+            return remarks.Subject(study=self.study(named).name)
+        except StoreError as error:
+            raise StoreError(f"{error} A run is named by four digits of its fingerprint or more.") from None
+
+    def about_studies(self) -> Mapping[str, remarks.About]:
+        """Return note, tags and whether it is archived, by name, of the studies of which something is said."""
+        with self.database.read() as connection:
+            return remarks.of_studies(connection)
+
+    def about_runs(self, study_id: int) -> Mapping[str, remarks.About]:
+        """Return note and tags, by fingerprint, of the runs of a study of which something is said."""
+        with self.database.read() as connection:
+            return remarks.of_runs(connection, [study_id])
+
+    def about(self, subject: remarks.Subject) -> remarks.About:
+        """Return note and tags of a study or run, and whether it is archived."""
+        said = remarks.total(self.remarks(subject))
+        return said.get((subject.study, subject.run), remarks.NOTHING)
+
+    def remarks(self, subject: remarks.Subject) -> tuple[remarks.Remark, ...]:
+        """Return all that was said of a study or run, and by whom, the oldest first."""
+        with self.database.read() as connection:
+            return remarks.read(connection, remarks.of(subject))
+
     # ---- attempts and devices --------------------------------------------------------------------
 
     def attempts_of(self, study_id: int) -> tuple[AttemptRecord, ...]:
@@ -365,8 +425,8 @@ def existing_database(home: Path) -> Database:
 
 def rows_of(connection: sa.Connection, query: sa.Select[Any], fingerprints: Sequence[str]) -> Iterator[sa.Row[Any]]:
     """Yield the rows of a query for these runs, in batches that fit into one statement."""
-    for start in range(0, len(fingerprints), _BATCH):
-        yield from connection.execute(query.where(t.run.c.fingerprint.in_(fingerprints[start : start + _BATCH])))
+    for start in range(0, len(fingerprints), BATCH):
+        yield from connection.execute(query.where(t.run.c.fingerprint.in_(fingerprints[start : start + BATCH])))
 
 
 def attempts() -> sa.Select[Any]:

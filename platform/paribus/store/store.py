@@ -10,14 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import sqlalchemy as sa
+
 from paribus.contract import Device
 from paribus.errors import StoreError
 from paribus.home import make_home
 from paribus.recipe.recipe import canonical_json
 from paribus.run_folder.folder import SHORT
-from paribus.store import attempts, control
+from paribus.store import attempts, control, deletion, remarks
 from paribus.store import tables as t
 from paribus.store.database import Database, analyze, database_url, retry_on_disconnect, serialize
+from paribus.store.deletion import Deletion
 from paribus.store.devices import Pool, register
 from paribus.store.migrate import migrate, refuse_other_version
 from paribus.store.models import (
@@ -138,22 +141,25 @@ class Store(Reader):
             attempts.lose(connection, self.database.now(), run_id, token, reason)
 
     @retry_on_disconnect
-    def cancel(self, study: str, arm: str | None = None) -> CancelResult:
-        """Cancel the runs of a study, or of one of its arms, that no other study needs.
+    def cancel(self, study: str, arm: str | None = None, *, run: str | None = None) -> CancelResult:
+        """Cancel the runs of a study, of one of its arms, or one run, that no other study needs.
 
         Queued runs are cancelled at once, live ones at their next heartbeat; such a run may still finish first.
 
         Args:
             study: name; all plans of this name are cancelled.
             arm: key of an arm; ``None``: all.
+            run: fingerprint of a run; ``None``: all.
         """
         with self.database.write() as connection:
             serialize(connection, "submit")
-            return control.cancel_study(connection, self.database.now(), study, arm)
+            return control.cancel_study(connection, self.database.now(), study, arm, run)
 
     @retry_on_disconnect
-    def retry(self, study: str, arm: str | None = None, *, author: str, reason: str) -> RetryResult:
-        """Requeue the runs of a study, or of an arm, that ended without a result, and lift its pause.
+    def retry(
+        self, study: str, arm: str | None = None, *, author: str, reason: str, run: str | None = None
+    ) -> RetryResult:
+        """Requeue the runs of a study, of an arm, or one run, that ended without a result, and lift its pause.
 
         Each run begins a new generation: its failures are counted from zero, its earlier attempts are kept.
 
@@ -162,6 +168,7 @@ class Store(Reader):
             arm: key of an arm; ``None``: all.
             author: who asks.
             reason: why.
+            run: fingerprint of a run; ``None``: all.
         """
         newest = self.study(study)
         if newest.plan.external:
@@ -170,13 +177,57 @@ class Store(Reader):
         with self.database.write() as connection:
             refuse_other_version(connection)
             serialize(connection, "submit")
-            return control.retry_study(connection, self.database.now(), newest.id, study, arm, why)
+            return control.retry_study(connection, self.database.now(), newest.id, study, arm, why, run)
+
+    @retry_on_disconnect
+    def set_priority(self, study: str, priority: int) -> None:
+        """Set the priority of the newest plan of a name; the next claim heeds it."""
+        newest = self.study(study)
+        with self.database.write() as connection:
+            refuse_other_version(connection)
+            connection.execute(sa.update(t.study).where(t.study.c.id == newest.id).values(priority=priority))
 
     @retry_on_disconnect
     def pause(self, study_id: int, reason: str) -> None:
         """Claim no more runs of a study until :meth:`retry`. A study that is paused already keeps its reason."""
         with self.database.write() as connection:
             control.pause(connection, study_id, reason)
+
+    @retry_on_disconnect
+    def remark(self, subject: remarks.Subject, change: remarks.Change, author: str) -> remarks.About:
+        """Note or tag a study or run, or archive a study. The same change again changes nothing.
+
+        Args:
+            subject: which; :meth:`subject` finds it.
+            change: what to change.
+            author: who says it.
+
+        Returns:
+            What holds now.
+
+        Raises:
+            StoreError: the note or a tag is not allowed, or the study or run is gone.
+        """
+        change = remarks.checked(change)
+        if change.archived is not None and subject.run:
+            raise StoreError("only a study is archived, with all its runs: name the study.")
+        with self.database.write() as connection:
+            refuse_other_version(connection)
+            serialize(connection, "submit")
+            control.require(connection, subject)
+            return remarks.change_remarks(connection, self.database.now(), subject, author, change)
+
+    @retry_on_disconnect
+    def delete_study(self, expected: Deletion, author: str) -> None:
+        """Delete a study with the runs that no other study has, as :meth:`what_goes` has shown it. Files stay.
+
+        Raises:
+            StoreError: something of it has changed since, or has not ended.
+        """
+        with self.database.write() as connection:
+            refuse_other_version(connection)
+            serialize(connection, "submit")
+            deletion.delete_study(connection, self.database.now(), expected, author)
 
     # ---- claims and devices ----------------------------------------------------------------------
 

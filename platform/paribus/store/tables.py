@@ -84,7 +84,7 @@ attempt = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("run_id", sa.Integer, sa.ForeignKey("run.id"), nullable=False),
-    sa.Column("study_id", sa.Integer, sa.ForeignKey("study.id"), nullable=False),
+    sa.Column("study_id", sa.Integer, sa.ForeignKey("study.id")),  # null: that study was deleted
     sa.Column("token", sa.Integer, nullable=False),
     sa.Column("engine", sa.String(40), nullable=False),
     sa.Column("worker", sa.String(200), nullable=False),
@@ -184,4 +184,27 @@ event = sa.Table(
     sa.Column("target", sa.String(20), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Index(None, "run_id"),
+)
+
+# What people say of a study or a run, one line for each change; it names them by text, so it outlives a deleted study.
+remark = sa.Table(
+    "remark",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("study", sa.String(200), nullable=False),
+    sa.Column("run", sa.String(64), nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("author", sa.String(200), nullable=False),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Index(None, "study"),
+    sa.Index(None, "run"),
+)
+
+# The largest numbers that deleted rows had: SQLite would give them away again, and an old attempt would fit a new run.
+used_number = sa.Table(
+    "used_number",
+    metadata,
+    sa.Column("table_name", sa.String(20), primary_key=True),
+    sa.Column("last", sa.Integer, nullable=False),
 )

@@ -10,17 +10,19 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from paribus.errors import StoreError
 from paribus.run_folder.json_text import LARGEST, field_of, fields, listed, shown
+from paribus.store import remarks
 from paribus.store import tables as t
 from paribus.store.budget import KEPT, open_budgets
+from paribus.store.deletion import numbers
 from paribus.store.models import PLAN, payload_hash, unit_of
-from paribus.store.reader import rows_of
+from paribus.store.reader import BATCH, rows_of
 from paribus.store.states import LIVE, RECORDED, Move, RunState, target_of
 from paribus.study.plan import Plan
 
@@ -29,9 +31,9 @@ Row = dict[str, Any]
 _OWN = {"id", "run_id", "study_id", "lease_until", "cancel_requested", "recorded"}
 """Columns that have a meaning in one database only, or follow from the others."""
 
-_STUDY, _LINK, _RUN, _ATTEMPT, _EVENT, _RESULT = (
+_STUDY, _LINK, _RUN, _ATTEMPT, _EVENT, _RESULT, _REMARK = (
     tuple(column.name for column in table.columns if column.name not in _OWN)
-    for table in (t.study, t.study_run, t.run, t.attempt, t.event, t.result)
+    for table in (t.study, t.study_run, t.run, t.attempt, t.event, t.result, t.remark)
 )
 _TERMS = (
     "submitted_at",
@@ -52,10 +54,12 @@ class StudyRows:
     Attributes:
         studies: rows of the study table, each with its ``links``: run, arm and position.
         runs: rows of the run table, each with its ``attempts``, ``events`` and ``result``.
+        remarks: what people said of the study and its runs.
     """
 
     studies: tuple[Row, ...]
     runs: tuple[Row, ...]
+    remarks: tuple[Row, ...] = ()
 
     @property
     def name(self) -> str:
@@ -85,10 +89,10 @@ class StudyRows:
 
     def to_json(self) -> Row:
         """Return the rows as JSON values."""
-        return {"studies": list(self.studies), "runs": list(self.runs)}
+        return {"studies": list(self.studies), "runs": list(self.runs), "remarks": list(self.remarks)}
 
     def differences(self, other: StudyRows) -> tuple[str, ...]:
-        """Return what differs in another copy of the study, one sentence each; terms and budgets do not count."""
+        """Return what differs in another copy of the study, one sentence each; terms, budgets and remarks do not."""
         found = []
         mine, theirs = ({s["fingerprint"]: _identity(s) for s in rows.studies} for rows in (self, other))
         if mine != theirs:
@@ -125,7 +129,17 @@ def read_rows(connection: sa.Connection, name: str) -> StudyRows | None:
         links = [dict(link._mapping) for link in connection.execute(query.order_by(t.study_run.c.position))]
         studies.append({**{n: row._mapping[n] for n in _STUDY}, "links": links})
     runs = dict.fromkeys(link["run"] for study in studies for link in study["links"])
-    return StudyRows(tuple(studies), read_runs(connection, tuple(runs)))
+    return StudyRows(tuple(studies), read_runs(connection, tuple(runs)), _remarks(connection, name, tuple(runs)))
+
+
+def _remarks(connection: sa.Connection, name: str, runs: Sequence[str]) -> tuple[Row, ...]:
+    """Return what was said of a study, since one of its name was deleted, and of its runs, the oldest first."""
+    mine = list(remarks.read(connection, remarks.of(remarks.Subject(study=name))))
+    deleted = max((n for n, line in enumerate(mine, 1) if line.kind == remarks.Kind.DELETE), default=0)
+    found = mine[deleted:]
+    for start in range(0, len(runs), BATCH):
+        found += remarks.read(connection, t.remark.c.run.in_(runs[start : start + BATCH]))
+    return tuple(asdict(line) for line in found)
 
 
 def read_runs(connection: sa.Connection, fingerprints: Sequence[str]) -> tuple[Row, ...]:
@@ -170,7 +184,23 @@ def checked_rows(value: Any) -> StudyRows:
         raise ValueError("it does not hold the plans of one study")
     if len(known) < len(runs) or known != linked:
         raise ValueError("its runs are not those of its study")
-    return StudyRows(tuple(studies), tuple(runs))
+    said = [_checked_remark(fields(r)) for r in listed(raw.get("remarks", []), "remarks")]  # new in revision 0007
+    if {(line["study"], line["run"]) for line in said} - {(studies[0]["name"], ""), *(("", run) for run in known)}:
+        raise ValueError("it has remarks on something else than its study")
+    return StudyRows(tuple(studies), tuple(runs), tuple(said))
+
+
+def _checked_remark(raw: Row) -> Row:
+    row = _checked(t.remark, _REMARK, raw)
+    kind, text = row["kind"], row["text"]
+    tags = (text,) if kind in (remarks.Kind.TAG, remarks.Kind.UNTAG) else ()
+    try:
+        remarks.checked(remarks.Change(note=text if kind == remarks.Kind.NOTE else None, add=tags))
+    except StoreError as error:
+        raise ValueError(f"it has a remark that the store does not take: {error}") from None
+    if kind not in [*map(str, remarks.Kind)] or kind == remarks.Kind.DELETE:
+        raise ValueError(f"it has a remark of the kind {shown(kind)}")
+    return row
 
 
 def _checked_study(raw: Row) -> Row:
@@ -297,19 +327,26 @@ def insert_rows(connection: sa.Connection, rows: StudyRows, paused: str) -> None
         ids = {r.fingerprint: r.id for r in rows_of(connection, sa.select(t.run.c.fingerprint, t.run.c.id), wanted)}
         _insert_links(connection, rows, numbers, ids)
         _insert_budgets(connection, rows, [a for run in fresh for a in run["attempts"]])
+        said = [line for line in rows.remarks if line["run"] not in shared]  # what is said here of shared runs stays
+        if said:
+            connection.execute(sa.insert(t.remark), said)
     except sa.exc.IntegrityError as error:
         raise StoreError(f"the study `{rows.name}` contradicts this store: {shown(str(error.orig))}") from error
 
 
 def _insert_study(connection: sa.Connection, study: Row, paused: str) -> int:
-    row = {**study, "paused": study["paused"] or paused}
+    row = {**study, "paused": study["paused"] or paused, **numbers(connection, t.study, 1)[0]}
     del row["links"]
     return int(connection.execute(sa.insert(t.study).values(row).returning(t.study.c.id)).scalar_one())
 
 
 def _insert_runs(connection: sa.Connection, runs: Sequence[Row], owners: Mapping[str, int]) -> None:
     own = {"lease_until": None, "cancel_requested": False}
-    rows = [{n: run[n] for n in _RUN} | own | {"study_id": owners[run["fingerprint"]]} for run in runs]
+    free = numbers(connection, t.run, len(runs))
+    rows = [
+        {n: run[n] for n in _RUN} | own | number | {"study_id": owners[run["fingerprint"]]}
+        for run, number in zip(runs, free, strict=True)
+    ]
     if not rows:
         return
     connection.execute(sa.insert(t.run), rows)

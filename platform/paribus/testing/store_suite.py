@@ -14,6 +14,7 @@ from paribus.errors import LostLease, StoreError
 from paribus.store.attempts import PROGRAM_TRIES
 from paribus.store.control import SAME_FAILURES
 from paribus.store.models import Claim, StudyRecord
+from paribus.store.remarks import Change, Subject
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.store.transitions import LEASE_S
@@ -96,6 +97,24 @@ class StoreTestCase:
     def states(self, store: Store, study: StudyRecord) -> list[str]:
         """Return the states of a study's runs in queue order."""
         return [str(run.state) for run in store.runs_of(study.id)]
+
+    # ---- remarks ---------------------------------------------------------------------------------
+
+    def test_notes_and_tags_are_kept_with_their_authors(self, store: Store) -> None:
+        """What holds is the sum of all changes; a run's are those of every study that shares it."""
+        study, other = self.submit(store), self.submit(store, "other")
+        run = Subject(run=store.runs_of(study.id)[0].fingerprint)
+        store.remark(run, Change(note="first", add=("odd", "big")), "ada")
+        about = store.remark(run, Change(note="second", remove=("big",)), "bob")
+        assert (about.note, about.author, about.tags) == ("second", "bob", ("odd",))
+        assert store.about_runs(study.id) == store.about_runs(other.id) == {run.run: about}
+        assert [(line.author, line.kind) for line in store.remarks(run)] == [
+            ("ada", "note"), ("ada", "tag"), ("ada", "tag"), ("bob", "note"), ("bob", "untag"),
+        ]  # fmt: skip
+        store.remark(store.subject("other"), Change(archived=True), "ada")
+        assert {name for name, its in store.about_studies().items() if its.archived} == {"other"}
+        with pytest.raises(StoreError):
+            store.remark(Subject(study="gone"), Change(note="n"), "ada")
 
     # ---- claims ----------------------------------------------------------------------------------
 

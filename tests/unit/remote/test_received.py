@@ -18,6 +18,7 @@ from paribus.remote import client as module
 from paribus.remote import received
 from paribus.remote.bundle import pack_report, unpack_report
 from paribus.remote.client import Server
+from paribus.store.remarks import Change
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\r\b\u202e\u2066end"
 ENTRY = {
@@ -150,11 +151,15 @@ def test_every_request_checks_its_answer(fake: Fake) -> None:
         lambda s: s.submit(b"x", {}, "s.yaml"),
         lambda s: s.cancel("s", None),
         lambda s: s.retry("s", None, "because"),
+        lambda s: s.remarks("s"),
+        lambda s: s.remark("s", Change(note="n")),
     )
     for call in calls:
         assert "is damaged" in error_of(fake, call)
     fake.says(STUDY | {"new": {"of": "a later version"}})
-    assert Server(address=fake.address, token="t").study("s", 1, ()) == STUDY
+    older = {"note": "", "tags": []}  # of a server that does not send them yet
+    said = STUDY | older | {"archived": False, "runs": [RUN | older]}
+    assert Server(address=fake.address, token="t").study("s", 1, ()) == said
     fake.says(STUDY, version=2)
     assert "answers in version 2" in error_of(fake)
 
