@@ -40,6 +40,15 @@ def typed(line: str, folder: Path, code: int = 0) -> str:
     return shown.stdout
 
 
+def refused(study: str, folder: Path) -> str:
+    """Return what `paribus plan` answers to a study with a mistake, on one line."""
+    command = [sys.executable, "-m", "paribus", "plan", study]
+    shown = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    assert shown.returncode == 2, shown.stdout
+    assert "Traceback" not in shown.stderr
+    return " ".join(shown.stderr.split())
+
+
 def test_a_clip_grid_with_and_without_the_standard_deviation(tmp_path: Path) -> None:
     """Two commands to a plan of all six combinations."""
     typed("paribus init --template clip_grid grid.yaml", tmp_path)
@@ -49,8 +58,26 @@ def test_a_clip_grid_with_and_without_the_standard_deviation(tmp_path: Path) -> 
     assert len(plan["runs"]) == 18
 
 
+NOTEBOOK = """
+import paribus
+
+results = paribus.results("own-data")
+runs = results.runs()
+assert len(runs) == 2 and runs["score"].dtype == "float64", runs.dtypes
+assert set(results.evaluations()["set"]) == {"heldout"}
+assert set(results.effects()["arm"]) and len(results.table("solo"))
+entropy = results.curves("policy/entropy")
+assert entropy.attrs["units"]["value"] == "nats/token", entropy.attrs
+try:
+    results.curves("entropy")
+except paribus.ParibusError as error:
+    print(error)
+results.plot("accuracy").write_html("accuracy.html")
+"""
+
+
 def test_own_lines_own_reward_and_own_model_are_trained(tmp_path: Path) -> None:
-    """From the template to a report in three commands; the reward function is measured in both arms."""
+    """From the template to a report in three commands, then DataFrames and a plot; the reward counts in both arms."""
     typed("paribus init --template own_data study.yaml", tmp_path)
     typed("python make_model.py", tmp_path)
     shown = typed(f"paribus run study.yaml {SMALL}", tmp_path)
@@ -60,6 +87,10 @@ def test_own_lines_own_reward_and_own_model_are_trained(tmp_path: Path) -> None:
     assert (tmp_path / "reports" / "own-data" / "report.html").is_file()
     again = typed(f"paribus run study.yaml {SMALL}", tmp_path)
     assert "nothing to train" in again
+    (tmp_path / "notebook.py").write_text(NOTEBOOK)
+    shown = typed("python notebook.py", tmp_path)
+    assert "Did you mean `policy/entropy`?" in shown
+    assert "plotly" in (tmp_path / "accuracy.html").read_text()[:50_000]
 
 
 CHAT_STUDY = """
@@ -118,6 +149,51 @@ def test_dapo_is_taken_apart_into_its_factors(tmp_path: Path) -> None:
     plan = json.loads(typed("paribus plan dapo.yaml --json", tmp_path))
     rows = {row["label"] for row in plan["rows"]}
     assert {"full", "- clip", "- filter", "- aggregation", "- length", "- kl", "- reward"} == rows
+
+
+DAPO = """
+study: dapo
+base: {preset: grpo, set: {model: tiny}}
+path: {to: dapo, set: {length.rule: {soft_start: 30, hard_cap: 37}}}
+designs:
+  ladder: {kind: cumulative, order: [clip, filter, aggregation, length, kl, reward]}
+  without: {kind: leave_one_out}
+"""
+
+
+def test_a_ladder_and_leave_one_out_of_a_preset_share_a_study(tmp_path: Path) -> None:
+    """Six lines by hand; two mistakes on the way are answered with what to write."""
+    study = tmp_path / "study.yaml"
+    study.write_text("study: dapo\nbase: {preset: dapo}\ndesigns: {without: {kind: leave_one_out}}\n")
+    assert "or name a preset whose parts are taken, e.g. `path: {to: dapo}`" in refused("study.yaml", tmp_path)
+    study.write_text(DAPO.replace(", set: {length.rule: {soft_start: 30, hard_cap: 37}}", ""))
+    assert "Lower length.rule.soft_start and length.rule.hard_cap" in refused("study.yaml", tmp_path)
+    study.write_text(DAPO)
+    plan = json.loads(typed("paribus plan study.yaml --json", tmp_path))
+    rows = [row["label"] for row in plan["rows"]]
+    assert {"+ clip", "+ reward", "full", "- clip", "- reward"} <= set(rows)
+
+
+def test_lines_with_columns_of_other_names_are_answered_and_then_read(tmp_path: Path) -> None:
+    """A study by hand: first with the tiny model and the columns of the file, then as the answers say."""
+    for name, first in (("train", 0), ("test", 50)):
+        rows = [{"question": f"{n}+1=", "answer": n + 1} for n in range(first, first + 40)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    study = tmp_path / "study.yaml"
+    task = "{kind: jsonl, train: train.jsonl, heldout: test.jsonl}"
+    study.write_text(
+        f"study: mine\nbase: {{preset: grpo, set: {{model: tiny, task: {task}}}}}\n"
+        "tricks: {no_std: {scale: none}}\ndesigns: {solo: {kind: add_one}}\n"
+    )
+    answer = refused("study.yaml", tmp_path)
+    assert "`paribus init --template own_data` has a small one" in answer
+    assert "`kind: dataset` reads others: `prompt: <column>`" in answer
+    typed("paribus init --template own_data other/study.yaml", tmp_path)
+    typed("python other/make_model.py", tmp_path)
+    text = study.read_text().replace("kind: jsonl", "kind: dataset, prompt: question, template: none")
+    study.write_text(text.replace("model: tiny", "model: tiny-model, optimizer.learning_rate: 1.0e-3"))
+    plan = json.loads(typed("paribus plan study.yaml --json", tmp_path))
+    assert len(plan["runs"]) == 6
 
 
 def test_every_command_has_a_group_and_an_example() -> None:

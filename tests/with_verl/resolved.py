@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,12 @@ def model() -> str:
 
 
 def composed(arguments: Sequence[str]) -> DictConfig:
-    """Return `ppo_trainer.yaml` under overrides, as `python -m verl.trainer.main_ppo` composes it."""
+    """Return `ppo_trainer.yaml` under overrides, as `python -m verl.trainer.main_ppo` composes it; seconds each."""
+    return deepcopy(_composed(tuple(arguments)))
+
+
+@cache
+def _composed(arguments: tuple[str, ...]) -> DictConfig:
     with initialize_config_dir(str(CONFIG), version_base=None):
         return compose("ppo_trainer", list(arguments))
 

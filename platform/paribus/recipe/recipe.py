@@ -300,7 +300,8 @@ class Recipe(f.Level):
         if isinstance(self.length.rule, f.SoftOverlong) and self.length.rule.soft_start >= self.schedule.max_new_tokens:
             found.append(
                 f"length.rule.soft_start ({self.length.rule.soft_start}) is never passed: "
-                f"generation stops at schedule.max_new_tokens ({self.schedule.max_new_tokens})"
+                f"generation stops at schedule.max_new_tokens ({self.schedule.max_new_tokens}). Lower "
+                "length.rule.soft_start and length.rule.hard_cap, or raise schedule.max_new_tokens"
             )
         if (tokens := self.schedule.tokens) is not None and tokens > (most := self.most_tokens):
             found.append(

@@ -58,7 +58,9 @@ def _trick_faults(name: str, design: Design, defined: Sequence[str]) -> Iterator
             elif trick in tricks[:k]:
                 yield Fault(place=where, message=f"the trick `{trick}` appears twice")
     if isinstance(design, (AddOne, LeaveOneOut, Factorial)) and design.tricks is None and not defined:
-        yield Fault(place=("designs", name), message=f"`{design.kind}` needs tricks: define some under `tricks`")
+        other = " or name a preset whose parts are taken, e.g. `path: {to: dapo}`"
+        message = f"`{design.kind}` needs tricks: define some under `tricks`,{other}"
+        yield Fault(place=("designs", name), message=message)
     if isinstance(design, Listed) and "base" in design.arms:
         message = "the first row of every list is `base`: give this arm another name"
         yield Fault(place=("designs", name, "arms", "base"), message=message, at_key=True)
@@ -71,7 +73,9 @@ def _order_faults(name: str, design: Cumulative, study: Study) -> list[Fault]:
 def _wrong_orders(name: str, design: Cumulative, study: Study) -> Iterator[Fault]:
     place = ("designs", name)
     if design.order is None and design.orders is None:
-        yield Fault(place=place, message="`order` is missing, or `orders`", at_key=True)
+        every = ", ".join(study.tricks) or "first, second"
+        message = f"`order` is missing, or `orders`: write the tricks as they are added, e.g. `order: [{every}]`"
+        yield Fault(place=place, message=message, at_key=True)
         return
     if design.order is not None and design.orders is not None:
         message = "`order` and `orders` exclude each other: put all orders into `orders`"

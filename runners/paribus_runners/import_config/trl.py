@@ -7,12 +7,12 @@ What an option is here is decided by TRL's own reading of it: options that are n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.trainer_names import trainer_names
 from paribus_runners.capabilities import Capabilities
+from paribus_runners.import_config.given import Given, Translated
 
 DEFAULTS: Mapping[str, Any] = {
     "per_device_train_batch_size": 8,
@@ -64,21 +64,6 @@ AGGREGATIONS = {
 """What the loss types are here; two are a clip as well."""
 
 
-@dataclass
-class Translated:
-    """What became of the options.
-
-    Attributes:
-        recipe: the patch of the preset ``grpo``.
-        study: further sections of the study.
-        lost: option to what is lost of it, in words.
-    """
-
-    recipe: dict[str, Any] = field(default_factory=dict)
-    study: dict[str, Any] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
-
-
 def translate(given: Mapping[str, Any], capabilities: Capabilities, processes: int = 1) -> Translated:
     """Return the study that does what a script with these options does.
 
@@ -90,7 +75,7 @@ def translate(given: Mapping[str, Any], capabilities: Capabilities, processes: i
     Raises:
         ParibusError: values that TRL itself would refuse, or a loss that no recipe has.
     """
-    read = _Read({**DEFAULTS, **given})
+    read = Given({**DEFAULTS, **given})
     found = Translated()
     found.recipe["model"] = {"name": read.text("model_name_or_path", "path/or/hub-name")}
     if read.flag("bf16") or "bfloat16" in (read.text("dtype"), read.text("torch_dtype")):
@@ -122,7 +107,7 @@ def translate(given: Mapping[str, Any], capabilities: Capabilities, processes: i
     return found
 
 
-def _task(read: _Read) -> dict[str, Any]:
+def _task(read: Given) -> dict[str, Any]:
     """Return the task: the dataset of the script, or files that the user names."""
     if not (name := read.text("dataset_name")):
         return {"kind": "jsonl", "train": "train.jsonl", "heldout": "heldout.jsonl"}
@@ -134,7 +119,7 @@ def _task(read: _Read) -> dict[str, Any]:
     }
 
 
-def _objective(read: _Read) -> dict[str, Any]:
+def _objective(read: Given) -> dict[str, Any]:
     """Return the factors."""
     loss = read.text("loss_type")
     if loss not in AGGREGATIONS:
@@ -171,7 +156,7 @@ def _objective(read: _Read) -> dict[str, Any]:
     return found
 
 
-def _correction(read: _Read) -> Any:
+def _correction(read: Given) -> Any:
     """Return the correction, which TRL has for vLLM alone."""
     mode, highest = read.text("vllm_importance_sampling_mode"), read.number("vllm_importance_sampling_clip_max")
     lowest = read.number("vllm_importance_sampling_clip_min", 0.0)
@@ -183,7 +168,7 @@ def _correction(read: _Read) -> Any:
     )
 
 
-def _schedule(read: _Read, found: Translated, processes: int) -> dict[str, Any]:
+def _schedule(read: Given, found: Translated, processes: int) -> dict[str, Any]:
     """Return the sizes: TRL counts responses of a device, a recipe prompts of a rollout batch."""
     each, group = int(read.number("per_device_train_batch_size")), int(read.number("num_generations"))
     parts = int(read.number("gradient_accumulation_steps"))
@@ -234,43 +219,3 @@ def _lost(found: Translated, given: Mapping[str, Any], used: set[str], capabilit
             found.lost[name] = "how TRL runs vLLM; here that is `rollout`"
         else:
             found.lost[name] = capabilities.options.owned.get(name, "no part of a recipe")
-
-
-class _Read:
-    """Options by name, with a note of which were read.
-
-    Args:
-        values: all of them.
-    """
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-        self.used: set[str] = set()
-
-    def optional(self, name: str) -> Any:
-        """Return a value; ``None`` if it is not given."""
-        self.used.add(name)
-        return self._values.get(name)
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return a value as text."""
-        value = self.optional(name)
-        return default if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-    def flag(self, name: str) -> bool:
-        """Return a truth value."""
-        return self.text(name).lower() in ("true", "1", "yes", "on")
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """Return a number.
-
-        Raises:
-            ParibusError: it is no number.
-        """
-        value = self.optional(name)
-        if value is None and default is not None:
-            return default
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise ParibusError(f"`{name}: {value}` is no number") from None

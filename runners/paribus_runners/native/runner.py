@@ -62,11 +62,13 @@ class NativeRunner(RunnerBase):
         name, tiny = recipe.model.name, MODELS.get(recipe.model.name)
         if tiny is not None and (kind := recipe.task.kind) in ("jsonl", "dataset"):
             reason = (
-                f"`model.name: {name}` reads only the symbols of the generated tasks: name another model for `{kind}`."
+                f"`model.name: {name}` reads only the symbols of the generated tasks: name another model for `{kind}`. "
+                "`paribus init --template own_data` has a small one."
             )
             found.append(Support(feature="task.kind", level="unsupported", reason=reason))
         if isinstance(recipe.task, JsonlTask) and (fault := first_fault(recipe.task)):
-            found.append(Support(feature="task.kind", level="unsupported", reason=f"{fault}."))
+            columns = " `kind: dataset` reads others: `prompt: <column>`" if "is missing: each line" in fault else ""
+            found.append(Support(feature="task.kind", level="unsupported", reason=f"{fault}.{columns}"))
         if tiny is not None and tiny.mixture is None and recipe.token_weight.kind == "router_shift":
             needs = "`token_weight: router_shift` needs a mixture of experts"
             reason = f"{needs}; `model.name: {name}` is dense: set `tiny_moe`."

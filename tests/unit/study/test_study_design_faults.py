@@ -29,7 +29,10 @@ CASES = {
         "  d: {kind: cumulative, orders: [[a, b], [a, b]]}",
         "5:42: designs.d.orders.2: this order appears twice",
     ),
-    "no order": ("  d: {kind: cumulative}", "5:3: designs.d: `order` is missing, or `orders`"),
+    "no order": (
+        "  d: {kind: cumulative}",
+        "5:3: designs.d: `order` is missing, or `orders`: write the tricks as they are added, e.g. `order: [",
+    ),
     "both": (
         "  d: {kind: cumulative, order: [a], orders: [[a]]}",
         "5:37: designs.d.orders: `order` and `orders` exclude",

@@ -280,7 +280,8 @@ def test_only_the_combination_of_right_tricks_is_wrong(read: Read) -> None:
     )
     assert lines(read, content) == [
         "study.yaml:5:36: tricks.short.schedule.max_new_tokens: length.rule.soft_start (30) is never passed: "
-        "generation stops at schedule.max_new_tokens (20)"
+        "generation stops at schedule.max_new_tokens (20). Lower length.rule.soft_start and length.rule.hard_cap, or "
+        "raise schedule.max_new_tokens"
     ]
 
 
