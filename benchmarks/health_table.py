@@ -16,7 +16,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from health_courses import FRESH_ONLY, HEALTHY, ILL, REPORT_ONLY, draw
+from health_course_faults import ILL
+from health_course_kinds import FRESH_ONLY, HEALTHY
+from health_courses import REPORT_ONLY, draw
 from health_page import write
 from health_plain import plain_alarms
 from scipy import stats
