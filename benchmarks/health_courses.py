@@ -50,7 +50,7 @@ class Course:
     records: list[dict[str, float]]
 
 
-def draw(seed: int, kind: str, fault: str = "", *, half: int = 0) -> Course:
+def draw(seed: int, kind: str, fault: str = "", *, half: int = 0, trainer: str = "") -> Course:
     """Draw a course.
 
     Args:
@@ -58,6 +58,7 @@ def draw(seed: int, kind: str, fault: str = "", *, half: int = 0) -> Course:
         kind: a key of ``HEALTHY``.
         fault: a key of ``ILL``; empty: none.
         half: 0 to tune on, 1 to report on, 2 fresh: different seeds.
+        trainer: whose names the records have; empty: one is drawn. Nothing else of the course depends on it.
     """
     rng = np.random.default_rng([half, seed, list(HEALTHY).index(kind), list(ILL).index(fault) if fault else 999])
     steps, noise = int(rng.choice(LENGTHS)), str(rng.choice(NOISES))
@@ -69,7 +70,8 @@ def draw(seed: int, kind: str, fault: str = "", *, half: int = 0) -> Course:
         low, high = ill.early or (int(0.3 * steps), int(0.6 * steps))
         onset, names, trainers = int(rng.integers(low, high + 1)), ill.names, ill.trainers
         ill.put(plan, onset)
-    trainer = str(rng.choice(trainers))
+    chosen = str(rng.choice(trainers))
+    trainer = trainer or chosen
     records = NAMES[trainer](measured(plan), plan)
     if fault == "impossible share":
         records = [{k: 1.3 if v != v else v for k, v in r.items()} for r in records]
