@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from health_curves import EFFECTS, SHAPES, SIZE, STEPS, Drawn, draw
 from health_page import write
 from scipy import stats
 
-from paribus.health.detector import Detector, Setting, initial_state, update
+from paribus.health.detector import Detector, Setting, finding_of, initial_state, update
 from paribus.health.detectors import group_sampling
 from paribus.health.diagnose import DETECTORS, judge_lines
 from paribus.health.finding import RAISED, Finding
@@ -37,7 +37,7 @@ from paribus.health.import_logs import canonical, mappings
 from paribus.health.log_files import by_step
 from paribus.health.profile import load_profile
 from paribus.health.remedies import patched
-from paribus.health.signals import REWARD, SCORE, with_signals
+from paribus.health.signals import REWARD, SCORE, SCORE_SE, with_signals
 from paribus.recipe.presets import load_preset
 
 SIZES = ("small", "medium", "large")
@@ -264,7 +264,30 @@ def against(python: str, healthy: int, failing: int, pool: ProcessPoolExecutor) 
             lines.append(f"| {fault} named | {' | '.join(cells)} |")
             shares = [float(c.rstrip("%")) for c in cells if c != "—"]
             worse += [fault] if cells[0] != "—" and max(shares) > shares[0] else []
-    return [*lines, f"\nWhere another tool does better than ours: {', '.join(worse) or 'nowhere'}."]
+    return [
+        *lines,
+        f"\nWhere another tool does better than ours: {', '.join(worse) or 'nowhere'}.\n",
+        *pool.map(_if_recorded, ("reward_hacking", "eval_regression"), (failing, failing)),
+    ]
+
+
+def _if_recorded(fault: str, failing: int) -> str:
+    """Return how often we name a fault of held-out scores under TRL's names, and would if TRL logged their errors."""
+    named = [0, 0]
+    detector = next(d for d in DETECTORS if d.name == fault)
+    for seed in range(failing):
+        run = drawn(2 * FIRST + seed, fault, 1)
+        log = canonical(by_step((("", r) for r in as_trl(run)), "records"), "records", "trl")
+        errors = {line.step: {SCORE_SE: e} for line in run.lines if (e := line.values.get(SCORE_SE)) is not None}
+        lines = with_signals(log.lines)
+        known = [replace(line, values={**line.values, **errors.get(line.step, {})}) for line in lines]
+        for i, each in enumerate((lines, known)):
+            state, _ = update(detector, setting(len(lines)), initial_state(), each)
+            named[i] += finding_of(detector, setting(len(lines)), state).state in RAISED
+    return (
+        f"`{fault}`: TRL logs no error of an evaluation, so it is taken for one of 100 problems and corrected by how "
+        f"much the scores vary: {named[0]} of {failing} are named, and {named[1]} with the error of 400 problems."
+    )
 
 
 def _has_name(fault: str) -> bool:

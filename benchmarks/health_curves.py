@@ -303,6 +303,12 @@ def _nan(rng: np.random.Generator, curves: Curves, effect: float, onset: int) ->
     curves["optim/loss"][onset] = math.nan
 
 
+def _crash(rng: np.random.Generator, curves: Curves, effect: float, onset: int) -> None:
+    """All that a trainer logs of the reward falls, under whichever name it is read."""
+    for name in ("signal/reward", "reward/mean", "reward/correct_frac"):
+        _times(name, 10)(rng, curves, effect, onset)
+
+
 def _bug(rng: np.random.Generator, curves: Curves, effect: float, onset: int) -> None:
     curves["group/all_wrong_frac"][onset:] = 1.0 + 0.1
 
@@ -314,7 +320,7 @@ FAULTS: Mapping[str, Change] = {
     "length_collapse": _times("response/length_mean", 40),
     "truncation": _share("response/truncated_frac", 256),
     "format_hacking": _format,
-    "reward_crash": _times("signal/reward", 10),
+    "reward_crash": _crash,
     "length_reward": _pays_length,
     "effective_batch": _to("correction/effective_frac", 20),
     "clip_saturation_high": _to("clip/high_frac", 40),

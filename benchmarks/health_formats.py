@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from health_courses import NAMES, _measured, base
+from health_course_names import NAMES, measured
+from health_course_plan import base
 from health_page import write
 
 Rows = list[dict[str, float]]
@@ -30,12 +31,12 @@ SICK: Mapping[str, float] = {"truncated": 0.95, "grad": 1e4}
 
 
 def rows(trainer: str, sick: bool = False) -> Rows:
-    """Return the records of a run under the names of a trainer of `health_courses.py`."""
+    """Return the records of a run under the names of a trainer."""
     plan = base(np.random.default_rng(7), STEPS, "independent")
     if sick:
         for name, value in SICK.items():
             plan.curves[name] = np.full(STEPS, value)
-    return NAMES[trainer](_measured(plan), plan)
+    return NAMES[trainer](measured(plan), plan)
 
 
 def renamed(sick: bool, **names: str) -> Rows:

@@ -245,6 +245,7 @@ def main() -> int:
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="for the runs; runs that are there are not trained again"
     )
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     options = parser.parse_args()
     seeds = 1 if options.short else options.seeds
     runs = [*with_faults(range(101, 101 + seeds)), *without(SHORT if options.short else len(HEALTHY))]
@@ -252,7 +253,8 @@ def main() -> int:
         runs = [replace(r, evaluate=r.evaluate.model_copy(update={"problems": 400})) for r in runs]
     cache = (home() / "cache").absolute()
     load_runner("native").prepare(runs[0].recipe, cache)
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.jobs, spawn) as pool:
         at = options.keep or Path(folder)
         waiting = [pool.submit(trained, run, at, cache) for run in runs]
         done = []

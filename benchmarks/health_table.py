@@ -16,7 +16,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from health_courses import FRESH_ONLY, HEALTHY, ILL, REPORT_ONLY, draw
+from health_course_faults import ILL
+from health_course_kinds import FRESH_ONLY, HEALTHY
+from health_courses import REPORT_ONLY, Course, draw
 from health_page import write
 from health_plain import plain_alarms
 from scipy import stats
@@ -72,7 +74,11 @@ class Judged:
 def judged(job: tuple[int, str, str, int]) -> Judged:
     """Draw and judge a course."""
     seed, kind, fault, half = job
-    course = draw(seed, kind, fault, half=half)
+    return judge(draw(seed, kind, fault, half=half))
+
+
+def judge(course: Course) -> Judged:
+    """Judge a course."""
     steps = by_step((("", r) for r in course.records), "course")
     log = canonical(steps, "course", None)
     found = judge_log(load_profile("default"), log)
@@ -80,8 +86,8 @@ def judged(job: tuple[int, str, str, int]) -> Judged:
     alarms = tuple(f.detector for f in found.raised)
     hit = next((f for f in found.raised if f.detector in course.names), None)
     return Judged(
-        kind=kind,
-        fault=fault,
+        kind=course.kind,
+        fault=course.fault,
         steps=course.steps,
         noise=course.noise,
         trainer=course.trainer,

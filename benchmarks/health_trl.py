@@ -138,8 +138,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3, help="runs of each kind")
     parser.add_argument("--page", action="store_true", help="write into docs/reference/health.md")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for the runs; what is there is not trained again")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.jobs) as pool:
         at: Path = options.keep or Path(name)
         if not (at / "model").is_dir():
             script = [str(options.trl_python), str(HERE / "health_trl_run.py")]

@@ -14,15 +14,8 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from tiny_model import save, tiny_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 Reward = Callable[..., list[float]]
@@ -49,24 +42,11 @@ def problem(draw: random.Random) -> tuple[str, str]:
 
 
 def prepare(folder: Path) -> None:
-    """Write a model of two layers that answers some problems rightly, and its tokenizer."""
-    symbols = ["<pad>", "<eos>", *string.digits, *string.ascii_lowercase, "+", ":", "="]
-    tokenizer = Tokenizer(models.WordLevel({s: i for i, s in enumerate(symbols)}, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
-    )
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(symbols), hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=128, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1,
-        bos_token_id=None,
-    )  # fmt: skip
-    model = Qwen2ForCausalLM(config)
-    supervise(model, fast, random.Random(0))
-    model.save_pretrained(folder / "model")
-    fast.save_pretrained(folder / "model")
+    """Write a model that answers some problems rightly, and its tokenizer."""
+    symbols = [*string.digits, *string.ascii_lowercase, "+", ":", "="]
+    model, tokenizer = tiny_model(symbols, intermediate=256, positions=128)
+    supervise(model, tokenizer, random.Random(0))
+    save(folder / "model", model, tokenizer)
 
 
 def supervise(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, draw: random.Random) -> None:

@@ -31,25 +31,9 @@ HERE = Path(__file__).resolve().parent
 
 def make_inputs(folder: Path) -> None:
     """Write the model, the tokenizer, the problems and the setting."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from tiny_model import save, tiny_model  # torch
 
-    symbols = ["<pad>", "<eos>", "0", "1", *string.ascii_lowercase, " ", "="]
-    tokenizer = Tokenizer(models.WordLevel({s: i for i, s in enumerate(symbols)}, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
-    )
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(symbols), hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=256, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1,
-        bos_token_id=None,
-    )  # fmt: skip
-    Qwen2ForCausalLM(config).save_pretrained(folder / "model")
-    fast.save_pretrained(folder / "model")
+    save(folder / "model", *tiny_model(["0", "1", *string.ascii_lowercase, " ", "="], intermediate=384, positions=256))
     draw = random.Random(0)
     lines = [
         json.dumps({"prompt": "".join(draw.choices(string.ascii_lowercase, k=11)) + "=", "answer": draw.choice("01")})

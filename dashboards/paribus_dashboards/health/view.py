@@ -86,6 +86,10 @@ class FindingView:
     panel: str
 
 
+_OPEN = 2
+"""Findings of a run that stand open: a row of cards."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VerdictView:
     """The verdict on a run.
@@ -107,6 +111,18 @@ class VerdictView:
     findings: tuple[FindingView, ...]
     judged_step: int
     trouble: str
+
+    @property
+    def shown(self) -> tuple[FindingView, ...]:
+        """The findings that stand open: that of the headline and the first other one, so that curves are in sight."""
+        headline = next((f for f in self.findings if f.status == self.status), None)
+        others = [f for f in self.findings if f is not headline][: _OPEN - 1]
+        return tuple(f for f in self.findings if f is headline or f in others)
+
+    @property
+    def folded(self) -> tuple[FindingView, ...]:
+        """The other findings."""
+        return tuple(f for f in self.findings if f not in self.shown)
 
     @property
     def notes(self) -> tuple[DetectorView, ...]:

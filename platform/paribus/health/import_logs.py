@@ -6,6 +6,7 @@ trackers whose packages are optional, TensorBoard and MLflow.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from typing import Any
 
 from paribus.errors import LogFileError, MissingExtra
 from paribus.health.log_files import STEPS, SUFFIXES, by_step, event_folder, find_log, read_file
-from paribus.health.signals import SIGNALS, TASK
+from paribus.health.signals import SCORE, SIGNALS, TASK
 from paribus.run_folder.folder import MetricLine
 from paribus.run_folder.metrics import Source, find_metric
 from paribus.yaml_file.document import plain, read_document
@@ -24,7 +25,8 @@ from paribus.yaml_file.document import plain, read_document
 PARIBUS = "paribus"
 """The trainer of logs that use the canonical names."""
 
-CORRECT = "reward/correct_frac"
+_IN_OWN_UNITS: Mapping[str, str] = {"reward/correct_frac": TASK, "eval/heldout/avg_at_1": SCORE}
+"""What a share stands for in a log whose values for it are none: 2 for a hit, percent, or a sum of rewards."""
 
 _CHANGES: Mapping[str, Callable[[float], float]] = {
     "": lambda x: x,
@@ -207,11 +209,12 @@ def read_log(path: Path, trainer: str | None = None) -> Log:
 
 
 def _other_units(steps: Mapping[int, Mapping[str, float]]) -> Callable[[str, str], str]:
-    """Return what a name stands for: correctness whose values are no share is a part of the reward (2 for a hit)."""
+    """Return what a name stands for: a reward that goes beyond 0 to 1 is no share, but a score in units of its own."""
 
     def metric_of(name: str, metric: str) -> str:
         values = (v[name] for v in steps.values() if name in v)
-        return TASK if metric == CORRECT and any(not -1e-6 <= x <= 1 + 1e-6 for x in values) else metric
+        beyond = any(not -1e-6 <= x <= 1 + 1e-6 for x in values if math.isfinite(x))
+        return _IN_OWN_UNITS.get(metric, metric) if beyond else metric
 
     return metric_of
 

@@ -23,7 +23,7 @@ EVALUATION_FAULTS = "signal/evaluation_faults"
 
 SIGNALS: Mapping[str, str] = {
     REWARD: "share of correct responses, or the mean reward if a log lacks it",
-    SCORE: "held-out score: the study's primary metric, else the first avg@k",
+    SCORE: "held-out score: the study's primary metric, else the first avg@k, else a held-out reward in its own units",
     SCORE_SE: "standard error of this score over problems",
     REPETITIVE: "share of the samples that end in repetition: zlib compresses the last 10,000 characters more than "
     "tenfold, or fewer than a fifth of the 4-grams in the last 1,000 words are distinct",

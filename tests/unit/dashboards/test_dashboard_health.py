@@ -377,6 +377,23 @@ def test_a_note_is_shown_and_raises_nothing(new_folder):
     home.close()
 
 
+def test_many_findings_leave_the_curves_in_sight(new_folder):
+    """The finding of the headline and the earliest other one stand open, the rest is folded and named; none is lost."""
+    home = Home(new_folder())
+    names = ("clip_zero", "grad_spike", "entropy_collapse", "truncation", "zero_variance")
+    found = [replace(COLLAPSE, detector=n, state="warn", step_onset=i + 1) for i, n in enumerate(names)]
+    found[3] = replace(found[3], state="critical")
+    run, line = home.study("made-up").runs[0], MetricLine(step=8, time_ms=0, values={})
+    write_json(home.run_folder(run).health, to_json(diagnosis(*found), line, load_profile("default").identity))
+    browser = TestClient(make_app(home, access=Access(), keep_s=0), base_url="http://localhost")
+    page = browser.get(PAGE, params={"run": run.fingerprint[:SHORT]}).text
+    begin, fold = page.index("Findings and remedies"), page.index('<details class="more">')
+    assert re.findall(r'<article class="finding \w+" id="d-(\w+)"', page[begin:fold]) == ["clip_zero", "truncation"]
+    assert re.findall(r'<article class="finding \w+" id="d-(\w+)"', page[fold:]) == [names[i] for i in (1, 2, 4)]
+    assert "<summary>3 more " in page[fold:]
+    home.close()
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.lists(st.tuples(st.sampled_from(["truncation", "kl_blowup", "own_rule"]),

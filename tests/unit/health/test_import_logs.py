@@ -7,11 +7,14 @@ import re
 import pytest
 
 from paribus.errors import LogFileError, MissingExtra, install_command
+from paribus.external.live_names import LiveNames
+from paribus.health.detector import Setting
+from paribus.health.diagnose import judge_lines
 from paribus.health.import_logs import map_keys, mappings, read_log, read_tensorboard
 from paribus.health.judge import judge_log, read_run
 from paribus.health.log_files import event_folder, find_log
 from paribus.health.profile import load_profile
-from paribus.health.signals import SIGNALS
+from paribus.health.signals import SIGNALS, with_signals
 from paribus.run_folder.folder import MetricLine, RunFolder
 from paribus.run_folder.metrics import find_metric
 
@@ -307,6 +310,40 @@ def test_two_points_for_a_hit_are_no_share(tmp_path):
     assert all("reward/correct_frac" not in x.values for x in log.lines)
     assert log.lines[0].values["signal/task_reward"] == 2.0 * trl_rows()[0]["reward"] + 1
     assert judge_log(load_profile("default"), log).status == "ok"
+
+
+@pytest.mark.parametrize(("gain", "named"), [(0.5, ()), (-0.7, ("reward_hacking",))])
+@pytest.mark.parametrize("renamed", ["eval_reward", "eval_rewards/accuracy_reward/mean", "eval/reward"])
+def test_a_held_out_reward_above_one_is_no_share(tmp_path, renamed, gain, named):
+    """It is the held-out score in its own units: no impossible share, and a fall of it is found all the same."""
+    rows = [
+        {**r, renamed: 1.4 + gain * r["step"] / 60 + 0.01 * (i % 3)} if i % 5 == 0 else r
+        for i, r in enumerate(trl_rows(60))
+    ]
+    log = read_log(write(tmp_path / "trainer_state.json", {"log_history": rows}))
+    assert {m for x in log.lines for m in x.values if m.startswith("eval/")} == set()
+    assert log.lines[0].values["signal/score"] == rows[0][renamed]
+    assert {f.detector for f in judge_log(load_profile("default"), log).raised} & {"data_bug", "reward_hacking"} == {
+        *named
+    }
+
+
+def test_a_held_out_reward_above_one_that_arrives_live_is_no_impossible_share():
+    """Of a tracked run only what has been logged is known; another trainer's evaluation is a proxy, ours is none."""
+    live = LiveNames("trl")
+    values = [live.line({"eval_reward": x, "reward": 1.0, "entropy": 1.0}) for x in (0.4, 1.4)]
+    for sources, state in ((values[1][1], "ok"), ({}, "critical")):
+        lines = [MetricLine(step=i, time_ms=0, values=v, sources=sources) for i, (v, _) in enumerate(values, start=1)]
+        found = judge_lines(Setting(profile=load_profile("default"), planned=2), with_signals(lines))
+        assert next(f.state for f in found if f.detector == "data_bug") == state
+
+
+def test_a_number_that_is_not_finite_is_no_unit(tmp_path):
+    """A share of correct responses that becomes NaN stays one, and the NaN is found."""
+    rows = [{**r, "rewards/accuracy_reward/mean": float("nan") if r["step"] > 30 else 0.5} for r in trl_rows(60)]
+    log = read_log(write(tmp_path / "t.json", {"log_history": rows}))
+    assert log.lines[0].values["reward/correct_frac"] == 0.5
+    assert judge_log(load_profile("default"), log).sentence.startswith("Critical: nan since step 31")
 
 
 def test_green_needs_reward_length_and_one_of_entropy_kl_and_gradient(tmp_path):

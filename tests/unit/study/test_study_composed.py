@@ -196,8 +196,11 @@ def test_the_variable_of_a_webhook_stays_a_name(
     monkeypatch.delenv("ALERT_URL", raising=False)
     if address is not None:
         monkeypatch.setenv("ALERT_URL", address)
-    study.write_text(STUDY + "health: {webhook: '${ALERT_URL}'}\n")
-    assert loaded(study).spec.health.webhook == "${ALERT_URL}"
+    for quoted in ("'${ALERT_URL}'", '"${ALERT_URL}"'):
+        study.write_text(STUDY + f"health: {{webhook: {quoted}, command: [say]}}\n")
+        assert loaded(study).spec.health.webhook == "${ALERT_URL}"
+    study.write_text(STUDY + "health: {webhook: ${ALERT_URL}}\n")
+    assert 'put a variable in double quotes: "${ALERT_URL}"' in fault(study)
     study.write_text(STUDY + "health:\n  webhook: ${ALERT_URL}\n  command: [say, '${ALERT_URL}']\n")
     assert loaded(study).spec.health.webhook == "${ALERT_URL}"
     study.write_text(STUDY + "health:\n  command: [say, x]\n  profile: ${ALERT_URL}\n")

@@ -34,6 +34,8 @@ def _impossible(run: Window) -> Iterator[str]:
     for name, x in run.line.values.items():
         metric = find_metric(name)
         bounded = metric is not None and metric.unit == "fraction" and name not in _UNBOUNDED
+        if name.startswith("eval/") and run.line.sources.get(name) == "proxy":
+            continue  # another trainer's evaluation can record a reward or percent
         if bounded and not -_TINY <= x <= 1 + _TINY and x == x:
             yield f"{name} is {x:.4g}, a share must be from 0 to 1"
     right, wrong = run.newest("group/all_correct_frac"), run.newest("group/all_wrong_frac")
