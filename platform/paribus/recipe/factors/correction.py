@@ -59,7 +59,24 @@ class GeometricMask(_Range):
     kind: Literal["geo_mask"] = "geo_mask"
 
 
+class OffPolicyMask(Level):
+    """0 on responses with A < 0 that the policy has left: mean of log(pi_sampler / pi) above delta, in each update."""
+
+    kind: Literal["off_policy_mask"] = "off_policy_mask"
+    delta: Positive = Field(
+        default=0.5, description="nats a token; DeepSeek-V3.2 (arXiv 2512.02556) names no value, TRL's example is 0.5"
+    )
+
+
+class Chain(Level):
+    """A mask of whole responses times a weight of what is left."""
+
+    kind: Literal["chain"] = "chain"
+    mask: Annotated[OffPolicyMask | GeometricMask, Field(discriminator="kind")] = OffPolicyMask()
+    weight: Annotated[TokenTruncate | TokenMask | SequenceTruncate, Field(discriminator="kind")] = TokenTruncate()
+
+
 Correction = Annotated[
-    NoCorrection | TokenTruncate | TokenMask | SequenceTruncate | SequenceMask | GeometricMask,
+    NoCorrection | TokenTruncate | TokenMask | SequenceTruncate | SequenceMask | GeometricMask | OffPolicyMask | Chain,
     Field(discriminator="kind"),
 ]
