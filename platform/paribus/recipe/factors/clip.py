@@ -78,7 +78,7 @@ class _Divergence(Level):
 
 
 class DppoTotalVariation(_Divergence):
-    """sg(min(r, cap)) A log pi, 0 where p has left p_old by more than low or high in the direction of A (DPPO)."""
+    """sg(min(r, cap)) A log pi, but 0 where p has moved too far the way A points (DPPO, arXiv 2602.04879)."""
 
     kind: Literal["dppo_tv"] = "dppo_tv"
     low: Fraction = Field(default=0.15, description="largest p_old - p of a token with A < 0 (arXiv 2602.04879)")
@@ -86,7 +86,7 @@ class DppoTotalVariation(_Divergence):
 
 
 class DppoBinaryKl(_Divergence):
-    """dppo_tv with the KL of two coins of chances p_old and p in place of their difference; nats."""
+    """dppo_tv, with the KL of two coins of chances p_old and p in place of their difference; nats."""
 
     kind: Literal["dppo_kl"] = "dppo_kl"
     low: NonNegative = Field(default=0.05, description="largest KL of a token with A < 0 that has become rarer")
@@ -94,7 +94,7 @@ class DppoBinaryKl(_Divergence):
 
 
 class GradientPreserving(_Band):
-    """ppo_min, whose clipped tokens keep the gradient of their bound: beta (1 - low) or beta (1 + high) (CE-GPPO)."""
+    """ppo_min, but clipped tokens keep beta times their bound as a gradient (CE-GPPO, arXiv 2509.20712)."""
 
     kind: Literal["ce_gppo"] = "ce_gppo"
     beta_low: NonNegative = Field(default=0.75, description="of tokens with A < 0 below the lower bound")
@@ -102,7 +102,7 @@ class GradientPreserving(_Band):
 
 
 class FlippedRatio(_Band):
-    """ppo_min, whose weight for A > 0 is 1 / r in place of r; weights above c are c and keep their gradient (ASPO)."""
+    """ppo_min with the weight 1 / r where A > 0; above c it is c, with a gradient (ASPO, arXiv 2510.06062)."""
 
     kind: Literal["aspo"] = "aspo"
     c_positive: Annotated[float, Field(gt=1)] = Field(default=3.0, description="largest 1 / r of a token with A > 0")
@@ -110,7 +110,7 @@ class FlippedRatio(_Band):
 
 
 class GammaWeight(Level):
-    """sg(phi) A log pi with phi = r^k exp(lambda (1 - r)) (VESPO, with ``ratio: seq_product``)."""
+    """sg(r^k exp(lambda (1 - r))) A log pi; with ``ratio: seq_product`` VESPO (arXiv 2602.10693)."""
 
     kind: Literal["vespo"] = "vespo"
     k_positive: Positive = 2.0
@@ -120,7 +120,7 @@ class GammaWeight(Level):
 
 
 class ClipCov(_Band):
-    """ppo_min, and no gradient on a few of the tokens whose covariance of A and log pi lies in a range (Clip-Cov)."""
+    """ppo_min, and no gradient on some tokens of high covariance of A and log pi (Clip-Cov, arXiv 2505.22617)."""
 
     kind: Literal["clip_cov"] = "clip_cov"
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -139,7 +139,7 @@ class ClipCov(_Band):
 
 
 class KlCov(Level):
-    """r A without a clip, and - beta |log r| on the tokens with the largest covariance of A and log pi (KL-Cov)."""
+    """r A, less beta |log r| on the tokens of highest covariance of A and log pi (KL-Cov, arXiv 2505.22617)."""
 
     kind: Literal["kl_cov"] = "kl_cov"
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -151,7 +151,7 @@ class KlCov(Level):
 
 
 class AdaptiveBand(Level):
-    """ppo_min, whose bounds of r move in each update until contributions with A > 0 have their share (BAPO)."""
+    """ppo_min with bounds that move until A > 0 has its share of the sum (BAPO, arXiv 2510.18927)."""
 
     kind: Literal["bapo"] = "bapo"
     low_start: Fraction = Field(default=0.6, description="lower bound of r at first")

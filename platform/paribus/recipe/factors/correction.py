@@ -60,11 +60,13 @@ class GeometricMask(_Range):
 
 
 class OffPolicyMask(Level):
-    """0 on responses with A < 0 that the policy has left: mean of log(pi_sampler / pi) above delta, in each update."""
+    """0 where A < 0 and the policy has left the response by more than delta (DeepSeek-V3.2, arXiv 2512.02556)."""
 
     kind: Literal["off_policy_mask"] = "off_policy_mask"
     delta: Positive = Field(
-        default=0.5, description="nats a token; DeepSeek-V3.2 (arXiv 2512.02556) names no value, TRL's example is 0.5"
+        default=0.5,
+        description="largest mean of log(pi_sampler / pi) over a response, nats; the paper names no value, TRL "
+        "has 0.5 as an example",
     )
 
 
