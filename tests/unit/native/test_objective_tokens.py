@@ -178,6 +178,8 @@ def test_clip_higher_is_asymmetric() -> None:
         (f.DppoTotalVariation(low=0.1), 0.7, -1.0, 0.0),
         (f.DppoTotalVariation(low=0.12, high=0.1), 0.7, -1.0, -0.7),
         (f.DppoTotalVariation(low=0.1), 0.7, 1.0, 0.7),
+        (f.DppoTotalVariation(high=0.05), 0.7, 1.0, 0.7),  # far away, and on the way back
+        (f.DppoTotalVariation(low=0.05), 1.3, -1.0, -1.3),
         (f.DppoTotalVariation(high=1.0, cap=1.25), 1.3, 1.0, 1.25),
         (f.DppoTotalVariation(high=1.0, cap=1.25), 1.3, -1.0, -1.25),
         (f.DppoBinaryKl(high=0.024), 1.3, 1.0, 0.0),  # the KL is 0.0247
