@@ -22,6 +22,7 @@ from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.objective.loss import loss
+from paribus_runners.native.objective.whole_batch import prepared
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 
@@ -62,6 +63,7 @@ def outcome(recipe: Recipe, batch: Batch, *, advantage: Tensor | None = None, ex
     if advantage is not None:
         tokens, shown = replace(tokens, advantage=advantage[at]), advantage
     new = batch.new.clone().requires_grad_()
+    recipe, tokens, _ = prepared(recipe, tokens, batch.new[at], Random(0))
     found = loss(recipe, new[at], tokens, batch.entropy[at]).value
     if extra is not None:
         found = found + (tokens.weight * extra(new[at], place)).sum()

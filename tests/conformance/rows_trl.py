@@ -28,6 +28,7 @@ def corrected(level: str, mode: str, patch: dict[str, Any], **bounds: float) -> 
     )
 
 
+VESPO = {"ratio": "seq_product", "clip": "vespo", "aggregation": "token_batch"}
 AGREE = [
     trl("preset: grpo", preset="grpo", options={"beta": 0.04, "use_bias_correction_kl": False}),
     trl(
@@ -90,6 +91,28 @@ AGREE = [
     trl("clip: none", options={"epsilon": 1e9, "epsilon_high": 1e9}, patch={"clip": "none"},
         note="bounds that no ratio reaches"),
     trl("clip: two_sided", options={"delta": 1.5}, patch={"clip": {"kind": "two_sided", "delta": 1.5}}),
+    trl(
+        "preset: deepseek_v32", preset="deepseek_v32", patch={"kl.beta": 0.3, "correction.delta": 0.1},
+        options={"scale_rewards": "none", "beta": 0.3, "off_policy_mask_threshold": 0.1},
+    ),
+    trl("ratio: seq_product", "clip: vespo", options={"loss_type": "vespo"}, patch=VESPO),
+    trl(
+        "clip: vespo", patch={**VESPO, "clip": {"kind": "vespo", "k_positive": 0.5, "lambda_positive": 0.4,
+                                                "k_negative": 0.7, "lambda_negative": 0.3}},
+        options={"loss_type": "vespo", "vespo_k_pos": 0.5, "vespo_lambda_pos": 0.4, "vespo_k_neg": 0.7,
+                 "vespo_lambda_neg": 0.3},
+    ),
+    trl("correction: off_policy_mask", options={"off_policy_mask_threshold": 0.05},
+        patch={"correction": {"kind": "off_policy_mask", "delta": 0.05}}),
+    trl(
+        "correction: chain", note="the mask by the sign of the advantage beside TIS of vLLM's log-probabilities",
+        options={
+            "off_policy_mask_threshold": 0.05, "use_vllm": True, "vllm_importance_sampling_mode": "token_truncate",
+            "vllm_importance_sampling_clip_max": 1.5,
+        },
+        patch={"correction": {"kind": "chain", "mask": {"kind": "off_policy_mask", "delta": 0.05},
+                              "weight": {"kind": "token_truncate", "cap": 1.5}}},
+    ),
     trl("clip: is_cap_sg", options={"loss_type": "cispo", "epsilon_high": 2.0},
         patch={"clip": {"kind": "is_cap_sg", "cap": 2.0}, "aggregation": "token_batch"}),
     trl("clip: soft_gate", options={"loss_type": "sapo", "sapo_temperature_pos": 0.7, "sapo_temperature_neg": 1.6},

@@ -35,6 +35,16 @@ def corrected(level: str, options: dict[str, Any], patch: dict[str, Any], **rest
     return verl(f"correction: {level}", options=names, patch={"correction": {"kind": level} | patch}, **rest)
 
 
+def chained(level: str, options: dict[str, Any], patch: dict[str, Any]) -> Row:
+    """Return a row about the weight beside a mask of responses."""
+    names = {**options, "rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.000001_1000000"}
+    chain = {"kind": "chain", "mask": {"kind": "geo_mask", "low": 1e-6, "high": 1e6}, "weight": {"kind": level} | patch}
+    return verl(
+        f"correction.weight: {level}", patch={"correction": chain}, note="beside a mask that rejects nothing",
+        options={f"algorithm.rollout_correction.{k}": v for k, v in names.items()},
+    )  # fmt: skip
+
+
 def kl(kind: str, estimator: str, beta: float) -> dict[str, Any]:
     """Return the patch that sets a KL term."""
     return {"kl": {"kind": kind, "estimator": estimator, "beta": beta}}
@@ -131,6 +141,23 @@ AGREE = [
         patch={"clip": {"kind": "is_cap_sg", "cap": 1.5, "floor": 0.7}}),
     verl("clip: soft_gate", options={"actor.policy_loss.loss_mode": "sapo", "actor.tau_pos": 0.7, "actor.tau_neg": 1.6},
         patch={"clip": {"kind": "soft_gate", "tau_positive": 0.7, "tau_negative": 1.6}}),
+    verl("clip: dppo_tv",
+        options={"actor.policy_loss.loss_mode": "dppo_tv", **band(0.05, 0.08), "actor.clip_ratio_c": 1.3},
+        patch={"clip": {"kind": "dppo_tv", "low": 0.05, "high": 0.08, "cap": 1.3}}),
+    verl("clip: dppo_kl",
+        options={"actor.policy_loss.loss_mode": "dppo_kl", **band(0.01, 0.02), "actor.clip_ratio_c": 1.3},
+        patch={"clip": {"kind": "dppo_kl", "low": 0.01, "high": 0.02, "cap": 1.3}}),
+    verl("clip: clip_cov", patch={"clip": {"kind": "clip_cov", "fraction": 1.0, "cov_low": 0.2, "cov_high": 2.0}},
+        options={
+            "actor.policy_loss.loss_mode": "clip_cov", "actor.policy_loss.clip_cov_ratio": 1.0,
+            "actor.policy_loss.clip_cov_lb": 0.2, "actor.policy_loss.clip_cov_ub": 2.0,
+        },
+        note="all tokens in the range are drawn, so that nothing is random"),
+    verl("clip: kl_cov", patch={"clip": {"kind": "kl_cov", "fraction": 0.05, "beta": 0.7}},
+        options={
+            "actor.policy_loss.loss_mode": "kl_cov", "actor.policy_loss.kl_cov_ratio": 0.05,
+            "actor.policy_loss.ppo_kl_coef": 0.7,
+        }),
     verl("aggregation: seq_mean"),
     verl("aggregation: seq_mean", options={"micro_batches": 2}, note="in two parts"),
     verl("aggregation: token_batch", options=TOKENS, patch={"aggregation": "token_batch"}),
@@ -147,6 +174,9 @@ AGREE = [
     corrected("token_mask", {"rollout_is": "token", "rollout_is_threshold": "0.7_1.5"}, {"low": 0.7, "high": 1.5}),
     corrected("seq_truncate", {"rollout_is": "sequence", "rollout_is_threshold": 1.5}, {"cap": 1.5}),
     corrected("seq_mask", {"rollout_is": "sequence", "rollout_is_threshold": "0.5_3.0"}, {"low": 0.5, "high": 3.0}),
+    chained("token_truncate", {"rollout_is": "token", "rollout_is_threshold": 1.5}, {"cap": 1.5}),
+    chained("token_mask", {"rollout_is": "token", "rollout_is_threshold": "0.7_1.5"}, {"low": 0.7, "high": 1.5}),
+    chained("seq_truncate", {"rollout_is": "sequence", "rollout_is_threshold": 1.5}, {"cap": 1.5}),
     verl("auxiliary.value", critic=True, options={"algorithm.lam": 0.9, "critic.cliprange_value": 0.3},
         patch={**CRITIC, "scale": "none", "baseline.critic_lambda": 0.9, "auxiliary.value": {"clip": 0.3}},
         note="the critic's targets, loss and gradient with respect to its values"),

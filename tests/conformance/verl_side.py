@@ -158,7 +158,8 @@ def corrected(config: Mapping[str, Any], batch: Batch) -> tuple[Tensor, Tensor |
 def actor_of(config: Mapping[str, Any]) -> ActorConfig:
     """Return the actor's configuration."""
     actor = {k.removeprefix("actor."): v for k, v in config.items() if k.startswith("actor.")}
-    policy = {"loss_mode": actor.pop("policy_loss.loss_mode", "vanilla")}
+    named = [k for k in actor if k.startswith("policy_loss.")]
+    policy = {"loss_mode": "vanilla"} | {k.removeprefix("policy_loss."): actor.pop(k) for k in named}
     if policy["loss_mode"] == "bypass_mode":
         policy["rollout_correction"] = RolloutCorrectionConfig(loss_type="reinforce", rollout_is=None)
     return ActorConfig(

@@ -135,6 +135,8 @@ KINDS = (
             Metric(name=LOW, label="below"),
             Metric(name=DUAL, label="dual clip"),
             Metric(name=CAPPED, label="weight capped"),
+            Metric(name="clip/chosen_frac", label="by covariance"),
+            Metric(name="correction/off_policy_frac", label="off-policy"),
         ),
         detectors=("clip_saturation_high", "clip_saturation_low", "clip_zero"),
         limits=_both("clip_saturation_high"),

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paribus.errors import BatchFileError, Problem
+from paribus.recipe.analysis.facts import CAPS, weighs_sampler
 from paribus.recipe.recipe import Recipe
 from paribus.yaml_file.messages import explain
 
@@ -116,7 +117,7 @@ def notes(recipe: Recipe, responses: Sequence[Response]) -> list[str]:
         "formatted": ("true where not truncated", recipe.reward.weights.format != 0),
         "logp_old": ("log 0.5", True),
         "logp_new": ("`logp_old`, so every ratio is 1", True),
-        "logp_sampler": ("`logp_old`", recipe.correction.kind != "off"),
+        "logp_sampler": ("`logp_old`", weighs_sampler(recipe)),
         "logp_reference": ("`logp_old`", recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"),
         "entropy": ("1 nat", recipe.token_weight.kind == "top_entropy"),
         "value": ("0", recipe.baseline.kind == "critic_gae"),
@@ -127,6 +128,7 @@ def notes(recipe: Recipe, responses: Sequence[Response]) -> list[str]:
         "the routing of all tokens is taken as unchanged": recipe.token_weight.kind == "router_shift",
         "each prompt is taken as visited for the first time": recipe.baseline.kind == "history",
         "the reward functions are not called: they count 0": recipe.reward.functions,
+        "the tokens of Clip-Cov are drawn once more": recipe.clip.kind == "clip_cov",
         "both passes of the update are taken at `logp_new`": recipe.schedule.update.kind == "lopti",
     }
     absent = {name: sum(name not in x.model_fields_set for x in responses) for name in defaults}
@@ -219,9 +221,13 @@ def _of_ratio(recipe: Recipe, factor: float, ratio: float) -> str:
     plain = math.isclose(factor, ratio, rel_tol=1e-5)
     if recipe.loss.kind == "pair_dpo":
         return f"margin x{factor:.3g}"
-    if recipe.clip.kind == "is_cap_sg" and not plain:
+    if recipe.clip.kind == "aspo" and math.isclose(factor * ratio, 1, rel_tol=1e-5) and not plain:
+        return "ratio flipped"
+    if recipe.clip.kind == "kl_cov" and not plain:
+        return f"ratio with penalty x{factor:.3g}"
+    if recipe.clip.kind in CAPS and not plain:
         return "capped" if factor < ratio else "raised to the floor"
-    if recipe.clip.kind == "soft_gate" and not plain:
+    if recipe.clip.kind in ("soft_gate", "vespo") and not plain:
         return f"gated x{factor / ratio:.2g}"
     if math.isclose(factor, 1, rel_tol=1e-5):
         return ""

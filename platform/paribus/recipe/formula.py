@@ -97,7 +97,9 @@ def _written(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.loss.kind == "pair_dpo":
         yield from _filled(recipe, "loss", symbols)
         return
-    for path in ("baseline", "scale", "token_weight", "token_weight.target", "ratio", "clip", "correction"):
+    for path in ("baseline", "scale", "token_weight", "token_weight.target", "ratio", "clip"):
+        yield from _filled(recipe, path, symbols)
+    for path in ("correction", "correction.mask", "correction.weight"):
         yield from _filled(recipe, path, symbols)
     for path in (*_kl_paths(recipe, in_reward=False), "aggregation"):
         yield from _filled(recipe, path, symbols)
@@ -182,7 +184,8 @@ def _of_kl(recipe: Recipe, *, by_token: bool) -> dict[str, str]:
     in_reward = recipe.kl.kind == "reward"
     j = "j" if by_token else "t"
     estimate = _term(recipe, "kl.estimator", u=f"u_{j}" if in_reward else "u")
-    surrogate = f"{_term(recipe, 'correction')}s"
+    corrections = ("correction", "correction.mask", "correction.weight")
+    surrogate = "".join(_term(recipe, path) for path in corrections) + "s"
     loss = "" if in_reward else _term(recipe, "kl")
     return {
         "j": j,
@@ -228,7 +231,7 @@ def _piece(recipe: Recipe, path: str) -> tuple[Piece, dict[str, str]]:
 def _parameters(level: f.Level) -> dict[str, str]:
     """Return the numbers of a level as text, with those that its formula derives from them."""
     found = {name: _number(value) for name, value in level if isinstance(value, int | float)}
-    if isinstance(level, f.PpoMin | f.PpoDual | f.TwoSided):
+    if isinstance(level, f.PpoMin | f.PpoDual | f.TwoSided | f.GradientPreserving | f.FlippedRatio | f.ClipCov):
         return found | {"floor": _number(1 - level.low), "ceiling": _number(1 + level.high)}
     if isinstance(level, f.CappedWeight):
         bounded = f"clip(r, {found['floor']}, {found['cap']})" if level.floor else f"min(r, {found['cap']})"

@@ -28,6 +28,10 @@ NOTHING = Piece()
 _BAND = "clip(r, {floor}, {ceiling}) {A}"
 _W = "W = Π_t π_old(o_t) / π_sampler(o_t)"
 _w = "w = π_old(o_t) / π_sampler(o_t)"
+_OFF_POLICY = "M = 0 where {A} < 0 and (1/L) Σ_t log(π_sampler(o_t) / π(o_t)) > {delta}, else 1"
+_COVARIANCE = "v = ({A} − mean of {A}) (log π(o_t) − mean of log π(o_t)), over the tokens of the update"
+_MASKED = "s = m sg[min(r, {cap})] {A} log π(o_t)"
+_CHANCES = "p = π(o_t),  q = π_old(o_t)"
 _GEOMETRIC = "(Π_t {shift}π(o_t) / π_old(o_t))^(1/L)"
 
 PIECES: Mapping[str, Mapping[str, Piece]] = {
@@ -134,6 +138,61 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
                 "hi = min(½ + ½ √(1 + 4·{high}/q), {cap})",
             )
         ),
+        "ce_gppo": Piece(
+            (
+                "s = β r {A},  β = {beta_low} · {floor} / sg[r] where {A} < 0 and r < {floor}, "
+                "{beta_high} · {ceiling} / sg[r] where {A} > 0 and r > {ceiling}, else 1",
+            )
+        ),
+        "aspo": Piece(
+            (
+                "s = sg[ω / r] r {A}, no gradient where {A} > 0 and r > {ceiling} or {A} < 0 and r < {floor}",
+                "ω = min(1/r, {c_positive}) where {A} > 0, else min(r, {c_negative})",
+            )
+        ),
+        "vespo": Piece(
+            (
+                "s = sg[φ] {A} log π(o_t),  φ = r^κ exp(η (1 − r))",
+                "κ = {k_positive} where {A} > 0, else {k_negative}",
+                "η = {lambda_positive} where {A} > 0, else {lambda_negative}",
+            )
+        ),
+        "clip_cov": Piece(
+            (
+                f"s = min(r {{A}}, {_BAND}), 0 on the tokens that are drawn",
+                "drawn: a share {fraction} of all, among those that are not clipped with {cov_low} < v < {cov_high}",
+                _COVARIANCE,
+            )
+        ),
+        "kl_cov": Piece(
+            (
+                "s = {plain}, less {beta} |log(π(o_t) / π_old(o_t))| at the {fraction} of tokens with the largest v",
+                _COVARIANCE,
+            )
+        ),
+        "bapo": Piece(
+            (
+                "s = min(r {A}, clip(r, lo, hi) {A})",
+                "lo rises from {low_start} by {low_step} to {low_end}, then hi from {high_start} by {high_step} to "
+                "{high_end}, until ρ ≥ {target}",
+                "ρ = Σ⁺ / (Σ⁺ + Σ⁻),  Σ⁺ = Σ min(r, hi) {A} over {A} > 0,  Σ⁻ = −Σ max(r, lo) {A} over {A} < 0",
+            )
+        ),
+        "dppo_tv": Piece(
+            (
+                _MASKED,
+                "m = 0 where {A} > 0 and p − q > {high}, or {A} < 0 and q − p > {low}, else 1",
+                _CHANCES,
+            )
+        ),
+        "dppo_kl": Piece(
+            (
+                _MASKED,
+                "m = 0 where D > {high} and {A} > 0 and p > q, or D > {low} and {A} < 0 and p < q, else 1",
+                "D = q log(q/p) + (1 − q) log((1 − q)/(1 − p))",
+                _CHANCES,
+            )
+        ),
         "log_clip": Piece(
             (
                 "h_t = min(log r_t, {high}) where {A} > 0, else max(log r_t, −{low})",
@@ -178,6 +237,17 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
         "seq_truncate": Piece((f"c = min(W, {{cap}}),  {_W}",), term="c "),
         "seq_mask": Piece((f"c = W if {{low}} ≤ W ≤ {{high}}, else 0,  {_W}",), term="c "),
         "geo_mask": Piece((f"c = 1 if {{low}} ≤ W^(1/L) ≤ {{high}}, else 0,  {_W}",), term="c "),
+        "off_policy_mask": Piece((_OFF_POLICY,), term="M "),
+        "chain": NOTHING,
+    },
+    "correction.mask": {
+        "off_policy_mask": Piece((_OFF_POLICY,), term="M "),
+        "geo_mask": Piece((f"M = 1 if {{low}} ≤ W^(1/L) ≤ {{high}}, else 0,  {_W}",), term="M "),
+    },
+    "correction.weight": {
+        "token_truncate": Piece((f"c = min(w, {{cap}}),  {_w}",), term="c "),
+        "token_mask": Piece((f"c = w if {{low}} ≤ w ≤ {{high}}, else 0,  {_w}",), term="c "),
+        "seq_truncate": Piece((f"c = min(W, {{cap}}),  {_W}",), term="c "),
     },
     "token_weight": {
         "uniform": NOTHING,

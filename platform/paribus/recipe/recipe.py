@@ -294,9 +294,7 @@ class Recipe(f.Level):
                 "`kl.unit: token` gives each token its return: baseline must be none, batch_mean or critic_gae, and "
                 "scale none or batch_whiten"
             )
-        shift = self.token_weight
-        if shift.kind == "router_shift" and shift.target == "ratio" and self.ratio.kind == "none":
-            found.append("`token_weight.target: ratio` needs a ratio, but `ratio` is `none`")
+        found += self._routing_problems()
         if isinstance(self.length.rule, f.SoftOverlong) and self.length.rule.soft_start >= self.schedule.max_new_tokens:
             found.append(
                 f"length.rule.soft_start ({self.length.rule.soft_start}) is never passed: "
@@ -310,6 +308,21 @@ class Recipe(f.Level):
             )
         if self.reward.combine == "norm_then_sum":
             found += self._norm_then_sum_problems()
+        return found
+
+    def _routing_problems(self) -> list[str]:
+        """Return what does not go together with a weight by routing."""
+        found: list[str] = []
+        shift, clip = self.token_weight, self.clip.kind
+        if shift.kind != "router_shift":
+            return found
+        if clip in ("clip_cov", "kl_cov", "bapo"):
+            found.append(
+                f"`clip: {clip}` looks at a whole batch before it is routed, and `token_weight: router_shift` weighs "
+                "tokens by their routing: choose one of them"
+            )
+        if shift.target == "ratio" and self.ratio.kind == "none":
+            found.append("`token_weight.target: ratio` needs a ratio, but `ratio` is `none`")
         return found
 
     def _norm_then_sum_problems(self) -> list[str]:

@@ -83,16 +83,29 @@ STEP_METRICS: tuple[Metric, ...] = (
     _metric("group/all_wrong_frac", "all-wrong groups", "fraction", "lower",
             "share of generated groups with only incorrect responses"),
     _metric("clip/low_frac", "clipped low", "fraction", "neither",
-            "share of trained tokens with A < 0 and r below the lower bound, over all updates of the step"),
+            "share of trained tokens with A < 0 and r below the lower bound, over all updates of the step; under "
+            "dppo_tv and dppo_kl: with A < 0 whose probability fell further than allowed"),
     _metric("clip/high_frac", "clipped high", "fraction", "neither",
-            "share of trained tokens with A > 0 and r above the upper bound, over all updates of the step"),
+            "share of trained tokens with A > 0 and r above the upper bound, over all updates of the step; under "
+            "dppo_tv and dppo_kl: with A > 0 whose probability rose further than allowed"),
     _metric("clip/dual_frac", "clipped dual", "fraction", "neither",
             "share of trained tokens with A < 0 and r above the bound of ppo_dual (c) or two_sided (delta), over all "
             "updates of the step; they have no gradient, as those clipped low and high; absent under other rules"),
     _metric("clip/capped_frac", "weight capped", "fraction", "neither",
-            "share of trained tokens with A other than 0 whose weight is the cap or the floor of is_cap_sg in place of "
-            "r, over all updates of the step; their gradient stays, and those clipped low and high are among them; "
-            "absent under other rules"),
+            "share of trained tokens with A other than 0 whose weight is a cap or a floor in place of r, over all "
+            "updates of the step; their gradient stays, and under is_cap_sg those clipped low and high are among them; "
+            "absent under rules without a cap"),
+    _metric("clip/weight_mean", "clip weight", "ratio", "neither",
+            "mean weight phi of vespo, over trained tokens and updates; absent under other rules"),
+    _metric("clip/chosen_frac", "chosen by covariance", "fraction", "neither",
+            "share of trained tokens that clip_cov takes out or kl_cov charges, over all updates of the step; absent "
+            "under other rules"),
+    _metric("clip/bound_low", "lower bound of r", "ratio", "neither",
+            "lower bound of r that bapo found, mean over the updates of the step; absent under other rules"),
+    _metric("clip/bound_high", "upper bound of r", "ratio", "neither",
+            "upper bound of r that bapo found, mean over the updates of the step; absent under other rules"),
+    _metric("clip/positive_share", "positive share", "fraction", "neither",
+            "share of contributions with A > 0 in the sum of absolute r A under these bounds, mean over the updates"),
     _metric("clip/high_prob_mean", "p of up-clipped", "probability", "neither",
             "mean old probability of tokens clipped high; absent without any"),
     _metric("clip/high_prob_max", "max p of up-clipped", "probability", "neither",
@@ -137,6 +150,9 @@ STEP_METRICS: tuple[Metric, ...] = (
             "(sum w)^2 / (n sum w^2) of these weights"),
     _metric("correction/changed_frac", "corrected away", "fraction", "lower",
             "share of tokens whose weight was truncated or masked"),
+    _metric("correction/off_policy_frac", "masked off-policy", "fraction", "neither",
+            "share of trained tokens that the mask of off-policy responses with A < 0 takes out, over all updates of "
+            "the step; absent without this mask"),
     _metric("staleness/steps_mean", "staleness", "updates", "lower",
             "optimizer updates between sampling and the step that trains on it, mean over the groups in the loss"),
     _metric("staleness/steps_max", "max staleness", "updates", "lower",

@@ -60,8 +60,9 @@ AGGREGATIONS = {
     "luspo": "seq_sum",
     "cispo": "token_batch",
     "sapo": "seq_mean",
+    "vespo": "token_batch",
 }
-"""What the loss types are here; two are a clip as well."""
+"""What the loss types are here; three are a clip as well."""
 
 
 def translate(given: Mapping[str, Any], capabilities: Capabilities, processes: int = 1) -> Translated:
@@ -131,6 +132,15 @@ def _objective(read: Given) -> dict[str, Any]:
     found["ratio"] = {"token": "token", "sequence": "seq_geo"}[read.text("importance_sampling_level")]
     if loss == "cispo":
         found["clip"] = {"kind": "is_cap_sg", "cap": high, "floor": 0.0}
+    elif loss == "vespo":
+        found["ratio"] = "seq_product"
+        found["clip"] = {
+            "kind": "vespo",
+            "k_positive": read.number("vespo_k_pos", 2.0),
+            "lambda_positive": read.number("vespo_lambda_pos", 3.0),
+            "k_negative": read.number("vespo_k_neg", 3.0),
+            "lambda_negative": read.number("vespo_lambda_neg", 2.0),
+        }
     elif loss == "sapo":
         taus = {"tau_positive": read.number("sapo_temperature_pos", 1.0)}
         found["clip"] = {"kind": "soft_gate", **taus, "tau_negative": read.number("sapo_temperature_neg", 1.05)}
@@ -160,12 +170,20 @@ def _correction(read: Given) -> Any:
     """Return the correction, which TRL has for vLLM alone."""
     mode, highest = read.text("vllm_importance_sampling_mode"), read.number("vllm_importance_sampling_clip_max")
     lowest = read.number("vllm_importance_sampling_clip_min", 0.0)
+    threshold = read.optional("off_policy_mask_threshold")
+    mask = {"kind": "off_policy_mask", "delta": float(threshold)} if threshold is not None else None
     if not (read.flag("vllm_importance_sampling_correction") and read.flag("use_vllm")):
-        return "off"
+        return mask or "off"
     kind = {"sequence_mask": "seq_mask", "sequence_truncate": "seq_truncate"}.get(mode, mode)
-    return (
-        {"kind": kind, "cap": highest} if kind.endswith("truncate") else {"kind": kind, "low": lowest, "high": highest}
-    )
+    bounds = {"cap": highest} if kind.endswith("truncate") else {"low": lowest, "high": highest}
+    if mask is None:
+        return {"kind": kind, **bounds}
+    if kind == "seq_mask":
+        raise ParibusError(
+            "`off_policy_mask_threshold` beside `vllm_importance_sampling_mode: sequence_mask`: a recipe has one mask "
+            "of responses. Set the mode to `token_truncate`, or leave the threshold out"
+        )
+    return {"kind": "chain", "mask": mask, "weight": {"kind": kind, **bounds}}
 
 
 def _schedule(read: Given, found: Translated, processes: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.experience import Experience
-from paribus_runners.native.objective import aggregation, length, token_weight
+from paribus_runners.native.objective import aggregation, correction, length, token_weight
 from paribus_runners.native.objective.loss import Tokens
 from paribus_runners.native.rollout.rollouts import Rollouts
 
@@ -79,6 +79,7 @@ def tokens_of(recipe: Recipe, experience: Experience, batch: Batch) -> Tokens:
         entropy_weight=torch.full_like(old, 1 / len(row)),
         nll_weight=right.float() / right.sum().clamp_min(1),
         reference=None if rollouts.reference is None else rollouts.reference[at],
+        sampler=rollouts.responses.logp[at] if correction.off_policy_mask(recipe.correction) else None,
         routing=experience.routed(rows),
     )
 

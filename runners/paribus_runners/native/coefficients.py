@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import weighs_sampler
 from paribus.recipe.coefficients import Response, ResponseCoefficients, State
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import in_loss, minibatches, passes, tokens_of
@@ -18,7 +19,8 @@ from paribus_runners.native.experience import Before, Experience, weigh
 from paribus_runners.native.objective import length, segment, token_weight
 from paribus_runners.native.objective.advantage import Scored, shaped_reward
 from paribus_runners.native.objective.filter import good_groups
-from paribus_runners.native.objective.loss import Tokens, loss
+from paribus_runners.native.objective.loss import Tokens, left_out, loss
+from paribus_runners.native.objective.whole_batch import prepared
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 
@@ -61,29 +63,33 @@ def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> dict[st
     recipe = recipe.model_copy(update={"schedule": schedule})
     responses = experience.rollouts.responses
     found = {name: torch.zeros_like(new) for name in ("total", "surrogate", "kl", "nll", "token_weight", "weight")}
-    ratio = torch.full_like(new, torch.nan)
+    ratio, kept = torch.full_like(new, torch.nan), torch.ones_like(new)
     for batch in minibatches(recipe, experience, Random(0)):
         tokens = tokens_of(recipe, experience, batch)
         at = responses.places(batch.rows)
         assert responses.entropy is not None
         entropy = responses.entropy[at]
         for one in passes(recipe, tokens):
-            for name, (level, some) in _parts(recipe, one).items():
+            here = prepared(recipe, one, new[at], Random(0))
+            for name, (level, some) in _parts(here.recipe, here.tokens).items():
                 found[name][at] += _minus_gradient(level, new[at], some, entropy)
-        ratio[at] = loss(recipe, new[at], tokens, entropy, torch.ones_like(new[at])).ratio
+        if (out := left_out(recipe, new[at], tokens)) is not None:
+            kept[at] = (~out).to(new.dtype)
+        plain = prepared(recipe, tokens, new[at], Random(0)).recipe
+        ratio[at] = loss(plain, new[at], tokens, entropy, torch.ones_like(new[at])).ratio
         found["token_weight"][at] = token_weight.weight(recipe.token_weight, entropy, tokens.old).to(new.dtype)
         found["weight"][at] = tokens.weight.to(new.dtype)
     assert experience.correction is not None
-    advantage, corrected = experience.advantage.to(new.dtype), experience.correction.to(new.dtype)
-    plain = advantage * found["token_weight"] * corrected * found["weight"]
-    factor = torch.where(plain != 0, found["surrogate"] / plain, torch.nan)
+    advantage, corrected = experience.advantage.to(new.dtype), experience.correction.to(new.dtype) * kept
+    full = advantage * found["token_weight"] * corrected * found["weight"]
+    factor = torch.where(full != 0, found["surrogate"] / full, torch.nan)
     return {**found, "advantage": advantage, "correction": corrected, "ratio": ratio, "factor": factor}
 
 
 def _parts(recipe: Recipe, tokens: Tokens) -> dict[str, tuple[Recipe, Tokens]]:
     """Return for each part of c the recipe and the tokens that leave it alone in the loss."""
     no_nll, no_kl = {"auxiliary": f.Auxiliary()}, {"kl": f.NoKl()}
-    no_surrogate = replace(tokens, advantage=torch.zeros_like(tokens.advantage))
+    no_surrogate = replace(tokens, advantage=torch.zeros_like(tokens.advantage), penalty=None)
     return {
         "total": (recipe, tokens),
         "surrogate": (recipe.model_copy(update={**no_nll, **no_kl}), tokens),
@@ -104,7 +110,7 @@ def _rollouts(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
     names = list(dict.fromkeys(x.group for x in responses))
     columns = ("correct", "formatted", "length", "truncated")
     given = {name: torch.tensor([getattr(x, name) for x in responses]) for name in columns}
-    logp = _flat(x.logp_old if recipe.correction.kind == "off" else x.logp_sampler for x in responses)
+    logp = _flat(x.logp_old if not weighs_sampler(recipe) else x.logp_sampler for x in responses)
     ids, entropy = torch.zeros(len(logp), dtype=torch.long), _flat(x.entropy for x in responses)
     sample = Responses(ids, logp, entropy, given["length"], given["truncated"])
     reference, kl = None, torch.zeros(len(responses), dtype=torch.float64)

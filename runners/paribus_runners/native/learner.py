@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from paribus.recipe import factors as f
-from paribus.recipe.analysis.facts import corrected_by_the_update
+from paribus.recipe.analysis.facts import corrected_by_the_update, weighs_sampler
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native import lora
 from paribus_runners.native.critic import Critic
@@ -121,7 +121,7 @@ class _Need(NamedTuple):
     @classmethod
     def of(cls, recipe: Recipe, rollouts: Rollouts) -> _Need:
         """Return what the recipe needs; entropies come with other needs, and alone only if no update sees them all."""
-        corrected, router = recipe.correction.kind != "off", recipe.token_weight.kind == "router_shift"
+        corrected, router = weighs_sampler(recipe), recipe.token_weight.kind == "router_shift"
         logp = corrected and not corrected_by_the_update(recipe)
         absent = rollouts.responses.entropy is None
         entropy = absent and (logp or router or not _seen_by_first_update(recipe, rollouts))

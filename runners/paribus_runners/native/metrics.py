@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from paribus.recipe.analysis.facts import CAPS, weighs_sampler
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import in_loss
 from paribus_runners.native.experience import Experience
 from paribus_runners.native.objective import correction, kl, segment
 from paribus_runners.native.objective.advantage import raw_reward, shaped_reward
 from paribus_runners.native.objective.history import Visits
+from paribus_runners.native.objective.whole_batch import Found
 from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.update import Part, Updates
 from paribus_runners.rewards.pool import FAULTS
@@ -72,7 +74,7 @@ def of_experience(
     if len(groups):
         age = (updates - rollouts.born[groups]).double()
         values |= {"staleness/steps_mean": float(age.mean()), "staleness/steps_max": float(age.max())}
-    if recipe.correction.kind != "off" and inside.any():
+    if weighs_sampler(recipe) and inside.any():
         values |= _of_correction(recipe, experience, inside)
     if recipe.baseline.kind == "history":
         values["history/revisited_frac"] = sum(p in visited for p in rollouts.problems) / len(rollouts.problems)
@@ -127,14 +129,14 @@ def _of_correction(recipe: Recipe, experience: Experience, inside: Tensor) -> di
     at, responses = experience.rollouts.responses.places(inside), experience.rollouts.responses.select(inside)
     assert experience.correction is not None
     weight, old = experience.correction[at].double(), experience.old[at]
-    raw = correction.raw_weight(recipe.correction, old, responses.logp, responses.row, len(responses))
+    moved = correction.changed(recipe.correction, old, responses.logp, responses.row, len(responses))
     total = float(weight.sum())
     difference = (old - responses.logp).double()
     ratio = difference.exp()
     return {
         "correction/weight_mean": total / len(weight),
         "correction/effective_frac": total**2 / (len(weight) * float((weight**2).sum())) if total else 0.0,
-        "correction/changed_frac": _share(correction.changed(recipe.correction, raw)),
+        "correction/changed_frac": _share(moved),
         "mismatch/logp_abs_diff_mean": float(difference.abs().mean()),
         "mismatch/logp_abs_diff_max": float(difference.abs().max()),
         "mismatch/k3": float((ratio - 1 - difference).mean()),
@@ -199,9 +201,14 @@ def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict
         values["clip/high_prob_max"] = max(p.high_prob_max for p in parts)
     if recipe.clip.kind in ("ppo_dual", "two_sided"):
         values["clip/dual_frac"] = sum(p.dual for p in parts) / tokens
-    if recipe.clip.kind == "is_cap_sg":
+    if recipe.clip.kind in CAPS:
         values["clip/capped_frac"] = sum(p.capped for p in parts) / tokens
-    if recipe.correction.kind == "off":  # otherwise they come from the old log-probabilities
+    if recipe.clip.kind == "vespo":
+        values["clip/weight_mean"] = sum(p.phi_sum for p in parts) / tokens
+    values |= _of_whole_batches(recipe, [u.found for u in done if u.found is not None], tokens)
+    if correction.off_policy_mask(recipe.correction) is not None:
+        values["correction/off_policy_frac"] = sum(p.masked for p in parts) / tokens
+    if not weighs_sampler(recipe):  # otherwise they come from the old log-probabilities
         values |= _of_mismatch([p for p in done[0].parts if p.tokens])
     if experience.entropy is None:
         values["policy/entropy"] = sum(p.entropy_sum for p in done[0].parts) / sum(p.tokens for p in done[0].parts)
@@ -209,6 +216,19 @@ def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict
         values["router/shift_mean"] = sum(p.shift_sum for p in parts) / tokens
         values["router/shift_min"] = min(p.shift_min for p in parts)
     return values | of_critic(recipe, experience, updates.value_loss)
+
+
+def _of_whole_batches(recipe: Recipe, found: Sequence[Found], tokens: float) -> dict[str, float]:
+    """Return what the clip found out about the batches of a step, with ``tokens`` in all of them together."""
+    if not found:
+        return {}
+    if recipe.clip.kind != "bapo":
+        return {"clip/chosen_frac": sum(x.chosen for x in found) / tokens}
+    return {
+        "clip/bound_low": sum(x.low for x in found) / len(found),
+        "clip/bound_high": sum(x.high for x in found) / len(found),
+        "clip/positive_share": sum(x.positive for x in found) / len(found),
+    }
 
 
 def _of_mismatch(first: Sequence[Part]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from paribus.recipe import factors as f
-from paribus.recipe.analysis.facts import corrected_by_the_update
+from paribus.recipe.analysis.facts import corrected_by_the_update, weighs_sampler
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import TRAIN, to_json_number
 from paribus_runners.native.batch import in_loss
@@ -60,7 +60,7 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
             record["reward_parts"] = {name: _number(values[row]) for name, values in parts.items()}
         if bool(rollouts.kept[row]) and not per_token(recipe):
             record["advantage"] = _number(experience.advantage[first[row]])
-        if recipe.correction.kind != "off" and bool(inside[row]):
+        if weighs_sampler(recipe) and bool(inside[row]):
             record["logp_abs_diff_mean"] = _number(apart[place])
         found.append(record)
     return found

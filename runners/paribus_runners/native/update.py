@@ -13,6 +13,7 @@ from torch import Tensor
 
 from paribus.errors import RunnerError
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import WHOLE_BATCH
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import Batch, in_loss, minibatches, part, passes, tokens_of
 from paribus_runners.native.experience import Experience, corrected
@@ -20,7 +21,8 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.log_probabilities import BUDGET, score, split
 from paribus_runners.native.objective import clip, correction, router
 from paribus_runners.native.objective import value as value_loss
-from paribus_runners.native.objective.loss import Tokens, loss
+from paribus_runners.native.objective.loss import Tokens, left_out, loss
+from paribus_runners.native.objective.whole_batch import Found, Prepared, prepared
 from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.world import World
 
@@ -35,6 +37,8 @@ class Part:
         high: tokens with A > 0 and r above the upper bound.
         dual: tokens with A < 0 and r above the bound of a dual or two-sided clip.
         capped: tokens whose weight is capped in place of clipped.
+        phi_sum: sum of the weights of VESPO; 0 without it.
+        masked: tokens that a mask by the sign of the advantage takes out.
         high_prob_sum: sum of the old probabilities of the latter.
         high_prob_max: the largest of them; 0 without such tokens.
         ratio_sum: sum of new over old token probability.
@@ -56,6 +60,8 @@ class Part:
     high: float
     dual: float
     capped: float
+    phi_sum: float
+    masked: float
     high_prob_sum: float
     high_prob_max: float
     ratio_sum: float
@@ -74,10 +80,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Update:
-    """One optimizer update: its forward passes, and the gradient norm before clipping."""
+    """One optimizer update: its forward passes, the gradient norm before clipping, what a clip found in the batch."""
 
     parts: tuple[Part, ...]
     grad_norm: float
+    found: Found | None = None
 
 
 @dataclass(frozen=True)
@@ -104,13 +111,15 @@ def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int,
     for epoch in range(recipe.schedule.epochs):
         for batch in minibatches(recipe, experience, Random(f"update/{seed}/{step}/{epoch}")):
             for tokens in passes(recipe, tokens_of(recipe, experience, batch)):
+                random = Random(f"clip/{seed}/{step}/{len(done)}")
+                here = ready(recipe, learner, experience.rollouts, batch, tokens, random)
                 learner.optimizer.zero_grad(set_to_none=True)
-                parts = tuple(backward(recipe, learner, experience.rollouts, batch, tokens, measure))
+                parts = tuple(backward(here.recipe, learner, experience.rollouts, batch, here.tokens, measure))
                 measure = False
                 learner.world.sum_gradients(parameters)
                 norm = clip_gradients(parameters, recipe.optimizer.max_grad_norm)
                 learner.optimizer.step()
-                done.append(Update(parts, norm))
+                done.append(Update(parts, norm, here.found))
             if learner.critic is not None:
                 losses.append(update_critic(recipe, learner, experience, batch))
     every = _of_all(learner, done)
@@ -118,6 +127,26 @@ def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int,
     if old:
         experience = corrected(recipe, experience, in_loss(recipe, experience), torch.cat(old))
     return Updates(every, tuple(losses), experience)
+
+
+def ready(
+    recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch, tokens: Tokens, random: Random
+) -> Prepared:
+    """Return an update as it can be split; a clip that looks at the whole batch costs a forward pass over it."""
+    if recipe.clip.kind not in WHOLE_BATCH or recipe.loss.kind != "policy_gradient":
+        return Prepared(recipe, tokens, None)
+    return prepared(recipe, tokens, _ahead(recipe, learner, rollouts, batch), random)
+
+
+@torch.no_grad()
+def _ahead(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch) -> Tensor:
+    """Return [T] the log-probability of all tokens of a batch under the policy as it is, nats; in all processes."""
+    mine = [
+        score(learner.policy, prompts, texts, recipe.schedule.temperature).logp.cpu()
+        for _, _, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, learner.policy.device.type)
+    ]
+    every = learner.world.gather(torch.cat(mine) if mine else None)
+    return torch.cat([logp for logp in every if logp is not None])
 
 
 def _of_all(learner: Learner, done: list[Update]) -> tuple[Update, ...]:
@@ -233,22 +262,27 @@ def observe(
     entropy: Tensor | None = None,
 ) -> Part:
     """Return the statistics of the tokens that have a weight in a pass."""
-    old, A = tokens.old, tokens.advantage
+    old, A, out = tokens.old, tokens.advantage, left_out(recipe, new, tokens)
+    out = torch.zeros_like(A, dtype=torch.bool) if out is None else out
     if recipe.schedule.update.kind == "lopti":
         there = tokens.weight > 0
-        old, A, r, new, shift = old[there], A[there], r[there], new[there], None if shift is None else shift[there]
+        old, A, r, new, out = old[there], A[there], r[there], new[there], out[there]
+        shift = None if shift is None else shift[there]
         if not len(old):
-            return Part(0, 0, 0, 0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, 0, math.inf, 0, float(share))
-    cut = clip.cut(recipe.clip if recipe.loss.kind == "policy_gradient" else f.NoClip(), r, A, old)
+            return Part(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, 0, math.inf, 0, float(share))
+    cut = clip.cut(recipe.clip if recipe.loss.kind == "policy_gradient" else f.NoClip(), r, A, new, old)
     high_prob = old.exp() * cut.high
     difference = new - old
     ratio, distance = difference.exp(), difference.abs()
     gamma = old.new_ones(1) if shift is None else shift
+    phi = clip.gamma(recipe.clip, r, A) if isinstance(recipe.clip, f.GammaWeight) else old.new_zeros(1)
     values = (
         cut.low.sum(),
         cut.high.sum(),
         cut.dual.sum(),
         cut.capped.sum(),
+        phi.sum(),
+        out.sum(),
         high_prob.sum(),
         high_prob.max(),
         ratio.sum(),

@@ -38,9 +38,11 @@ def computed(recipe: Recipe, *, deterministic: bool) -> dict[str, Any]:
         found["reward.reward_kwargs.overlong_buffer_cfg.len"] = rule.hard_cap - rule.soft_start
     if isinstance(recipe.filter, f.Refill):
         found["algorithm.filter_groups.metric"] = "acc" if recipe.filter.metric == "correct" else "reward"
-    if isinstance(level := recipe.correction, f.TokenMask | f.SequenceMask):
+    level = recipe.correction
+    mask, weight = (level.mask, level.weight) if isinstance(level, f.Chain) else (level, level)
+    if isinstance(level := weight, f.TokenMask | f.SequenceMask):
         found[f"{CORRECTION}rollout_is_threshold"] = f"{level.low!r}_{level.high!r}"
-    if isinstance(level := recipe.correction, f.GeometricMask):  # verl bounds sampler over learner, the inverse
+    if isinstance(level := mask, f.GeometricMask):  # verl bounds sampler over learner, the inverse
         low = 1 / level.low if level.low > 0 else OUT_OF_REACH
         found[f"{CORRECTION}rollout_rs_threshold"] = f"{1 / level.high!r}_{low!r}"
     if (value := recipe.auxiliary.value) is not None:

@@ -21,6 +21,7 @@ from paribus_runners.native.objective import length
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.objective.loss import loss
+from paribus_runners.native.objective.whole_batch import prepared
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
@@ -192,7 +193,8 @@ def _outcome(recipe: Recipe, rollouts: Rollouts, new: Tensor | None = None, **we
         if recipe.token_weight.kind == "router_shift":
             shift = torch.ones(len(tokens.row), dtype=torch.float64)
         for one in passes(recipe, tokens):
-            value = value + loss(recipe, leaf[at], one, entropy[at], shift).value
+            here = prepared(recipe, one, leaf.detach()[at], Random(0))
+            value = value + loss(here.recipe, leaf[at], here.tokens, entropy[at], shift).value
     (gradient,) = torch.autograd.grad(value, leaf)
     return Outcome(experience, float(value.detach()), gradient)
 

@@ -6,6 +6,7 @@ Only this sees a wrong baseline, scale, KL or correction that still looks like a
 from __future__ import annotations
 
 import dataclasses
+import math
 from itertools import product
 from math import comb
 from random import Random
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import weighs_sampler
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import minibatches, tokens_of
@@ -61,7 +63,7 @@ def _expected(recipe: Recipe, size: int, made: Any, *, sampler: Tensor | None = 
         logp=drawn[flat],
         reference=None if recipe.kl.kind == "off" else REFERENCE[flat],
     )
-    before = Before(logp=logp.detach()[flat]) if recipe.correction.kind != "off" else Before()
+    before = Before(logp=logp.detach()[flat]) if weighs_sampler(recipe) else Before()
     experience = weigh(recipe, rollouts, before)
     (batch,) = minibatches(recipe, experience, Random(0))
     tokens = tokens_of(recipe, experience, batch)
@@ -198,6 +200,69 @@ def test_an_uncapped_correction_is_unbiased(level: f.Correction, made: Any) -> N
     torch.testing.assert_close(_expected(recipe, 1, made, sampler=OLD), want, rtol=1e-6, atol=1e-9)
     off = _expected(recipe.model_copy(update={"correction": f.NoCorrection()}), 1, made, sampler=OLD)
     assert (off - want).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        (f.DppoTotalVariation(low=1.0, high=1.0), [True] * 4),
+        (f.DppoTotalVariation(low=0.2, high=0.15), [True, False, False, True]),  # p - q: 0.104, -0.223, 0.164, -0.046
+        (f.DppoTotalVariation(low=0.3, high=0.1), [False, True, False, True]),
+        (f.DppoBinaryKl(low=1.0, high=1.0), [True] * 4),
+        (f.DppoBinaryKl(low=0.1, high=0.05), [True, False, False, True]),  # KL: 0.034, 0.151, 0.057, 0.007
+        (f.DppoBinaryKl(low=0.006, high=0.1), [True, False, True, False]),
+    ],
+    ids=str,
+)
+def test_a_divergence_takes_out_the_arms_that_have_moved_too_far(rule: f.Clip, kept: list[bool], made: Any) -> None:
+    """U6: off-policy, the expected gradient is that of J without them, and that of J where nothing is masked."""
+    recipe = Recipe(clip=rule, baseline=f.NoBaseline(), scale=f.NoScale(), aggregation=f.SequenceSum())
+    logits = _logits()
+    p, score_ = logits.softmax(0), torch.where(RIGHT, 2.0, -1.0).double()
+    want = _of((p.detach() * p.log() * score_ * torch.tensor(kept)).sum(), logits)
+    torch.testing.assert_close(_expected(recipe, 1, made, sampler=OLD), want, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rule", "weight"),
+    [  # r of the arms: 1.77, 0.40, 1.60, 0.80; A: 2, -1, 2, -1
+        (f.GradientPreserving(low=0.3, high=0.65, beta_low=0.5, beta_high=0.9),
+         lambda r: [0.9 * 1.65, 0.35, r[2], r[3]]),
+        (f.FlippedRatio(low=0.3, high=0.65), lambda r: [0, 0, 1 / r[2], r[3]]),
+        (f.FlippedRatio(low=0.1, high=0.9), lambda r: [1 / r[0], 0, 1 / r[2], 0]),
+        (
+            f.GammaWeight(k_positive=1.5, lambda_positive=2.5, k_negative=2.0, lambda_negative=1.0),
+            lambda r: [r[0] ** 1.5 * math.exp(2.5 * (1 - r[0])), r[1] ** 2 * math.exp(1 - r[1]),
+                       r[2] ** 1.5 * math.exp(2.5 * (1 - r[2])), r[3] ** 2 * math.exp(1 - r[3])],
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_each_arm_counts_as_much_as_its_weight(rule: f.Clip, weight: Any, made: Any) -> None:
+    """U6: off-policy, the expected gradient is the sum of q w A grad log pi over the arms, w by hand for each."""
+    recipe = Recipe(
+        clip=rule, ratio=f.SequenceProduct(), baseline=f.NoBaseline(), scale=f.NoScale(), aggregation=f.SequenceSum()
+    )
+    logits = _logits()
+    logp = logits.log_softmax(0)
+    w = torch.tensor(weight((logp.detach() - OLD).exp().tolist())).double()
+    want = _of((OLD.exp() * w * torch.where(RIGHT, 2.0, -1.0) * logp).sum(), logits)
+    torch.testing.assert_close(_expected(recipe, 1, made, sampler=OLD), want, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("delta", [0.3, 0.2, 1.0])
+def test_the_off_policy_mask_takes_out_wrong_arms_alone(delta: float, made: Any) -> None:
+    """U6: off-policy, the expected gradient is that of J without the wrong arms that are rarer by delta nats."""
+    recipe = Recipe(
+        correction=f.OffPolicyMask(delta=delta), clip=f.NoClip(), baseline=f.NoBaseline(), scale=f.NoScale(),
+        aggregation=f.SequenceSum(),
+    )  # fmt: skip
+    logits = _logits()
+    p = logits.softmax(0)
+    gone = ~RIGHT & (OLD - p.detach().log() > delta)
+    assert gone.tolist() == [False, delta < 1, False, delta < 0.25]
+    want = _of((p * torch.where(RIGHT, 2.0, -1.0) * ~gone).sum(), logits)
+    torch.testing.assert_close(_expected(recipe, 1, made, sampler=OLD), want, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import CAPS
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.objective import clip, kl, ratio
 from paribus_runners.native.objective.loss import Tokens, loss
@@ -170,6 +171,11 @@ CLIPS: list[f.Clip] = [
     f.CappedWeight(),
     f.CappedWeight(cap=1.2, floor=0.5),
     f.DynamicBand(cap=1.3),
+    f.DppoTotalVariation(low=0.1, high=0.05, cap=1.1),
+    f.DppoBinaryKl(low=0.02, high=0.01, cap=1.1),
+    f.GradientPreserving(high=0.28, beta_low=0.5, beta_high=0.9),
+    f.FlippedRatio(high=0.28, c_positive=1.5, c_negative=1.6),
+    f.GammaWeight(),
 ]
 
 
@@ -185,16 +191,19 @@ def test_what_metrics_count_is_what_autograd_cuts(rule: f.Clip, how: f.Ratio) ->
     d, A = d - 1, torch.tensor([-1.0, 0.0, 1.0]).double()[torch.randint(3, (60,), generator=g)][row]
     tokens = _tokens(old, A, row)
     found = loss(recipe, old + d, tokens)
-    cut = clip.cut(rule, found.ratio, A, old)
+    cut = clip.cut(rule, found.ratio, A, old + d, old)
     gradient = _gradient(recipe, tokens, d)
-    if isinstance(rule, f.CappedWeight):
+    share = 1.0 if how.kind == "seq_product" and rule.kind in ("ce_gppo", "aspo") else 0.5  # two tokens through r
+    if isinstance(rule, f.CappedWeight | f.GradientPreserving):
         assert not ((gradient == 0) & (A != 0)).any()
-        torch.testing.assert_close(cut.capped, (gradient + found.ratio * A / 2).abs() > 1e-9)
+        torch.testing.assert_close(cut.capped, (gradient + share * found.ratio * A).abs() > 1e-9)
         assert not ((cut.low | cut.high) & ~cut.capped).any()
     else:
         torch.testing.assert_close(cut.low | cut.high | cut.dual, (gradient == 0) & (A != 0))
-        assert not cut.capped.any()
         assert not (cut.low & cut.dual).any()
+        weight = torch.where(A > 0, 1 / found.ratio, found.ratio) if rule.kind == "aspo" else found.ratio
+        weighs_less = (gradient != 0) & ((gradient + share * weight * A).abs() > 1e-9)
+        torch.testing.assert_close(cut.capped, weighs_less if rule.kind in CAPS else torch.zeros_like(cut.capped))
     assert not (cut.low & (A >= 0)).any()
     assert not (cut.high & (A <= 0)).any()
     assert not (cut.dual & (A >= 0)).any()
@@ -209,7 +218,19 @@ def test_soft_gate_is_bounded_and_leans_on_the_sign() -> None:
 
 
 @pytest.mark.parametrize("how", RATIOS, ids=lambda x: x.kind)
-@pytest.mark.parametrize("rule", [*SMOOTH, f.CappedWeight()], ids=lambda x: x.kind)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *SMOOTH,
+        f.CappedWeight(),
+        f.DppoTotalVariation(),
+        f.DppoBinaryKl(),
+        f.GradientPreserving(),
+        f.FlippedRatio(),
+        f.GammaWeight(),
+    ],
+    ids=lambda x: x.kind,
+)
 def test_ratios_beyond_all_bounds_stay_finite(rule: f.Clip, how: f.Ratio) -> None:
     """U8: a log ratio is kept within 20 nats before exp, so neither value nor gradient overflows in float32."""
     recipe = Recipe(clip=rule, ratio=how)

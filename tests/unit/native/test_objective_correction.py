@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
+from paribus_runners.native.batch import minibatches, tokens_of
 from paribus_runners.native.experience import Before, weigh
 from paribus_runners.native.objective import correction
 from paribus_runners.native.objective.loss import Tokens, loss
@@ -24,6 +26,9 @@ LEVELS: list[f.Correction] = [
     f.SequenceTruncate(),
     f.SequenceMask(),
     f.GeometricMask(),
+    f.OffPolicyMask(),
+    f.Chain(),
+    f.Chain(mask=f.GeometricMask(), weight=f.SequenceTruncate()),
 ]
 ROW = torch.tensor([0, 0, 1, 1, 1])
 W = torch.tensor([4.0, 0.5, 1.5, 1.5, 0.4]).double()
@@ -56,6 +61,10 @@ def test_equal_policies_need_no_correction(level: f.Correction) -> None:
         (f.GeometricMask(low=0.5, high=1.5), [1, 1, 1, 1, 1]),
         (f.GeometricMask(low=0.97, high=1.5), [1, 1, 0, 0, 0]),
         (f.GeometricMask(low=0.5, high=1.4), [0, 0, 1, 1, 1]),
+        (f.OffPolicyMask(delta=0.01), [1, 1, 1, 1, 1]),
+        (f.Chain(mask=f.OffPolicyMask(delta=0.01), weight=f.TokenTruncate(cap=1.4)), [1.4, 0.5, 1.4, 1.4, 0.4]),
+        (f.Chain(mask=f.GeometricMask(low=0.97, high=1.5), weight=f.TokenTruncate(cap=1.4)), [1.4, 0.5, 0, 0, 0]),
+        (f.Chain(mask=f.GeometricMask(high=1.4), weight=f.TokenMask(low=0.45, high=3.0)), [0, 0, 1.5, 1.5, 0]),
     ],
     ids=lambda x: getattr(x, "kind", None),
 )
@@ -137,5 +146,66 @@ def test_the_learner_before_the_updates_is_the_centre_of_the_clip(made: Any, out
 def test_what_a_level_changes_is_counted() -> None:
     """Metrics count the weights that are cut, or dropped on either side."""
     raw = torch.tensor([6.0, 0.6, 1.5, 0.4, 2.1]).double()
-    counts = [int(correction.changed(level, raw).sum()) for level in LEVELS]
-    assert counts == [0, 2, 2, 2, 3, 3]
+    alone = torch.arange(5)  # five responses of one token: product and mean are w
+    counts = [int(correction.changed(level, raw.log(), 0 * raw, alone, 5).sum()) for level in LEVELS]
+    assert counts == [0, 2, 2, 2, 3, 3, 0, 2, 3]
+
+
+OFF = f.OffPolicyMask(delta=0.1)
+SAMPLER = torch.tensor([-1.0, -1.0, -1.0, -1.0, -1.0]).double()
+LEFT = torch.tensor([-1.3, -0.9, -1.2, -1.05, -1.04]).double()
+"""Means of log(pi_sampler / pi): 0.1 in the first response but for rounding, 0.0967 in the second."""
+
+
+@pytest.mark.parametrize(
+    ("advantage", "moved", "want"),
+    [
+        ([-1, -1, -1, -1, -1], 0.001, [True, True, False, False, False]),
+        ([-1, -1, -1, -1, -1], 0.01, [True, True, True, True, True]),
+        ([-1, -1, -1, -1, -1], -0.001, [False, False, False, False, False]),
+        ([1, 1, 1, 1, 1], 1.0, [False, False, False, False, False]),
+        ([0, 0, -1, -1, -1], 1.0, [False, False, True, True, True]),
+        ([1, -1, 1, -1, 1], 1.0, [False, True, False, True, False]),
+    ],
+)
+def test_only_wrong_responses_that_the_policy_has_left_are_out(
+    advantage: list[int], moved: float, want: list[bool]
+) -> None:
+    """Off-policy mask: A < 0 and the mean of log(pi_sampler / pi) over the response above delta, both at once."""
+    found = correction.off_policy(OFF, torch.tensor(advantage).double(), LEFT - moved, SAMPLER, ROW, 2)
+    assert found.tolist() == want
+
+
+@pytest.mark.parametrize("level", [OFF, f.Chain(mask=OFF, weight=f.TokenTruncate(cap=1.1))], ids=lambda x: x.kind)
+def test_a_response_that_is_out_has_no_surrogate_and_keeps_its_kl(level: f.Correction) -> None:
+    """The mask multiplies the clipped surrogate, whatever the weight of the correction; the rest stays."""
+    one = torch.ones(5).double()
+    A = torch.tensor([-1.0, -1.0, 1.0, 1.0, 1.0]).double()
+    tokens = Tokens(ROW, 2, SAMPLER + 0.05, A, one, 1.05 * one, one, one, reference=-1.2 * one, sampler=SAMPLER)
+
+    def gradient(recipe: Recipe) -> Tensor:
+        new = (LEFT - 0.01).requires_grad_()
+        return torch.autograd.grad(loss(recipe, new, tokens).value, new)[0]
+
+    kl, alone = f.KlInLoss(beta=0.3), Recipe(clip=f.NoClip())
+    plain = gradient(alone)
+    masked = gradient(alone.model_copy(update={"correction": level}))
+    torch.testing.assert_close(masked, torch.where(A < 0, 0.0, plain))
+    assert bool((plain != 0).all())
+    with_kl = gradient(alone.model_copy(update={"correction": level, "kl": kl}))
+    torch.testing.assert_close(with_kl - masked, gradient(alone.model_copy(update={"kl": kl})) - plain)
+
+
+def test_the_mask_looks_at_the_sampler_and_the_ratio_at_the_learner(made: Any) -> None:
+    """Alone, the mask has the sampler as its old policy, as DeepSeek's; in a chain, the learner is the old policy."""
+    for level, learner_is_old in ((OFF, False), (f.Chain(mask=OFF), True)):
+        recipe = Recipe(correction=level)
+        rollouts = made(recipe, [[True, False, False]])
+        logp = rollouts.responses.logp
+        before = Before(logp=logp + 0.3) if learner_is_old else Before()
+        experience = weigh(recipe, rollouts, before)
+        (batch,) = minibatches(recipe, experience, Random(0))
+        tokens = tokens_of(recipe, experience, batch)
+        at = rollouts.responses.places(batch.rows)
+        torch.testing.assert_close(tokens.sampler, logp[at])
+        torch.testing.assert_close(tokens.old, logp[at] + 0.3 * learner_is_old)

@@ -135,6 +135,11 @@ def k3(beta: float) -> Formula:
     return lambda c: beta * (1 - (-c.u).exp())
 
 
+def k3_times_ratio(beta: float) -> Formula:
+    """Derivative of beta r k3 at r = 1: of k3 itself, plus k3."""
+    return lambda c: beta * (1 - (-c.u).exp() + (-c.u).exp() - 1 + c.u)
+
+
 def positive_nll(c: Case) -> Tensor:
     """Derivative of 0.1 NLL of correct responses, as a mean over their tokens."""
     right = c.y.flatten()[:, None]
@@ -147,6 +152,7 @@ TABLE: dict[str, tuple[Formula, Formula, Formula | None]] = {
     "dapo": (lambda c: standardised(pm1(c)), per_token, None),
     "dapo_paper_agg": (lambda c: standardised(pm1(c)), per_group, None),
     "dcpo": (lambda c: standardised(c.y), lambda c: 1 / c.L, None),
+    "deepseek_v32": (lambda c: centred(score(c)), per_sequence, k3_times_ratio(0.001)),
     "dr_grpo": (lambda c: centred(c.y), constant(16 * LIMIT), None),
     "gdpo_multireward": (two_rewards, per_sequence, None),
     "gmpo": (grpo, per_sequence, None),

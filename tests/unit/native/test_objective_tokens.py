@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import OWN_GRADIENT
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.objective import aggregation, clip, kl, ratio, token_weight
 from paribus_runners.native.objective.loss import Tokens, loss
@@ -35,6 +36,11 @@ CLIPS: list[f.Clip] = [
     f.CappedWeight(),
     f.SoftGate(),
     f.DynamicBand(),
+    f.DppoTotalVariation(),
+    f.DppoBinaryKl(),
+    f.GradientPreserving(),
+    f.FlippedRatio(),
+    f.GammaWeight(),
 ]
 AGGREGATIONS: list[f.Aggregation] = [
     f.SequenceMean(),
@@ -84,7 +90,7 @@ def test_on_policy_every_rule_has_the_policy_gradient(level: f.Ratio, rule: f.Cl
     r = ratio.ratio(level, new - tokens.old, ROW, 4)
     torch.testing.assert_close(r, torch.ones_like(r))
     want = -tokens.weight * tokens.advantage
-    if level.kind == "seq_product" and rule.kind != "is_cap_sg":  # d r / d log pi is 1 for each token: times L
+    if level.kind == "seq_product" and rule.kind not in OWN_GRADIENT:  # d r / d log pi is 1 for each token: times L
         want = want * LENGTHS[ROW]
     torch.testing.assert_close(_gradient(Recipe(ratio=level, clip=rule), new, tokens), want)
 
@@ -150,6 +156,37 @@ def test_clip_higher_is_asymmetric() -> None:
         (f.TwoSided(delta=4.0), 3.0, -1.0, -3.0),
         (f.CappedWeight(cap=1.28), 5.0, 1.0, 1.28),
         (f.CappedWeight(cap=1.28), 0.5, -1.0, -0.5),
+        (f.GradientPreserving(), 5.0, 1.0, 1.2),
+        (f.GradientPreserving(high=0.3, beta_high=0.5), 5.0, 1.0, 0.65),
+        (f.GradientPreserving(), 0.5, -1.0, -0.6),
+        (f.GradientPreserving(), 0.5, 1.0, 0.5),
+        (f.GradientPreserving(), 5.0, -1.0, -5.0),
+        (f.FlippedRatio(), 0.5, 1.0, 2.0),
+        (f.FlippedRatio(), 0.2, 1.0, 3.0),
+        (f.FlippedRatio(), 1.19, 1.0, 1 / 1.19),
+        (f.FlippedRatio(), 1.21, 1.0, 0.0),
+        (f.FlippedRatio(), 0.79, -1.0, 0.0),
+        (f.FlippedRatio(), 2.0, -1.0, -2.0),
+        (f.FlippedRatio(c_negative=1.5), 2.0, -1.0, -1.5),
+        (f.GammaWeight(), 2.0, 1.0, 0.199),  # 2^2 e^-3
+        (f.GammaWeight(), 0.5, 1.0, 1.120),
+        (f.GammaWeight(), 2.0, -1.0, -1.083),  # 2^3 e^-2
+        (f.GammaWeight(), 0.5, -1.0, -0.340),
+        (f.DppoTotalVariation(high=0.1), 1.3, 1.0, 0.0),  # p - p_old is 0.110
+        (f.DppoTotalVariation(high=0.12), 1.3, 1.0, 1.3),
+        (f.DppoTotalVariation(high=0.1), 1.3, -1.0, -1.3),
+        (f.DppoTotalVariation(low=0.1), 0.7, -1.0, 0.0),
+        (f.DppoTotalVariation(low=0.12, high=0.1), 0.7, -1.0, -0.7),
+        (f.DppoTotalVariation(low=0.1), 0.7, 1.0, 0.7),
+        (f.DppoTotalVariation(high=0.05), 0.7, 1.0, 0.7),  # far away, and on the way back
+        (f.DppoTotalVariation(low=0.05), 1.3, -1.0, -1.3),
+        (f.DppoTotalVariation(high=1.0, cap=1.25), 1.3, 1.0, 1.25),
+        (f.DppoTotalVariation(high=1.0, cap=1.25), 1.3, -1.0, -1.25),
+        (f.DppoBinaryKl(high=0.024), 1.3, 1.0, 0.0),  # the KL is 0.0247
+        (f.DppoBinaryKl(high=0.025), 1.3, 1.0, 1.3),
+        (f.DppoBinaryKl(low=0.024), 1.3, -1.0, -1.3),
+        (f.DppoBinaryKl(low=0.029), 0.7, -1.0, 0.0),  # the KL is 0.0295
+        (f.DppoBinaryKl(low=0.03, high=0.029), 0.7, -1.0, -0.7),
         (f.SoftGate(tau_positive=1.0), 0.5, 1.0, 0.470),
         (f.SoftGate(tau_positive=1.0), 2.0, 1.0, 1.573),
         (f.SoftGate(tau_positive=1.0), 5.0, 1.0, 0.353),

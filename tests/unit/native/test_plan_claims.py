@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from paribus_runners.native.objective import token_weight
 from paribus_runners.native.objective.advantage import Scored, advantages
 from paribus_runners.native.objective.aggregation import token_weight as aggregation_weight
 from paribus_runners.native.objective.loss import Tokens, loss
+from paribus_runners.native.objective.whole_batch import prepared
 
 G = 4
 Patch = dict[str, Any]
@@ -58,6 +60,7 @@ def _gradient(recipe: Recipe, correct: list[list[bool]], seed: int, drift: float
         row=row, rows=n, old=old, weight=weight[row], correction=one, entropy_weight=one, nll_weight=0 * one,
         advantage=A[row] * token_weight.weight(recipe.token_weight, torch.rand(len(row), generator=g).double(), old),
     )  # fmt: skip
+    recipe, tokens, _ = prepared(recipe, tokens, new.detach(), Random(0))
     return torch.autograd.grad(loss(recipe, new, tokens).value, new)[0]
 
 
@@ -120,8 +123,30 @@ def test_dropping_groups_without_spread_is_a_change_of_the_denominator(
         assert factor > 1 - 1e-9
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"kind": "ce_gppo", "low": 0.1, "high": 0.3, "beta_low": 0.0, "beta_high": 0.0},
+         {"kind": "ppo_min", "low": 0.1, "high": 0.3}),
+        ({"kind": "bapo", "low_start": 0.9, "low_end": 0.9, "high_start": 1.3, "high_end": 1.3},
+         {"kind": "ppo_min", "low": 0.1, "high": 0.3}),
+        ({"kind": "dppo_tv", "low": 1.0, "high": 1.0, "cap": 1.1}, {"kind": "is_cap_sg", "cap": 1.1}),
+    ],
+)  # fmt: skip
+def test_rules_that_are_told_to_be_another_have_its_gradient(one: Patch, other: Patch) -> None:
+    """Off-policy too, and with a bit of another parameter nothing is told any more."""
+    several = {"schedule.minibatches": 2}
+    before, after = (_recipe(several, {"clip": clip}) for clip in (one, other))
+    assert inert(before, after) is not None
+    correct = [[True, False, False, True], [False, True, False, False]]
+    torch.testing.assert_close(*(_gradient(recipe, correct, 0, 0.3) for recipe in (before, after)))
+    name = {"ce_gppo": "beta_low", "bapo": "low_start", "dppo_tv": "low"}[one["kind"]]
+    assert inert(_recipe(several, {"clip": one | {name: 0.5}}), after) is None
+
+
 RATIOS = ("none", "token", "seq_geo", "seq_geo_token", "seq_product")
 CLIPS: tuple[Any, ...] = ("none", "ppo_min", "ppo_dual", "two_sided", "is_cap_sg", "soft_gate", "dynamic",
+                          "dppo_tv", "dppo_kl", "ce_gppo", "aspo", "vespo", "bapo", "clip_cov", "kl_cov",
                           {"kind": "is_cap_sg", "cap": 0.5})  # fmt: skip
 LEVELS: list[Patch] = [
     *({"ratio": r, "clip": c} for r, c in product(RATIOS, CLIPS)),
@@ -140,8 +165,9 @@ def test_what_is_told_to_be_inert_has_the_same_gradient(aggregation: str, weight
     told = [k for k, recipe in enumerate(recipes) if inert(recipes[reference], recipe)]
     for k in told:
         torch.testing.assert_close(gradients[k], gradients[reference])
-    spread = 7 * (weight == "uniform")  # seq_geo, which has the gradient of the token where advantages are one
-    assert len(told) == 3 * 7 - 1 + spread + (weight == "uniform" and aggregation == "seq_mean")
+    neutral = len(CLIPS) - 3  # all but the cap below 1 and the two that choose by covariance
+    spread = neutral * (weight == "uniform")  # seq_geo, which has the gradient of the token where advantages are one
+    assert len(told) == 3 * neutral - 1 + spread + (weight == "uniform" and aggregation == "seq_mean")
     for one, other in product(range(len(recipes)), repeat=2):
         if LEVELS[one]["ratio"] == "seq_product" and inert(recipes[one], recipes[other]):
             torch.testing.assert_close(gradients[one], gradients[other])

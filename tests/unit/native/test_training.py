@@ -16,6 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from paribus.contract import Evaluate, Options
 from paribus.errors import RunFolderError, RunnerError
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import CAPS, weighs_sampler
 from paribus.recipe.recipe import JsonlTask, Model, Recipe
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus.run_folder.metrics import STEP_METRICS, find_metric
@@ -169,11 +170,22 @@ def test_a_loss_that_is_not_finite_ends_the_run_early(recipe: Recipe, job_folder
         {"baseline": f.BatchMean(), "scale": f.BatchWhiten(unit="token"), "ratio": f.NoRatio(), "clip": f.NoClip()},
         {"baseline": f.GroupLeaveOneOut(), "scale": f.NoScale(), "ratio": f.SequenceProduct()},
         {"clip": f.CappedWeight(), "aggregation": f.TokenBatch()},
+        {"clip": f.DppoTotalVariation(low=0.001, high=0.001, cap=1.001)},
+        {"clip": f.GradientPreserving(low=0.001, high=0.001)},
+        {"clip": f.FlippedRatio(low=0.01, high=0.01, c_positive=1.001)},
+        {"clip": f.GammaWeight(), "ratio": f.SequenceProduct(), "aggregation": f.TokenBatch()},
+        {"clip": f.ClipCov(fraction=0.2, cov_low=0.0, cov_high=100.0), "correction": f.TokenTruncate()},
+        {"clip": f.KlCov(fraction=0.2), "schedule": {"update": f.Lopti()}},
+        {"clip": f.AdaptiveBand(low_start=0.99, low_end=1.0, high_start=1.0), "ratio": f.SequenceGeometric()},
+        {"clip": f.DppoBinaryKl(low=1e-6, high=1e-6), "ratio": f.SequenceGeometricToken()},
         {"token_weight": f.AdvantageReweight(), "auxiliary": f.Auxiliary(entropy=0.01, positive_nll=0.1)},
         {"length": f.Length(rule=f.SoftOverlong(soft_start=5, hard_cap=12), truncated="drop")},
         {"ratio": f.GeometricClipped(), "clip": f.LogClip(high=0.02)},
         {"aggregation": f.TokenMicro(), "correction": f.TokenTruncate()},
         {"schedule": {"staleness": 2}, "correction": f.SequenceMask(low=0.2, high=5.0)},
+        {"schedule": {"staleness": 2}, "correction": f.OffPolicyMask(delta=0.001)},
+        {"schedule": {"staleness": 2}, "correction": f.Chain(mask=f.OffPolicyMask(delta=0.001))},
+        {"schedule": {"minibatches": 1, "epochs": 1, "staleness": 1}, "correction": f.Chain(mask=f.GeometricMask())},
         {"schedule": {"update": f.Lopti()}, "kl": f.KlInLoss(reference=f.SyncedReference(every=2, mix=0.5))},
         {"filter": f.RefillAsync(metric="correct", max_generation_batches=3)},
         {"loss": f.PairDpo(), "baseline": f.NoBaseline(), "scale": f.NoScale()},
@@ -208,8 +220,13 @@ def test_other_levels_train(recipe: Recipe, job_folder: JobFolder, changes: dict
     assert lines[1]["optim/grad_norm"] > 0
     assert ("kl/ref_k3" in lines[-1]) == (recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo")
     assert ("critic/value_loss" in lines[-1]) == (recipe.auxiliary.value is not None)
-    assert ("clip/capped_frac" in lines[-1]) == (recipe.clip.kind == "is_cap_sg")
-    assert ("correction/weight_mean" in lines[-1]) == (recipe.correction.kind != "off")
+    assert ("clip/capped_frac" in lines[-1]) == (recipe.clip.kind in CAPS)
+    assert ("correction/weight_mean" in lines[-1]) == weighs_sampler(recipe)
+    assert ("correction/off_policy_frac" in lines[-1]) == ("off_policy_mask" in recipe.correction.model_dump_json())
+    assert ("clip/chosen_frac" in lines[-1]) == (recipe.clip.kind in ("clip_cov", "kl_cov"))
+    assert ("clip/bound_high" in lines[-1]) == (recipe.clip.kind == "bapo")
+    assert ("clip/weight_mean" in lines[-1]) == (recipe.clip.kind == "vespo")
+    assert lines[-1].get("clip/chosen_frac", 0.1) > 0
     if recipe.kl.kind != "off":
         assert lines[1]["kl/ref_k3"] == pytest.approx(0, abs=1e-6)
         assert lines[-1]["kl/ref_k3"] > 0

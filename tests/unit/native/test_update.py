@@ -56,7 +56,8 @@ def _gradient(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> list[Tensor
     _move(*models)
     (batch,) = minibatches(whole, experience, Random(0))
     for tokens in passes(whole, tokens_of(whole, experience, batch)):
-        list(update.backward(whole, learner, rollouts, batch, tokens))
+        here = update.ready(whole, learner, rollouts, batch, tokens, Random(0))
+        list(update.backward(here.recipe, learner, rollouts, batch, here.tokens))
     if learner.critic is not None:
         update.update_critic(whole, learner, experience, batch)
     return [p.grad for model in models for p in model.parameters() if p.grad is not None]
@@ -74,6 +75,9 @@ def _gradient(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> list[Tensor
         {"token_weight": f.TopEntropy(fraction=0.5)},
         {"aggregation": f.TokenMicro(microbatches=3)},
         {"ratio": f.GeometricClipped(), "clip": f.LogClip(low=0.05, high=0.05)},
+        {"clip": f.ClipCov(fraction=0.3, cov_low=0.0)},
+        {"clip": f.KlCov(fraction=0.3), "correction": f.Chain(mask=f.OffPolicyMask(delta=0.001))},
+        {"clip": f.AdaptiveBand(low_start=0.9, high_step=0.01, target=0.9), "ratio": f.SequenceGeometric()},
         {"correction": f.SequenceTruncate(cap=1.1), "kl": f.KlInLoss(beta=0.1)},
         {"schedule": f.Schedule(prompts_per_step=6, max_new_tokens=12, update=f.Lopti())},
         {"token_weight": f.RouterShift(floor=0.1)},

@@ -14,6 +14,7 @@ from paribus.recipe.analysis import (
     added_cost,
     kept_groups,
     length_weighted,
+    limits,
     never_clips,
     oversampling,
     refill_cost,
@@ -43,6 +44,7 @@ def test_filter_and_punishment_of_overlong_responses_meet(recipe: Make, truncate
         ({"ratio": "seq_geo_token"}, True),
         ({"ratio": "seq_geo", "clip": {"kind": "ppo_min", "low": 3e-4, "high": 4e-4}}, False),
         ({"ratio": "seq_geo", "clip": "none"}, False),
+        ({"ratio": "seq_geo", "clip": "dppo_tv"}, False),  # its bounds are no bounds of the ratio
         ({"ratio": "seq_geo", **PAIR}, False),
         ({"ratio": "token"}, False),
     ],
@@ -67,6 +69,20 @@ def test_a_ratio_of_responses_counted_by_tokens(recipe: Make, ratio: str, aggreg
         assert length_weighted(recipe(PAIR, level, {"aggregation": aggregation})) is None
 
 
+def test_a_response_that_vespo_weighs_has_the_gradient_of_its_tokens(recipe: Make) -> None:
+    """The sum over tokens of phi A log pi is that of the response: a mean over tokens is no second count."""
+    assert length_weighted(recipe({"ratio": "seq_product", "aggregation": "token_batch"})) is not None
+    assert length_weighted(recipe({"ratio": "seq_product", "aggregation": "token_batch", "clip": "vespo"})) is None
+
+
+@pytest.mark.parametrize("patch", [{}, {"schedule.minibatches": 2}, {"schedule.staleness": 1}])
+def test_the_penalty_of_kl_cov_at_a_ratio_of_one_is_rounding(recipe: Make, patch: Patch) -> None:
+    """|log r| has the slope -1 or 1 wherever rounding puts r."""
+    found = [text for text in limits(recipe({"clip": "kl_cov"}, patch)) if "kl_cov" in text]
+    assert bool(found) == (not patch)
+    assert not any("rounding" in text for text in limits(recipe(patch)))
+
+
 @pytest.mark.parametrize(
     ("base", "patch", "said"),
     [
@@ -86,6 +102,12 @@ def test_a_ratio_of_responses_counted_by_tokens(recipe: Make, ratio: str, aggreg
         ({}, {"schedule.update": {"kind": "lopti", "eta": 0.0}}, []),
         ({}, {**CRITIC, "kl": {"kind": "reward", "beta": 0.1}}, ["reference model", "critic"]),
         ({}, {"clip.high": 0.28}, []),
+        ({}, {"clip": "dppo_tv"}, []),
+        ({}, {"clip": "kl_cov"}, ["before each update"]),
+        ({"clip": "clip_cov"}, {"clip": "bapo"}, []),
+        ({}, {"clip": "bapo", "correction": "token_truncate"}, ["old log-probabilities", "before each update"]),
+        ({"schedule.minibatches": 2}, {"correction": "off_policy_mask"}, []),  # the sampler's are the old ones
+        ({"schedule.minibatches": 2}, {"correction": "chain"}, ["old log-probabilities"]),
     ],
 )
 def test_passes_and_networks_that_a_change_adds(recipe: Make, base: Patch, patch: Patch, said: list[str]) -> None:

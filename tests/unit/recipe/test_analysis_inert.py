@@ -29,6 +29,17 @@ PAIR: Patch = {"loss": "pair_dpo", "baseline": "none"}
         ({"clip": {"kind": "is_cap_sg", "cap": 1.28}}, True),
         ({"clip": {"kind": "is_cap_sg", "cap": 0.2}}, False),  # caps the ratio 1 itself
         ({"clip": {"kind": "is_cap_sg", "cap": 2.0, "floor": 1.5}}, False),
+        ({"clip": "dppo_tv"}, True),
+        ({"clip": "dppo_kl"}, True),
+        ({"clip": {"kind": "dppo_tv", "cap": 0.5}}, False),
+        ({"clip": {"kind": "dppo_kl", "high": 0.0}}, False),  # rounding decides
+        ({"clip": "ce_gppo"}, True),
+        ({"clip": "aspo"}, True),
+        ({"clip": "vespo"}, True),
+        ({"clip": "bapo"}, True),
+        ({"clip": {"kind": "bapo", "low_end": 1.0}}, False),
+        ({"clip": "clip_cov"}, False),  # it chooses by covariance
+        ({"clip": "kl_cov"}, False),
         ({"clip.high": 0.0}, False),  # 1 lies on the bound
         ({"ratio": "seq_geo", "clip.high": 4e-4}, True),
         ({"ratio": "geo_clipped", "clip": "log_clip"}, True),
@@ -72,6 +83,7 @@ def test_a_weight_with_a_gradient_of_its_own_is_not_idle_on_a_product(recipe: Ma
     """CISPO's rule has the gradient of one token where the product of ratios has that of the whole response."""
     product = {"ratio": "seq_product"}
     assert inert(recipe(product), recipe(product, {"clip": "is_cap_sg"})) is None
+    assert inert(recipe(product), recipe(product, {"clip": "vespo"})) is None
     assert inert(recipe(product), recipe(product, {"clip": "soft_gate"})) is not None
 
 
@@ -90,6 +102,7 @@ def test_without_a_ratio_no_clip_acts_in_any_update(recipe: Make) -> None:
     assert reason == "`ratio: none` is 1 in every update, so `clip` cannot act"
     assert inert(recipe(none), recipe(none, {"ratio": "token"})) is None
     assert inert(recipe(none), recipe(none, {"clip": {"kind": "is_cap_sg", "cap": 0.5}})) is None
+    assert inert(recipe(none), recipe(none, {"clip": "dppo_tv"})) is None  # which looks at probabilities
 
 
 @pytest.mark.parametrize(
@@ -100,6 +113,7 @@ def test_without_a_ratio_no_clip_acts_in_any_update(recipe: Make) -> None:
         ({"correction": "seq_truncate"}, True),
         ({"correction": "seq_mask"}, True),
         ({"correction": "geo_mask"}, True),
+        ({"correction": {"kind": "chain", "mask": "geo_mask"}}, True),
         ({"correction": {"kind": "token_truncate", "cap": 0.5}}, False),  # truncates 1 itself
         ({"correction": {"kind": "token_mask", "low": 1.0, "high": 2.0}}, False),  # rounding decides
     ],
@@ -114,6 +128,22 @@ def test_a_correction_of_nothing_cannot_act(recipe: Make, correction: Patch, act
         assert inert(recipe(broken), recipe(broken, correction), sampler_is_learner=True) is None
     kept = {"filter": {"kind": "refill_async", "max_surplus": 0}}
     assert (inert(recipe(kept), recipe(kept, correction), sampler_is_learner=True) is not None) == acts_not
+
+
+def test_an_off_policy_mask_needs_a_policy_that_moves(recipe: Make) -> None:
+    """With one update no response is off-policy; with several, the weight of a chain alone is idle."""
+    mask, chain = {"correction": "off_policy_mask"}, {"correction": "chain"}
+    for patch in (mask, chain):
+        reason = str(inert(recipe(), recipe(patch), sampler_is_learner=True))
+        assert reason.endswith("no response is off-policy, so `correction` cannot act")
+        assert inert(recipe(), recipe(patch)) is None
+        for broken in (STALE, ASYNC, BF16, SEVERAL):
+            assert inert(recipe(broken), recipe(broken, patch), sampler_is_learner=True) is None
+    reason = str(inert(recipe(SEVERAL, mask), recipe(SEVERAL, chain), sampler_is_learner=True))
+    assert reason.endswith("w is 1, so `correction.weight` cannot act")
+    cut = {"correction": {"kind": "chain", "weight": {"kind": "token_truncate", "cap": 0.5}}}
+    assert inert(recipe(SEVERAL, mask), recipe(SEVERAL, cut), sampler_is_learner=True) is None
+    assert inert(recipe(), recipe(cut), sampler_is_learner=True) is None
 
 
 def test_changes_that_are_idle_for_different_reasons_have_both_told(recipe: Make) -> None:

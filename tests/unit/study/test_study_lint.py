@@ -257,7 +257,7 @@ def test_a_run_on_a_cpu_holds_a_core_for_each_process(read: Read, more: str, hel
 
 
 def test_presets_and_shipped_studies_have_no_new_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the 25 presets is called unusual at its own values, nor is a shipped study; nothing is downloaded."""
+    """None of the presets is called unusual at its own values, nor is a shipped study; nothing is downloaded."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     for name in preset_names():

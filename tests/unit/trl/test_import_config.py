@@ -51,6 +51,12 @@ VARIANTS = {
     "masked": {"length": {"truncated": "mask_loss", "count_masked_rows": True}},
     "top_entropy": {"token_weight": {"kind": "top_entropy", "fraction": 0.3}},
     "adam": {"optimizer": {"beta1": 0.8, "beta2": 0.95, "eps": 1e-7, "weight_decay": 0.1, "max_grad_norm": 0.5}},
+    "vespo": {
+        "ratio": "seq_product",
+        "aggregation": "token_batch",
+        "clip": {"kind": "vespo", "k_positive": 1.5, "lambda_positive": 2.0, "k_negative": 2.5, "lambda_negative": 3.0},
+    },
+    "off_policy": {"correction": {"kind": "off_policy_mask", "delta": 0.3}},
     "unclipped": {"optimizer": {"max_grad_norm": None, "warmup_steps": 3}},
 }
 
@@ -89,7 +95,7 @@ def test_batches_are_counted_as_trl_counts_them():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"loss_type": "vespo"}, r"`loss_type: vespo`: no recipe has this loss\. Of TRL's there are here: bnpo, "),
+        ({"loss_type": "ppo"}, r"`loss_type: ppo`: no recipe has this loss\. Of TRL's there are here: bnpo, "),
         ({"num_generations": 6}, r"8 responses of a rollout batch: .*--processes N"),
         ({"steps_per_generation": 2, "generation_batch_size": 16}, "not both"),
         ({"learning_rate": "fast"}, "`learning_rate: fast` is no number"),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from paribus.health.detector import OK, Detector, Rule, RuleResult, above
 from paribus.health.signals import CLIPPED, REWARD
 from paribus.health.window import Window
-from paribus.recipe.analysis.facts import on_policy
+from paribus.recipe.analysis.facts import DIVERGENCES, on_policy, ratio_band
 from paribus.recipe.recipe import Recipe
 
 LOW, HIGH = "clip/low_frac", "clip/high_frac"
 DUAL, CAPPED = "clip/dual_frac", "clip/capped_frac"
 ENTROPY, _ZERO = "policy/entropy", "group/zero_std_frac"
-_BOUNDS = {LOW: "low", HIGH: "high"}
 _LEAST_SHARE = 0.02
 """A truncated share that is smaller may grow as it likes."""
 
@@ -33,7 +32,8 @@ def _saturation(metric: str, side: str) -> Rule:
         text += f", {dual:.1%} by the dual clip" if dual else ""
         if (capped := run.median(CAPPED)) is not None:
             text += f"; {capped:.1%} have a capped weight, on either side and with either sign"
-        bound = getattr(run.recipe.clip, _BOUNDS[metric], None) if run.recipe is not None and not whole else None
+        band = ratio_band(run.recipe) if run.recipe is not None and not whole else None
+        bound = None if band is None else band[metric == HIGH]
         if bound is not None and bound < run.p["tight"]:
             warn = run.p["tight_warn"]
             text += f"; the bound is {bound:g}, usual bounds are {run.p['tight']:g} or more"
@@ -63,8 +63,10 @@ def _zero(run: Window) -> RuleResult | None:
 
 
 def _ratio_is_one(recipe: Recipe) -> str:
-    if recipe.clip.kind in ("none", "soft_gate"):
+    if recipe.clip.kind in ("none", "soft_gate", "vespo", "kl_cov"):
         return f"`clip: {recipe.clip.kind}` has no bounds"
+    if recipe.clip.kind in DIVERGENCES:
+        return f"`clip: {recipe.clip.kind}` bounds how far a probability moves, and few move that far"
     return "one update per rollout batch: the ratio is always 1" if on_policy(recipe) else ""
 
 

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from paribus.recipe import factors as f
-from paribus.recipe.analysis.facts import corrected_by_the_update, rewards_correctness_alone
+from paribus.recipe.analysis.facts import (
+    WHOLE_BATCH,
+    corrected_by_the_update,
+    rewards_correctness_alone,
+    weighs_sampler,
+)
 from paribus.recipe.recipe import Recipe
 
 USUAL_PASS_RATES = (0.1, 0.5, 0.9)
@@ -15,6 +20,7 @@ USUAL_PASS_RATES = (0.1, 0.5, 0.9)
 _PASSES = {
     "reference": "a reference model, with one more forward pass over the sampled tokens",
     "old": "the learner's own old log-probabilities, one more forward pass over the sampled tokens",
+    "whole": "a forward pass before each update over the tokens that it trains on",
     "critic": "a critic with its optimizer, about twice the learner's memory and compute",
     "lopti": "Lopti's second pass, twice the updates",
 }
@@ -76,8 +82,9 @@ def _passes(recipe: Recipe) -> set[str]:
     update = recipe.schedule.update
     needed = {
         "reference": recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo",
-        "old": (recipe.correction.kind != "off" and not corrected_by_the_update(recipe))
+        "old": (weighs_sampler(recipe) and not corrected_by_the_update(recipe))
         or recipe.token_weight.kind == "router_shift",
+        "whole": recipe.clip.kind in WHOLE_BATCH and recipe.loss.kind == "policy_gradient",
         "critic": recipe.auxiliary.value is not None,
         "lopti": isinstance(update, f.Lopti) and update.eta > 0,
     }

@@ -12,6 +12,18 @@ SMALL_EPS = 1e-3
 
 GROUP_BASELINES = frozenset({"group_mean", "group_loo"})
 
+DIVERGENCES = frozenset({"dppo_tv", "dppo_kl"})
+"""Clip rules whose ``low`` and ``high`` bound how far a probability moves, not the ratio."""
+
+OWN_GRADIENT = frozenset({"is_cap_sg", "vespo"}) | DIVERGENCES
+"""Clip rules whose weight has no gradient, so that each token has that of its own log-probability."""
+
+CAPS = frozenset({"is_cap_sg", "ce_gppo", "aspo"}) | DIVERGENCES
+"""Clip rules that give some tokens a cap or a floor in the place of r, and keep their gradient."""
+
+WHOLE_BATCH = frozenset({"clip_cov", "kl_cov", "bapo"})
+"""Clip rules that look at all tokens of an update under the policy that it updates, before it begins."""
+
 _ONE_A_RESPONSE = frozenset({"seq_geo", "seq_geo_token", "seq_product", "geo_clipped"})
 _EVEN = frozenset({"seq_mean", "seq_meansum"})
 
@@ -32,6 +44,14 @@ def on_policy(recipe: Recipe) -> bool:
     return fresh(recipe) and recipe.schedule.updates_per_rollout == 1 and recipe.schedule.update.kind == "joint"
 
 
+def weighs_sampler(recipe: Recipe) -> bool:
+    """Return whether the correction compares sampler and learner as they are before the updates.
+
+    A mask by the sign of the advantage alone compares the sampler with the policy in each update, as the ratio does.
+    """
+    return recipe.correction.kind not in ("off", "off_policy_mask")
+
+
 def corrected_by_the_update(recipe: Recipe) -> bool:
     """Return whether the forward pass of the update itself gives what the correction needs.
 
@@ -39,7 +59,8 @@ def corrected_by_the_update(recipe: Recipe) -> bool:
     before the updates, the weights of tokens by probability or by routing, asks for a pass before them all the same.
     """
     return (
-        recipe.correction.kind != "off"
+        weighs_sampler(recipe)
+        and recipe.clip.kind not in WHOLE_BATCH
         and recipe.schedule.updates_per_rollout == 1
         and recipe.schedule.update.kind == "joint"
         and recipe.loss.kind == "policy_gradient"
@@ -101,12 +122,19 @@ def same_responses(recipe: Recipe) -> str | None:
     )
 
 
+def ratio_band(recipe: Recipe) -> tuple[float, float] | None:
+    """Return how far below and above 1 the clip lets r go; ``None`` under rules without such bounds."""
+    low, high = getattr(recipe.clip, "low", None), getattr(recipe.clip, "high", None)
+    return None if low is None or high is None or recipe.clip.kind in DIVERGENCES else (low, high)
+
+
 def never_clips(recipe: Recipe) -> str | None:
     """Return whether a clip is too wide for the ratio of a whole response to leave it in practice."""
-    low, high = getattr(recipe.clip, "low", None), getattr(recipe.clip, "high", None)
-    if recipe.ratio.kind not in ("seq_geo", "seq_geo_token") or low is None or high is None:
+    band = ratio_band(recipe)
+    if recipe.ratio.kind not in ("seq_geo", "seq_geo_token") or band is None:
         return None
-    if min(low, high) < RARE_BAND or recipe.loss.kind == "pair_dpo":
+    low, high = band
+    if min(band) < RARE_BAND or recipe.loss.kind == "pair_dpo":
         return None
     return (
         f"`ratio: {recipe.ratio.kind}` is a mean over the response and stays within {low} and {high} of 1, with "
@@ -122,6 +150,8 @@ def length_weighted(recipe: Recipe) -> str | None:
     """
     ratio, aggregation = recipe.ratio.kind, recipe.aggregation.kind
     if recipe.loss.kind == "pair_dpo" or ratio not in _ONE_A_RESPONSE or aggregation in _EVEN:
+        return None
+    if recipe.clip.kind == "vespo":  # a token has its own gradient, and a sum over them is that of the response
         return None
     return (
         f"`ratio: {ratio}` gives a response one value, and `aggregation: {aggregation}` counts it once for each token, "

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from paribus.recipe import factors as f
 from paribus.recipe.analysis.facts import (
+    DIVERGENCES,
+    OWN_GRADIENT,
     RARE_BAND,
     changed_factors,
     fresh,
@@ -19,6 +21,7 @@ from paribus.recipe.analysis.facts import (
 )
 from paribus.recipe.recipe import Recipe
 
+_SAME = "sampler and learner are the same (float32, staleness 0) and w is 1"
 _OWN_TOKEN_RATIOS = frozenset({"none", "token", "seq_geo_token"})
 _TOKEN_DENOMINATORS = frozenset({"token_batch", "token_group", "seq_meansum"})
 
@@ -100,15 +103,39 @@ def _weight_of_one(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]
 
 def _agreement(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
     """Where sampler and learner agree, w = 1 but for rounding, and every rule that leaves 1 alone does nothing."""
-    level = recipe.correction
-    leaves_one = (
-        level.cap >= 1
-        if isinstance(level, f.TokenTruncate | f.SequenceTruncate)
-        else not isinstance(level, f.NoCorrection) and level.low < 1 < level.high
-    )
-    if leaves_one and fresh(recipe) and _agree(recipe, sampler_is_learner):
-        cause = "sampler and learner are the same (float32, staleness 0) and w is 1"
-        yield _Plain("correction", f.NoCorrection(), "`correction`", cause)
+    level, same = recipe.correction, _agree(recipe, sampler_is_learner)
+    mask = level.mask if isinstance(level, f.Chain) else level
+    if isinstance(mask, f.OffPolicyMask):
+        if on_policy(recipe) and same and (mask is level or _leaves_one(level)):
+            cause = "with one update per rollout batch and staleness 0 no response is off-policy"
+            yield _Plain("correction", f.NoCorrection(), "`correction`", cause)
+        elif fresh(recipe) and same and mask is not level and _leaves_one(level):
+            yield _Plain("correction", mask, "`correction.weight`", _SAME)
+    elif _leaves_one(level) and fresh(recipe) and same:
+        yield _Plain("correction", f.NoCorrection(), "`correction`", _SAME)
+
+
+def _leaves_one(level: f.Correction) -> bool:
+    """Return whether a correction gives the weight 1 where w is 1; a mask by the sign of A has no weight."""
+    if isinstance(level, f.Chain):
+        return _leaves_one(level.mask) and _leaves_one(level.weight)
+    if isinstance(level, f.TokenTruncate | f.SequenceTruncate):
+        return level.cap >= 1
+    return isinstance(level, f.OffPolicyMask) or (not isinstance(level, f.NoCorrection) and level.low < 1 < level.high)
+
+
+def _other_names(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    """Clip rules that their parameters make another one, in every update."""
+    clip = recipe.clip
+    if isinstance(clip, f.GradientPreserving) and clip.beta_low == clip.beta_high == 0:
+        cause = "with `beta_low: 0` and `beta_high: 0` a clipped token keeps no gradient, as under ppo_min"
+        yield _Plain("clip", f.PpoMin(low=clip.low, high=clip.high), "`clip`", cause)
+    elif isinstance(clip, f.AdaptiveBand) and (clip.low_start, clip.high_start) == (clip.low_end, clip.high_end):
+        band = f.PpoMin(low=round(1 - clip.low_end, 12), high=round(clip.high_end - 1, 12))
+        yield _Plain("clip", band, "`clip`", "bounds that start at their end never move, and the rule is ppo_min")
+    elif isinstance(clip, f.DppoTotalVariation) and clip.low == clip.high == 1:
+        cause = "no probability moves by more than 1, and without a mask the rule is is_cap_sg"
+        yield _Plain("clip", f.CappedWeight(cap=clip.cap), "`clip`", cause)
 
 
 def _ratio_of_one(recipe: Recipe, _: bool) -> Iterator[_Plain]:
@@ -121,9 +148,9 @@ def _ratio_of_one(recipe: Recipe, _: bool) -> Iterator[_Plain]:
     if on_policy(recipe) and _gradient_of_own_token(recipe):
         yield _Plain("ratio", f.TokenRatio(), "`ratio`", cause)
         yield _Plain("clip", f.NoClip(), "`clip`", cause)
-    elif recipe.ratio.kind == "none":
+    elif recipe.ratio.kind == "none" and recipe.clip.kind not in DIVERGENCES:
         yield _Plain("clip", f.NoClip(), "`clip`", "`ratio: none` is 1 in every update")
-    elif on_policy(recipe) and recipe.clip.kind != "is_cap_sg":  # which has the gradient of each token by itself
+    elif on_policy(recipe) and recipe.clip.kind not in OWN_GRADIENT:
         yield _Plain("clip", f.NoClip(), "`clip`", cause)
 
 
@@ -159,6 +186,7 @@ _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
     _empty_first_pass,
     _weight_of_one,
     _agreement,
+    _other_names,
     _ratio_of_one,  # after the rules that make the advantages of a response one
     _same_metric,
     _nothing_to_count,
@@ -175,10 +203,15 @@ def _neutral_at_one(recipe: Recipe) -> bool:
     clip = recipe.clip
     if isinstance(clip, f.CappedWeight):
         return clip.floor <= 1 <= clip.cap
-    if isinstance(clip, f.NoClip | f.SoftGate):
+    if isinstance(clip, f.NoClip | f.SoftGate | f.GammaWeight):
         return True
+    if isinstance(clip, f.ClipCov | f.KlCov):  # they choose by covariance, whatever the ratio
+        return False
+    if isinstance(clip, f.DppoTotalVariation | f.DppoBinaryKl) and clip.cap < 1:
+        return False
     width = RARE_BAND if recipe.model.dtype == "bfloat16" else 0.0
-    return clip.low > width and clip.high > width
+    low, high = (1 - clip.low_end, clip.high_start - 1) if isinstance(clip, f.AdaptiveBand) else (clip.low, clip.high)
+    return low > width and high > width
 
 
 def _gradient_of_own_token(recipe: Recipe) -> bool:

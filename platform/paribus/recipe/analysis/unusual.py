@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import on_policy, ratio_band
 from paribus.recipe.recipe import TINY_MODELS, Recipe
 
 MOST_TEMPERATURE = 2.0
@@ -44,6 +45,16 @@ def limits(recipe: Recipe) -> Iterator[str]:
             f"{schedule.minibatches}`: the minibatches differ in size, and a response in a small one weighs more. "
             "Choose a divisor"
         )
+    yield from _sign_of_rounding(recipe)
+
+
+def _sign_of_rounding(recipe: Recipe) -> Iterator[str]:
+    """The derivative of |log r| is -1 or 1 wherever r is not exactly 1."""
+    if recipe.clip.kind == "kl_cov" and on_policy(recipe) and recipe.loss.kind == "policy_gradient":
+        yield (
+            "`clip: kl_cov` charges |log r|, and with one update per rollout batch and staleness 0 log r is 0 but for "
+            "rounding, whose sign then decides: set `schedule.minibatches` above 1"
+        )
 
 
 def magnitudes(recipe: Recipe) -> Iterator[str]:
@@ -55,8 +66,7 @@ def magnitudes(recipe: Recipe) -> Iterator[str]:
         yield f"`optimizer.learning_rate: {rate:g}` moves each weight by about that much an update: usual is {usual}"
     if recipe.schedule.temperature > MOST_TEMPERATURE:
         yield f"`schedule.temperature: {recipe.schedule.temperature:g}` samples nearly random text: usual is 0.6 to 1.2"
-    for name in ("low", "high"):
-        bound = getattr(recipe.clip, name, 0.0)
+    for name, bound in zip(("low", "high"), ratio_band(recipe) or (), strict=False):
         if bound > MOST_BAND:
             yield (
                 f"`clip.{name}: {bound:g}` is a distance from r = 1, not a percentage: for {bound:g}% write "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paribus.recipe.factors.level import Fraction, Level, NonNegative, Positive
 
@@ -73,7 +73,120 @@ class LogClip(Level):
     high: Positive = 0.4
 
 
+class _Divergence(Level):
+    cap: Positive = Field(default=20.0, description="largest r that weighs a token; verl and TRL have 20")
+
+
+class DppoTotalVariation(_Divergence):
+    """sg(min(r, cap)) A log pi, but 0 where p has moved too far the way A points (DPPO, arXiv 2602.04879)."""
+
+    kind: Literal["dppo_tv"] = "dppo_tv"
+    low: Fraction = Field(default=0.15, description="largest p_old - p of a token with A < 0 (arXiv 2602.04879)")
+    high: Fraction = Field(default=0.15, description="largest p - p_old of a token with A > 0")
+
+
+class DppoBinaryKl(_Divergence):
+    """dppo_tv, with the KL of two coins of chances p_old and p in place of their difference; nats."""
+
+    kind: Literal["dppo_kl"] = "dppo_kl"
+    low: NonNegative = Field(default=0.05, description="largest KL of a token with A < 0 that has become rarer")
+    high: NonNegative = Field(default=0.05, description="largest KL of a token with A > 0 that has become likelier")
+
+
+class GradientPreserving(_Band):
+    """ppo_min, but clipped tokens keep beta times their bound as a gradient (CE-GPPO, arXiv 2509.20712)."""
+
+    kind: Literal["ce_gppo"] = "ce_gppo"
+    beta_low: NonNegative = Field(default=0.75, description="of tokens with A < 0 below the lower bound")
+    beta_high: NonNegative = Field(default=1.0, description="of tokens with A > 0 above the upper bound")
+
+
+class FlippedRatio(_Band):
+    """ppo_min with the weight 1 / r where A > 0; above c it is c, with a gradient (ASPO, arXiv 2510.06062)."""
+
+    kind: Literal["aspo"] = "aspo"
+    c_positive: Annotated[float, Field(gt=1)] = Field(default=3.0, description="largest 1 / r of a token with A > 0")
+    c_negative: Annotated[float, Field(gt=1)] = Field(default=3.0, description="largest r of a token with A < 0")
+
+
+class GammaWeight(Level):
+    """sg(r^k exp(lambda (1 - r))) A log pi; with ``ratio: seq_product`` VESPO (arXiv 2602.10693)."""
+
+    kind: Literal["vespo"] = "vespo"
+    k_positive: Positive = 2.0
+    lambda_positive: Positive = 3.0
+    k_negative: Positive = 3.0
+    lambda_negative: Positive = 2.0
+
+
+class ClipCov(_Band):
+    """ppo_min, and no gradient on some tokens of high covariance of A and log pi (Clip-Cov, arXiv 2505.22617)."""
+
+    kind: Literal["clip_cov"] = "clip_cov"
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.0002,
+        description="share of the tokens of an update that is drawn, at least one token; the authors' "
+        "scripts set `low` and `high` to 1 beside it",
+    )
+    cov_low: float = Field(default=1.0, description="drawn are tokens with a covariance above it")
+    cov_high: float = Field(default=5.0, description="and below it")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ClipCov:
+        if self.cov_low >= self.cov_high:
+            raise ValueError(f"cov_low ({self.cov_low}) must lie below cov_high ({self.cov_high})")
+        return self
+
+
+class KlCov(Level):
+    """r A, less beta |log r| on the tokens of highest covariance of A and log pi (KL-Cov, arXiv 2505.22617)."""
+
+    kind: Literal["kl_cov"] = "kl_cov"
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.0002,
+        description="share of the tokens of an update that pays, at least one token; the authors' "
+        "scripts have 0.0002 for 32B and 0.002 for 7B",
+    )
+    beta: Positive = 1.0
+
+
+class AdaptiveBand(Level):
+    """ppo_min with bounds that move until A > 0 has its share of the sum (BAPO, arXiv 2510.18927)."""
+
+    kind: Literal["bapo"] = "bapo"
+    low_start: Fraction = Field(default=0.6, description="lower bound of r at first")
+    low_end: Fraction = Field(default=0.9, description="and at most")
+    low_step: Positive = 0.05
+    high_start: Annotated[float, Field(ge=1)] = Field(default=1.2, description="upper bound of r at first")
+    high_end: Annotated[float, Field(ge=1)] = Field(default=3.0, description="and at most")
+    high_step: Positive = 0.05
+    target: Fraction = Field(default=0.5, description="share of contributions with A > 0 that ends the search")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> AdaptiveBand:
+        for side in ("low", "high"):
+            start, end = getattr(self, f"{side}_start"), getattr(self, f"{side}_end")
+            if start > end:
+                raise ValueError(f"{side}_start ({start}) must not lie above {side}_end ({end})")
+        return self
+
+
 Clip = Annotated[
-    NoClip | PpoMin | PpoDual | TwoSided | CappedWeight | SoftGate | DynamicBand | LogClip,
+    NoClip
+    | PpoMin
+    | PpoDual
+    | TwoSided
+    | CappedWeight
+    | SoftGate
+    | DynamicBand
+    | LogClip
+    | DppoTotalVariation
+    | DppoBinaryKl
+    | GradientPreserving
+    | FlippedRatio
+    | GammaWeight
+    | ClipCov
+    | KlCov
+    | AdaptiveBand,
     Field(discriminator="kind"),
 ]

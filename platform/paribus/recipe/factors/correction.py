@@ -59,7 +59,26 @@ class GeometricMask(_Range):
     kind: Literal["geo_mask"] = "geo_mask"
 
 
+class OffPolicyMask(Level):
+    """0 where A < 0 and the policy has left the response by more than delta (DeepSeek-V3.2, arXiv 2512.02556)."""
+
+    kind: Literal["off_policy_mask"] = "off_policy_mask"
+    delta: Positive = Field(
+        default=0.5,
+        description="largest mean of log(pi_sampler / pi) over a response, nats; the paper names no value, TRL "
+        "has 0.5 as an example",
+    )
+
+
+class Chain(Level):
+    """A mask of whole responses times a weight of what is left."""
+
+    kind: Literal["chain"] = "chain"
+    mask: Annotated[OffPolicyMask | GeometricMask, Field(discriminator="kind")] = OffPolicyMask()
+    weight: Annotated[TokenTruncate | TokenMask | SequenceTruncate, Field(discriminator="kind")] = TokenTruncate()
+
+
 Correction = Annotated[
-    NoCorrection | TokenTruncate | TokenMask | SequenceTruncate | SequenceMask | GeometricMask,
+    NoCorrection | TokenTruncate | TokenMask | SequenceTruncate | SequenceMask | GeometricMask | OffPolicyMask | Chain,
     Field(discriminator="kind"),
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import clip, kl, pair, ratio
+from paribus_runners.native.objective import clip, correction, kl, pair, ratio
 from paribus_runners.native.objective.router import Routing
 
 
@@ -28,6 +28,8 @@ class Tokens:
         entropy_weight: [T] weight of the entropy in the entropy bonus: 1 / tokens in the optimizer batch.
         nll_weight: [T] weight in the NLL of correct responses: 1 / their tokens in the optimizer batch, or 0.
         reference: [T] log-probability under the reference; ``None`` without KL.
+        sampler: [T] log-probability as the sampler computed it; ``None`` without a mask by the sign of the advantage.
+        penalty: [T] weight of |log r| of the token, which KL-Cov charges; ``None`` without it.
         routing: how the tokens were routed at the start of the updates; ``None`` without router shift.
     """
 
@@ -40,6 +42,8 @@ class Tokens:
     entropy_weight: Tensor
     nll_weight: Tensor
     reference: Tensor | None = None
+    sampler: Tensor | None = None
+    penalty: Tensor | None = None
     routing: Routing | None = None
 
 
@@ -79,7 +83,12 @@ def loss(
     clipped = clip.clip_log_ratio(recipe.clip, d, A)
     r = ratio.ratio(recipe.ratio, clipped, tokens.row, tokens.rows)
     assert tokens.correction is not None
-    x = tokens.correction * clip.surrogate(recipe.clip, r, A, new, tokens.old)
+    x = clip.surrogate(recipe.clip, r, A, new, tokens.old)
+    if tokens.penalty is not None:
+        x = x - tokens.penalty * (new - tokens.old).abs()
+    x = tokens.correction * x
+    if (out := left_out(recipe, new, tokens)) is not None:
+        x = x * ~out
     if tokens.reference is not None:
         x = x - kl.in_loss(recipe.kl, new, tokens.old, tokens.reference)
     value = -(tokens.weight * x).sum()
@@ -90,6 +99,15 @@ def loss(
         value = value - recipe.auxiliary.positive_nll * (tokens.nll_weight * new).sum()
     looked_at = d.exp() if isinstance(recipe.clip, f.LogClip) else r
     return Loss(value, looked_at.detach())
+
+
+def left_out(recipe: Recipe, new: Tensor, tokens: Tokens) -> Tensor | None:
+    """Return [T] where the mask by the sign of the advantage takes a token out; ``None`` without that mask."""
+    level = correction.off_policy_mask(recipe.correction)
+    if level is None:
+        return None
+    assert tokens.sampler is not None
+    return correction.off_policy(level, tokens.advantage, new, tokens.sampler, tokens.row, tokens.rows)
 
 
 def _pairs(level: f.PairDpo, new: Tensor, tokens: Tokens) -> Loss:
