@@ -116,6 +116,12 @@ AGREE = [
         patch={"baseline": "group_loo", "scale": "none"}),
     verl("baseline: group_loo", options={"algorithm.adv_estimator": "rloo_vectorized"},
         patch={"baseline": "group_loo", "scale": "none"}),
+    *(
+        verl("baseline: pass_at_k", batches=(name,), note=f"k = G = {size}; verl's are divided by G",
+             options={"algorithm.adv_estimator": "grpo_passk", "algorithm.norm_adv_by_std_in_grpo": False},
+             patch={"baseline": {"kind": "pass_at_k", "k": size}, "scale": "none", "reward.factor": 1 / size})
+        for name, size in (("eight", 8), ("scalar", 4))
+    ),
     verl("baseline: batch_mean", "scale: batch_whiten", options={"algorithm.adv_estimator": "reinforce_plus_plus"},
         patch={"baseline": "batch_mean", "scale": WHITENED}, note=UNDER_THE_ROOT),
     verl("baseline: critic_gae", options={"algorithm.adv_estimator": "gae", "algorithm.lam": 0.9},

@@ -23,6 +23,7 @@ ALONE: dict[str, str] = {
     "baseline: history": OFFICIAL_ONLY,
     "scale: batch_std_centred": "verl whitens instead: see `preset: reinforce_pp_baseline` above",
     "scale: history_smooth": OFFICIAL_ONLY,
+    "scale: pass_at_k_std": OFFICIAL_ONLY,
     "clip: dynamic": OFFICIAL_ONLY,
     "aggregation: token_group": "DAPO's Eq. 8; libraries have `token_batch`: see `preset: dapo_paper_agg` above",
     "aggregation: seq_meansum": OFFICIAL_ONLY,

@@ -97,7 +97,16 @@ def _written(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.loss.kind == "pair_dpo":
         yield from _filled(recipe, "loss", symbols)
         return
-    for path in ("baseline", "scale", "token_weight", "token_weight.target", "ratio", "clip", "correction"):
+    for path in (
+        "baseline",
+        "baseline.control",
+        "scale",
+        "token_weight",
+        "token_weight.target",
+        "ratio",
+        "clip",
+        "correction",
+    ):
         yield from _filled(recipe, path, symbols)
     for path in (*_kl_paths(recipe, in_reward=False), "aggregation"):
         yield from _filled(recipe, path, symbols)
@@ -142,6 +151,7 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
     advantage, raw = f"A{t}", f"Â{t}"
     gae = advantage if recipe.scale.kind == "none" else raw
     centred = reward if recipe.baseline.kind == "none" else f"{reward} − b"
+    centred = _term(recipe, "baseline.control") or centred
     mean = "b" if recipe.baseline.kind == "group_mean" else "mean of its group"
     return {
         "R": reward,
@@ -156,6 +166,7 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
         "plain": f"{advantage} log π(o_t)" if recipe.ratio.kind == "none" else f"r {advantage}",
         "shift": _term(recipe, "token_weight.target"),
         "eps": _number(getattr(recipe.scale, "eps", 0.0)),
+        "k": _number(getattr(recipe.baseline, "k", 0)),
         "unit": _term(recipe, "scale.unit"),
         "spread": _term(recipe, "filter.metric"),
         "lambda_": _term(recipe, "baseline.policy_lambda"),

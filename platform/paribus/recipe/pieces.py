@@ -90,6 +90,12 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
             )
         ),
         "history": Piece(("n = visits of the prompt so far, with this one",)),
+        "pass_at_k": Piece(("M = mean of max {R} over the sets of {k} responses of the group that hold this one",)),
+    },
+    "baseline.control": {
+        "none": Piece(term="{k} M"),
+        "loo_minus_one": Piece(("b = the same mean, with this response taken out of each set",), term="{k} (M − b)"),
+        "mean": Piece(("b = mean of max {R} over all sets of {k} responses of the group",), term="M − b"),
     },
     "baseline.policy_lambda": {
         "fixed": Piece(term="λ = {value}"),
@@ -109,6 +115,9 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
                 "Ā = the same over all responses of the n visits",
                 "A = the smaller in size of (1 − 1/n) Â + Ā/n and Â/n + (1 − 1/n) Ā",
             )
+        ),
+        "pass_at_k_std": Piece(
+            ("{A} = {numerator} / (std of max {R} over all sets of {k} responses of the group + {eps})",)
         ),
     },
     "scale.unit": {"sequence": Piece(term="responses"), "token": Piece(term="tokens")},

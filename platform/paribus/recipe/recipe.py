@@ -249,7 +249,12 @@ class Recipe(f.Level):
 
     def _coupling_problems(self) -> list[str]:
         """Return the combinations of levels that have no meaning (``couplings`` in docs/reference/recipes.md)."""
-        return [*self._levels_that_go_together(), *self._group_problems(), *self._pair_problems()]
+        return [
+            *self._levels_that_go_together(),
+            *self._group_problems(),
+            *self._pass_at_k_problems(),
+            *self._pair_problems(),
+        ]
 
     def _levels_that_go_together(self) -> list[str]:
         found: list[str] = []
@@ -316,6 +321,35 @@ class Recipe(f.Level):
                 )
             if self.baseline.kind == "group_loo":
                 found.append("`baseline: group_loo` needs other responses: schedule.group_size must be 2 or more")
+        return found
+
+    def _pass_at_k_problems(self) -> list[str]:
+        """Return where there are no sets of k responses, or nothing to compare them with."""
+        level, size = self.baseline, self.schedule.group_size
+        if not isinstance(level, f.PassAtK):
+            needs = "`scale: pass_at_k_std` divides by what `baseline: pass_at_k` compares: set both, or another scale"
+            return [needs] if self.scale.kind == "pass_at_k_std" else []
+        found: list[str] = []
+        if level.k > size:
+            found.append(
+                f"`baseline: pass_at_k` takes sets of {level.k} responses out of a group of {size}: baseline.k must be "
+                "schedule.group_size or less"
+            )
+        elif level.k == size and level.control == "mean":
+            found.append(
+                f"`baseline.control: mean` compares several sets of {level.k} responses, and a group of {size} has one "
+                "alone: baseline.k must be less than schedule.group_size"
+            )
+        if level.k == size and self.scale.kind == "pass_at_k_std":
+            found.append(
+                f"`scale: pass_at_k_std` needs several sets of {level.k} responses, and a group of {size} has one: "
+                "baseline.k must be less than schedule.group_size"
+            )
+        if self.length.truncated == "drop":
+            found.append(
+                "`baseline: pass_at_k` needs whole groups, and `length.truncated: drop` removes responses from them: "
+                "set mask_loss"
+            )
         return found
 
     def _pair_problems(self) -> list[str]:

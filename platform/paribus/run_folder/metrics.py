@@ -82,6 +82,9 @@ STEP_METRICS: tuple[Metric, ...] = (
             "share of generated groups with only correct responses"),
     _metric("group/all_wrong_frac", "all-wrong groups", "fraction", "lower",
             "share of generated groups with only incorrect responses"),
+    _metric("group/pass_at_k", "train pass@k", "fraction", "higher",
+            "unbiased probability that at least one of baseline.k responses is right, mean over generated groups; "
+            "absent without `baseline: pass_at_k`"),
     _metric("clip/low_frac", "clipped low", "fraction", "neither",
             "share of trained tokens with A < 0 and r below the lower bound, over all updates of the step"),
     _metric("clip/high_frac", "clipped high", "fraction", "neither",

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
+from paribus.stats.evals import pass_at_k
 from paribus_runners.native.batch import in_loss
 from paribus_runners.native.experience import Experience
 from paribus_runners.native.objective import correction, kl, segment
@@ -165,7 +167,7 @@ def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
     _, group = torch.unique(scored.group[fresh], return_inverse=True)
     groups = int((~rollouts.carried).sum())
     right = segment.mean(scored.correct[fresh].double(), group, groups)
-    return {
+    values = {
         "reward/mean": float(raw.mean()),
         "reward/shaped_mean": float(shaped.mean()),
         "reward/std_within_group": float(segment.variance(shaped, group, groups, ddof=1).sqrt().mean()),
@@ -173,6 +175,10 @@ def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
         "group/all_correct_frac": _share(right == 1),
         "group/all_wrong_frac": _share(right == 0),
     }
+    if isinstance(recipe.baseline, f.PassAtK):
+        counts = segment.total(scored.correct[fresh].long(), group, groups).tolist()
+        values["group/pass_at_k"] = pass_at_k(counts, recipe.schedule.group_size, recipe.baseline.k)
+    return values
 
 
 def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict[str, float]:

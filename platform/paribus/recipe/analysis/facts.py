@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe, difference
 
 RARE_BAND = 0.1
@@ -70,6 +71,12 @@ def rewards_correctness_alone(recipe: Recipe) -> bool:
         and recipe.length.rule.kind == "none"
         and recipe.kl.kind != "reward"
     )
+
+
+def nothing_without_spread(recipe: Recipe) -> bool:
+    """Return whether all advantages of a group with equal rewards are 0."""
+    level = recipe.baseline
+    return level.kind in GROUP_BASELINES or (isinstance(level, f.PassAtK) and level.control != "none")
 
 
 def policy_loss_alone(recipe: Recipe) -> bool:

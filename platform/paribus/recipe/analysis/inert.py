@@ -84,6 +84,16 @@ def _empty_first_pass(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         yield _Plain("schedule", plain, "`schedule.update`", "with `eta: 0` no token is in the first of Lopti's passes")
 
 
+def _best_of_one(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    level = recipe.baseline
+    if not isinstance(level, f.PassAtK) or level.k > 1:
+        return
+    cause = "with `baseline.k: 1` the best of k responses is the response itself"
+    yield _Plain("baseline", f.NoBaseline() if level.control == "none" else f.GroupMean(), "`pass_at_k`", cause)
+    if isinstance(recipe.scale, f.PassAtKStd):
+        yield _Plain("scale", f.GroupStd(ddof=0, eps=recipe.scale.eps), "`scale: pass_at_k_std`", cause)
+
+
 def _weight_of_one(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
     weight, cause = recipe.token_weight, None
     if isinstance(weight, f.TopEntropy) and weight.fraction == 1:
@@ -157,6 +167,7 @@ def _still_reference(recipe: Recipe, _: bool) -> Iterator[_Plain]:
 _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
     _pairs,
     _empty_first_pass,
+    _best_of_one,
     _weight_of_one,
     _agreement,
     _ratio_of_one,  # after the rules that make the advantages of a response one

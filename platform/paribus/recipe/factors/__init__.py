@@ -27,6 +27,7 @@ from paribus.recipe.factors.baseline import (
     History,
     LengthAdaptiveLambda,
     NoBaseline,
+    PassAtK,
 )
 from paribus.recipe.factors.clip import (
     CappedWeight,
@@ -70,6 +71,7 @@ from paribus.recipe.factors.scale import (
     GroupStd,
     HistorySmooth,
     NoScale,
+    PassAtKStd,
     Scale,
 )
 from paribus.recipe.factors.schedule import Joint, Lopti, Schedule
@@ -125,6 +127,8 @@ __all__ = [
     "NoScale",
     "NonNegative",
     "PairDpo",
+    "PassAtK",
+    "PassAtKStd",
     "PolicyGradient",
     "Positive",
     "PpoDual",

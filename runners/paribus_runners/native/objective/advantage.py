@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import baseline, gae, history, length, pair, scale
+from paribus_runners.native.objective import baseline, gae, history, length, pair, pass_at_k, scale
 from paribus_runners.native.objective import reward as reward_map
 from paribus_runners.native.objective.history import Visits
 
@@ -90,7 +90,11 @@ def advantages(recipe: Recipe, scored: Scored, kept: Tensor, visits: Sequence[Vi
         A = _norm_then_sum(recipe, scored, kept)
     else:
         centred = baseline.centre(recipe.baseline, R, group, scored.groups)
-        A = scale.scale(recipe.scale, centred, R, scored.length[kept], group, scored.groups)
+        if isinstance(recipe.scale, f.PassAtKStd):
+            assert isinstance(recipe.baseline, f.PassAtK)
+            A = scale.divide(centred, pass_at_k.deviation(recipe.baseline, R, group), recipe.scale.eps)
+        else:
+            A = scale.scale(recipe.scale, centred, R, scored.length[kept], group, scored.groups)
     return torch.zeros_like(shaped).masked_scatter(kept, A)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
-from paribus_runners.native.objective import segment
+from paribus_runners.native.objective import pass_at_k, segment
 
 
 def centre(level: f.Baseline, reward: Tensor, group: Tensor, groups: int) -> Tensor:
@@ -15,7 +15,7 @@ def centre(level: f.Baseline, reward: Tensor, group: Tensor, groups: int) -> Ten
     ``none``: b = 0 (REINFORCE). ``group_mean``: mean of the group (GRPO, arXiv 2402.03300, section 4.1).
     ``group_loo``: mean of the other responses of the group (RLOO, arXiv 2402.14740, Eq. 8), which is G/(G-1) (R -
     group mean); 0 for a response alone in its group. ``batch_mean``: mean of the batch (REINFORCE++, arXiv
-    2501.03262). A group without spread gives exactly 0 under both group baselines.
+    2501.03262). A group without spread gives exactly 0 under both group baselines. ``pass_at_k``: :mod:`.pass_at_k`.
 
     Args:
         level: the baseline.
@@ -25,6 +25,8 @@ def centre(level: f.Baseline, reward: Tensor, group: Tensor, groups: int) -> Ten
     """
     if isinstance(level, f.NoBaseline):
         return reward
+    if isinstance(level, f.PassAtK):
+        return pass_at_k.centre(level, reward, group, groups)
     if isinstance(level, f.BatchMean):
         return reward - reward.mean() if len(reward) else reward
     centred = reward - segment.mean(reward, group, groups)[group]
