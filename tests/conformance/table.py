@@ -29,6 +29,7 @@ ALONE: dict[str, str] = {
     "aggregation: seq_meansum": OFFICIAL_ONLY,
     "token_weight: advantage_reweight": OFFICIAL_ONLY,
     "token_weight: router_shift": "no code was found",
+    "loss: pair_dpo": "described in a blog",
     "preset: dcpo": OFFICIAL_ONLY,
     "preset: lopti": "an order of updates, not a loss; " + OFFICIAL_ONLY,
     "preset: pair_dpo_extremes": "described in a blog",
@@ -43,7 +44,9 @@ ALONE: dict[str, str] = {
 
 def levels() -> Iterator[str]:
     """Yield every level of the factors that act on the loss, and every preset that is no alias."""
-    fields = {name: Recipe.model_fields[name] for name in FACTORS} | {"length.rule": Length.model_fields["rule"]}
+    fields = {name: Recipe.model_fields[name] for name in ("loss", *FACTORS)} | {
+        "length.rule": Length.model_fields["rule"]
+    }
     for name, info in fields.items():
         for kind in get_args(info.annotation):
             if isinstance(kind, type) and issubclass(kind, Level):
@@ -53,7 +56,14 @@ def levels() -> Iterator[str]:
 
 def neutral() -> set[str]:
     """Return the levels that do nothing and that every row of another factor has."""
-    return {"filter: none", "kl: off", "correction: off", "token_weight: uniform", "length.rule: none"}
+    return {
+        "loss: policy_gradient",
+        "filter: none",
+        "kl: off",
+        "correction: off",
+        "token_weight: uniform",
+        "length.rule: none",
+    }
 
 
 def compared() -> set[str]:

@@ -160,6 +160,8 @@ def actor_of(config: Mapping[str, Any]) -> ActorConfig:
     """Return the actor's configuration."""
     actor = {k.removeprefix("actor."): v for k, v in config.items() if k.startswith("actor.")}
     policy = {"loss_mode": actor.pop("policy_loss.loss_mode", "vanilla")}
+    if "policy_loss.dro_beta" in actor:
+        policy["dro_beta"] = actor.pop("policy_loss.dro_beta")
     if policy["loss_mode"] == "bypass_mode":
         policy["rollout_correction"] = RolloutCorrectionConfig(loss_type="reinforce", rollout_is=None)
     return ActorConfig(

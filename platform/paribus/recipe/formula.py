@@ -92,7 +92,9 @@ def _counts(line: Line, lines: Iterable[Line]) -> bool:
 def _written(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield factor and text of every line, in the order in which they act."""
     symbols = _symbols(recipe)
-    for path in ("reward.combine", "length.rule", *_kl_paths(recipe, in_reward=True), "length.truncated", "filter"):
+    for path in ("reward.combine", "length.rule", *_kl_paths(recipe, in_reward=True), "length.truncated"):
+        yield from _filled(recipe, path, symbols)
+    for path in ("length.keep", "filter"):
         yield from _filled(recipe, path, symbols)
     if recipe.loss.kind == "pair_dpo":
         yield from _filled(recipe, "loss", symbols)
@@ -110,7 +112,8 @@ def _written(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield from _filled(recipe, path, symbols)
     for path in (*_kl_paths(recipe, in_reward=False), "aggregation"):
         yield from _filled(recipe, path, symbols)
-    yield from _auxiliary(recipe.auxiliary, symbols)
+    yield from _filled(recipe, "loss.unit", symbols)
+    yield from _auxiliary(recipe, symbols)
     yield from _filled(recipe, "schedule.update", symbols)
 
 
@@ -126,9 +129,12 @@ def _filled(recipe: Recipe, path: str, symbols: Mapping[str, str]) -> Iterator[t
         yield path.split(".")[0], template.format_map({**symbols, **parameters})
 
 
-def _auxiliary(level: f.Auxiliary, symbols: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _auxiliary(recipe: Recipe, symbols: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the losses beside J, then the loss."""
+    level = recipe.auxiliary
     pieces, loss = PIECES["auxiliary"], PIECES["loss"]["policy_gradient"].term
+    if isinstance(recipe.loss, f.MirrorDescent):
+        loss += _signed(recipe.loss.tau / 2, "D")
     for name, coefficient, sign in (("positive_nll", level.positive_nll, 1), ("entropy", level.entropy, -1)):
         if coefficient:
             yield from (("auxiliary", line) for line in pieces[name].lines)

@@ -33,6 +33,7 @@ _GEOMETRIC = "(Π_t {shift}π(o_t) / π_old(o_t))^(1/L)"
 PIECES: Mapping[str, Mapping[str, Piece]] = {
     "loss": {
         "policy_gradient": Piece(term="−J"),
+        "opmd": Piece(term="−J"),
         "pair_dpo": Piece(
             (
                 "o⁺ = the response with the largest R of its group",
@@ -41,6 +42,10 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
                 "loss = −log σ({beta} (ℓ(o⁺) − ℓ(o⁻))), mean over the groups",
             )
         ),
+    },
+    "loss.unit": {
+        "sequence": Piece(("D = (Σ_t log(π(o_t) / π_old(o_t)))² of each response, weighed as its tokens are in J",)),
+        "token": Piece(("D = Σ_t (log(π(o_t) / π_old(o_t)))² of each response, weighed as its tokens are in J",)),
     },
     "schedule.update": {
         "joint": NOTHING,
@@ -65,6 +70,11 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
         "mask_loss": Piece(("truncated responses: no part in J; their rewards still enter the baseline",)),
         "drop": Piece(("truncated responses: removed before the baseline",)),
     },
+    "length.keep": {
+        "all": NOTHING,
+        "shortest": Piece(("only the {count} shortest responses of each group",)),
+        "efficient": Piece(("only the {count} responses of each group with the largest R / L",)),
+    },
     "filter": {
         "none": NOTHING,
         "drop": Piece(("only groups with {spread}; the batch shrinks",)),
@@ -81,6 +91,7 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
         "none": NOTHING,
         "group_mean": Piece(("b = mean of {R} over the group",)),
         "group_loo": Piece(("b = mean of {R} over the other responses of the group",)),
+        "group_length_weighted": Piece(("b = Σ L {R} / Σ L over the group",)),
         "batch_mean": Piece(("b = mean of {whole} over the batch",)),
         "critic_gae": Piece(
             (

@@ -63,6 +63,8 @@ STEP_METRICS: tuple[Metric, ...] = (
             "mean length of correct responses; absent without any"),
     _metric("response/length_mean_incorrect", "length (wrong)", "tokens", "neither",
             "mean length of incorrect responses; absent without any"),
+    _metric("response/length_mean_kept", "length (kept)", "tokens", "neither",
+            "mean length of the generated responses that `length.keep` keeps; absent where it keeps all"),
     _metric("response/truncated_frac", "truncated", "fraction", "lower",
             "share of generated responses that hit the length limit"),
     _metric("reward/correct_frac", "train accuracy", "fraction", "higher",

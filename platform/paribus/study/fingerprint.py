@@ -16,7 +16,12 @@ from paribus.recipe.recipe import Recipe, fingerprint_of, flatten
 SCHEMA = 1
 """Version of what goes into a fingerprint; raised only when the meaning of recorded values changes."""
 
-ADDED: Mapping[str, Any] = {"rollout.engine": "torch", "compute.sharding": "none", "schedule.tokens": None}
+ADDED: Mapping[str, Any] = {
+    "rollout.engine": "torch",
+    "compute.sharding": "none",
+    "schedule.tokens": None,
+    "length.keep.kind": "all",
+}
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""
 
 

@@ -16,6 +16,7 @@ from paribus_runners.native.batch import in_loss
 from paribus_runners.native.experience import Experience
 from paribus_runners.native.objective import correction, kl, segment
 from paribus_runners.native.objective.advantage import raw_reward, shaped_reward
+from paribus_runners.native.objective.filter import present
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.update import Part, Updates
@@ -97,7 +98,10 @@ def _of_rollouts(recipe: Recipe, rollouts: Rollouts, trained: int) -> dict[str, 
         "sampling/waste_frac": 1 - trained / float(L.sum()),
     }
     values |= _of_rewards(recipe, scored.rewards[fresh], scored.faults[fresh])
-    for name, rows in (("correct", correct), ("incorrect", ~correct)):
+    sets = [("correct", correct), ("incorrect", ~correct)]
+    if not isinstance(recipe.length.keep, f.KeepAll):
+        sets.append(("kept", present(recipe, scored)[fresh]))
+    for name, rows in sets:
         if rows.any():
             values[f"response/length_mean_{name}"] = float(L[rows].mean())
     if rollouts.reference is not None:

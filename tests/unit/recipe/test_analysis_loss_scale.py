@@ -58,6 +58,10 @@ UNCLIPPED = {"optimizer.max_grad_norm": None}
         ({**BINARY, **PASS, "scale": "none"}, PM1, True),
         ({**BINARY, **PASS, "baseline.control": "none", "scale": "none"}, PM1, False),
         ({**BINARY, **PASS, "baseline.control": "mean", "scale": "pass_at_k_std"}, PM1, True),
+        ({**BINARY, "baseline": "group_length_weighted", "scale": "none"}, PM1, True),
+        ({**BINARY, "length.keep": "shortest"}, PM1, True),
+        ({**BINARY, "length.keep": "efficient"}, PM1, False),  # of wrong answers the longest are kept, or the shortest
+        ({"loss": "opmd", "ratio": "none", "clip": "none", "scale": "none"}, LOO, False),  # the distance stays
         ({}, {"reward.factor": 10.0}, True),
         ({}, {"scale.ddof": 0}, True),
         (DROPS, {"scale.ddof": 0}, False),

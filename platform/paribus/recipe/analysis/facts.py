@@ -76,12 +76,14 @@ def rewards_correctness_alone(recipe: Recipe) -> bool:
 def nothing_without_spread(recipe: Recipe) -> bool:
     """Return whether all advantages of a group with equal rewards are 0."""
     level = recipe.baseline
-    return level.kind in GROUP_BASELINES or (isinstance(level, f.PassAtK) and level.control != "none")
+    if level.kind in GROUP_BASELINES or level.kind == "group_length_weighted":
+        return True
+    return isinstance(level, f.PassAtK) and level.control != "none"
 
 
 def policy_loss_alone(recipe: Recipe) -> bool:
-    """Return whether nothing stands beside the policy loss: no KL, no entropy, no other loss."""
-    return recipe.kl.kind in ("off", "reward") and no_auxiliary(recipe)
+    """Return whether nothing stands beside the policy loss: no KL, no entropy, no distance, no other loss."""
+    return recipe.kl.kind in ("off", "reward") and no_auxiliary(recipe) and recipe.loss.kind == "policy_gradient"
 
 
 def no_auxiliary(recipe: Recipe) -> bool:

@@ -94,6 +94,13 @@ def _best_of_one(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         yield _Plain("scale", f.GroupStd(ddof=0, eps=recipe.scale.eps), "`scale: pass_at_k_std`", cause)
 
 
+def _nowhere_to_return_to(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
+    """The gradient of the squared distance to the old policy is 0 where it has not been left."""
+    if recipe.loss.kind == "opmd" and on_policy(recipe) and _agree(recipe, sampler_is_learner):
+        cause = "with one update per rollout batch and staleness 0 the old policy has not been left"
+        yield _Plain("loss", f.PolicyGradient(), "`loss`", cause)
+
+
 def _weight_of_one(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
     weight, cause = recipe.token_weight, None
     if isinstance(weight, f.TopEntropy) and weight.fraction == 1:
@@ -145,6 +152,13 @@ def _same_metric(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         yield _Plain("filter", plain, "`filter.metric`", cause)
 
 
+def _keeps_all(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    keep, size = recipe.length.keep, recipe.schedule.group_size
+    if not isinstance(keep, f.KeepAll) and keep.count == size:
+        plain = recipe.length.model_copy(update={"keep": f.KeepAll()})
+        yield _Plain("length", plain, "`length.keep`", f"`length.keep.count: {size}` keeps the whole group")
+
+
 def _nothing_to_count(recipe: Recipe, _: bool) -> Iterator[_Plain]:
     cause = None
     if recipe.length.truncated != "mask_loss":
@@ -168,10 +182,12 @@ _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
     _pairs,
     _empty_first_pass,
     _best_of_one,
+    _nowhere_to_return_to,
     _weight_of_one,
     _agreement,
     _ratio_of_one,  # after the rules that make the advantages of a response one
     _same_metric,
+    _keeps_all,
     _nothing_to_count,
     _still_reference,
 )

@@ -104,7 +104,7 @@ def _of_reward(before: Recipe, after: Recipe) -> str | None:
     """Rewards that differ by scale and offset alone, and a baseline or a whitening that takes the offset out."""
     if before.reward.counts != after.reward.counts or before.reward.combine != after.reward.combine:
         return None
-    if not rewards_correctness_alone(after):
+    if not rewards_correctness_alone(after) or after.length.keep.kind == "efficient":  # which the sign of R matters to
         return None
     scale, baseline = after.scale, after.baseline.kind
     centred = nothing_without_spread(after) or baseline == "batch_mean"
@@ -162,7 +162,7 @@ def _responses_of_each_update(recipe: Recipe) -> int | None:
     fixed = recipe.filter.kind == "none" and recipe.length.truncated == "as_scored"
     if not fixed or schedule.prompts_per_step % schedule.minibatches:
         return None
-    return schedule.prompts_per_step // schedule.minibatches * schedule.group_size
+    return schedule.prompts_per_step // schedule.minibatches * recipe.length.kept(schedule.group_size)
 
 
 def _absorbed(reason: str, recipe: Recipe) -> str:

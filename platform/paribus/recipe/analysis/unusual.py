@@ -15,15 +15,17 @@ MOST_BAND = 10.0
 """The widest published bound of r is 1 + 10 (DeepSeek-R1)."""
 MOST_KL = 1.0
 """Published weights of KL are 0.001 to 0.1."""
+_OWN_MEAN = ("group_mean", "group_length_weighted")
 
 
 def untrainable(recipe: Recipe) -> str:
     """Return why no advantage of a recipe can differ from 0, so that nothing is ever trained; empty if one can."""
+    level = recipe.baseline.kind
     other = recipe.auxiliary.entropy or recipe.auxiliary.positive_nll
-    if recipe.schedule.group_size > 1 or recipe.baseline.kind != "group_mean" or other:
+    if recipe.schedule.group_size > 1 or level not in _OWN_MEAN or other:
         return ""
     return (
-        "`schedule.group_size: 1` under `baseline: group_mean` trains nothing: the mean of one response is its own "
+        f"`schedule.group_size: 1` under `baseline: {level}` trains nothing: the mean of one response is its own "
         "reward, so each advantage is 0. Set `schedule.group_size` to 2 or more, or `baseline: batch_mean`"
     )
 

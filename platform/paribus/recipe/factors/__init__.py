@@ -23,6 +23,7 @@ from paribus.recipe.factors.baseline import (
     CriticGae,
     FixedLambda,
     GroupLeaveOneOut,
+    GroupLengthWeighted,
     GroupMean,
     History,
     LengthAdaptiveLambda,
@@ -51,9 +52,9 @@ from paribus.recipe.factors.correction import (
 )
 from paribus.recipe.factors.filter import Drop, Filter, GroupMetric, NoFilter, Refill, RefillAsync
 from paribus.recipe.factors.kl import FixedReference, Kl, KlInLoss, KlInLossWeighted, KlInReward, NoKl, SyncedReference
-from paribus.recipe.factors.length import Length, NoLengthRule, SoftOverlong
+from paribus.recipe.factors.length import KeepAll, KeepEfficient, KeepShortest, Length, NoLengthRule, SoftOverlong
 from paribus.recipe.factors.level import Count, Fraction, Level, NonNegative, Positive
-from paribus.recipe.factors.loss import Loss, PairDpo, PolicyGradient
+from paribus.recipe.factors.loss import Loss, MirrorDescent, PairDpo, PolicyGradient
 from paribus.recipe.factors.ratio import (
     GeometricClipped,
     NoRatio,
@@ -101,12 +102,16 @@ __all__ = [
     "GeometricClipped",
     "GeometricMask",
     "GroupLeaveOneOut",
+    "GroupLengthWeighted",
     "GroupMean",
     "GroupMetric",
     "GroupStd",
     "History",
     "HistorySmooth",
     "Joint",
+    "KeepAll",
+    "KeepEfficient",
+    "KeepShortest",
     "Kl",
     "KlInLoss",
     "KlInLossWeighted",
@@ -117,6 +122,7 @@ __all__ = [
     "LogClip",
     "Lopti",
     "Loss",
+    "MirrorDescent",
     "NoBaseline",
     "NoClip",
     "NoCorrection",

@@ -27,6 +27,12 @@ class GroupLeaveOneOut(Level):
     kind: Literal["group_loo"] = "group_loo"
 
 
+class GroupLengthWeighted(Level):
+    """b = mean of R over the tokens of the group: sum of L R over sum of L (OPO, arXiv 2505.23585)."""
+
+    kind: Literal["group_length_weighted"] = "group_length_weighted"
+
+
 class BatchMean(Level):
     """b = mean of R over the batch (REINFORCE++, arXiv 2501.03262)."""
 
@@ -87,5 +93,6 @@ class PassAtK(Level):
 
 
 Baseline = Annotated[
-    NoBaseline | GroupMean | GroupLeaveOneOut | BatchMean | CriticGae | History | PassAtK, Field(discriminator="kind")
+    NoBaseline | GroupMean | GroupLeaveOneOut | GroupLengthWeighted | BatchMean | CriticGae | History | PassAtK,
+    Field(discriminator="kind"),
 ]

@@ -14,9 +14,8 @@ import torch
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.log_probabilities import score_all
-from paribus_runners.native.objective import length
 from paribus_runners.native.objective.advantage import Scored
-from paribus_runners.native.objective.filter import good_groups
+from paribus_runners.native.objective.filter import good_groups, present
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
@@ -206,7 +205,7 @@ def _unfiltered(
         responses=responses,
         scored=scored,
         reference=None,
-        kept=length.present(recipe.length, responses.truncated),
+        kept=present(recipe, scored),
         rounds=0,
         seconds_sampling=0.0,
         seconds_reward=0.0,
