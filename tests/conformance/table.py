@@ -36,6 +36,7 @@ ALONE: dict[str, str] = {
     "preset: reinforce": "its parts are compared: `baseline: none`, `ratio: none`, `aggregation: seq_sum`",
     "preset: reinforce_rej": OFFICIAL_ONLY,
     "preset: rspo": "no code was found",
+    "preset: scalerl": "its clip and its scale are compared or excused; neither library has a mean over prompts",
     "preset: sroy_cisco": "described in a blog",
     "preset: vapo": "neither TRL nor verl has length-adaptive GAE",
 }

@@ -80,6 +80,12 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "objective/segment.py": ("objective_responses.py",),
     "objective/token_weight.py": ("objective_tokens.py",),
     "objective/value.py": ("objective_critic.py",),
+    "rollout/retired.py": (
+        "retired.py::test_without_solved_prompts_the_walk_is_that_of_every_run",
+        "retired.py::test_each_pass_goes_once_through_the_prompts_that_are_left",
+        "retired.py::test_a_pool_without_a_prompt_left_is_an_end",
+        "retired.py::test_prompts_go_by_the_share_of_right_responses",
+    ),
     "experience.py": ("objective_history.py", "objective_correction.py", "objective_presets.py"),
     "batch.py": ("objective_batches.py", "objective_pairs.py", "objective_presets.py"),
 }
@@ -275,6 +281,13 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("index, count) / freedom", "index, count)", "a sum of squares for a variance"),
         ("/ size(index, count)", "/ len(x)", "a mean over the whole batch"),
         ('x, "amax", include_self=False', 'x, "amax"', "0 takes part in the maximum"),
+    ),
+    "rollout/retired.py": (
+        ("(rate >= pass_rate)", "(rate > pass_rate)", "the bound itself is not enough"),
+        (" & fresh)", ")", "carried groups are judged again"),
+        ("Retired(found[-1][0] + 1, self.prompts)", "Retired(self.place + wanted, self.prompts)", "holes count as visits"),
+        ("Retired(self.place, self.prompts | {", "Retired(self.place, {", "earlier prompts come back"),
+        ("self.place, size)\n", "0, size)\n", "every step begins the walk anew"),
     ),
     "experience.py": (
         ("old, responses.logp, row", "responses.logp, old, row", "sampler and learner swapped"),

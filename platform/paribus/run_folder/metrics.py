@@ -164,6 +164,9 @@ STEP_METRICS: tuple[Metric, ...] = (
             "share of the step's groups whose prompt was trained on before; absent without running statistics"),
     _metric("sampling/generation_batches", "sampling rounds", "count", "lower",
             "sampling rounds in the step; above 1 only where the filter refills"),
+    _metric("sampling/retired_frac", "retired prompts", "fraction", "neither",
+            "share of the training problems that are left out from now on, because their pass rate reached "
+            "schedule.retire_at; absent without it"),
     _metric("sampling/waste_frac", "thrown away", "fraction", "lower",
             "1 - tokens of responses trained on / generated tokens, in the step; a response with advantage "
             "zero counts as trained on unless a filter removed it; below 0 where groups were carried over"),

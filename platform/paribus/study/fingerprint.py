@@ -20,6 +20,7 @@ ADDED: Mapping[str, Any] = {
     "rollout.engine": "torch",
     "compute.sharding": "none",
     "schedule.tokens": None,
+    "schedule.retire_at": None,
     "length.keep.kind": "all",
 }
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""

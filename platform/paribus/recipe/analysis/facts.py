@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Recipe, difference
+from paribus.recipe.recipe import ChainTask, Recipe, SearchTask, difference
 
 RARE_BAND = 0.1
 """Width of the band of a sequence's mean ratio that is not left in practice: GSPO's own is 4e-4 (arXiv 2507.18071)."""
@@ -20,6 +20,11 @@ _EVEN = frozenset({"seq_mean", "seq_meansum"})
 def changed_factors(before: Recipe, after: Recipe) -> set[str]:
     """Return the factors (or other parts) of the recipe in which two recipes differ."""
     return {path.split(".")[0] for path in difference(before, after)}
+
+
+def endless(recipe: Recipe) -> bool:
+    """Return whether the task draws new training problems without end, so that none comes back."""
+    return isinstance(recipe.task, SearchTask | ChainTask) and recipe.task.problems is None
 
 
 def fresh(recipe: Recipe) -> bool:

@@ -12,6 +12,7 @@ from paribus.recipe import factors as f
 from paribus.recipe.analysis.facts import (
     RARE_BAND,
     changed_factors,
+    endless,
     fresh,
     on_policy,
     one_advantage_a_response,
@@ -152,6 +153,12 @@ def _same_metric(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         yield _Plain("filter", plain, "`filter.metric`", cause)
 
 
+def _nothing_comes_back(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    if recipe.schedule.retire_at is not None and endless(recipe):
+        plain = recipe.schedule.model_copy(update={"retire_at": None})
+        yield _Plain("schedule", plain, "`schedule.retire_at`", "the task draws new problems without end")
+
+
 def _keeps_all(recipe: Recipe, _: bool) -> Iterator[_Plain]:
     keep, size = recipe.length.keep, recipe.schedule.group_size
     if not isinstance(keep, f.KeepAll) and keep.count == size:
@@ -187,6 +194,7 @@ _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
     _agreement,
     _ratio_of_one,  # after the rules that make the advantages of a response one
     _same_metric,
+    _nothing_comes_back,
     _keeps_all,
     _nothing_to_count,
     _still_reference,

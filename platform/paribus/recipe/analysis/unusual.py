@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import endless
 from paribus.recipe.recipe import TINY_MODELS, Recipe
 
 MOST_TEMPERATURE = 2.0
@@ -39,6 +40,11 @@ def limits(recipe: Recipe) -> Iterator[str]:
             f"`length.rule.hard_cap: {rule.hard_cap}` is above the generation limit "
             f"(`schedule.max_new_tokens: {schedule.max_new_tokens}`): no response is punished "
             f"with more than {most:.2g}, also none that is cut off. Set hard_cap to {schedule.max_new_tokens}"
+        )
+    if schedule.retire_at is not None and endless(recipe):
+        yield (
+            f"`schedule.retire_at: {schedule.retire_at:g}` cannot act: the task draws new problems without end, and "
+            "none comes back. Set `task.problems`, or name a dataset"
         )
     if schedule.prompts_per_step % schedule.minibatches:
         yield (
