@@ -17,10 +17,9 @@ from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import minibatches, tokens_of
 from paribus_runners.native.experience import Before, weigh
-from paribus_runners.native.objective import length
 from paribus_runners.native.objective import value as value_loss
 from paribus_runners.native.objective.advantage import Scored
-from paribus_runners.native.objective.filter import good_groups
+from paribus_runners.native.objective.filter import good_groups, present
 from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.objective.whole_batch import prepared
 from paribus_runners.native.responses import Responses
@@ -100,7 +99,7 @@ def rollouts_of(recipe: Recipe, batch: Batch) -> Rollouts:
     )  # fmt: skip
     if reference is not None:
         scored = replace(scored, kl=_wide(batch, charges(recipe.kl, responses, reference)).sum(1))
-    kept = length.present(recipe.length, batch.truncated) & good_groups(recipe, scored)[batch.group]
+    kept = present(recipe, scored) & good_groups(recipe, scored)[batch.group]
     return Rollouts(
         prompts=[[1]] * batch.groups, problems=[str(i) for i in range(batch.groups)],
         born=torch.zeros(batch.groups), carried=torch.zeros(batch.groups, dtype=torch.bool), responses=responses,

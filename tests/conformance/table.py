@@ -23,6 +23,7 @@ ALONE: dict[str, str] = {
     "baseline: history": OFFICIAL_ONLY,
     "scale: batch_std_centred": "verl whitens instead: see `preset: reinforce_pp_baseline` above",
     "scale: history_smooth": OFFICIAL_ONLY,
+    "scale: pass_at_k_std": OFFICIAL_ONLY,
     "clip: dynamic": OFFICIAL_ONLY,
     "clip: ce_gppo": OFFICIAL_ONLY,
     "clip: aspo": OFFICIAL_ONLY,
@@ -31,12 +32,14 @@ ALONE: dict[str, str] = {
     "aggregation: seq_meansum": OFFICIAL_ONLY,
     "token_weight: advantage_reweight": OFFICIAL_ONLY,
     "token_weight: router_shift": "no code was found",
+    "loss: pair_dpo": "described in a blog",
     "preset: dcpo": OFFICIAL_ONLY,
     "preset: lopti": "an order of updates, not a loss; " + OFFICIAL_ONLY,
     "preset: pair_dpo_extremes": "described in a blog",
     "preset: reinforce": "its parts are compared: `baseline: none`, `ratio: none`, `aggregation: seq_sum`",
     "preset: reinforce_rej": OFFICIAL_ONLY,
     "preset: rspo": "no code was found",
+    "preset: scalerl": "its clip and its scale are compared or excused; neither library has a mean over prompts",
     "preset: sroy_cisco": "described in a blog",
     "preset: vapo": "neither TRL nor verl has length-adaptive GAE",
 }
@@ -45,7 +48,9 @@ ALONE: dict[str, str] = {
 
 def levels() -> Iterator[str]:
     """Yield every level of the factors that act on the loss, and every preset that is no alias."""
-    fields = {name: Recipe.model_fields[name] for name in FACTORS} | {"length.rule": Length.model_fields["rule"]}
+    fields = {name: Recipe.model_fields[name] for name in ("loss", *FACTORS)} | {
+        "length.rule": Length.model_fields["rule"]
+    }
     for name, info in fields.items():
         for kind in get_args(info.annotation):
             if isinstance(kind, type) and issubclass(kind, Level):
@@ -55,7 +60,14 @@ def levels() -> Iterator[str]:
 
 def neutral() -> set[str]:
     """Return the levels that do nothing and that every row of another factor has."""
-    return {"filter: none", "kl: off", "correction: off", "token_weight: uniform", "length.rule: none"}
+    return {
+        "loss: policy_gradient",
+        "filter: none",
+        "kl: off",
+        "correction: off",
+        "token_weight: uniform",
+        "length.rule: none",
+    }
 
 
 def compared() -> set[str]:

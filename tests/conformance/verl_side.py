@@ -110,10 +110,11 @@ def advantages(config: Mapping[str, Any], batch: Batch, reward: str) -> Tensor:
     if estimator == "gae":
         gamma, lam = config["algorithm.gamma"], config["algorithm.lam"]
         return core_algos.compute_gae_advantage_return(rewards, batch.value, mask, gamma, lam)[0]
-    by_std = {"norm_adv_by_std_in_grpo": config["algorithm.norm_adv_by_std_in_grpo"]} if estimator == "grpo" else {}
+    by_std = {"norm_adv_by_std_in_grpo": config["algorithm.norm_adv_by_std_in_grpo"]}
     return core_algos.get_adv_estimator_fn(estimator)(
-        token_level_rewards=rewards, response_mask=mask, index=batch.group.numpy(), **by_std,
-        config=AlgoConfig(gamma=config["algorithm.gamma"], lam=config["algorithm.lam"]),
+        token_level_rewards=rewards, response_mask=mask, index=batch.group.numpy(),
+        **(by_std if estimator == "grpo" else {}),
+        config=AlgoConfig(gamma=config["algorithm.gamma"], lam=config["algorithm.lam"], **by_std),
     )[0]  # fmt: skip
 
 

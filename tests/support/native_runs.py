@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from paribus.recipe import factors as f
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.recipe import ChainTask, Recipe
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.metrics import STEP_METRICS
@@ -28,6 +28,7 @@ STATES: dict[str, dict[str, Any]] = {
     "reference": {"kl": f.KlInLoss(reference=f.SyncedReference(every=1, mix=0.3))},
     "history": {"baseline": f.History(), "scale": f.HistorySmooth()},
     "ahead": {"schedule": {"staleness": 1}, "correction": f.TokenTruncate()},
+    "retired": {"task": ChainTask(problems=14), "schedule": {"retire_at": 0.125, "staleness": 1}},
     "surplus": {"filter": f.RefillAsync(metric="correct"), "schedule": {"group_size": 12}, "kl": f.KlInLoss()},
 }
 """Recipes by what a run carries from step to step beside the policy and its optimizer."""

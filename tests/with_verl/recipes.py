@@ -24,6 +24,7 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "length.rule: soft_overlong": {"length.rule": {"kind": "soft_overlong", "soft_start": 24, "hard_cap": 37}},
     "baseline: none": {"schedule.group_size": 1, "scale": "none"},
     "baseline: group_loo": {"scale": "none"},
+    "baseline: group_length_weighted": {"scale": "none"},
     "baseline: batch_mean": {"scale": WHITENED},
     "baseline: critic_gae": CRITIC,
     "baseline.policy_lambda: fixed": CRITIC,

@@ -10,9 +10,9 @@ import torch
 
 from paribus.errors import RunnerError, StaleSampler
 from paribus.recipe.recipe import Recipe
+from paribus_runners.native import lora
 from paribus_runners.native.attention import pack
 from paribus_runners.native.log_probabilities import score_all
-from paribus_runners.native import lora
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout import vllm

@@ -144,7 +144,7 @@ STATES: Mapping[State, str] = {
     "in_loss": "",
     "zero_spread": "zero spread",
     "filtered": "filtered: its group has no spread",
-    "dropped": "dropped: truncated",
+    "dropped": "dropped: truncated, or not among those that `length.keep` keeps",
     "masked": "masked: truncated",
     "no_pair": "neither best nor worst of its group",
 }

@@ -92,18 +92,21 @@ def _counts(line: Line, lines: Iterable[Line]) -> bool:
 def _written(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield factor and text of every line, in the order in which they act."""
     symbols = _symbols(recipe)
-    for path in ("reward.combine", "length.rule", *_kl_paths(recipe, in_reward=True), "length.truncated", "filter"):
+    for path in ("reward.combine", "length.rule", *_kl_paths(recipe, in_reward=True), "length.truncated"):
+        yield from _filled(recipe, path, symbols)
+    for path in ("length.keep", "filter"):
         yield from _filled(recipe, path, symbols)
     if recipe.loss.kind == "pair_dpo":
         yield from _filled(recipe, "loss", symbols)
         return
-    for path in ("baseline", "scale", "token_weight", "token_weight.target", "ratio", "clip"):
+    for path in ("baseline", "baseline.control", "scale", "token_weight", "token_weight.target", "ratio", "clip"):
         yield from _filled(recipe, path, symbols)
     for path in ("correction", "correction.mask", "correction.weight"):
         yield from _filled(recipe, path, symbols)
     for path in (*_kl_paths(recipe, in_reward=False), "aggregation"):
         yield from _filled(recipe, path, symbols)
-    yield from _auxiliary(recipe.auxiliary, symbols)
+    yield from _filled(recipe, "loss.unit", symbols)
+    yield from _auxiliary(recipe, symbols)
     yield from _filled(recipe, "schedule.update", symbols)
 
 
@@ -119,9 +122,12 @@ def _filled(recipe: Recipe, path: str, symbols: Mapping[str, str]) -> Iterator[t
         yield path.split(".")[0], template.format_map({**symbols, **parameters})
 
 
-def _auxiliary(level: f.Auxiliary, symbols: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _auxiliary(recipe: Recipe, symbols: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the losses beside J, then the loss."""
+    level = recipe.auxiliary
     pieces, loss = PIECES["auxiliary"], PIECES["loss"]["policy_gradient"].term
+    if isinstance(recipe.loss, f.MirrorDescent):
+        loss += _signed(recipe.loss.tau / 2, "D")
     for name, coefficient, sign in (("positive_nll", level.positive_nll, 1), ("entropy", level.entropy, -1)):
         if coefficient:
             yield from (("auxiliary", line) for line in pieces[name].lines)
@@ -144,6 +150,7 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
     advantage, raw = f"A{t}", f"Â{t}"
     gae = advantage if recipe.scale.kind == "none" else raw
     centred = reward if recipe.baseline.kind == "none" else f"{reward} − b"
+    centred = _term(recipe, "baseline.control") or centred
     mean = "b" if recipe.baseline.kind == "group_mean" else "mean of its group"
     return {
         "R": reward,
@@ -158,6 +165,7 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
         "plain": f"{advantage} log π(o_t)" if recipe.ratio.kind == "none" else f"r {advantage}",
         "shift": _term(recipe, "token_weight.target"),
         "eps": _number(getattr(recipe.scale, "eps", 0.0)),
+        "k": _number(getattr(recipe.baseline, "k", 0)),
         "unit": _term(recipe, "scale.unit"),
         "spread": _term(recipe, "filter.metric"),
         "lambda_": _term(recipe, "baseline.policy_lambda"),

@@ -37,6 +37,7 @@ _GEOMETRIC = "(Π_t {shift}π(o_t) / π_old(o_t))^(1/L)"
 PIECES: Mapping[str, Mapping[str, Piece]] = {
     "loss": {
         "policy_gradient": Piece(term="−J"),
+        "opmd": Piece(term="−J"),
         "pair_dpo": Piece(
             (
                 "o⁺ = the response with the largest R of its group",
@@ -45,6 +46,10 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
                 "loss = −log σ({beta} (ℓ(o⁺) − ℓ(o⁻))), mean over the groups",
             )
         ),
+    },
+    "loss.unit": {
+        "sequence": Piece(("D = (Σ_t log(π(o_t) / π_old(o_t)))² of each response, weighed as its tokens are in J",)),
+        "token": Piece(("D = Σ_t (log(π(o_t) / π_old(o_t)))² of each response, weighed as its tokens are in J",)),
     },
     "schedule.update": {
         "joint": NOTHING,
@@ -69,6 +74,11 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
         "mask_loss": Piece(("truncated responses: no part in J; their rewards still enter the baseline",)),
         "drop": Piece(("truncated responses: removed before the baseline",)),
     },
+    "length.keep": {
+        "all": NOTHING,
+        "shortest": Piece(("only the {count} shortest responses of each group",)),
+        "efficient": Piece(("only the {count} responses of each group with the largest R / L",)),
+    },
     "filter": {
         "none": NOTHING,
         "drop": Piece(("only groups with {spread}; the batch shrinks",)),
@@ -85,6 +95,7 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
         "none": NOTHING,
         "group_mean": Piece(("b = mean of {R} over the group",)),
         "group_loo": Piece(("b = mean of {R} over the other responses of the group",)),
+        "group_length_weighted": Piece(("b = Σ L {R} / Σ L over the group",)),
         "batch_mean": Piece(("b = mean of {whole} over the batch",)),
         "critic_gae": Piece(
             (
@@ -94,6 +105,12 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
             )
         ),
         "history": Piece(("n = visits of the prompt so far, with this one",)),
+        "pass_at_k": Piece(("M = mean of max {R} over the sets of {k} responses of the group that hold this one",)),
+    },
+    "baseline.control": {
+        "none": Piece(term="{k} M"),
+        "loo_minus_one": Piece(("b = the same mean, with this response taken out of each set",), term="{k} (M − b)"),
+        "mean": Piece(("b = mean of max {R} over all sets of {k} responses of the group",), term="M − b"),
     },
     "baseline.policy_lambda": {
         "fixed": Piece(term="λ = {value}"),
@@ -113,6 +130,9 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
                 "Ā = the same over all responses of the n visits",
                 "A = the smaller in size of (1 − 1/n) Â + Ā/n and Â/n + (1 − 1/n) Ā",
             )
+        ),
+        "pass_at_k_std": Piece(
+            ("{A} = {numerator} / (std of max {R} over all sets of {k} responses of the group + {eps})",)
         ),
     },
     "scale.unit": {"sequence": Piece(term="responses"), "token": Piece(term="tokens")},

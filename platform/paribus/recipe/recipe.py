@@ -273,7 +273,13 @@ class Recipe(f.Level):
 
     def _coupling_problems(self) -> list[str]:
         """Return the combinations of levels that have no meaning (``couplings`` in docs/reference/recipes.md)."""
-        return [*self._levels_that_go_together(), *self._group_problems(), *self._pair_problems()]
+        return [
+            *self._levels_that_go_together(),
+            *self._group_problems(),
+            *self._pass_at_k_problems(),
+            *self._pair_problems(),
+            *self._mirror_problems(),
+        ]
 
     def _levels_that_go_together(self) -> list[str]:
         found: list[str] = []
@@ -345,6 +351,12 @@ class Recipe(f.Level):
 
     def _group_problems(self) -> list[str]:
         found: list[str] = []
+        keep, size = self.length.keep, self.schedule.group_size
+        if not isinstance(keep, f.KeepAll) and keep.count > size:
+            found.append(
+                f"`length.keep` keeps {keep.count} of {size} responses: length.keep.count must be schedule.group_size "
+                "or less"
+            )
         if self.schedule.group_size < 2:
             if self.loss.kind == "pair_dpo":
                 found.append("`loss: pair_dpo` compares responses of a group: schedule.group_size must be 2 or more")
@@ -354,6 +366,35 @@ class Recipe(f.Level):
                 )
             if self.baseline.kind == "group_loo":
                 found.append("`baseline: group_loo` needs other responses: schedule.group_size must be 2 or more")
+        return found
+
+    def _pass_at_k_problems(self) -> list[str]:
+        """Return where there are no sets of k responses, or nothing to compare them with."""
+        level, size = self.baseline, self.length.kept(self.schedule.group_size)
+        if not isinstance(level, f.PassAtK):
+            needs = "`scale: pass_at_k_std` divides by what `baseline: pass_at_k` compares: set both, or another scale"
+            return [needs] if self.scale.kind == "pass_at_k_std" else []
+        found: list[str] = []
+        if level.k > size:
+            found.append(
+                f"`baseline: pass_at_k` takes sets of {level.k} responses out of a group of {size}: baseline.k must be "
+                "schedule.group_size or less, and length.keep.count or less"
+            )
+        elif level.k == size and level.control == "mean":
+            found.append(
+                f"`baseline.control: mean` compares several sets of {level.k} responses, and a group of {size} has one "
+                "alone: baseline.k must be less than schedule.group_size"
+            )
+        if level.k == size and self.scale.kind == "pass_at_k_std":
+            found.append(
+                f"`scale: pass_at_k_std` needs several sets of {level.k} responses, and a group of {size} has one: "
+                "baseline.k must be less than schedule.group_size"
+            )
+        if self.length.truncated == "drop":
+            found.append(
+                "`baseline: pass_at_k` needs whole groups, and `length.truncated: drop` removes responses from them: "
+                "set mask_loss"
+            )
         return found
 
     def _pair_problems(self) -> list[str]:
@@ -370,6 +411,22 @@ class Recipe(f.Level):
         }
         wrong = [name for name, holds in off.items() if not holds]
         return [f"`loss: pair_dpo` knows no {', '.join(wrong)}: switch off"] if wrong else []
+
+    def _mirror_problems(self) -> list[str]:
+        """Return what has no place in a regression on the log-probabilities of whole responses."""
+        if self.loss.kind != "opmd":
+            return []
+        off = {
+            "ratio (set `ratio: none`)": self.ratio.kind == "none",
+            "clip (set `clip: none`)": self.clip.kind == "none",
+            "correction (set `correction: off`)": self.correction.kind == "off",
+            "weights of tokens (set `token_weight: uniform`)": self.token_weight.kind == "uniform",
+            "passes by token (set `schedule.update: joint`)": self.schedule.update.kind == "joint",
+            "advantages of tokens (set another `baseline`)": self.baseline.kind != "critic_gae",
+            "KL by token (set `kl.unit: sequence`)": getattr(self.kl, "unit", "sequence") == "sequence",
+        }
+        wrong = [name for name, holds in off.items() if not holds]
+        return [f"`loss: opmd` regresses whole responses and has no {', no '.join(wrong)}"] if wrong else []
 
 
 def canonical_json(value: object) -> str:
@@ -407,6 +464,7 @@ def _compared(recipe: Recipe, other: Recipe) -> dict[str, Any]:
     """Return the values of a recipe by path, as :func:`difference` compares them with another."""
     values = recipe.model_dump(mode="json")
     values |= {"rollout": recipe.rollout.model_dump(), "compute": recipe.compute.model_dump()}
+    values["length"]["keep"] = recipe.length.keep.model_dump()
     own = recipe.reward.functions
     for name in own.keys() - other.reward.functions.keys():
         values["reward"]["functions"][name] = own[name].model_dump(mode="json", exclude_defaults=True)

@@ -63,6 +63,8 @@ STEP_METRICS: tuple[Metric, ...] = (
             "mean length of correct responses; absent without any"),
     _metric("response/length_mean_incorrect", "length (wrong)", "tokens", "neither",
             "mean length of incorrect responses; absent without any"),
+    _metric("response/length_mean_kept", "length (kept)", "tokens", "neither",
+            "mean length of the generated responses that `length.keep` keeps; absent where it keeps all"),
     _metric("response/truncated_frac", "truncated", "fraction", "lower",
             "share of generated responses that hit the length limit"),
     _metric("reward/correct_frac", "train accuracy", "fraction", "higher",
@@ -82,6 +84,9 @@ STEP_METRICS: tuple[Metric, ...] = (
             "share of generated groups with only correct responses"),
     _metric("group/all_wrong_frac", "all-wrong groups", "fraction", "lower",
             "share of generated groups with only incorrect responses"),
+    _metric("group/pass_at_k", "train pass@k", "fraction", "higher",
+            "unbiased probability that at least one of baseline.k responses is right, mean over generated groups; "
+            "absent without `baseline: pass_at_k`"),
     _metric("clip/low_frac", "clipped low", "fraction", "neither",
             "share of trained tokens with A < 0 and r below the lower bound, over all updates of the step; under "
             "dppo_tv and dppo_kl: with A < 0 whose probability fell further than allowed"),
@@ -175,6 +180,9 @@ STEP_METRICS: tuple[Metric, ...] = (
             "share of the step's groups whose prompt was trained on before; absent without running statistics"),
     _metric("sampling/generation_batches", "sampling rounds", "count", "lower",
             "sampling rounds in the step; above 1 only where the filter refills"),
+    _metric("sampling/retired_frac", "retired prompts", "fraction", "neither",
+            "share of the training problems that are left out from now on, because their pass rate reached "
+            "schedule.retire_at; absent without it"),
     _metric("sampling/waste_frac", "thrown away", "fraction", "lower",
             "1 - tokens of responses trained on / generated tokens, in the step; a response with advantage "
             "zero counts as trained on unless a filter removed it; below 0 where groups were carried over"),

@@ -21,6 +21,8 @@ ADDED: Mapping[str, Any] = {
     "compute.sharding": "none",
     "compute.gradient_checkpointing": False,
     "schedule.tokens": None,
+    "schedule.retire_at": None,
+    "length.keep.kind": "all",
     "model.lora": None,
 }
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""

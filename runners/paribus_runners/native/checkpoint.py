@@ -23,6 +23,7 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.metrics import Spent
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.rollout.queue import RolloutQueue
+from paribus_runners.native.rollout.retired import Retired
 
 MODEL = "model"
 """The folder in a checkpoint that ``from_pretrained`` loads: that of Transformers, or of peft for adapters.
@@ -31,7 +32,7 @@ It holds nothing else, as vLLM reads every safetensors."""
 MOMENTS = "optimizer.safetensors"
 CRITIC, CRITIC_MOMENTS = "critic.safetensors", "critic_optimizer.safetensors"
 REFERENCE = "reference.safetensors"
-QUEUE, HISTORY = "backlog.safetensors", "history.json"
+QUEUE, HISTORY, RETIRED = "backlog.safetensors", "history.json", "retired.json"
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,14 @@ class Progress:
         spent: their costs.
         history: statistics of the prompts that were trained on; empty without ``baseline: history``.
         queued: rollouts that are still to be trained on.
+        retired: prompts that are left out; empty without ``schedule.retire_at``.
     """
 
     step: int = 0
     spent: Spent = field(default_factory=Spent)
     history: Mapping[str, Visits] = field(default_factory=dict)
     queued: RolloutQueue = field(default_factory=RolloutQueue)
+    retired: Retired = field(default_factory=Retired)
 
 
 def save(folder: RunFolder, job: Job, progress: Progress, learner: Learner) -> Path:
@@ -80,6 +83,8 @@ def _write(progress: Progress, learner: Learner, place: Path) -> None:
         raise OSError(str(error)) from error
     if progress.history:
         write_json(place / HISTORY, {prompt: asdict(visits) for prompt, visits in progress.history.items()})
+    if progress.retired != Retired():
+        write_json(place / RETIRED, progress.retired.record())
 
 
 def read(place: Path, run: str) -> Progress:
@@ -102,6 +107,7 @@ def read(place: Path, run: str) -> Progress:
             Spent(**manifest.spent),
             {prompt: Visits(**visits) for prompt, visits in history.items()},
             RolloutQueue.load(place / QUEUE) if QUEUE in manifest.files else RolloutQueue(),
+            Retired.of(read_json(place / RETIRED)) if RETIRED in manifest.files else Retired(),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
         raise RunFolderError(f"the checkpoint {place} is damaged: {error}") from error

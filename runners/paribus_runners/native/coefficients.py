@@ -16,9 +16,9 @@ from paribus.recipe.coefficients import Response, ResponseCoefficients, State
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import in_loss, minibatches, passes, tokens_of
 from paribus_runners.native.experience import Before, Experience, weigh
-from paribus_runners.native.objective import length, segment, token_weight
+from paribus_runners.native.objective import segment, token_weight
 from paribus_runners.native.objective.advantage import Scored, shaped_reward
-from paribus_runners.native.objective.filter import good_groups
+from paribus_runners.native.objective.filter import good_groups, present
 from paribus_runners.native.objective.loss import Tokens, left_out, loss
 from paribus_runners.native.objective.whole_batch import prepared
 from paribus_runners.native.responses import Responses
@@ -88,7 +88,10 @@ def coefficients(recipe: Recipe, experience: Experience, new: Tensor) -> dict[st
 
 def _parts(recipe: Recipe, tokens: Tokens) -> dict[str, tuple[Recipe, Tokens]]:
     """Return for each part of c the recipe and the tokens that leave it alone in the loss."""
-    no_nll, no_kl = {"auxiliary": f.Auxiliary()}, {"kl": f.NoKl()}
+    no_nll: dict[str, f.Level] = {"auxiliary": f.Auxiliary()}
+    no_kl: dict[str, f.Level] = {"kl": f.NoKl()}
+    if isinstance(recipe.loss, f.MirrorDescent):  # the distance to the old policy counts as KL
+        no_kl["loss"] = f.PolicyGradient()
     no_surrogate = replace(tokens, advantage=torch.zeros_like(tokens.advantage), penalty=None)
     return {
         "total": (recipe, tokens),
@@ -129,7 +132,7 @@ def _rollouts(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
         responses=sample,
         scored=scored,
         reference=reference,
-        kept=length.present(recipe.length, scored.truncated) & good_groups(recipe, scored)[group],
+        kept=present(recipe, scored) & good_groups(recipe, scored)[group],
         rounds=1,
         seconds_sampling=0.0,
         seconds_reward=0.0,
@@ -139,11 +142,11 @@ def _rollouts(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
 def _states(recipe: Recipe, experience: Experience) -> Iterator[State]:
     """Yield for each response whether it is in the loss, and if not, why."""
     rollouts, scored = experience.rollouts, experience.rollouts.scored
-    kept, present = rollouts.kept, length.present(recipe.length, scored.truncated)
+    kept, there = rollouts.kept, present(recipe, scored)
     spread = segment.spread(shaped_reward(recipe, scored)[kept], scored.group[kept], scored.groups)[scored.group]
     moved = (spread > 0) | (rollouts.responses.padded(experience.advantage.abs()).amax(1) > ROUNDING)
     out: State = "no_pair" if recipe.loss.kind == "pair_dpo" else "masked"
-    for p, k, i, m in torch.stack([present, kept, in_loss(recipe, experience), moved], 1).tolist():
+    for p, k, i, m in torch.stack([there, kept, in_loss(recipe, experience), moved], 1).tolist():
         yield "dropped" if not p else "filtered" if not k else out if not i else "in_loss" if m else "zero_spread"
 
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from paribus.recipe import factors as f
 from paribus.recipe.analysis.facts import CAPS, weighs_sampler
 from paribus.recipe.recipe import Recipe
+from paribus.stats.evals import pass_at_k
 from paribus_runners.native.batch import in_loss
 from paribus_runners.native.experience import Experience
 from paribus_runners.native.objective import correction, kl, segment
 from paribus_runners.native.objective.advantage import raw_reward, shaped_reward
+from paribus_runners.native.objective.filter import present
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.objective.whole_batch import Found
 from paribus_runners.native.rollout.rollouts import Rollouts
@@ -97,7 +100,10 @@ def _of_rollouts(recipe: Recipe, rollouts: Rollouts, trained: int) -> dict[str, 
         "sampling/waste_frac": 1 - trained / float(L.sum()),
     }
     values |= _of_rewards(recipe, scored.rewards[fresh], scored.faults[fresh])
-    for name, rows in (("correct", correct), ("incorrect", ~correct)):
+    sets = [("correct", correct), ("incorrect", ~correct)]
+    if not isinstance(recipe.length.keep, f.KeepAll):
+        sets.append(("kept", present(recipe, scored)[fresh]))
+    for name, rows in sets:
         if rows.any():
             values[f"response/length_mean_{name}"] = float(L[rows].mean())
     if rollouts.reference is not None:
@@ -167,7 +173,7 @@ def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
     _, group = torch.unique(scored.group[fresh], return_inverse=True)
     groups = int((~rollouts.carried).sum())
     right = segment.mean(scored.correct[fresh].double(), group, groups)
-    return {
+    values = {
         "reward/mean": float(raw.mean()),
         "reward/shaped_mean": float(shaped.mean()),
         "reward/std_within_group": float(segment.variance(shaped, group, groups, ddof=1).sqrt().mean()),
@@ -175,6 +181,10 @@ def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
         "group/all_correct_frac": _share(right == 1),
         "group/all_wrong_frac": _share(right == 0),
     }
+    if isinstance(recipe.baseline, f.PassAtK):
+        counts = segment.total(scored.correct[fresh].long(), group, groups).tolist()
+        values["group/pass_at_k"] = pass_at_k(counts, recipe.schedule.group_size, recipe.baseline.k)
+    return values
 
 
 def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict[str, float]:

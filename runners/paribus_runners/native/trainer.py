@@ -14,6 +14,7 @@ from typing import Any
 
 from paribus.contract import EvaluationSet, Job
 from paribus.evaluate import HELDOUT
+from paribus.recipe.recipe import Recipe
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
 from paribus_runners.evaluation.evaluator import Sampled, answered, evaluated
@@ -25,6 +26,7 @@ from paribus_runners.native.learner import Learner
 from paribus_runners.native.rollout.collect import Source, collect
 from paribus_runners.native.rollout.engine import sampler_of
 from paribus_runners.native.rollout.queue import RolloutQueue
+from paribus_runners.native.rollout.retired import AllRetired, Retired
 from paribus_runners.native.rollout.sampler import Requests, complete
 from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
@@ -77,6 +79,9 @@ class Trainer:
         while not schedule.spent(progress.step, progress.spent.gen_tokens):
             try:
                 progress, values = self._step(progress)
+            except AllRetired:
+                self._end(progress, "stopped_early", f"no prompt is left: {_all_retired(self._recipe)}")
+                return
             except Stopped:
                 if not self._stop.changed:
                     self._boundary(progress)
@@ -119,7 +124,7 @@ class Trainer:
         """Sample, verify, filter, weigh and update once; return progress and metrics."""
         start = time.perf_counter()
         step, recipe, learner = progress.step + 1, self._recipe, self._learner
-        queued = self._sample(progress, step)
+        queued, retired = self._sample(progress, step)
         rollouts, queued = queued.steps[0], replace(queued, steps=queued.steps[1:])
         rate = self._set_rate(step)
         sampled = time.perf_counter()
@@ -148,22 +153,37 @@ class Trainer:
             "perf/time_step_s": end - start,
             "perf/gen_tokens_per_s": float(rollouts.responses.length[rollouts.fresh].sum()) / rollouts.seconds_sampling,
         }
-        return Progress(step, spent, experience.history, queued), values
+        if recipe.schedule.retire_at is not None and self._grader.task.size is not None:
+            values["sampling/retired_frac"] = len(retired.prompts) / self._grader.task.size
+        return Progress(step, spent, experience.history, queued, retired), values
 
-    def _sample(self, progress: Progress, step: int) -> RolloutQueue:
-        """Return the queue after the sampler ran as far ahead of ``step`` as it may; never beyond the last step."""
+    def _sample(self, progress: Progress, step: int) -> tuple[RolloutQueue, Retired]:
+        """Return the queue after the sampler ran as far ahead of ``step`` as it may; never beyond the last step.
+
+        Returns also which prompts are left out from then on.
+
+        Raises:
+            AllRetired: no prompt is left, and nothing is queued.
+        """
         schedule = self._recipe.schedule
-        steps, surplus = list(progress.queued.steps), progress.queued.surplus
+        steps, surplus, retired = list(progress.queued.steps), progress.queued.surplus, progress.retired
         sampled = progress.spent
         for rollouts in steps:
             sampled = sampled.sampled(rollouts)
         for ahead in range(step + len(steps), step + schedule.staleness + 1):
             if schedule.spent(ahead - 1, sampled.gen_tokens):
                 break
-            rollouts, surplus = collect(self._recipe, self._source, ahead, progress.spent.optimizer_steps, surplus)
+            try:
+                rollouts, surplus, retired = collect(
+                    self._recipe, self._source, ahead, progress.spent.optimizer_steps, surplus, retired
+                )
+            except AllRetired:
+                if not steps:
+                    raise
+                break
             steps.append(rollouts)
             sampled = sampled.sampled(rollouts)
-        return RolloutQueue(tuple(steps), surplus)
+        return RolloutQueue(tuple(steps), surplus), retired
 
     def _load(self) -> dict[str, float]:
         """Let the sampler take over the policy's weights; return how well the two agree, if it has a copy of them."""
@@ -236,6 +256,10 @@ class Trainer:
         if newest := published(self._folder)[:1]:
             record["model"] = (newest[0] / checkpoint.MODEL).relative_to(self._folder.path).as_posix()
         write_json(self._folder.result, record)
+
+
+def _all_retired(recipe: Recipe) -> str:
+    return f"the policy has solved all of them, each at a pass rate of {recipe.schedule.retire_at:g} or more"
 
 
 def _finite(values: dict[str, float]) -> bool:

@@ -17,9 +17,8 @@ from paribus.recipe.recipe import ChainTask, Model, Recipe
 from paribus_runners.native.batch import minibatches, passes, tokens_of
 from paribus_runners.native.experience import Experience, weigh
 from paribus_runners.native.main import settled
-from paribus_runners.native.objective import length
 from paribus_runners.native.objective.advantage import Scored
-from paribus_runners.native.objective.filter import good_groups
+from paribus_runners.native.objective.filter import good_groups, present
 from paribus_runners.native.objective.loss import loss
 from paribus_runners.native.objective.whole_batch import prepared
 from paribus_runners.native.policy import Policy
@@ -157,7 +156,7 @@ def _made(
         responses=responses,
         scored=scored,
         reference=reference,
-        kept=length.present(recipe.length, ends) & good_groups(recipe, scored)[scored.group],
+        kept=present(recipe, scored) & good_groups(recipe, scored)[scored.group],
         rounds=1,
         seconds_sampling=0.0,
         seconds_reward=0.0,

@@ -101,6 +101,12 @@ def centred_std(c: Case) -> Tensor:
     return centred(score(c)) / (centred(score(c)).std() + EPS)
 
 
+def kept_std(c: Case) -> Tensor:
+    """(R - mean) / std of that over the responses of the groups that are trained on, with R = 2y - 1."""
+    A = centred(2 * c.y - 1)
+    return A / (A[c.kept].std() + EPS)
+
+
 def pairs(c: Case) -> Tensor:
     """Beta sigmoid(-margin) of DPO on the first best and the first worst response of a group, as advantages."""
     A, logs = torch.zeros_like(c.y), (c.u * c.mask).sum(1).view(4, 4)
@@ -171,6 +177,7 @@ TABLE: dict[str, tuple[Formula, Formula, Formula | None]] = {
     "rloo": (loo_with_kl, constant(16), None),
     "rspo": (grpo, per_sequence, None),
     "sapo": (grpo, per_sequence, None),
+    "scalerl": (kept_std, per_group, None),
     "sroy_cisco": (grpo, per_sequence, k3(0.04)),
     "vapo": (one_step, per_token, positive_nll),
 }

@@ -79,6 +79,8 @@ def _factor(one: Tensor, other: Tensor) -> float:
         ({}, {"scale.ddof": 0}),
         ({"reward.map": "binary01", "baseline": "batch_mean", "scale": "none"}, {"reward.map": "pm1"}),
         ({"reward.map": "binary01", "baseline": "none", "scale": "batch_whiten"}, {"reward.map": "pm1"}),
+        ({"reward.map": "binary01", "baseline": {"kind": "pass_at_k", "k": 2}, "scale": "none"},
+         {"reward.map": "pm1"}),
         *[({"scale": s}, {"baseline": "group_loo"})
           for s in ("none", "group_std", "batch_std_raw", "batch_std_centred", "batch_whiten")],
     ],
@@ -101,16 +103,18 @@ def test_what_is_told_to_rescale_does_nothing_else(
 
 @pytest.mark.parametrize("aggregation", ["seq_mean", "token_group", "token_batch", "const", "seq_sum", "seq_meansum"])
 @pytest.mark.parametrize("clip", ["ppo_min", "is_cap_sg", "soft_gate"])
-@pytest.mark.parametrize("scale", ["none", "group_std"])
+@pytest.mark.parametrize(
+    "scale", [{"scale": "none"}, {"scale": "group_std"}, {"scale": "none", "baseline": {"kind": "pass_at_k", "k": 2}}]
+)
 @settings(max_examples=10)
 @given(correct=groups, seed=seeds)
 def test_dropping_groups_without_spread_is_a_change_of_the_denominator(
-    aggregation: str, clip: str, scale: str, correct: list[list[bool]], seed: int
+    aggregation: str, clip: str, scale: Patch, correct: list[list[bool]], seed: int
 ) -> None:
     """T-F1: the gradient is multiplied by sampled over kept, and is the same to the bit without a denominator."""
     mixed = sum(0 < sum(g) < G for g in correct)
     assume(mixed)
-    base = {"aggregation": aggregation, "clip": clip, "scale": scale, "schedule.group_size": G}
+    base = {"aggregation": aggregation, "clip": clip, **scale, "schedule.group_size": G}
     before, after = _recipe(base), _recipe(base, {"filter": "drop"})
     assert rescaled(before, after) is not None
     one, other = _gradient(before, correct, seed, 0.3), _gradient(after, correct, seed, 0.3)

@@ -42,6 +42,7 @@ FILES = {
     "critic": "critic.safetensors",
     "reference": "reference.safetensors",
     "history": "history.json",
+    "retired": "retired.json",
     "ahead": "backlog.safetensors",
     "surplus": "backlog.safetensors",
 }

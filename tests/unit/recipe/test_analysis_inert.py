@@ -206,6 +206,34 @@ def test_levels_at_the_value_that_switches_them_off(recipe: Make, idle: Patch, a
     assert inert(recipe(SEVERAL), recipe(SEVERAL, acts)) is None
 
 
+@pytest.mark.parametrize(("control", "plain"), [("none", {"baseline": "none"}), ("mean", {"baseline": "group_mean"})])
+def test_the_best_of_one_response_is_the_response(recipe: Make, control: str, plain: Patch) -> None:
+    """With k = 1 pass@k is the mean reward, and its std that of the population of the group."""
+    best = {"baseline": {"kind": "pass_at_k", "k": 1, "control": control}}
+    assert "the best of k responses is the response itself" in str(inert(recipe(plain), recipe(best)))
+    std = {"scale": "pass_at_k_std"}
+    assert inert(recipe(plain, {"scale": {"kind": "group_std", "ddof": 0}}), recipe(best, std)) is not None
+    assert inert(recipe(plain), recipe(best, std)) is None
+    assert inert(recipe(plain), recipe({"baseline": {"kind": "pass_at_k", "k": 2, "control": control}})) is None
+
+
+def test_a_policy_that_was_not_left_has_no_distance(recipe: Make) -> None:
+    """Mirror descent is the policy gradient where the update starts at the policy that sampled."""
+    plain = {"ratio": "none", "clip": "none"}
+    mirror = {**plain, "loss": "opmd"}
+    assert "has not been left" in str(inert(recipe(plain), recipe(mirror), sampler_is_learner=True))
+    assert inert(recipe(plain), recipe(mirror)) is None
+    for broken in (SEVERAL, STALE, BF16, ASYNC):
+        assert inert(recipe(broken, plain), recipe(broken, mirror), sampler_is_learner=True) is None
+
+
+def test_keeping_a_whole_group_keeps_all(recipe: Make) -> None:
+    """As many as there are responses in a group are all of them."""
+    for kind in ("shortest", "efficient"):
+        assert inert(recipe(), recipe({"length.keep": {"kind": kind, "count": 8}})) is not None
+        assert inert(recipe(), recipe({"length.keep": {"kind": kind, "count": 7}})) is None
+
+
 def test_masked_rows_count_only_where_responses_are_counted(recipe: Make) -> None:
     """A denominator of tokens, groups or nothing does not know how many responses were masked."""
     masked, counted = {"length.truncated": "mask_loss"}, {"length.count_masked_rows": True}

@@ -17,6 +17,7 @@ IN_REWARD = {"kl": {"kind": "reward", "beta": 0.1}}
 DROPS = {"length.truncated": "drop"}
 LOO, ENTROPY, PM1 = {"baseline": "group_loo"}, {"auxiliary.entropy": 0.1}, {"reward.map": "pm1"}
 BINARY = {"reward.map": "binary01"}
+PASS: Patch = {"baseline": "pass_at_k"}
 UNCLIPPED = {"optimizer.max_grad_norm": None}
 
 
@@ -54,6 +55,13 @@ UNCLIPPED = {"optimizer.max_grad_norm": None}
         ({**BINARY, **IN_REWARD}, PM1, False),
         ({**BINARY, **SOFT}, PM1, False),  # the punishment weighs half of what it does under 0 and 1
         ({**BINARY, "reward.weights.format": 0.5}, PM1, False),
+        ({**BINARY, **PASS, "scale": "none"}, PM1, True),
+        ({**BINARY, **PASS, "baseline.control": "none", "scale": "none"}, PM1, False),
+        ({**BINARY, **PASS, "baseline.control": "mean", "scale": "pass_at_k_std"}, PM1, True),
+        ({**BINARY, "baseline": "group_length_weighted", "scale": "none"}, PM1, True),
+        ({**BINARY, "length.keep": "shortest"}, PM1, True),
+        ({**BINARY, "length.keep": "efficient"}, PM1, False),  # of wrong answers the longest are kept, or the shortest
+        ({"loss": "opmd", "ratio": "none", "clip": "none", "scale": "none"}, LOO, False),  # the distance stays
         ({}, {"reward.factor": 10.0}, True),
         ({}, {"scale.ddof": 0}, True),
         (DROPS, {"scale.ddof": 0}, False),
@@ -93,6 +101,9 @@ def test_the_reason_names_what_undoes_the_rescaling(recipe: Make) -> None:
         ({"kl": "loss"}, "correct", False),
         (ENTROPY, "correct", False),
         ({"auxiliary.positive_nll": 0.1}, "correct", False),
+        (PASS, "correct", True),
+        ({**PASS, "baseline.control": "mean", "scale": "pass_at_k_std"}, "correct", True),
+        ({**PASS, "baseline.control": "none"}, "correct", False),  # equal rewards are k R there
         ({"scale": "batch_std_raw"}, "correct", False),  # the batch's statistics see other groups
         ({"baseline": "batch_mean"}, "correct", False),
         ({"baseline": "none"}, "correct", False),
@@ -138,6 +149,8 @@ def test_what_dropping_changes_is_said_exactly(recipe: Make) -> None:
         ({"scale": "batch_std_raw"}, []),
         ({"clip.high": 0.28}, []),
         ({"baseline": "history", "scale": "history_smooth"}, []),
+        ({"baseline": {"kind": "pass_at_k", "k": 6}}, []),  # divided by the scale of the group
+        ({"baseline": {"kind": "pass_at_k", "k": 6}, "scale": "none"}, ["standard deviation 1", "up to 6 times"]),
     ],
 )
 def test_a_change_of_scale_meets_the_clipped_norm(recipe: Make, patch: Patch, said: list[str]) -> None:

@@ -41,6 +41,15 @@ SAMPLES: tuple[dict[str, Any], ...] = (
     {"correction": "seq_mask", "token_weight": "advantage_reweight", "kl": {"kind": "loss", "reference": "synced"}},
     {"correction": "geo_mask", "auxiliary.entropy": 0.01, "kl": {"kind": "reward", "estimator": "k3", "beta": 0.1}},
     {"kl": {"kind": "reward", "unit": "token", "beta": 0.1}, "baseline": "batch_mean", "scale": WHITEN},
+    {"baseline": "group_length_weighted", "length.keep": "efficient"},
+    *(
+        {"loss": {"kind": "opmd", "unit": unit}, "ratio": "none", "clip": "none", "length.keep": "shortest"}
+        for unit in ("sequence", "token")
+    ),
+    *(
+        {"baseline": {"kind": "pass_at_k", "k": 3, "control": control}, "scale": scale}
+        for control, scale in (("none", "none"), ("loo_minus_one", "group_std"), ("mean", "pass_at_k_std"))
+    ),
     {"reward": {"factor": 2.0, "weights": {"correct": -1.5, "format": 0.5}}, "filter": "refill_async"},
 )
 """Patches that, with the presets, choose every level."""

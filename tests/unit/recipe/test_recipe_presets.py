@@ -17,7 +17,7 @@ from paribus.run_folder.metrics import find_metric
 EXPECTED = {
     "reinforce", "rloo", "reinforce_pp", "reinforce_pp_baseline", "ppo", "grpo", "dapo", "dapo_paper_agg", "dr_grpo",
     "vapo", "gspo", "gspo_token", "gmpo", "cispo", "sapo", "dcpo", "deepseek_v32", "lite_ppo", "olmo3", "rspo",
-    "lopti", "reinforce_rej", "pair_dpo_extremes", "gdpo_multireward", "clip_dapo", "sroy_cisco",
+    "lopti", "reinforce_rej", "pair_dpo_extremes", "gdpo_multireward", "clip_dapo", "sroy_cisco", "scalerl",
 }  # fmt: skip
 OBJECTIVE = ("loss", *FACTORS[1:])
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paribus.recipe.recipe import Recipe, difference
+from paribus.recipe import factors as f
+from paribus.recipe.recipe import ChainTask, Recipe, SearchTask, difference
 
 RARE_BAND = 0.1
 """Width of the band of a sequence's mean ratio that is not left in practice: GSPO's own is 4e-4 (arXiv 2507.18071)."""
@@ -31,6 +32,11 @@ _EVEN = frozenset({"seq_mean", "seq_meansum"})
 def changed_factors(before: Recipe, after: Recipe) -> set[str]:
     """Return the factors (or other parts) of the recipe in which two recipes differ."""
     return {path.split(".")[0] for path in difference(before, after)}
+
+
+def endless(recipe: Recipe) -> bool:
+    """Return whether the task draws new training problems without end, so that none comes back."""
+    return isinstance(recipe.task, SearchTask | ChainTask) and recipe.task.problems is None
 
 
 def fresh(recipe: Recipe) -> bool:
@@ -93,9 +99,17 @@ def rewards_correctness_alone(recipe: Recipe) -> bool:
     )
 
 
+def nothing_without_spread(recipe: Recipe) -> bool:
+    """Return whether all advantages of a group with equal rewards are 0."""
+    level = recipe.baseline
+    if level.kind in GROUP_BASELINES or level.kind == "group_length_weighted":
+        return True
+    return isinstance(level, f.PassAtK) and level.control != "none"
+
+
 def policy_loss_alone(recipe: Recipe) -> bool:
-    """Return whether nothing stands beside the policy loss: no KL, no entropy, no other loss."""
-    return recipe.kl.kind in ("off", "reward") and no_auxiliary(recipe)
+    """Return whether nothing stands beside the policy loss: no KL, no entropy, no distance, no other loss."""
+    return recipe.kl.kind in ("off", "reward") and no_auxiliary(recipe) and recipe.loss.kind == "policy_gradient"
 
 
 def no_auxiliary(recipe: Recipe) -> bool:

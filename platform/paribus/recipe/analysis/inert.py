@@ -14,6 +14,7 @@ from paribus.recipe.analysis.facts import (
     OWN_GRADIENT,
     RARE_BAND,
     changed_factors,
+    endless,
     fresh,
     on_policy,
     one_advantage_a_response,
@@ -85,6 +86,23 @@ def _empty_first_pass(recipe: Recipe, _: bool) -> Iterator[_Plain]:
     if isinstance(update, f.Lopti) and update.eta == 0:
         plain = recipe.schedule.model_copy(update={"update": f.Joint()})
         yield _Plain("schedule", plain, "`schedule.update`", "with `eta: 0` no token is in the first of Lopti's passes")
+
+
+def _best_of_one(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    level = recipe.baseline
+    if not isinstance(level, f.PassAtK) or level.k > 1:
+        return
+    cause = "with `baseline.k: 1` the best of k responses is the response itself"
+    yield _Plain("baseline", f.NoBaseline() if level.control == "none" else f.GroupMean(), "`pass_at_k`", cause)
+    if isinstance(recipe.scale, f.PassAtKStd):
+        yield _Plain("scale", f.GroupStd(ddof=0, eps=recipe.scale.eps), "`scale: pass_at_k_std`", cause)
+
+
+def _nowhere_to_return_to(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
+    """The gradient of the squared distance to the old policy is 0 where it has not been left."""
+    if recipe.loss.kind == "opmd" and on_policy(recipe) and _agree(recipe, sampler_is_learner):
+        cause = "with one update per rollout batch and staleness 0 the old policy has not been left"
+        yield _Plain("loss", f.PolicyGradient(), "`loss`", cause)
 
 
 def _weight_of_one(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
@@ -162,6 +180,19 @@ def _same_metric(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         yield _Plain("filter", plain, "`filter.metric`", cause)
 
 
+def _nothing_comes_back(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    if recipe.schedule.retire_at is not None and endless(recipe):
+        plain = recipe.schedule.model_copy(update={"retire_at": None})
+        yield _Plain("schedule", plain, "`schedule.retire_at`", "the task draws new problems without end")
+
+
+def _keeps_all(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    keep, size = recipe.length.keep, recipe.schedule.group_size
+    if not isinstance(keep, f.KeepAll) and keep.count == size:
+        plain = recipe.length.model_copy(update={"keep": f.KeepAll()})
+        yield _Plain("length", plain, "`length.keep`", f"`length.keep.count: {size}` keeps the whole group")
+
+
 def _nothing_to_count(recipe: Recipe, _: bool) -> Iterator[_Plain]:
     cause = None
     if recipe.length.truncated != "mask_loss":
@@ -184,11 +215,15 @@ def _still_reference(recipe: Recipe, _: bool) -> Iterator[_Plain]:
 _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
     _pairs,
     _empty_first_pass,
+    _best_of_one,
+    _nowhere_to_return_to,
     _weight_of_one,
     _agreement,
     _other_names,
     _ratio_of_one,  # after the rules that make the advantages of a response one
     _same_metric,
+    _nothing_comes_back,
+    _keeps_all,
     _nothing_to_count,
     _still_reference,
 )

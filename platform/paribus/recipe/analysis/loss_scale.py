@@ -10,12 +10,12 @@ from paribus.recipe.analysis.facts import (
     SMALL_EPS,
     changed_factors,
     no_auxiliary,
+    nothing_without_spread,
     policy_loss_alone,
     rewards_correctness_alone,
 )
 from paribus.recipe.recipe import Recipe
 
-_CENTRING = GROUP_BASELINES | {"batch_mean"}
 _SCALED_BY_REWARDS = frozenset({"none", "group_std", "batch_std_raw", "batch_std_centred"})
 _WEIGHTS_OF_ONE = frozenset({"seq_mean", "token_group", "token_batch", "token_micro"})
 
@@ -56,6 +56,19 @@ def confounded(before: Recipe, after: Recipe) -> Iterator[str]:
     scales = {before.scale.kind, after.scale.kind}
     if "none" in scales and (divided := "".join(scales - {"none", "history_smooth"})):
         yield f"advantages have standard deviation 1 under `scale: {divided}` and that of the rewards under `none`"
+    ks = [_unscaled_k(before), _unscaled_k(after)]
+    if ks[0] != ks[1]:
+        yield (
+            "the gradient of pass@k is k (1 − p)^(k − 1) times that of pass@1, p the success probability of a prompt: "
+            f"up to {max(ks)} times on prompts that are never solved, and 0 times on those that always are"
+        )
+
+
+def _unscaled_k(recipe: Recipe) -> int:
+    """Return k of pass@k; 1 without it, or where the advantages of a group are divided by their scale."""
+    level = recipe.baseline
+    plain = recipe.scale.kind in ("none", "batch_std_raw")
+    return level.k if isinstance(level, f.PassAtK) and level.control != "mean" and plain else 1
 
 
 def _sum_of_weights(recipe: Recipe) -> str:
@@ -91,16 +104,17 @@ def _of_reward(before: Recipe, after: Recipe) -> str | None:
     """Rewards that differ by scale and offset alone, and a baseline or a whitening that takes the offset out."""
     if before.reward.counts != after.reward.counts or before.reward.combine != after.reward.combine:
         return None
-    if not rewards_correctness_alone(after):
+    if not rewards_correctness_alone(after) or after.length.keep.kind == "efficient":  # which the sign of R matters to
         return None
     scale, baseline = after.scale, after.baseline.kind
-    if baseline not in _CENTRING and not (baseline == "none" and scale.kind == "batch_whiten"):
+    centred = nothing_without_spread(after) or baseline == "batch_mean"
+    if not centred and not (baseline == "none" and scale.kind == "batch_whiten"):
         return None
     if isinstance(scale, f.NoScale):
         return _absorbed("only the scale of the advantages changes", after) if policy_loss_alone(after) else None
     if scale.kind == "history_smooth" or scale.eps > SMALL_EPS:
         return None
-    group = "the group's" if scale.kind == "group_std" else "the batch's"
+    group = "the group's" if scale.kind in ("group_std", "pass_at_k_std") else "the batch's"
     return f"dividing by {group} standard deviation takes the scale of the reward out"
 
 
@@ -122,9 +136,9 @@ def _of_filter(before: Recipe, after: Recipe) -> str | None:
     drop = {before.filter.kind: before, after.filter.kind: after}.get("drop")
     if drop is None or "none" not in (before.filter.kind, after.filter.kind) or not policy_loss_alone(after):
         return None
-    if not isinstance(drop.filter, f.Drop) or drop.baseline.kind not in GROUP_BASELINES:
+    if not isinstance(drop.filter, f.Drop) or not nothing_without_spread(drop):
         return None
-    if drop.scale.kind not in ("none", "group_std") or drop.token_weight.kind == "top_entropy":
+    if drop.scale.kind not in ("none", "group_std", "pass_at_k_std") or drop.token_weight.kind == "top_entropy":
         return None
     if drop.filter.metric == "correct" and not rewards_correctness_alone(drop):
         return None
@@ -148,7 +162,7 @@ def _responses_of_each_update(recipe: Recipe) -> int | None:
     fixed = recipe.filter.kind == "none" and recipe.length.truncated == "as_scored"
     if not fixed or schedule.prompts_per_step % schedule.minibatches:
         return None
-    return schedule.prompts_per_step // schedule.minibatches * schedule.group_size
+    return schedule.prompts_per_step // schedule.minibatches * recipe.length.kept(schedule.group_size)
 
 
 def _absorbed(reason: str, recipe: Recipe) -> str:

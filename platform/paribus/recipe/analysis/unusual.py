@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paribus.recipe import factors as f
-from paribus.recipe.analysis.facts import on_policy, ratio_band
+from paribus.recipe.analysis.facts import endless, on_policy, ratio_band
 from paribus.recipe.recipe import TINY_MODELS, Recipe
 
 MOST_TEMPERATURE = 2.0
@@ -16,15 +16,17 @@ MOST_BAND = 10.0
 """The widest published bound of r is 1 + 10 (DeepSeek-R1)."""
 MOST_KL = 1.0
 """Published weights of KL are 0.001 to 0.1."""
+_OWN_MEAN = ("group_mean", "group_length_weighted")
 
 
 def untrainable(recipe: Recipe) -> str:
     """Return why no advantage of a recipe can differ from 0, so that nothing is ever trained; empty if one can."""
+    level = recipe.baseline.kind
     other = recipe.auxiliary.entropy or recipe.auxiliary.positive_nll
-    if recipe.schedule.group_size > 1 or recipe.baseline.kind != "group_mean" or other:
+    if recipe.schedule.group_size > 1 or level not in _OWN_MEAN or other:
         return ""
     return (
-        "`schedule.group_size: 1` under `baseline: group_mean` trains nothing: the mean of one response is its own "
+        f"`schedule.group_size: 1` under `baseline: {level}` trains nothing: the mean of one response is its own "
         "reward, so each advantage is 0. Set `schedule.group_size` to 2 or more, or `baseline: batch_mean`"
     )
 
@@ -38,6 +40,11 @@ def limits(recipe: Recipe) -> Iterator[str]:
             f"`length.rule.hard_cap: {rule.hard_cap}` is above the generation limit "
             f"(`schedule.max_new_tokens: {schedule.max_new_tokens}`): no response is punished "
             f"with more than {most:.2g}, also none that is cut off. Set hard_cap to {schedule.max_new_tokens}"
+        )
+    if schedule.retire_at is not None and endless(recipe):
+        yield (
+            f"`schedule.retire_at: {schedule.retire_at:g}` cannot act: the task draws new problems without end, and "
+            "none comes back. Set `task.problems`, or name a dataset"
         )
     if schedule.prompts_per_step % schedule.minibatches:
         yield (

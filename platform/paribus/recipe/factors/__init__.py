@@ -23,10 +23,12 @@ from paribus.recipe.factors.baseline import (
     CriticGae,
     FixedLambda,
     GroupLeaveOneOut,
+    GroupLengthWeighted,
     GroupMean,
     History,
     LengthAdaptiveLambda,
     NoBaseline,
+    PassAtK,
 )
 from paribus.recipe.factors.clip import (
     AdaptiveBand,
@@ -60,9 +62,9 @@ from paribus.recipe.factors.correction import (
 )
 from paribus.recipe.factors.filter import Drop, Filter, GroupMetric, NoFilter, Refill, RefillAsync
 from paribus.recipe.factors.kl import FixedReference, Kl, KlInLoss, KlInLossWeighted, KlInReward, NoKl, SyncedReference
-from paribus.recipe.factors.length import Length, NoLengthRule, SoftOverlong
+from paribus.recipe.factors.length import KeepAll, KeepEfficient, KeepShortest, Length, NoLengthRule, SoftOverlong
 from paribus.recipe.factors.level import Count, Fraction, Level, NonNegative, Positive
-from paribus.recipe.factors.loss import Loss, PairDpo, PolicyGradient
+from paribus.recipe.factors.loss import Loss, MirrorDescent, PairDpo, PolicyGradient
 from paribus.recipe.factors.ratio import (
     GeometricClipped,
     NoRatio,
@@ -80,6 +82,7 @@ from paribus.recipe.factors.scale import (
     GroupStd,
     HistorySmooth,
     NoScale,
+    PassAtKStd,
     Scale,
 )
 from paribus.recipe.factors.schedule import Joint, Lopti, Schedule
@@ -117,12 +120,16 @@ __all__ = [
     "GeometricMask",
     "GradientPreserving",
     "GroupLeaveOneOut",
+    "GroupLengthWeighted",
     "GroupMean",
     "GroupMetric",
     "GroupStd",
     "History",
     "HistorySmooth",
     "Joint",
+    "KeepAll",
+    "KeepEfficient",
+    "KeepShortest",
     "Kl",
     "KlCov",
     "KlInLoss",
@@ -134,6 +141,7 @@ __all__ = [
     "LogClip",
     "Lopti",
     "Loss",
+    "MirrorDescent",
     "NoBaseline",
     "NoClip",
     "NoCorrection",
@@ -145,6 +153,8 @@ __all__ = [
     "NonNegative",
     "OffPolicyMask",
     "PairDpo",
+    "PassAtK",
+    "PassAtKStd",
     "PolicyGradient",
     "Positive",
     "PpoDual",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from paribus.recipe.factors.level import Fraction, Level, Positive
+from paribus.recipe.factors.level import Count, Fraction, Level, Positive
 
 
 class NoBaseline(Level):
@@ -25,6 +25,12 @@ class GroupLeaveOneOut(Level):
     """b_i = mean of the other responses' R (RLOO, arXiv 2402.14740)."""
 
     kind: Literal["group_loo"] = "group_loo"
+
+
+class GroupLengthWeighted(Level):
+    """b = mean of R over the tokens of the group: sum of L R over sum of L (OPO, arXiv 2505.23585)."""
+
+    kind: Literal["group_length_weighted"] = "group_length_weighted"
 
 
 class BatchMean(Level):
@@ -62,6 +68,31 @@ class History(Level):
     kind: Literal["history"] = "history"
 
 
+class PassAtK(Level):
+    """The objective is pass@k, or the expected maximum of k rewards, in place of the mean reward.
+
+    With M_i the mean of max R over the sets of k responses of the group that hold this one: ``none``: A = k M_i (PKPO,
+    arXiv 2505.15201, Eq. 19). ``loo_minus_one``: minus the same mean without this response in the sets (Eq. 33).
+    ``mean``: A = M_i minus the mean of max R over all sets of k (arXiv 2508.10751, Eq. 14 and 15).
+    """
+
+    kind: Literal["pass_at_k"] = "pass_at_k"
+    k: Count = Field(default=4, description="responses of which the best one counts; at most schedule.group_size")
+    control: Literal["none", "loo_minus_one", "mean"] = Field(
+        default="loo_minus_one", description="what is subtracted; the first two are unbiased for every k"
+    )
+
+    @model_validator(mode="after")
+    def _others(self) -> PassAtK:
+        if self.control == "loo_minus_one" and self.k == 1:
+            raise ValueError(
+                "`baseline.control: loo_minus_one` compares with sets of k - 1 responses: `baseline.k` must be 2 or "
+                "more. With k = 1 write `baseline: group_loo`"
+            )
+        return self
+
+
 Baseline = Annotated[
-    NoBaseline | GroupMean | GroupLeaveOneOut | BatchMean | CriticGae | History, Field(discriminator="kind")
+    NoBaseline | GroupMean | GroupLeaveOneOut | GroupLengthWeighted | BatchMean | CriticGae | History | PassAtK,
+    Field(discriminator="kind"),
 ]

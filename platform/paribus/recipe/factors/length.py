@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from paribus.recipe.factors.level import Count, Level, Positive
 
@@ -30,6 +30,28 @@ class SoftOverlong(Level):
         return self
 
 
+class KeepAll(Level):
+    """All responses of a group take part."""
+
+    kind: Literal["all"] = "all"
+
+
+class _KeepSome(Level):
+    count: Annotated[int, Field(ge=2)] = Field(default=4, description="responses of each group that are kept")
+
+
+class KeepShortest(_KeepSome):
+    """The shortest responses of each group; the others are removed before the baseline (GFPO, arXiv 2508.09726)."""
+
+    kind: Literal["shortest"] = "shortest"
+
+
+class KeepEfficient(_KeepSome):
+    """The same with the responses of the largest R / L, the reward per token (GFPO)."""
+
+    kind: Literal["efficient"] = "efficient"
+
+
 class Length(Level):
     """F2: what the length of a response does to its reward and to its place in the loss."""
 
@@ -44,3 +66,14 @@ class Length(Level):
         description="masked responses stay in N, the responses in the denominator of seq_mean, const and seq_sum (the "
         "other aggregations have no N), so they make the update smaller",
     )
+    keep: Annotated[KeepAll | KeepShortest | KeepEfficient, Field(discriminator="kind")] = KeepAll()
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_all(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave ``keep`` out where all are kept: recipes keep their text from before there was a choice."""
+        values: dict[str, Any] = dump(self)
+        return {k: v for k, v in values.items() if k != "keep" or self.keep != KeepAll()}
+
+    def kept(self, group_size: int) -> int:
+        """Return how many responses of a group of this size ``keep`` leaves."""
+        return group_size if isinstance(self.keep, KeepAll) else min(self.keep.count, group_size)

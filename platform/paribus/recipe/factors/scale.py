@@ -54,7 +54,14 @@ class HistorySmooth(_Std):
     kind: Literal["history_smooth"] = "history_smooth"
 
 
+class PassAtKStd(Level):
+    """Divisor std of max R over the sets of k responses of the group + eps (sigma of arXiv 2508.10751)."""
+
+    kind: Literal["pass_at_k_std"] = "pass_at_k_std"
+    eps: NonNegative = Field(default=1e-6, description="added to the standard deviation")
+
+
 Scale = Annotated[
-    NoScale | GroupStd | BatchStdRaw | BatchStdCentred | BatchWhiten | HistorySmooth,
+    NoScale | GroupStd | BatchStdRaw | BatchStdCentred | BatchWhiten | HistorySmooth | PassAtKStd,
     Field(discriminator="kind"),
 ]

@@ -31,6 +31,11 @@ class Schedule(Level):
         description="budget of generated tokens: the step that spends it is the last, after `steps` steps at most; "
         "null: `steps` alone ends a run",
     )
+    retire_at: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None,
+        description="pass rate of a prompt's responses from which on it is left out of later passes over the problems "
+        "(No-Positive-Resampling, ScaleRL, arXiv 2510.13786); null: all prompts come back",
+    )
     prompts_per_step: Count = Field(default=16, description="prompts in a rollout batch (P)")
     group_size: Count = Field(default=8, description="responses per prompt (G)")
     minibatches: Count = Field(default=1, description="optimizer updates in one pass over a rollout batch")
@@ -43,10 +48,10 @@ class Schedule(Level):
     update: Annotated[Joint | Lopti, Field(discriminator="kind")] = Joint()
 
     @model_serializer(mode="wrap", when_used="json")
-    def _without_budget(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave ``tokens`` out where it is null: recipes keep their text from before there was a budget."""
+    def _without_later_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave options out where they are null: recipes keep their text from before there were such options."""
         values: dict[str, Any] = dump(self)
-        return {k: v for k, v in values.items() if k != "tokens" or v is not None}
+        return {k: v for k, v in values.items() if k not in ("tokens", "retire_at") or v is not None}
 
     @property
     def updates_per_rollout(self) -> int:

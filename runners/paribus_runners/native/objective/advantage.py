@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import baseline, gae, history, length, pair, scale
+from paribus_runners.native.objective import baseline, gae, history, length, pair, pass_at_k, scale
 from paribus_runners.native.objective import reward as reward_map
 from paribus_runners.native.objective.history import Visits
 
@@ -58,10 +58,10 @@ def raw_reward(recipe: Recipe, scored: Scored) -> Tensor:
 
 def shaped_reward(recipe: Recipe, scored: Scored) -> Tensor:
     """Return R [N] after length rule and KL."""
-    return _outcome(recipe, scored) - scored.kl
+    return outcome(recipe, scored) - scored.kl
 
 
-def _outcome(recipe: Recipe, scored: Scored) -> Tensor:
+def outcome(recipe: Recipe, scored: Scored) -> Tensor:
     """Return R [N] after the length rule."""
     raw = raw_reward(recipe, scored)
     return raw + length.punishment(recipe.length, scored.length, raw.dtype)
@@ -89,8 +89,12 @@ def advantages(recipe: Recipe, scored: Scored, kept: Tensor, visits: Sequence[Vi
     elif recipe.reward.combine == "norm_then_sum":
         A = _norm_then_sum(recipe, scored, kept)
     else:
-        centred = baseline.centre(recipe.baseline, R, group, scored.groups)
-        A = scale.scale(recipe.scale, centred, R, scored.length[kept], group, scored.groups)
+        centred = baseline.centre(recipe.baseline, R, group, scored.groups, scored.length[kept])
+        if isinstance(recipe.scale, f.PassAtKStd):
+            assert isinstance(recipe.baseline, f.PassAtK)
+            A = scale.divide(centred, pass_at_k.deviation(recipe.baseline, R, group), recipe.scale.eps)
+        else:
+            A = scale.scale(recipe.scale, centred, R, scored.length[kept], group, scored.groups)
     return torch.zeros_like(shaped).masked_scatter(kept, A)
 
 
@@ -139,7 +143,7 @@ def token_advantages(
     """
     tokens = mask & kept[:, None]
     by_token = _charges_tokens(recipe.kl)
-    end = _outcome(recipe, scored) if by_token else shaped_reward(recipe, scored)
+    end = outcome(recipe, scored) if by_token else shaped_reward(recipe, scored)
     reward = -charge.double() if by_token else torch.zeros_like(charge, dtype=torch.float64)
     last = (scored.length - 1).clamp_min(0)[:, None]
     reward = (reward * mask).scatter_add(1, last, end[:, None])

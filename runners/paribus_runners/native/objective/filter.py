@@ -8,7 +8,7 @@ from torch import Tensor
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.objective import length, segment
-from paribus_runners.native.objective.advantage import Scored, shaped_reward
+from paribus_runners.native.objective.advantage import Scored, outcome, shaped_reward
 
 
 def keep(level: f.Filter, correct: Tensor, reward: Tensor, group: Tensor, groups: int) -> Tensor:
@@ -30,8 +30,14 @@ def keep(level: f.Filter, correct: Tensor, reward: Tensor, group: Tensor, groups
     return segment.spread(values, group, groups) > 0
 
 
+def present(recipe: Recipe, scored: Scored) -> Tensor:
+    """Return [N] which responses exist for the filter, the baseline and all that follows, by the length rule."""
+    there = length.present(recipe.length, scored.truncated)
+    return length.chosen(recipe.length, there, scored.length, outcome(recipe, scored), scored.group)
+
+
 def good_groups(recipe: Recipe, scored: Scored) -> Tensor:
     """Return [groups] which groups pass the filter, by the responses that exist for the baseline."""
-    there = length.present(recipe.length, scored.truncated)
+    there = present(recipe, scored)
     shaped = shaped_reward(recipe, scored)
     return keep(recipe.filter, scored.correct[there], shaped[there], scored.group[there], scored.groups)

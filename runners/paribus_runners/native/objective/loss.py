@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import clip, correction, kl, pair, ratio
+from paribus_runners.native.objective import clip, correction, kl, mirror, pair, ratio
 from paribus_runners.native.objective.router import Routing
 
 
@@ -92,6 +92,8 @@ def loss(
     if tokens.reference is not None:
         x = x - kl.in_loss(recipe.kl, new, tokens.old, tokens.reference)
     value = -(tokens.weight * x).sum()
+    if isinstance(recipe.loss, f.MirrorDescent):
+        value = value + mirror.distance(recipe.loss, new - tokens.old, tokens.weight, tokens.row, tokens.rows)
     if recipe.auxiliary.entropy:
         assert entropy is not None
         value = value - recipe.auxiliary.entropy * (tokens.entropy_weight * entropy).sum()

@@ -36,20 +36,20 @@ def scale(level: f.Scale, centred: Tensor, reward: Tensor, length: Tensor, group
         return whiten(level, centred, weight)
     raw = isinstance(level, f.BatchStdRaw)
     values = reward if raw else reward - segment.mean(reward, group, groups)[group]
-    return _divide(centred, _std(values, weight, level.ddof), level.eps)
+    return divide(centred, _std(values, weight, level.ddof), level.eps)
 
 
 def by_group_std(
     level: f.GroupStd | f.BatchWhiten, centred: Tensor, reward: Tensor, group: Tensor, groups: int
 ) -> Tensor:
     """Return ``centred`` [N] divided by the std of ``reward`` [N] over its group, with ddof and eps of ``level``."""
-    return _divide(centred, segment.variance(reward, group, groups, level.ddof).sqrt()[group], level.eps)
+    return divide(centred, segment.variance(reward, group, groups, level.ddof).sqrt()[group], level.eps)
 
 
 def whiten(level: f.BatchWhiten, x: Tensor, weight: Tensor) -> Tensor:
     """Return ``x`` [n] minus its mean, divided by its std, each value counted ``weight`` [n] times."""
     x = x - (weight * x).sum() / weight.sum()
-    return _divide(x, _std(x, weight, level.ddof), level.eps)
+    return divide(x, _std(x, weight, level.ddof), level.eps)
 
 
 def _std(x: Tensor, weight: Tensor, ddof: int) -> Tensor:
@@ -58,6 +58,7 @@ def _std(x: Tensor, weight: Tensor, ddof: int) -> Tensor:
     return ((weight * (x - mean) ** 2).sum() / (weight.sum() - ddof).clamp_min(1)).sqrt()
 
 
-def _divide(x: Tensor, std: Tensor, eps: float) -> Tensor:
+def divide(x: Tensor, std: Tensor, eps: float) -> Tensor:
+    """Return ``x`` [n] over ``std`` plus ``eps``; 0 where that is 0."""
     divisor = std + eps
     return torch.where(divisor > 0, x / divisor, torch.zeros_like(x))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,11 +13,11 @@ import torch
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.log_probabilities import score_all
-from paribus_runners.native.objective import length
 from paribus_runners.native.objective.advantage import Scored
-from paribus_runners.native.objective.filter import good_groups
+from paribus_runners.native.objective.filter import good_groups, present
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
+from paribus_runners.native.rollout.retired import Retired, identity
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.rollout.sampler import Finished, Requests, Sampler
 from paribus_runners.native.world import World
@@ -49,13 +48,21 @@ class Source:
 
 
 class Collected(NamedTuple):
-    """The rollouts of a step, and surplus groups for the next step."""
+    """The rollouts of a step, surplus groups for the next step, and which prompts are left out from now on."""
 
     rollouts: Rollouts
     surplus: Rollouts | None
+    retired: Retired
 
 
-def collect(recipe: Recipe, source: Source, step: int, updates: int = 0, waiting: Rollouts | None = None) -> Collected:
+def collect(
+    recipe: Recipe,
+    source: Source,
+    step: int,
+    updates: int = 0,
+    waiting: Rollouts | None = None,
+    retired: Retired | None = None,
+) -> Collected:
     """Sample and verify until the filter has enough groups or its sampling rounds are used up.
 
     With ``refill`` and ``refill_async`` the first ``prompts_per_step`` groups with spread are kept; if the rounds are
@@ -69,14 +76,20 @@ def collect(recipe: Recipe, source: Source, step: int, updates: int = 0, waiting
         step: the step that they are for; below 0 in value pretraining.
         updates: optimizer updates of the policy so far.
         waiting: surplus of the previous step.
+        retired: prompts that are left out. What this step finds out counts from the next one on.
+
+    Raises:
+        AllRetired: ``schedule.retire_at`` has left no problem.
     """
+    known = retired or Retired()
     wanted = recipe.schedule.prompts_per_step
     limit = recipe.filter.max_generation_batches if isinstance(recipe.filter, f.Refill | f.RefillAsync) else 1
     spare = recipe.filter.max_surplus if isinstance(recipe.filter, f.RefillAsync) else 0
     parts = [] if waiting is None else [replace(waiting, carried=torch.ones_like(waiting.carried))]
     have = sum(int(good_groups(recipe, p.scored).sum()) for p in parts)
     for round_ in range(limit):
-        parts.append(_round(recipe, source, step, round_, updates, wanted + spare - have))
+        problems, known = _problems(recipe, source, step, round_, known)
+        parts.append(_round(recipe, source, step, round_, updates, wanted + spare - have, problems))
         joined = Rollouts.join(parts)
         good = good_groups(recipe, joined.scored)
         have = int(good.sum())
@@ -87,13 +100,26 @@ def collect(recipe: Recipe, source: Source, step: int, updates: int = 0, waiting
     if isinstance(recipe.filter, f.RefillAsync):
         chosen = (good & ~first).nonzero().squeeze(1).tolist()[:spare]
         surplus = joined.groups(chosen) if chosen else None
-    return Collected(replace(joined, kept=joined.kept & first[joined.scored.group]), surplus)
+    if recipe.schedule.retire_at is not None:
+        known = known.after(joined, recipe.schedule.retire_at)
+    return Collected(replace(joined, kept=joined.kept & first[joined.scored.group]), surplus, known)
 
 
-def _round(recipe: Recipe, source: Source, step: int, round_: int, updates: int, enough: int) -> Rollouts:
+def _problems(
+    recipe: Recipe, source: Source, step: int, round_: int, known: Retired
+) -> tuple[Sequence[Problem], Retired]:
+    """Return the problems of a round, and how far the walk through them is; pretraining leaves none out."""
+    wanted = recipe.schedule.prompts_per_step
+    if recipe.schedule.retire_at is None or source.task.size is None or step < 0:
+        return source.task.training(source.seed, step, round_, wanted), known
+    return known.problems(source.task, source.seed, step, round_, wanted)
+
+
+def _round(
+    recipe: Recipe, source: Source, step: int, round_: int, updates: int, enough: int, problems: Sequence[Problem]
+) -> Rollouts:
     """Sample and verify one round, group by group as they end, at most until ``enough`` groups pass the filter."""
     schedule, world = recipe.schedule, source.world
-    problems = source.task.training(source.seed, step, round_, schedule.prompts_per_step)
     share = _Share(recipe, source, problems, updates)
     requests = Requests(
         share.prompts,
@@ -200,13 +226,13 @@ def _unfiltered(
 ) -> Rollouts:
     return Rollouts(
         prompts=[ids for ids, _ in groups],
-        problems=[hashlib.sha256(p.prompt.encode()).hexdigest()[:16] for _, p in groups],
+        problems=[identity(p) for _, p in groups],
         born=torch.full((len(groups),), updates),
         carried=torch.zeros(len(groups), dtype=torch.bool),
         responses=responses,
         scored=scored,
         reference=None,
-        kept=length.present(recipe.length, responses.truncated),
+        kept=present(recipe, scored),
         rounds=0,
         seconds_sampling=0.0,
         seconds_reward=0.0,
