@@ -21,6 +21,7 @@ COMMANDS = {
     "import-config": "Write a study from the configuration of another trainer.",
     "studies": "List the studies that come with Paribus, or copy one.",
     "plan": "Show the arms, runs and cost of a study before it runs.",
+    "gradients": "Show which arms change the gradient at one step, before they are trained.",
     "run": "Run a study, or continue it, and write its report.",
     "submit": "Submit a study for the scheduler to train.",
     "scheduler": "Train submitted studies, several at a time.",
@@ -52,7 +53,7 @@ COMMANDS = {
 """Each command's one-line help, so that ``paribus --help`` imports no command."""
 
 GROUPS = {
-    "Write a study": ("init", "import-config", "studies", "recipes", "runners", "plan", "schema"),
+    "Write a study": ("init", "import-config", "studies", "recipes", "runners", "plan", "gradients", "schema"),
     "Run it": ("run", "submit", "scheduler", "import", "cancel", "retry", "up", "token"),
     "Watch it": ("status", "dashboard", "health", "doctor", "healthcheck"),
     "Read the results": ("report", "next", "audit"),
@@ -66,6 +67,7 @@ EXAMPLES = {
     "studies": "paribus studies copy quickstart",
     "recipes": "paribus recipes diff grpo dapo",
     "plan": "paribus plan study.yaml --set seeds.n=5",
+    "gradients": "paribus gradients study.yaml --at 3f2a:40",
     "schema": "paribus schema > study.schema.json",
     "run": "paribus run study.yaml --set clip.high=0.24",
     "submit": "paribus submit study.yaml --priority 5",

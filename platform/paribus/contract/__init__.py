@@ -49,6 +49,7 @@ and evaluates all sets after it; without it, a study with ``schedule.tokens`` is
 """
 
 from paribus.contract.files import file_hash, files_in, input_hash
+from paribus.contract.gradients import PARTS, GradientJob, Gradients, ObjectiveGradient
 from paribus.contract.job import EXTERNAL, STUDY_NAME, Checkpoints, Hashes, Job, Options, StudyName
 from paribus.contract.resources import LEAST, Device, Need, Resources
 from paribus.contract.runner import (
@@ -67,8 +68,8 @@ from paribus.contract.runner_base import RunnerBase, option_problems
 from paribus.evaluate import Evaluate, EvaluationSet
 
 __all__ = [
-    "EXTERNAL", "GROUP", "LEAST", "PREEMPTED", "STUDY_NAME", "Checkpoints", "Device", "Evaluate", "EvaluationSet",
-    "Examination", "Hashes", "Job", "Need", "OptionProblem", "Options", "Requirements", "Resources", "Runner",
-    "RunnerBase", "StudyName", "Support", "available", "file_hash", "files_in", "input_hash", "load_runner",
-    "option_problems", "unknown_runner",
+    "EXTERNAL", "GROUP", "LEAST", "PARTS", "PREEMPTED", "STUDY_NAME", "Checkpoints", "Device", "Evaluate",
+    "EvaluationSet", "Examination", "GradientJob", "Gradients", "Hashes", "Job", "Need", "ObjectiveGradient",
+    "OptionProblem", "Options", "Requirements", "Resources", "Runner", "RunnerBase", "StudyName", "Support",
+    "available", "file_hash", "files_in", "input_hash", "load_runner", "option_problems", "unknown_runner",
 ]  # fmt: skip

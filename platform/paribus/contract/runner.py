@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
+from paribus.contract.gradients import GradientJob, Gradients
 from paribus.contract.job import Hashes, Options
 from paribus.errors import ParibusError, did_you_mean
 from paribus.evaluate import Evaluate, EvaluationSet
@@ -174,6 +175,15 @@ class Runner(Protocol):
 
         Raises:
             ParibusError: the runner cannot compute them, or a package that it needs is missing.
+        """
+
+    def gradients(self, asked: GradientJob) -> Gradients:
+        """Return the gradients of several objectives at the same weights, on the same rollouts; write nothing.
+
+        The code that trains must compute them. `paribus gradients` shows them.
+
+        Raises:
+            ParibusError: the runner cannot compute them, the checkpoint is damaged, or a package is missing.
         """
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from paribus.contract.files import files_in, input_hash
+from paribus.contract.gradients import GradientJob, Gradients
 from paribus.contract.job import Hashes, Options
 from paribus.contract.runner import Examination, OptionProblem, Requirements, Support
 from paribus.errors import ParibusError
@@ -98,6 +99,13 @@ class RunnerBase:
     def coefficients(self, recipe: Recipe, responses: Sequence[Response]) -> Sequence[ResponseCoefficients]:
         """Raise an error: this runner does not compute them."""
         raise ParibusError(f"the runner `{self.name}` does not compute the weights of tokens: use `native`.")
+
+    def gradients(self, asked: GradientJob) -> Gradients:
+        """Raise an error: this runner does not compute them."""
+        raise ParibusError(
+            f"the runner `{self.name}` does not compute the gradients of several objectives: a study of the runner "
+            "`native` has them."
+        )
 
 
 def option_problems(

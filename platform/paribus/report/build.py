@@ -25,6 +25,7 @@ from paribus.report.model import Figure, ReportModel, Table, described
 from paribus.report.tables.appendix import all_details
 from paribus.report.tables.changes import changes_table
 from paribus.report.tables.effects import contribution_table, design_effects, effects_table, order_tables
+from paribus.report.tables.gradients import gradient_tables
 from paribus.report.tables.grids import grid_figures, grid_tables
 from paribus.report.tables.scores import behaviour_table, learning_table, published_tables, score_table
 from paribus.report.tables.search import search_table
@@ -112,6 +113,7 @@ def _tables(analysis: Analysis, ceilings: Ceilings) -> Iterable[Table]:
     if sets is not None:
         yield sets
     yield from (t for t in tricks if not t.main)
+    yield from gradient_tables(analysis)
     yield from all_details(analysis, ceilings)
     yield from published_tables(analysis)
 

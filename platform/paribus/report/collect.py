@@ -21,6 +21,7 @@ from paribus.run_folder.series_file import RunSeries
 from paribus.store.models import AttemptRecord, ResultRecord, RunRecord, StudyRecord
 from paribus.store.reader import Reader
 from paribus.store.states import RunState
+from paribus.study.gradients import read_probes
 from paribus.study.plan import Plan
 from paribus.version import VERSION
 
@@ -52,6 +53,7 @@ def read_study(reader: Reader, name: str) -> StudyData:
         environments=environments,
         declared=read_declared(reader, study),
         samples=samples_of(reader.home, data.runs, data.plan.evaluate.primary_set, tokens),
+        gradients=read_probes(reader.home, data.plan),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paribus.health.finding import HealthFile
 from paribus.published.tables import Published
 from paribus.run_folder.folder import Evaluation, MetricLine
+from paribus.study.gradients import GradientProbe
 from paribus.study.plan import Plan
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class StudyData:
         published: published tables to show beside the study's own.
         declared: what the plan declared after results were there; ``None`` if that is not known.
         samples: responses of the arms to the same held-out problems (:mod:`.samples`), problem by problem.
+        gradients: the gradient probes that were made (`paribus gradients`).
     """
 
     plan: Plan
@@ -121,3 +123,4 @@ class StudyData:
     published: tuple[Published, ...] = ()
     declared: Declared | None = None
     samples: tuple[tuple[ArmSample, ...], ...] = ()
+    gradients: tuple[GradientProbe, ...] = ()

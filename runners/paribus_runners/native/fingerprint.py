@@ -35,6 +35,7 @@ NO_NUMBERS = frozenset(
         "native/coefficients.py",
         "native/examine.py",
         "native/fingerprint.py",
+        "native/gradients.py",
         "native/model_files.py",
         "native/requirements.py",
         "native/runner.py",

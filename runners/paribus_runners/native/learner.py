@@ -99,6 +99,14 @@ class Learner:
             routing = Routing.of(scores.router, self.policy.experts_per_token)
         return Before(scores.logp if need.logp else None, routing, value, scores.entropy)
 
+    def set_rate(self, recipe: Recipe, step: int) -> float:
+        """Set the learning rate of the policy for a step, and return it."""
+        settings = recipe.optimizer
+        rise = min(1.0, step / settings.warmup_steps) if settings.warmup_steps else 1.0
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * rise
+        return settings.learning_rate * rise
+
     @torch.no_grad()
     def sync(self, recipe: Recipe, step: int) -> None:
         """Mix the policy into the reference after ``step`` if the recipe syncs the reference at this step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
         about |= {"processes": world.size} if world.size > 1 else {}
         if world.writes:
             write_json(folder.environment, about)
-        learner = Learner.of(job.recipe, _load(job), world)
+        learner = Learner.of(job.recipe, initial_policy(job.recipe, Path(job.cache), job.seed), world)
         weights = learner.policy.weights_hash()
         if len(set(world.gather(weights))) > 1:
             raise RunnerError(f"the processes of this run have loaded different weights of {job.recipe.model.name}")
@@ -120,15 +120,20 @@ def _graders(job: Job, folder: RunFolder, learner: Learner, stack: ExitStack) ->
     functions, sources = job.recipe.reward.functions, job.options.sources
     place, render = folder.path / "rewards", learner.policy.render
     if functions and sources and learner.world.writes:
-        for name, text in sources.items():
-            file = place / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(text.encode())
+        write_sources(sources, place)
     learner.world.gather(None)  # the files are there
     task = task_of(job.recipe.task, render, columns=bool(functions))
     grader = stack.enter_context(Grader(task, functions, place if functions and sources else None))
     sets = {name: each.task for name, each in job.evaluate.sets.items() if each.task is not None}
     return grader, {name: stack.enter_context(Grader(task_of(task, render))) for name, task in sets.items()}
+
+
+def write_sources(sources: Mapping[str, str], place: Path) -> None:
+    """Write the files of reward functions, as they were planned, into the folder ``place``."""
+    for name, text in sources.items():
+        file = place / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode())
 
 
 def _compare_weights(folder: RunFolder, weights: str) -> None:
@@ -143,12 +148,13 @@ def _compare_weights(folder: RunFolder, weights: str) -> None:
                 )  # fmt: skip
 
 
-def _load(job: Job) -> Policy:
-    model, name, revision = job.recipe.model, job.recipe.model.name, job.recipe.model.revision
+def initial_policy(recipe: Recipe, cache: Path, seed: int) -> Policy:
+    """Return the policy that a run of the recipe begins with; a tiny model is made in ``cache`` if it isn't there."""
+    model, name, revision = recipe.model, recipe.model.name, recipe.model.revision
     if name in MODELS:
-        place = tiny.make(Path(job.cache), fingerprint.model(job.recipe), MODELS[name], WarmUp.of(job.recipe.task))
+        place = tiny.make(cache, fingerprint.model(recipe), MODELS[name], WarmUp.of(recipe.task))
         name, revision = str(place), None
-    policy = Policy.load(name, revision, model.dtype, model.lora, job.seed)
-    if job.recipe.compute.gradient_checkpointing:
+    policy = Policy.load(name, revision, model.dtype, model.lora, seed)
+    if recipe.compute.gradient_checkpointing:
         gradient_checkpointing.switch_on(policy.model)
     return policy

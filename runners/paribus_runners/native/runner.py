@@ -15,6 +15,8 @@ from paribus.contract import (
     Evaluate,
     EvaluationSet,
     Examination,
+    GradientJob,
+    Gradients,
     Hashes,
     Job,
     Options,
@@ -168,6 +170,11 @@ class NativeRunner(RunnerBase):
         """Return the weight of each token in the gradient, computed by the functions that training calls."""
         module = _heavy("coefficients", "computing coefficients with the native runner")
         found: Sequence[ResponseCoefficients] = module.view(recipe, responses)
+        return found
+
+    def gradients(self, asked: GradientJob) -> Gradients:
+        """Return the gradients of several objectives, computed by the functions that training calls."""
+        found: Gradients = _heavy("gradients", "computing gradients with the native runner").gradients(asked)
         return found
 
 

@@ -126,7 +126,7 @@ class Trainer:
         step, recipe, learner = progress.step + 1, self._recipe, self._learner
         queued, retired = self._sample(progress, step)
         rollouts, queued = queued.steps[0], replace(queued, steps=queued.steps[1:])
-        rate = self._set_rate(step)
+        rate = learner.set_rate(recipe, step)
         sampled = time.perf_counter()
         self._sampler.rest()
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
@@ -188,13 +188,6 @@ class Trainer:
     def _load(self) -> dict[str, float]:
         """Let the sampler take over the policy's weights; return how well the two agree, if it has a copy of them."""
         return dict(self._sampler.load(lora.merged(self._learner.policy.model)))
-
-    def _set_rate(self, step: int) -> float:
-        settings = self._recipe.optimizer
-        rise = min(1.0, step / settings.warmup_steps) if settings.warmup_steps else 1.0
-        for group in self._learner.optimizer.param_groups:
-            group["lr"] = settings.learning_rate * rise
-        return settings.learning_rate * rise
 
     def _evaluated(self, progress: Progress, values: dict[str, float]) -> dict[str, float]:
         """Evaluate the sets that are due, write their records, and add the metrics to ``values``."""
