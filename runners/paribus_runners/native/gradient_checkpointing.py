@@ -31,7 +31,7 @@ def switch_on(model: nn.Module) -> None:
             f"`compute.gradient_checkpointing`: {type(model).__name__} has no blocks that can be computed again"
         )
     for block in blocks:
-        block.__class__ = _again(type(block))  # of the class, so that copies of the model have it
+        block.__class__ = _again(type(block))  # type: ignore[arg-type] # of the class: copies of the model have it, too
 
 
 @cache
