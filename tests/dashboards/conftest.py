@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -54,6 +55,8 @@ class Server:
         while True:
             try:
                 urlopen(f"{self.origin}/alive").close()
+                return self
+            except HTTPError:  # it asks for a token
                 return self
             except OSError:
                 if self.process.poll() is not None or time.monotonic() > until:

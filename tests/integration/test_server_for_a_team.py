@@ -108,6 +108,15 @@ def test_a_study_travels_and_its_report_comes_back(site, tmp_path):
     assert json.loads((laptop.folder / "reports" / "faked" / "report.json").read_text())["study"] == "faked"
     assert list((laptop.folder / "reports" / "faked" / "tables").glob("*.tex"))
     assert "faked: 4 had ended before" in laptop.say("cancel", "faked.yaml")[1]
+    assert "note of ana, " in laptop.say("note", "faked.yaml", "half the length")[1]
+    assert "  tags: good" in laptop.say("tag", found["runs"][0]["fingerprint"][:8], "+good")[1]
+    status, said = laptop.say("tag", "faked", "+bad", PARIBUS_TOKEN=reader)
+    assert (status, "the token `bob` has the scope `read`, and this needs `run`" in said) == (1, True)
+    tagged = json.loads(laptop.say("status", "faked", "--tag", "good", "--json")[1])
+    assert [run["tags"] for run in tagged["runs"]] == [["good"]]
+    assert "on the machine of the server" in laptop.say("delete", "faked", "--yes")[1]
+    assert "faked: archived" in laptop.say("archive", "faked")[1]
+    assert "1 archived: paribus status --archived" in laptop.say("status")[1]
     assert "nothing has failed or been cancelled" in laptop.say("retry", "faked")[1]
     assert not (laptop.folder / ".paribus").exists()
     assert "there is no study" in laptop.say("report", "fakd")[1]

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from paribus.errors import RunFolderError
 from paribus.recipe.recipe import Recipe
-from paribus.run_folder.folder import TRAIN
+from paribus.run_folder.folder import SHORT, TRAIN
 from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_links, run_options, spread_out
 from paribus_dashboards.data.sample_index import Counts, KeptGroups, RunSamples
 from paribus_dashboards.format import one_line, plural
@@ -282,6 +282,7 @@ def show(request: Request, study: str) -> Response:
         view=shown,
         about=about,
         hatch=f"hatch-{now.record.id}",
+        exact=at(page.address(study), query, run=run.fingerprint[:SHORT], set=name),
     )
 
 

@@ -12,6 +12,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
+from paribus.run_folder.folder import SHORT
 from paribus.run_folder.samples import Sample
 from paribus_dashboards.choices import Link, at, chosen_run, chosen_set, run_links, run_options, spread_out
 from paribus_dashboards.data.groups import ORDERS, Counted, Group, in_order, order_of
@@ -323,6 +324,7 @@ def show(request: Request, study: str) -> Response:
         texts=bool(samples.sampled(name)),
         listing=listing(groups, total, address, query, key),
         key=key,
+        exact=at(address, query, run=run.fingerprint[:SHORT], set=name, step=str(step), problem=key),
         group=view(group, shown.reference(home, asked)) if group else None,
         references=shown.reference_options(asked) if group else {},
         elsewhere=() if group else [Link(href=at(address, query, step=str(s)), text=str(s)) for s in shown.nearest()],

@@ -16,8 +16,8 @@ from paribus_dashboards.server.access import Access
 from paribus_dashboards.server.app import make_app
 
 TOKEN = "a-token-that-is-long-enough"
-READS = ("/api/studies", "/api/studies/made-up", "/api/studies/made-up/report")
-CHANGES = ("/api/studies", "/api/studies/made-up/cancel", "/api/studies/made-up/retry")
+READS = ("/api/studies", "/api/studies/made-up", "/api/studies/made-up/report", "/api/remarks?of=made-up")
+CHANGES = ("/api/studies", "/api/studies/made-up/cancel", "/api/studies/made-up/retry", "/api/remarks")
 
 
 class Site:
@@ -71,6 +71,20 @@ def test_read_does_not_run(site: Site) -> None:
             assert "`bob` has the scope `read`, and this needs `run`" in answer.json()["error"]["message"]
     assert site.get("/api/studies", secret).json() == before
     assert before["answer"]["studies"][0]["study"] == "made-up"
+
+
+def test_remarks_bear_the_name_of_the_token(site: Site) -> None:
+    """A note comes back as it was sent; what is no remark, or about nothing, is an error that says so."""
+    secret = site.tokens.create("ana", "run")
+    sent = {"of": "made-up", "note": "<b>\x1b[2J", "add": ["good"], "remove": [], "archived": True}
+    said = site.post("/api/remarks", secret, json=sent).json()["answer"]
+    assert (said["note"], said["author"], said["tags"], said["archived"]) == (sent["note"], "ana", ["good"], True)
+    assert site.get("/api/remarks?of=made-up", secret).json()["answer"] == said
+    for wrong in ({"of": "nope"}, {"of": "made-up", "note": 3}, {"of": "made-up", "more": 1}, {"note": "n"}, [], 7):
+        answer = site.post("/api/remarks", secret, json=wrong)
+        assert answer.status_code == 422
+        assert answer.json()["error"]["message"]
+    assert "no study `nope`" in site.get("/api/remarks?of=nope", secret).json()["error"]["message"]
 
 
 def test_a_revoked_token_is_out(site: Site) -> None:
