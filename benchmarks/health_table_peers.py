@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from health import SAME
 from health_course_faults import ILL
 from health_courses import Course, draw
 from health_page import write
+from health_peers import LOOKS
 from health_table import HALVES, Judged, jobs, judge, share
 
 SCRIPT = Path(__file__).with_name("health_peers.py")
@@ -37,6 +39,7 @@ TOOLS = {
 _ENTROPY = ("mode_collapse_entropy", "grpo_entropy_collapse", "grpo_entropy_drop", "yaml_entropy_collapse")
 _CLIPPED = ("grpo_clip_ratio_high", "yaml_clip_fraction_high")
 _KL = ("kl_instability", "kl_above_target", "kl_volatility", "grpo_kl_divergence", "yaml_kl_divergence_high")
+_IN_YAML = ("response_truncation_rate_high", "grpo_reward_without_quality")
 TOOLKIT: Mapping[str, tuple[str, ...]] = {
     "entropy_collapse": _ENTROPY,
     "length_balloon": ("grpo_length_drift", "grpo_reward_length_correlation"),
@@ -62,7 +65,8 @@ def theirs(tool: str, names: Sequence[str]) -> set[str]:
     if tool in ("ours", "plain"):
         return set(names)
     table = SAME.get(tool, TOOLKIT)
-    return {other for name in names for other in table.get(name, ())}
+    found = {other for name in names for other in table.get(name, ())}
+    return {other for other in found if other.startswith("yaml_") or other in _IN_YAML} if tool == "yaml" else found
 
 
 def drawn(half: str, each: int, begin: int) -> list[Course]:
@@ -73,10 +77,16 @@ def drawn(half: str, each: int, begin: int) -> list[Course]:
 
 def said(command: Sequence[str], courses: Sequence[Course], path: str = "") -> list[dict[str, list[str]]]:
     """Return what tools in another environment say of each course."""
-    text = "".join(json.dumps(c.records) + "\n" for c in courses)
+    text = "".join(json.dumps([with_spread(r) for r in c.records]) + "\n" for c in courses)
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command], input=text, capture_output=True, text=True, check=True, env=env)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def with_spread(record: Mapping[str, float]) -> dict[str, float]:
+    """Return the record with TRL's `reward_std`, where the reward is the share of right answers."""
+    reward = record["reward"]
+    return {**record, **({"reward_std": math.sqrt(reward * (1 - reward))} if 0 <= reward <= 1 else {})}
 
 
 def table(found: Sequence[tuple[Course, Mapping[str, Sequence[str]]]]) -> list[str]:
@@ -109,10 +119,11 @@ ABOUT = """## Other tools on independent courses
 `make -C benchmarks courses-peers TOOLKIT=FOLDER` gives {healthy} healthy courses and {bad} with one of {faults} faults
 of the table above, all under TRL's names, to other tools, too (`health_table_peers.py`). An alarm is a warning or
 worse; the toolkit's insights of medium and high severity count. A fault is named if an alarm is meant for it; a dash:
-the tool has no such rule. The toolkit's callback ({toolkit}) looks at each run {looks} times; of the names that TRL
-1.16 logs it knows reward, loss, KL and entropy, so its rules are also given the other metrics under the names that they
-look for. Its rules judge the whole run or the last 200 steps against fixed numbers: an entropy below 1 nat, for
-instance, is a collapse of high severity. Courses and matching are ours; what helps a tool was decided for it.
+the tool has no such rule. `callback` is the toolkit's callback as TRL calls it, looking at each run {looks} times. Of
+the names that TRL 1.16 logs it knows reward, loss, KL and entropy; `renamed` gives its rules the other metrics under
+the names that they look for, and `yaml` are those of these rules that are written in YAML. Its rules judge the whole
+run or the last 200 steps against fixed numbers: an entropy below 1 nat, for instance, is a collapse of high severity.
+Courses and matching are ours; what helps a tool was decided for it. One run a fault says little of a rate.
 """
 
 
@@ -123,8 +134,7 @@ def page(found: Sequence[tuple[Course, Mapping[str, Sequence[str]]]]) -> list[st
         healthy=len(found) - len(bad),
         bad=len(bad),
         faults=len({c.fault for c in bad}),
-        looks=20,
-        toolkit="`callback`",
+        looks=LOOKS,
     )
     return [about, *table(found)]
 

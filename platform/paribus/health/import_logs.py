@@ -26,7 +26,7 @@ PARIBUS = "paribus"
 """The trainer of logs that use the canonical names."""
 
 _IN_OWN_UNITS: Mapping[str, str] = {"reward/correct_frac": TASK, "eval/heldout/avg_at_1": SCORE}
-"""What a share stands for in a log whose values for it are none: 2 for a hit, percent, or a sum of rewards."""
+"""What a share stands for in a log whose values go beyond 0 to 1: 2 for a hit, percent, or a sum of rewards."""
 
 _CHANGES: Mapping[str, Callable[[float], float]] = {
     "": lambda x: x,
