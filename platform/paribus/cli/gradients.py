@@ -17,7 +17,7 @@ from paribus.cli.health import find_run
 from paribus.cli.options import home_option, is_file, json_option, study_name
 from paribus.contract import PARTS, GradientJob, load_runner
 from paribus.errors import ParibusError, RunFolderError
-from paribus.home import DATABASE_URL, home
+from paribus.home import DATABASE_URL, home, make_home
 from paribus.run_folder.checkpoints import published, read_manifest, tokens
 from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.database import server_url
@@ -78,8 +78,8 @@ def command(study: str, place: str, after_updates: bool, folder: Path | None, as
     where = folder or home()
     plan, found = _located(study, place, where)
     probe = probed(plan, found, where, after_updates=after_updates)
-    kept = ""
     try:
+        make_home(where)
         kept = str(write_probe(where, probe))
     except OSError as error:
         kept = f"not kept for the report: {where} cannot be written ({error.strerror or error})"

@@ -122,6 +122,16 @@ def test_the_base_can_be_probed_before_anything_is_trained(trained: tuple[Path, 
     assert not (tmp_path / "new" / "paribus.db").exists()
 
 
+def test_a_home_folder_that_cannot_be_written_costs_the_file_alone(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """The table is printed all the same, and says that the report will not have it."""
+    _, file = trained
+    (tmp_path / "study_files").write_text("no folder")
+    done = called("gradients", str(file), "--at", "0", "--home", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "change the direction" in " ".join(done.output.split()) or "changes the direction" in done.output
+    assert "not kept for the report" in done.output
+
+
 @pytest.mark.parametrize(
     ("at", "message"),
     [
