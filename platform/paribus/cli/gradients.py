@@ -12,7 +12,7 @@ from typing import NamedTuple
 import click
 import sqlalchemy as sa
 
-from paribus.cli.console import console, table
+from paribus.cli.console import console, describe, table
 from paribus.cli.health import find_run
 from paribus.cli.options import home_option, is_file, json_option, study_name
 from paribus.contract import PARTS, GradientJob, load_runner
@@ -142,12 +142,19 @@ def probed(plan: Plan, place: Place, where: Path, *, after_updates: bool) -> Gra
     """Return the gradients of all arms of a plan at a step of a run.
 
     Raises:
-        ParibusError: Paribus did not start these runs, or files of data or model have changed since the run was
-            planned.
+        ParibusError: Paribus did not start these runs, the run has another model or task than the base, or files of
+            data or model have changed since the run was planned.
     """
     if plan.external or place.plan.external:
         raise ParibusError("Paribus did not start these runs, so it does not know their objectives: nothing to probe.")
     arm = place.plan.arm(place.arm)
+    base = plan.arm(plan.base).recipe
+    if (arm.recipe.model, arm.recipe.task) != (base.model, base.task):
+        mine, other = (f"{r.model.name} on {describe(r.task)}" for r in (arm.recipe, base))
+        raise ParibusError(
+            f"the run {place.run[:SHORT]} trains {mine}, and the base of `{plan.study}` {other}: name a run of the "
+            "same model and task."
+        )
     runner = load_runner(place.plan.runner)
     now = arm_hashes(runner, arm.recipe, place.plan.options, place.plan.evaluate)
     if arm.hashes is not None and (now.data, now.model) != (arm.hashes.data, arm.hashes.model):

@@ -149,6 +149,16 @@ def test_what_cannot_be_probed_is_said(trained: tuple[Path, Path], at: str, mess
     assert message in " ".join(f"{done.output} {done.exception}".split())
 
 
+def test_a_run_of_another_task_is_refused(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its gradient says nothing of the study, so that the message names both."""
+    home, file = trained
+    other = tmp_path / "other.yaml"
+    other.write_text(file.read_text().replace("task: chain", "task: {kind: chain, careful: 0.4}"))
+    done = called("gradients", str(other), "--at", f"{base_run(home)}:2", "--home", str(home))
+    assert done.exit_code != 0
+    assert "name a run of the same model and task" in " ".join(f"{done.output} {done.exception}".split())
+
+
 def test_a_damaged_probe_is_named(trained: tuple[Path, Path]) -> None:
     """A report stops at a file that is no probe, and says which to delete."""
     home, _ = trained
