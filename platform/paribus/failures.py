@@ -33,6 +33,8 @@ Its log ends with a line that says which process it was.
 
 STORAGE = "storage"
 """Kind of a disk failure."""
+HUNG = "hung"
+"""Kind of a run without progress, before the phase in which it hangs; its program failed, unless it was stopped."""
 NAMED = {"StaleSampler": "stale_sampler"}
 """Exceptions whose name alone is the kind of failure: the numbers in the message and the place in the code vary."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paribus.contract import Checkpoints, Evaluate, Hashes, Resources
+from paribus.contract import Checkpoints, Evaluate, Hashes, Resources, Timeouts
 from paribus.recipe.factors import PpoMin, Schedule
 from paribus.recipe.recipe import Recipe, difference, fingerprint_of
 from paribus.study.plan import Arm, Plan, PlannedRun, Row
@@ -20,6 +20,7 @@ def small_plan(
     run_hours: float | None = None,
     resources: Resources | None = None,
     checkpoint: Checkpoints | None = None,
+    timeouts: Timeouts | None = None,
     hashes: Hashes | None = None,
 ) -> Plan:
     """Return a plan for the runner ``fake``: arms that differ in ``clip.high``; equal arguments give equal runs."""
@@ -65,5 +66,6 @@ def small_plan(
         run_hours=run_hours,
         resources=resources or Resources(),
         checkpoint=checkpoint or Checkpoints(),
+        timeouts=timeouts or Timeouts(),
         warnings=(),
     )

@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paribus.attempt.runner_process import ForkedRunner, InlineRunner, RunnerProcess, redirect_output
+from paribus.attempt.watchdog import Hang, Watchdog
 from paribus.contract import PREEMPTED, Job
 from paribus.engines.base import GRACE, INLINE, PATIENCE, PATIENCE_S
 from paribus.engines.process import Identity
@@ -81,11 +83,15 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Why the runner stops: ``lost``, ``unreachable``, ``cancelled``, ``interrupted``, ``storage`` or ``finding``."""
+    """Why the runner stops.
+
+    ``why`` is ``lost``, ``unreachable``, ``cancelled``, ``interrupted``, ``storage``, ``finding`` or ``hung``.
+    """
 
     why: str
     reason: str
     finding: Finding | None = None
+    hang: Hang | None = None
 
 
 class Supervisor:
@@ -113,6 +119,7 @@ class Supervisor:
         self._clock = clock
         self._tail = Tail(folder.metrics)
         self._health = HealthMonitor(folder, self._job, clock)
+        self._watchdog = Watchdog(folder.path, self._job.timeouts, time.monotonic)
         self._step_seconds: list[float] = []
         self._last_line = self._renewed = self._next_beat = clock()
         self._began = self._ended = clock()
@@ -220,6 +227,7 @@ class Supervisor:
         elif now >= self._next_beat:
             self._beat(now)
         self._look_at_metrics()
+        self._look_for_hang()
         if self._kill_at is not None and now >= self._kill_at and self._runner is not None:
             self._runner.kill()
 
@@ -274,7 +282,23 @@ class Supervisor:
         for finding in (*found, *self._health.look(lines, ended=ended)):
             if finding.state == "critical" and finding.detector in self._job.stop_on:
                 reason = f"{finding.detector}: {finding.evidence}"
+                if finding.detector == "dead_run" and self._stop is None:
+                    reason = "; ".join(filter(None, (reason, self._watchdog.about(), self._write_stacks())))
                 self._halt(Stop(why="finding", reason=reason, finding=finding), grace=finding.detector != "dead_run")
+
+    def _look_for_hang(self) -> None:
+        """End a run that shows no progress, after its processes have written where they are."""
+        if self._stop is not None or not isinstance(self._runner, ForkedRunner):  # inline, a person may debug it
+            return
+        hang = self._watchdog.look()
+        if hang is not None:
+            reason = "; ".join(filter(None, (hang.reason, self._write_stacks())))
+            self._halt(Stop(why="hung", reason=reason, hang=hang), grace=False)
+
+    def _write_stacks(self) -> str:
+        if not isinstance(self._runner, ForkedRunner):
+            return ""
+        return self._watchdog.write_stacks(self._runner.identity.pid, threading.Event().wait)
 
     def _halt(self, stop: Stop, *, grace: bool) -> None:
         """Stop the runner. The first reason counts, unless the lease is lost later."""
@@ -301,11 +325,8 @@ class Supervisor:
             result = {"status": "stopped_early", "reason": stop.reason, "finding": plain(stop.finding)}
             write_json(self._folder.result, result)
             return {"do": "finish", "payload": result, "stopped_early": True}
-        if stop is not None and stop.why == "storage":
-            return _failed("storage", stop.reason, STORAGE)
-        if stop is not None and stop.why == "finding":
-            signature = stop.finding.detector if stop.finding else "not a metric line"
-            return _failed("program", stop.reason, signature)
+        if stop is not None and (failed := _failed_by(stop)):
+            return failed
         if exit_code == 0 and self._folder.result.exists():
             return self._finished()
         if stop is not None and stop.why == "cancelled":
@@ -405,6 +426,18 @@ class HealthMonitor:
 
             self._judge = LiveJudge(self._folder, self._job)
         return self._judge.take(lines)
+
+
+def _failed_by(stop: Stop) -> dict[str, Any]:
+    """Return the report of a run that was stopped because something is wrong with it; else an empty one."""
+    if stop.hang is not None:
+        kind, signature = ("infrastructure", "") if stop.hang.outside else ("program", stop.hang.signature)
+        return _failed(kind, stop.reason, signature)
+    if stop.why == "storage":
+        return _failed("storage", stop.reason, STORAGE)
+    if stop.why == "finding":
+        return _failed("program", stop.reason, stop.finding.detector if stop.finding else "not a metric line")
+    return {}
 
 
 def _failed(kind: str, reason: str, signature: str) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import click
 import sqlalchemy as sa
 
-from paribus.cli.console import console, table
+from paribus.cli.console import console, describe, table
 from paribus.cli.health import find_run
 from paribus.cli.options import home_option, is_file, json_option, study_name
 from paribus.contract import PARTS, GradientJob, load_runner
 from paribus.errors import ParibusError, RunFolderError
-from paribus.home import DATABASE_URL, home
+from paribus.home import DATABASE_URL, home, make_home
 from paribus.run_folder.checkpoints import published, read_manifest, tokens
 from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.database import server_url
@@ -78,8 +78,8 @@ def command(study: str, place: str, after_updates: bool, folder: Path | None, as
     where = folder or home()
     plan, found = _located(study, place, where)
     probe = probed(plan, found, where, after_updates=after_updates)
-    kept = ""
     try:
+        make_home(where)
         kept = str(write_probe(where, probe))
     except OSError as error:
         kept = f"not kept for the report: {where} cannot be written ({error.strerror or error})"
@@ -142,12 +142,19 @@ def probed(plan: Plan, place: Place, where: Path, *, after_updates: bool) -> Gra
     """Return the gradients of all arms of a plan at a step of a run.
 
     Raises:
-        ParibusError: Paribus did not start these runs, or files of data or model have changed since the run was
-            planned.
+        ParibusError: Paribus did not start these runs, the run has another model or task than the base, or files of
+            data or model have changed since the run was planned.
     """
     if plan.external or place.plan.external:
         raise ParibusError("Paribus did not start these runs, so it does not know their objectives: nothing to probe.")
     arm = place.plan.arm(place.arm)
+    base = plan.arm(plan.base).recipe
+    if (arm.recipe.model, arm.recipe.task) != (base.model, base.task):
+        mine, other = (f"{r.model.name} on {describe(r.task)}" for r in (arm.recipe, base))
+        raise ParibusError(
+            f"the run {place.run[:SHORT]} trains {mine}, and the base of `{plan.study}` {other}: name a run of the "
+            "same model and task."
+        )
     runner = load_runner(place.plan.runner)
     now = arm_hashes(runner, arm.recipe, place.plan.options, place.plan.evaluate)
     if arm.hashes is not None and (now.data, now.model) != (arm.hashes.data, arm.hashes.model):

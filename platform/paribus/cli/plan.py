@@ -15,7 +15,7 @@ from rich.console import Console
 from paribus.cli.console import console, describe, print_warnings, shown, table
 from paribus.cli.design_table import designs_as_plain, hours_text, orders_as_plain, print_design_summaries
 from paribus.cli.options import json_option, set_option, study_argument
-from paribus.contract import Checkpoints
+from paribus.contract import Checkpoints, Timeouts
 from paribus.engines.base import refuse_too_large
 from paribus.engines.options import engine_settings
 from paribus.home import home
@@ -102,6 +102,7 @@ def as_plain(
         "resources": plan.resources.model_dump(mode="json", exclude_none=True),
         "sets": [vars(size) for size in set_sizes(plan.evaluate, plan.arm(plan.base).recipe)],
         "checkpoint": plan.checkpoint.model_dump(mode="json"),
+        "timeouts": plan.timeouts.model_dump(mode="json"),
         "looks": plan.interim and vars(plan.interim),
         "search": plan.ranking and {"design": plan.ranking.design, **plan.ranking.rule.model_dump(mode="json")},
         "later": [{"fingerprint": r.fingerprint, "arm": r.arm, "seed": r.seed} for r in plan.later],
@@ -330,6 +331,8 @@ def _print_counts(plan: Plan, recorded: frozenset[str], out: Console) -> None:
         out.print(f"resources: {plan.resources.about()} a run")
     if plan.checkpoint != Checkpoints():
         out.print(f"checkpoints: {plan.checkpoint.about()}")
+    if plan.timeouts != Timeouts():
+        out.print(f"a run is hung without progress for: {plan.timeouts.about()}")
     if plan.run_hours is not None:
         need = plan.run_hours * (len(plan.runs) - known)
         short = any(hours is not None and hours < need for hours, _ in caps)

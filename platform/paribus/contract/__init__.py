@@ -50,7 +50,18 @@ and evaluates all sets after it; without it, a study with ``schedule.tokens`` is
 
 from paribus.contract.files import file_hash, files_in, input_hash
 from paribus.contract.gradients import PARTS, GradientJob, Gradients, ObjectiveGradient
-from paribus.contract.job import EXTERNAL, STUDY_NAME, Checkpoints, Hashes, Job, Options, StudyName
+from paribus.contract.job import (
+    EXTERNAL,
+    PHASES,
+    STUDY_NAME,
+    Checkpoints,
+    Hashes,
+    Job,
+    Options,
+    RunPhase,
+    StudyName,
+    Timeouts,
+)
 from paribus.contract.resources import LEAST, Device, Need, Resources
 from paribus.contract.runner import (
     GROUP,
@@ -68,8 +79,8 @@ from paribus.contract.runner_base import RunnerBase, option_problems
 from paribus.evaluate import Evaluate, EvaluationSet
 
 __all__ = [
-    "EXTERNAL", "GROUP", "LEAST", "PARTS", "PREEMPTED", "STUDY_NAME", "Checkpoints", "Device", "Evaluate",
+    "EXTERNAL", "GROUP", "LEAST", "PARTS", "PHASES", "PREEMPTED", "STUDY_NAME", "Checkpoints", "Device", "Evaluate",
     "EvaluationSet", "Examination", "GradientJob", "Gradients", "Hashes", "Job", "Need", "ObjectiveGradient",
-    "OptionProblem", "Options", "Requirements", "Resources", "Runner", "RunnerBase", "StudyName", "Support",
-    "available", "file_hash", "files_in", "input_hash", "load_runner", "option_problems", "unknown_runner",
+    "OptionProblem", "Options", "Requirements", "Resources", "RunPhase", "Runner", "RunnerBase", "StudyName", "Support",
+    "Timeouts", "available", "file_hash", "files_in", "input_hash", "load_runner", "option_problems", "unknown_runner",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
@@ -36,6 +36,42 @@ class Checkpoints(BaseModel):
         steps = {None: "after each evaluation", 1: "after each step"}
         kept = "the newest is kept" if self.keep == 1 else f"the newest {self.keep} are kept"
         return f"{steps.get(self.every, f'every {self.every} steps')}; {kept}"
+
+
+RunPhase = Literal["start", "rollout", "reward", "old_pass", "update", "sync", "evaluation", "checkpoint"]
+"""What a run is doing: it loads; samples; waits for rewards; computes log-probabilities before its updates; updates;
+hands the weights to the sampler; evaluates; saves."""
+
+PHASES: tuple[str, ...] = get_args(RunPhase)
+
+Wait = Annotated[float, Field(gt=0)]
+
+
+class Timeouts(BaseModel):
+    """Seconds that a phase of a run may take without a sign of progress, before the run is ended as hung.
+
+    A forward pass, a token and the reward of a group are signs of progress, so a slow run is not a hung one. They
+    change no number, so this is part of no fingerprint.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    start: Wait = Field(default=7200.0, description="to load model, data and reward functions")
+    rollout: Wait = Field(default=3600.0, description="between two tokens or passes while sampling")
+    reward: Wait = Field(default=3600.0, description="until the next group has its rewards")
+    old_pass: Wait = Field(default=3600.0, description="between two passes before the updates")
+    update: Wait = Field(default=3600.0, description="between two passes of the updates")
+    sync: Wait = Field(default=3600.0, description="to hand the weights to the sampler")
+    evaluation: Wait = Field(default=3600.0, description="between two tokens or passes of an evaluation")
+    checkpoint: Wait = Field(default=3600.0, description="to write a checkpoint")
+
+    def of(self, phase: RunPhase) -> float:
+        """Return the limit of a phase, in seconds."""
+        return float(getattr(self, phase))
+
+    def about(self) -> str:
+        """Return what differs from the defaults, e.g. ``reward 60 s``."""
+        return ", ".join(f"{name} {value:g} s" for name, value in self if value != getattr(Timeouts(), name))
 
 
 class Options(BaseModel):
@@ -114,6 +150,7 @@ class Job(BaseModel):
         rules: detectors of one's own.
         mirror: where metrics are copied to.
         checkpoint: when to write checkpoints, and how many to keep.
+        timeouts: how long each phase may take without a sign of progress.
         hashes: of code, data and initial model when the arm was planned, so that a runner can refuse files that were
             changed since; ``None``: not known.
     """
@@ -137,6 +174,7 @@ class Job(BaseModel):
     rules: Rules = ()
     mirror: tuple[str, ...] = ("mlflow",)
     checkpoint: Checkpoints = Checkpoints()
+    timeouts: Timeouts = Timeouts()
     hashes: Hashes | None = None
 
     @property

@@ -396,6 +396,7 @@ class Scheduler:
             rules=plan.rules,
             mirror=plan.mirror,
             checkpoint=plan.checkpoint,
+            timeouts=plan.timeouts,
             hashes=arm.hashes,
         )
         try:

@@ -158,6 +158,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         published=study.report.published,
         resources=_resources(study.resources, [runner.requirements(arm.recipe, options) for arm in arms]),
         checkpoint=study.checkpoint,
+        timeouts=study.timeouts,
         interim=interim_rule(study.seeds),
         later=runs[first:],
         ranking=_ranking(loaded),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict
 from pydantic import Field as Stored
 
-from paribus.contract import EXTERNAL, Checkpoints, Evaluate, Hashes, Options, Resources, StudyName, Support
+from paribus.contract import EXTERNAL, Checkpoints, Evaluate, Hashes, Options, Resources, StudyName, Support, Timeouts
 from paribus.contract.rule import Rules
 from paribus.recipe.recipe import Recipe
 from paribus.stats.multiple_testing import Correction, Spending
@@ -181,6 +181,7 @@ class Plan:
         published: published tables that the report shows for orientation; no part of the fingerprint.
         resources: what each run holds; no part of the fingerprint.
         checkpoint: when runs write checkpoints; no part of the fingerprint.
+        timeouts: when a run without progress counts as hung; no part of the fingerprint.
         interim: rule by which seeds are added; ``None``: all runs are known.
         later: runs that the rule may add, in queue order.
         ranking: a search before the last of its runs are known; ``None`` without one.
@@ -223,6 +224,7 @@ class Plan:
     origin: str = ""
     options: Options = field(default_factory=Options)
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     rules: Rules = ()
     mirror: tuple[str, ...] = ("mlflow",)
     text: str = ""
@@ -257,7 +259,7 @@ class Plan:
 
     def under(self, first: Plan) -> Plan:
         """Return the plan with everything outside of its fingerprint as in ``first``: budget, checkpoints, alerts."""
-        money = ("gpu_hours", "cpu_hours", "run_hours", "resources", "checkpoint")
+        money = ("gpu_hours", "cpu_hours", "run_hours", "resources", "checkpoint", "timeouts")
         terms = ("question", "warnings", "webhook", "command", "published", "rules", "mirror", "text", *money)
         return replace(self, **{name: getattr(first, name) for name in terms})
 

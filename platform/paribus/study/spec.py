@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, field_v
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from paribus.contract import STUDY_NAME, Checkpoints, Evaluate, Resources, StudyName
+from paribus.contract import STUDY_NAME, Checkpoints, Evaluate, Resources, StudyName, Timeouts
 from paribus.recipe.factors import Fraction
 from paribus.stats.multiple_testing import LEAST_SHARE, Correction, Spending, shares
 from paribus.stats.pairing import Pairing
@@ -420,6 +420,7 @@ class Study(Part):
     seeds: Seeds = Seeds()
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoints = Checkpoints()
+    timeouts: Timeouts = Timeouts()
     margin: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="difference in the primary metric below which arms count as equivalent; declared before the run",

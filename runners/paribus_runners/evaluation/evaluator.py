@@ -62,7 +62,11 @@ class Answered(NamedTuple):
 
 
 def answered(
-    chosen: EvaluationSet, grader: Grader, sample: Sampler, share: Callable[[int], Sequence[int]] = range
+    chosen: EvaluationSet,
+    grader: Grader,
+    sample: Sampler,
+    share: Callable[[int], Sequence[int]] = range,
+    progress: Callable[[], None] = lambda: None,
 ) -> list[Answered]:
     """Sample and verify ``chosen.samples`` responses to each of the first ``chosen.problems`` problems of a set.
 
@@ -73,6 +77,7 @@ def answered(
         grader: verifies the responses to the held-out problems of its task.
         sample: the model; not called without a problem.
         share: takes the number of problems, and returns the places of those that are wanted.
+        progress: called when the responses to a problem are verified.
     """
     k, problems = chosen.samples, grader.task.heldout(chosen.problems)
     places = share(len(problems))
@@ -85,7 +90,7 @@ def answered(
         batch.submit(problems[place], [r.text for r in group], [r.finished for r in group])
     return [
         Answered(place, problems[place], group, tuple(graded.verdicts), sum(fault != 0 for (fault,) in graded.faults))
-        for place, group, graded in zip(places, groups, batch.collect(), strict=True)
+        for place, group, graded in zip(places, groups, batch.collect(progress), strict=True)
     ]
 
 

@@ -15,6 +15,7 @@ from paribus.errors import RunFolderError, RunnerError
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.attempt_files import read_environment, read_job
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, write_json
+from paribus.run_folder.phases import Phases
 from paribus.run_folder.resume import take_over
 from paribus_runners.native import checkpoint, fingerprint, gradient_checkpointing, resume
 from paribus_runners.native import versions as environment
@@ -85,6 +86,7 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
     """
     world = world or World()
     with settled(), termination() as asked, ExitStack() as stack:
+        world.phases = stack.enter_context(Phases.open(folder.path, world.rank))
         about = environment.describe() | of_sampler(job.recipe.rollout)
         about |= {"processes": world.size} if world.size > 1 else {}
         if world.writes:

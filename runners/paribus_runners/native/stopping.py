@@ -31,17 +31,26 @@ class StopCheck:
     Args:
         asked: returns True once the run must stop.
         networks: all networks of the run.
+        progress: called at each pass.
 
     Attributes:
         asked: as given.
         changed: whether weights have changed since the newest complete step, so that they cannot be saved as they are.
     """
 
-    def __init__(self, asked: Callable[[], bool], networks: Iterable[nn.Module]) -> None:
+    def __init__(
+        self, asked: Callable[[], bool], networks: Iterable[nn.Module], progress: Callable[[], None] = lambda: None
+    ) -> None:
         self.changed = False
+        self._progress = progress
         self.asked, self._since = asked, float("inf")
         for network in networks:
-            network.register_forward_pre_hook(lambda *_: self.check())
+            network.register_forward_pre_hook(lambda *_: self.pass_made())
+
+    def pass_made(self) -> None:
+        """Note progress, and stop as :meth:`check` does."""
+        self._progress()
+        self.check()
 
     def check(self) -> None:
         """Stop if the run was asked to and has no time left.

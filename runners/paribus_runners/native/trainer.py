@@ -56,9 +56,9 @@ class Trainer:
     ) -> None:
         self._job, self._recipe, self._folder = job, job.recipe, folder
         self._learner, self._grader, self._others, self._world = learner, grader, others or {}, learner.world
-        self._stop = StopCheck(asked_to_stop, learner.networks)
+        self._stop = StopCheck(asked_to_stop, learner.networks, learner.world.phases.progress)
         self._world.while_waiting = self._stop.check
-        self._sampler = sampler_of(job.recipe, learner.policy, grader.task, job.seed, self._stop.check, self._world)
+        self._sampler = sampler_of(job.recipe, learner.policy, grader.task, job.seed, self._stop.pass_made, self._world)
         self._source = Source(
             learner.policy, learner.reference, grader.task, job.seed, self._sampler, grader, self._world
         )
@@ -110,7 +110,9 @@ class Trainer:
             update={"baseline": self._recipe.baseline.model_copy(update={"critic_lambda": 1.0})}
         )
         for step in range(1, level.pretrain_steps + 1):
+            self._world.phases.enter("rollout")
             rollouts = collect(recipe, self._source, -step).rollouts
+            self._world.phases.enter("update")
             experience = weigh(recipe, rollouts, self._learner.before(recipe, rollouts))
             losses = [
                 update_critic(recipe, self._learner, experience, batch)
@@ -124,13 +126,17 @@ class Trainer:
         """Sample, verify, filter, weigh and update once; return progress and metrics."""
         start = time.perf_counter()
         step, recipe, learner = progress.step + 1, self._recipe, self._learner
+        phases = self._world.phases
+        phases.enter("rollout", step)
         queued, retired = self._sample(progress, step)
         rollouts, queued = queued.steps[0], replace(queued, steps=queued.steps[1:])
         rate = learner.set_rate(recipe, step)
         sampled = time.perf_counter()
         self._sampler.rest()
+        phases.enter("old_pass")
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts), progress.history)
         self._stop.changed = True
+        phases.enter("update")
         done = updates(recipe, learner, experience, self._job.seed, step)
         experience = done.experience
         learner.sync(recipe, step)
@@ -187,6 +193,7 @@ class Trainer:
 
     def _load(self) -> dict[str, float]:
         """Let the sampler take over the policy's weights; return how well the two agree, if it has a copy of them."""
+        self._world.phases.enter("sync")
         return dict(self._sampler.load(lora.merged(self._learner.policy.model)))
 
     def _evaluated(self, progress: Progress, values: dict[str, float]) -> dict[str, float]:
@@ -196,10 +203,12 @@ class Trainer:
         due = self._job.evaluate.due(step, step if ended else schedule.steps)
         if not due:
             return values
+        self._world.phases.enter("evaluation", step)
         start, found = time.perf_counter(), dict[str, float]()
         for name, chosen in due.items():
             grader = self._others.get(name, self._grader)
-            mine = answered(chosen, grader, partial(self._sample_set, name, chosen, step), self._world.turns)
+            sample = partial(self._sample_set, name, chosen, step)
+            mine = answered(chosen, grader, sample, self._world.turns, self._world.phases.progress)
             outcome = evaluated(name, chosen, chain.from_iterable(self._world.gather(mine)), step)
             if self._world.writes:
                 self._folder.write_evaluation(outcome.evaluation)
@@ -235,6 +244,7 @@ class Trainer:
         """Save a checkpoint where one is due, or when asked to stop; in the latter case, exit."""
         self._stop.changed = False
         stop, every = self._stop.asked(), self._job.checkpoint.every or self._job.evaluate.every
+        self._world.phases.enter("checkpoint", progress.step)
         if self._world.writes and (stop or (progress.step > 0 and progress.step % every == 0)):
             checkpoint.save(self._folder, self._job, progress, self._learner)
         if stop:

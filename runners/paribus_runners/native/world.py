@@ -23,6 +23,7 @@ from accelerate import PartialState
 from torch import Tensor
 
 from paribus.errors import RunnerError
+from paribus.run_folder.phases import Phases
 
 T = TypeVar("T")
 
@@ -45,11 +46,13 @@ class World:
         rank: which of them this is, from 0. The first one writes all files.
         size: how many there are.
         while_waiting: called again and again while others have not arrived; it may raise an exception to leave.
+        phases: what this process is doing, for the supervisor.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
         self.while_waiting: Callable[[], None] = lambda: None
+        self.phases = Phases()
         self._plain = dist.new_group(backend="gloo", timeout=FOR_EVER) if size > 1 else None
 
     @classmethod
@@ -135,8 +138,10 @@ class World:
         pause = 1e-5
         while not work.is_completed():
             self.while_waiting()
+            self.phases.wait(pause >= LONGEST_PAUSE_S)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+        self.phases.wait(False)
         try:
             work.wait()
         except RuntimeError as error:

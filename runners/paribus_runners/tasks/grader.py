@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -168,9 +168,15 @@ class Batch:
         """
         self._groups.append(self._grader._submit(problem, texts, finished, self._rewards))
 
-    def collect(self) -> list[Graded]:
-        """Return the grades of all groups in the order in which they were submitted; waits for the last."""
-        graded = [self._grader._collect(group) for group in self._groups]
+    def collect(self, progress: Callable[[], None] = lambda: None) -> list[Graded]:
+        """Return the grades of all groups in the order in which they were submitted; waits for the last.
+
+        ``progress`` is called when a group has its grades.
+        """
+        graded = []
+        for group in self._groups:
+            graded.append(self._grader._collect(group))
+            progress()
         self._groups.clear()
         return graded
 

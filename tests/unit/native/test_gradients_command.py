@@ -122,6 +122,16 @@ def test_the_base_can_be_probed_before_anything_is_trained(trained: tuple[Path, 
     assert not (tmp_path / "new" / "paribus.db").exists()
 
 
+def test_a_home_folder_that_cannot_be_written_costs_the_file_alone(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """The table is printed all the same, and says that the report will not have it."""
+    _, file = trained
+    (tmp_path / "study_files").write_text("no folder")
+    done = called("gradients", str(file), "--at", "0", "--home", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "change the direction" in " ".join(done.output.split()) or "changes the direction" in done.output
+    assert "not kept for the report" in done.output
+
+
 @pytest.mark.parametrize(
     ("at", "message"),
     [
@@ -137,6 +147,16 @@ def test_what_cannot_be_probed_is_said(trained: tuple[Path, Path], at: str, mess
     done = called("gradients", "probe", "--at", at.format(run=base_run(home)), "--home", str(home))
     assert done.exit_code != 0
     assert message in " ".join(f"{done.output} {done.exception}".split())
+
+
+def test_a_run_of_another_task_is_refused(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its gradient says nothing of the study, so that the message names both."""
+    home, file = trained
+    other = tmp_path / "other.yaml"
+    other.write_text(file.read_text().replace("task: chain", "task: {kind: chain, careful: 0.4}"))
+    done = called("gradients", str(other), "--at", f"{base_run(home)}:2", "--home", str(home))
+    assert done.exit_code != 0
+    assert "name a run of the same model and task" in " ".join(f"{done.output} {done.exception}".split())
 
 
 def test_a_damaged_probe_is_named(trained: tuple[Path, Path]) -> None:

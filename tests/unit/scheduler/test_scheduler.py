@@ -10,7 +10,7 @@ import pytest
 
 from paribus.audit.invariants import audit
 from paribus.audit.snapshot import snapshot
-from paribus.contract import Checkpoints, Hashes, Job
+from paribus.contract import Checkpoints, Hashes, Job, Timeouts
 from paribus.engines.base import PATIENCE_S, JobState, Reach, Status
 from paribus.errors import EngineError, RunnerError, StoreError, TooLarge
 from paribus.run_folder.folder import RunFolder, write_json
@@ -108,7 +108,7 @@ def test_a_study_is_brought_to_its_end_in_queue_order(case):
 def test_the_job_of_an_attempt_says_everything(case):
     """Recipe, seed, evaluation, hashes, cache and token are in job.json, in a folder of the attempt's own."""
     planned = Hashes(code="1" * 64, data="2" * 64, model="3" * 64)
-    one = case(stop_on=("nan",), checkpoint=Checkpoints(every=7, keep=2), hashes=planned)
+    one = case(stop_on=("nan",), checkpoint=Checkpoints(every=7, keep=2), hashes=planned, timeouts=Timeouts(reward=9.0))
     one.scheduler.turn()
     name = next(iter(one.engine.specs))
     job = Job.model_validate_json((one.path(name) / "job.json").read_bytes())
@@ -117,6 +117,7 @@ def test_the_job_of_an_attempt_says_everything(case):
     assert (job.recipe, job.evaluate) == (one.study.plan.arms[0].recipe, one.study.plan.evaluate)
     assert (job.stop_on, job.cache) == (("nan",), str(one.store.home / "cache"))
     assert job.checkpoint == one.study.plan.checkpoint == Checkpoints(every=7, keep=2)
+    assert job.timeouts == Timeouts(reward=9.0)
     assert job.hashes == planned
     assert [a.external_id for a in one.store.attempts_of(one.study.id)] == [f"fake-{n}" for n in one.engine.specs]
 

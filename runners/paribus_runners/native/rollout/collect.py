@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
@@ -185,9 +185,10 @@ class _Share:
 
     def grade(self) -> None:
         """Wait for the grades of all groups that were submitted."""
-        start = time.perf_counter()
+        start, phases = time.perf_counter(), self._source.world.phases
         for finished, batch in self._waiting:
-            scored = _scored(batch, finished.responses)
+            with phases.within("reward"):
+                scored = _scored(batch, finished.responses, phases.progress)
             groups = [(self.prompts[i], self._problems[self.places[i]]) for i in finished.prompts]
             self._parts.append(_unfiltered(self._recipe, groups, finished.responses, scored, self._updates))
         self._waiting.clear()
@@ -292,9 +293,9 @@ def _submitted(grader: Grader, problems: Sequence[Problem], policy: Policy, resp
     return batch
 
 
-def _scored(batch: Batch, responses: Responses) -> Scored:
-    """Wait for the grades of a batch, whose responses these are."""
-    graded, finished = batch.collect(), (~responses.truncated).tolist()
+def _scored(batch: Batch, responses: Responses, progress: Callable[[], None]) -> Scored:
+    """Wait for the grades of a batch, whose responses these are; note ``progress`` with each group."""
+    graded, finished = batch.collect(progress), (~responses.truncated).tolist()
     verdicts = [verdict for group in graded for verdict in group.verdicts]
     return Scored(
         group=torch.arange(len(graded)).repeat_interleave(len(responses) // len(graded)),
