@@ -29,7 +29,7 @@ NOTES = {
     "trl_cpu": {"seeds"},
 }
 COUNTS = {
-    "algorithms_cpu": (26, 52),
+    "algorithms_cpu": (27, 54),
     "first": (3, 6),
     "smoke": (2, 4),
     "quickstart": (13, 39),
