@@ -30,7 +30,7 @@ from paribus_runners.native.rollout.retired import AllRetired, Retired
 from paribus_runners.native.rollout.sampler import Requests, complete
 from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
-from paribus_runners.tasks import Grader
+from paribus_runners.tasks import Grader, size_of
 
 
 class Trainer:
@@ -159,8 +159,8 @@ class Trainer:
             "perf/time_step_s": end - start,
             "perf/gen_tokens_per_s": float(rollouts.responses.length[rollouts.fresh].sum()) / rollouts.seconds_sampling,
         }
-        if recipe.schedule.retire_at is not None and self._grader.task.size is not None:
-            values["sampling/retired_frac"] = len(retired.prompts) / self._grader.task.size
+        if recipe.schedule.retire_at is not None and (size := size_of(self._grader.task)) is not None:
+            values["sampling/retired_frac"] = len(retired.prompts) / size
         return Progress(step, spent, experience.history, queued, retired), values
 
     def _sample(self, progress: Progress, step: int) -> tuple[RolloutQueue, Retired]:

@@ -16,7 +16,7 @@ from paribus_runners.tasks.search import Search
 
 __all__ = [
     "Batch", "Chain", "Dataset", "Grader", "Jsonl", "Message", "Problem", "Render", "Rendered", "Search", "Task",
-    "task_of",
+    "size_of", "task_of",
 ]  # fmt: skip
 
 
@@ -36,3 +36,12 @@ def task_of(level: TaskLevel, render: Render | None = None, *, columns: bool = F
     if isinstance(level, JsonlTask):
         return Jsonl(level)
     return Chain(level.problems) if isinstance(level, ChainTask) else Search(level.problems)
+
+
+def size_of(task: Task) -> int | None:
+    """Return how many training problems a task has; ``None``: new ones without end.
+
+    It stands here and not in each task, because runs are recorded under a hash of the files of their task.
+    """
+    problems = getattr(task, "_pool", None) or getattr(task, "_train", None)
+    return None if problems is None else len(problems)

@@ -44,10 +44,6 @@ class Problem:
 class Task(Protocol):
     """A source of problems with a verifier."""
 
-    @property
-    def size(self) -> int | None:
-        """How many training problems there are; ``None``: new ones without end."""
-
     def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
         """Return the problems of one sampling round, a function of the arguments alone, never of history."""
 
@@ -70,11 +66,6 @@ class Generated(ABC):
     def __init__(self, kind: str, draw: Callable[[Random], Iterator[tuple[str, str]]], problems: int | None) -> None:
         self._kind, self._draw = kind, draw
         self._pool = None if problems is None else self._number(islice(_distinct(self._stream("pool")), problems))
-
-    @property
-    def size(self) -> int | None:
-        """Problems in the pool; ``None`` without one."""
-        return None if self._pool is None else len(self._pool)
 
     def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
         """Return the problems of one sampling round; a pool is visited as in :func:`visit`."""

@@ -88,11 +88,6 @@ class Dataset:
         self._extract = EXTRACT.get(verifier, exact)
         self.verifier_worker = APART.get(verifier)
 
-    @property
-    def size(self) -> int:
-        """Training problems."""
-        return len(self._train)
-
     def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
         """Return the problems of one sampling round, in the order of :func:`visit`."""
         return [self._written(x) for x in visit(self._train, "dataset", seed, step, round_, count)]

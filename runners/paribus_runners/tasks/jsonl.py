@@ -26,11 +26,6 @@ class Jsonl:
         self._extract = EXTRACT.get(level.verifier, exact)
         self.verifier_worker = APART.get(level.verifier)
 
-    @property
-    def size(self) -> int:
-        """Training problems."""
-        return len(self._train)
-
     def training(self, seed: int, step: int, round_: int, count: int) -> list[Problem]:
         """Return the problems of one sampling round, in the order of :func:`visit`."""
         return visit(self._train, "jsonl", seed, step, round_, count)

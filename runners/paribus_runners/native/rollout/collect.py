@@ -21,7 +21,7 @@ from paribus_runners.native.rollout.retired import Retired, identity
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.rollout.sampler import Finished, Requests, Sampler
 from paribus_runners.native.world import World
-from paribus_runners.tasks import Batch, Grader, Problem, Task
+from paribus_runners.tasks import Batch, Grader, Problem, Task, size_of
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _problems(
 ) -> tuple[Sequence[Problem], Retired]:
     """Return the problems of a round, and how far the walk through them is; pretraining leaves none out."""
     wanted = recipe.schedule.prompts_per_step
-    if recipe.schedule.retire_at is None or source.task.size is None or step < 0:
+    if recipe.schedule.retire_at is None or size_of(source.task) is None or step < 0:
         return source.task.training(source.seed, step, round_, wanted), known
     return known.problems(source.task, source.seed, step, round_, wanted)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from paribus_runners.native.objective import segment
 from paribus_runners.native.rollout.rollouts import Rollouts
-from paribus_runners.tasks import Problem, Task
+from paribus_runners.tasks import Problem, Task, size_of
 
 
 class AllRetired(Exception):
@@ -54,7 +54,7 @@ class Retired:
         Raises:
             AllRetired: no problem is left.
         """
-        size = task.size
+        size = size_of(task)
         assert size is not None
         if round_ == 0:
             left = self._left(lambda place: task.training(seed, place + 1, 0, 1)[0], self.place, size)
