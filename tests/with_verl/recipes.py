@@ -20,6 +20,8 @@ PLAIN: Mapping[str, Any] = {
 }
 WHITENED = {"kind": "batch_whiten", "unit": "token", "eps": 0.0}
 CRITIC: Mapping[str, Any] = {"baseline": "critic_gae", "scale": WHITENED, "auxiliary.value": {"clip": 0.2}}
+CHAIN = {"kind": "chain", "mask": "geo_mask"}
+WEIGHTS = ("token_truncate", "token_mask", "seq_truncate")
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "length.rule: soft_overlong": {"length.rule": {"kind": "soft_overlong", "soft_start": 24, "hard_cap": 37}},
     "baseline: none": {"schedule.group_size": 1, "scale": "none"},
@@ -35,6 +37,9 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "kl: loss": {"kl": {"kind": "loss", "estimator": "k3", "beta": 0.04}},
     "kl: reward": {"kl": {"kind": "reward", "beta": 0.04}},
     "kl.reference: fixed": {"kl": {"kind": "loss", "estimator": "k2", "beta": 0.04}},
+    "correction: chain": {"correction": CHAIN},
+    "correction.mask: geo_mask": {"correction": CHAIN},
+    **{f"correction.weight: {w}": {"correction": CHAIN | {"weight": w}} for w in WEIGHTS},
 }
 """What else a recipe says where a level does not go with GRPO."""
 

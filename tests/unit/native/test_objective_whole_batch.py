@@ -109,22 +109,33 @@ def test_the_penalty_of_kl_cov_has_the_weight_of_the_correction() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [f.ClipCov(fraction=1.0, cov_low=-9.0, cov_high=9.0), f.KlCov(fraction=1.0), f.AdaptiveBand()], ids=str
+    "rule",
+    [
+        f.ClipCov(fraction=1.0, cov_low=0.1, cov_high=9.0),
+        f.ClipCov(fraction=1.0, cov_low=0.78, cov_high=9.0),  # token 1, by the mean over those that take part
+        f.ClipCov(fraction=1.0, cov_low=-9.0, cov_high=0.0),
+        f.KlCov(fraction=0.5),
+        f.KlCov(fraction=1.0),
+        f.AdaptiveBand(),
+    ],
+    ids=str,
 )
 def test_tokens_without_a_weight_take_no_part(rule: f.Clip) -> None:
     """In a pass of Lopti the others count neither in the means nor among those that are drawn."""
     there = torch.tensor([1, 1, 0, 1, 0, 1, 1, 0]).double()
-    found = _ready(rule, there).found
     chosen = there.bool()
-    alone = prepared(
-        Recipe(clip=rule),
-        replace(_tokens(), old=OLD[chosen], advantage=A[chosen], weight=there[chosen], row=_tokens().row[chosen]),
-        NEW[chosen],
-        Random(0),
-    ).found
-    assert found is not None
-    assert alone is not None
-    assert (found.chosen, found.low, found.high) == pytest.approx((alone.chosen, alone.low, alone.high), nan_ok=True)
+    all_, tokens = _ready(rule, there), _tokens()
+    few = replace(tokens, old=OLD[chosen], advantage=A[chosen], weight=there[chosen], row=tokens.row[chosen])
+    alone = prepared(Recipe(clip=rule), few, NEW[chosen], Random(0))
+    assert all_.found is not None
+    assert alone.found is not None
+    assert all_.found.chosen == alone.found.chosen
+    assert all_.recipe == alone.recipe
+    torch.testing.assert_close(all_.tokens.advantage[chosen], alone.tokens.advantage)
+    if isinstance(rule, f.KlCov):
+        assert all_.tokens.penalty is not None
+        torch.testing.assert_close(all_.tokens.penalty[chosen], alone.tokens.penalty)
+        assert not all_.tokens.penalty[~chosen].any()
 
 
 def _share(low: float, high: float, r: Tensor, advantage: Tensor) -> float:
