@@ -39,9 +39,9 @@ COMMANDS = {
     "note": "Write a note on a study or a run, or show it.",
     "tag": "Add tags to a study or a run, or remove some.",
     "archive": "Leave a study out of lists; all of it is kept.",
-    "delete": "Delete a study and the runs that no other study has.",
     "export": "Write a study into one file, for another machine or for keeping.",
     "restore": "Restore a study from such a file.",
+    "delete": "Delete a study and the runs that no other study has.",
     "gc": "Show or delete what no report and no resumable run needs.",
     "audit": "Show which steps of a published table exceed which noise.",
     "runners": "List runners, and install the environments of trainers.",
@@ -57,7 +57,7 @@ GROUPS = {
     "Run it": ("run", "submit", "scheduler", "import", "cancel", "retry", "up", "token"),
     "Watch it": ("status", "dashboard", "health", "doctor", "healthcheck"),
     "Read the results": ("report", "next", "audit"),
-    "Keep them": ("note", "tag", "archive", "delete", "export", "restore", "gc", "db"),
+    "Keep them": ("note", "tag", "archive", "export", "restore", "delete", "gc", "db"),
 }
 """The commands as ``paribus --help`` lists them."""
 
@@ -89,8 +89,8 @@ EXAMPLES = {
     "note": "paribus note study.yaml 'the first one with the new reward'",
     "tag": "paribus tag study.yaml +good -todo",
     "archive": "paribus archive study.yaml",
-    "delete": "paribus delete study.yaml --yes",
     "export": "paribus export study.yaml --to first.tar",
+    "delete": "paribus delete study.yaml --yes",
     "restore": "paribus restore first.tar",
     "gc": "paribus gc study.yaml --delete",
     "db": "paribus db backup",
