@@ -342,12 +342,12 @@ def check_follows(lines, f, says):
 def check_unearned(lines, f, says):
     """Lengths, and the gains of reward and score between the first and the last evaluations."""
     [(before, now, size, gain, moved, most)] = re.findall(
-        r"grew from (\S+) to (\S+) tokens since the beginning; from the first (\d+) to the last \d+ evaluations the "
-        r"reward rose by (\S+), and the held-out score moved by (\S+), (\S+) at most", says
+        r"grew from (\S+) to (\S+) tokens since the beginning; from the first ?(\d*) to the last ?\d* evaluations? "
+        r"the reward rose by (\S+), and the held-out score moved by (\S+), (\S+) at most", says
     )  # fmt: skip
     lengths, scores = (column(lines, x, f.step_detected) for x in (LENGTH, SCORE))
     assert (before, now) == (shown(statistics.fmean(lengths[:W])), shown(statistics.fmean(lengths[-W:])))
-    size = int(size)
+    size = int(size or 1)
     assert size == len(scores) // 3
     assert moved == f"{statistics.fmean(scores[-size:]) - statistics.fmean(scores[:size]):+.2g}"
     assert float(moved) <= float(most) <= 0.5 * float(gain) * 1.03

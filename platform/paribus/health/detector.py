@@ -22,6 +22,7 @@ from paribus.health.remedies import fitted, remedies_of
 from paribus.health.window import Window, add_point, change_point, window_size
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import MetricLine
+from paribus.run_folder.metrics import find_metric
 
 State = dict[str, Any]
 """What a detector remembers of a run: plain JSON, a few kilobytes."""
@@ -36,6 +37,9 @@ Source: Andrews 1993, Table I (one parameter, 1%).
 """
 
 _MANY_TIMES = 10.0
+
+_NEAR_ONE = 0.99
+"""Highest share whose odds count: from 0.06 to 0.12 is little on the way to 1."""
 
 _BACK = 4.0
 """How far every detector looks back for the onset, in windows."""
@@ -251,8 +255,10 @@ def _onset(detector: Detector, window: Window, found: RuleResult, held: int) -> 
     if found.since is not None:
         begin = min(bisect_left(steps, found.since), steps.index(held))
         steps, values = steps[begin:], values[begin:]
-    if min(values) > 0 and max(values) > _MANY_TIMES * min(values):  # what grows by a factor grows early
-        values = [math.log(x) for x in values]
+    if 0 < _MANY_TIMES * min(values) < max(values):  # what grows by a factor grows early, a share as far as its odds do
+        metric = find_metric(subject)
+        share = metric is not None and metric.unit == "fraction"
+        values = [math.log(x / (1 - min(x, _NEAR_ONE)) if share else x) for x in values]
     place, explained = change_point(values)
     if explained >= max(_EXPLAINED, _SUP_F / (_SUP_F + len(values) - 2)):
         return min(held, steps[place])

@@ -172,3 +172,25 @@ def test_a_reward_for_length_that_ends_at_the_limit_is_critical():
     found = diagnose(judge_lines(SETTING, lines_of(columns)), near=5)
     assert found.first is not None
     assert (found.first.detector, found.first.state) == ("length_reward", "critical")
+
+
+RECORDED = {
+    LENGTH: [15.5, 17.0, 18.8, 19.1, 20.7, 23.2, 20.4, 22.9, 24.2, 20.4, 24.9, 23.8, 23.6, 22.1, 29.1, 31.7, 36.1, 36.6,
+             37.0, 37.0, 37.0, 36.9, 37.0, 36.8, 37.0, 37.0, 37.0, 37.0],
+    "response/truncated_frac": [0.06, 0.13, 0.12, 0.16, 0.2, 0.29, 0.27, 0.28, 0.36, 0.27, 0.37, 0.33, 0.3, 0.24, 0.48,
+                                0.66, 0.91, 0.94, 0.97, 1.0, 1.0, 0.99, 1.0, 0.98, 1.0, 1.0, 1.0, 1.0],
+    REWARD: [0.49, 0.48, 0.6, 0.66, 0.62, 0.6, 0.64, 0.6, 0.52, 0.59, 0.52, 0.56, 0.58, 0.69, 0.42, 0.28, 0.06, 0.03,
+             0.03, 0.0, 0.0, 0.0, 0.0, 0.02, 0.0, 0.0, 0.0, 0.0],
+}  # fmt: skip
+"""A run of the tiny model that is rewarded for length from step 11 on (benchmarks/health_faults.py)."""
+
+
+def test_what_drifts_before_it_jumps_has_the_onset_of_the_jump():
+    """A length grows after the best reward, as the sentence says; a share near 1 grows no more by a factor."""
+    rows = [dict(zip(RECORDED, row, strict=True)) for row in zip(*RECORDED.values(), strict=True)]
+    lines = [MetricLine(step=s, time_ms=0, values=row) for s, row in enumerate(rows, start=1)]
+    found = {f.detector: f for f in judge_lines(Setting(profile=load_profile("default"), planned=40), lines)}
+    assert "since step 5" in found["length_balloon"].evidence
+    for name in ("length_balloon", "truncation"):
+        assert found[name].state == "critical"
+        assert 11 <= found[name].step_onset <= 17

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from paribus.health.detector import OK, Detector, RuleResult, above
 from paribus.health.signals import DEGENERATE, DISTINCT, REPETITIVE, REWARD
@@ -27,7 +28,8 @@ def _balloon(run: Window) -> RuleResult | None:
     rising = run.trend(REWARD, run.W)
     if rising is not None and rising.up(run.p["rising"]):
         return OK
-    if now > run.p["growth"] * before:
+    grew = now > run.p["growth"] * before
+    if grew:
         text = f"responses grew from {before:.3g} to {now:.3g} tokens since step {run.memory['step']}, "
         text += f"and the reward went from {best:.3g} to {reward:.3g}"
     else:
@@ -37,7 +39,8 @@ def _balloon(run: Window) -> RuleResult | None:
     truncated = run.median(TRUNCATED)
     cut = truncated is not None and truncated > run.p["truncated"]
     text += f"; {truncated:.0%} are truncated" if cut else ""
-    return RuleResult(state="critical" if cut else "warn", evidence=text, numbers=numbers)
+    state: Literal["warn", "critical"] = "critical" if cut else "warn"
+    return RuleResult(state=state, evidence=text, numbers=numbers, since=run.memory["step"] if grew else None)
 
 
 def _wrong_grow(run: Window) -> str:

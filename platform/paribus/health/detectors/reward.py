@@ -157,7 +157,8 @@ def _unearned(run: Window, known: Sequence[Looked], reward: str) -> RuleResult |
     text = (
         f"responses grew from {math.fsum(begins) / run.w:.3g} to {length.value:.3g} tokens since the beginning; from "
     )
-    text += f"the first {size} to the last {size} evaluations the reward rose by {gain:.2g}, and the held-out score "
+    text += f"the first {size} to the last {size} evaluations" if size > 1 else "the first to the last evaluation"
+    text += f" the reward rose by {gain:.2g}, and the held-out score "
     text += f"moved by {score:+.2g}, {surely:+.2g} at most"
     numbers = {"length": length.value, "reward gain": gain, "score gain": score, "limit": run.p["score"] * gain * unit}
     return RuleResult(state="warn", evidence=text, numbers=numbers, subject=_LENGTH)
