@@ -38,8 +38,8 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "kl: reward": {"kl": {"kind": "reward", "beta": 0.04}},
     "kl.reference: fixed": {"kl": {"kind": "loss", "estimator": "k2", "beta": 0.04}},
     "correction: chain": {"correction": CHAIN},
-    "correction.mask: geo_mask": {"correction": CHAIN},
-    **{f"correction.weight: {w}": {"correction": CHAIN | {"weight": w}} for w in WEIGHTS},
+    "correction.mask: geo_mask": {"correction": {"kind": "chain"}},
+    **{f"correction.weight: {w}": {"correction": CHAIN} for w in WEIGHTS},
 }
 """What else a recipe says where a level does not go with GRPO."""
 
