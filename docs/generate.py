@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import click
+import measured
 from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -558,6 +559,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "from_trl.md": partial(trainer_page, "TRL"),
     "from_verl.md": partial(trainer_page, "verl"),
     "states.md": states_page,
+    "measured.md": measured.page,
 }
 
 
