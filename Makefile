@@ -160,6 +160,8 @@ test-compose: $(DEV) ## the compose file in containers: as root on Debian, with 
 
 # what reads files that a wheel could lack: presets, studies, templates, recorded hashes, migrations
 SHIPPED := $(addprefix tests/unit/,recipe study cli report/test_report_formats.py native/test_fingerprint.py store/test_store_migrations.py)
+# what a new user types in the first hour
+FIRST_HOUR := clip_grid or own_lines or taken_apart or share_a_study or other_names
 test-wheel: $(DEV) ## build sdist and wheel, and run tests against the installed wheel
 	rm -rf dist build
 	$(BIN)/python -m hatchling build -t sdist -t wheel
@@ -171,6 +173,7 @@ test-wheel: $(DEV) ## build sdist and wheel, and run tests against the installed
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > "$$(build/full/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth"
 	mkdir build/away && cp -r tests pyproject.toml build/away/
 	cd build/away && ../full/bin/python -m pytest -q -m "not slow" -p no:cacheprovider $(SHIPPED)
+	cd build/away && ../full/bin/python -m pytest -q -p no:cacheprovider tests/acceptance/test_first_hour.py -k "$(FIRST_HOUR)"
 
 LOWEST := .lowest-venv
 $(LOWEST)/.installed: pyproject.toml tests/repo/bounds.py

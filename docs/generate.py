@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import click
+import measured
 from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -435,6 +436,10 @@ MISTAKES = (
     Mistake("a mistyped path", "clip.high: 0.28", "clip.hihg: 0.28"),
     Mistake("data that are not there", command="paribus plan own_data.yaml --set task.train=trian.jsonl"),
     Mistake(
+        "the same, of a dataset",
+        command="paribus plan own_data.yaml --set 'task={kind: dataset, train: trian.jsonl, heldout: heldout.jsonl}'",
+    ),
+    Mistake(
         "a column that is not there",
         command="paribus plan own_data.yaml --set 'task={kind: dataset, train: rows.jsonl, heldout: heldout.jsonl}'",
     ),
@@ -558,6 +563,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "from_trl.md": partial(trainer_page, "TRL"),
     "from_verl.md": partial(trainer_page, "verl"),
     "states.md": states_page,
+    "measured.md": measured.page,
 }
 
 

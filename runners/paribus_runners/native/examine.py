@@ -6,14 +6,16 @@ Reads the problems and the model's tokenizer, and needs no torch.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from paribus.contract import Evaluate, Examination
-from paribus.errors import ParibusError
+from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Source, Task
 from paribus_runners.native import chat
 from paribus_runners.native.model_files import ModelFiles
@@ -61,6 +63,15 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
         warnings=tuple((code, message) for code, message in heard if code != fatal),
         faults=(*wrong, *(message for code, message in heard if code == fatal), *model.faults, *hot),
     )
+
+
+def nearest_file(fault: str) -> str:
+    """Return `` Did you mean `x`?`` for a file that is not there, if the folder has one with nearly this name."""
+    found = re.search(r"cannot read (.+): No such file|there is no (\S+) in .*, where relative paths begin", fault)
+    path = Path(found[1] or found[2]) if found else Path()
+    if found is None or not path.parent.is_dir():
+        return ""
+    return did_you_mean(str(path), [str(other) for other in path.parent.iterdir()])
 
 
 def _own(task: DatasetTask, model: ModelFiles, problems: int, limit: int) -> tuple[Examination, dict[str, Entries]]:

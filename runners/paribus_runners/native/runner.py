@@ -31,7 +31,7 @@ from paribus.run_folder.attempt_files import read_job
 from paribus.run_folder.folder import RunFolder
 from paribus.study.evaluation import arm_hashes
 from paribus_runners.native import fingerprint
-from paribus_runners.native.examine import examine
+from paribus_runners.native.examine import examine, nearest_file
 from paribus_runners.native.requirements import adapter_faults, of_sampler, sampler_faults, versions
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.functions import fault
@@ -101,7 +101,12 @@ class NativeRunner(RunnerBase):
         Raises:
             ParibusError: a file cannot be read.
         """
-        data = fingerprint.data(recipe, options.sources)
+        try:
+            data = fingerprint.data(recipe, options.sources)
+        except ParibusError as error:
+            if nearest := nearest_file(str(error)):
+                raise ParibusError(f"{error}.{nearest}") from error
+            raise
         return Hashes(code=fingerprint.code(recipe), data=data, model=fingerprint.model(recipe))
 
     def set_hash(self, recipe: Recipe, options: Options, chosen: EvaluationSet) -> str:
