@@ -125,7 +125,7 @@ def _objective(read: Given) -> dict[str, Any]:
     loss = read.text("loss_type")
     if loss not in AGGREGATIONS:
         known = ", ".join(sorted(AGGREGATIONS))
-        raise ParibusError(f"`loss_type: {loss}`: no recipe has this loss. Of TRL's there are here: {known}")
+        raise ParibusError(f"`loss_type: {loss}`: this loss is not read. Of TRL's these are: {known}")
     low = read.number("epsilon")
     high = read.number("epsilon_high", low)
     found: dict[str, Any] = {"baseline": "group_mean", "aggregation": AGGREGATIONS[loss]}

@@ -264,13 +264,29 @@ def _loss(read: Given, found: Translated) -> dict[str, Any]:
         part["clip"] = {"kind": "is_cap_sg", "floor": round(1 - low, 12), "cap": round(1 + high, 12)}
     elif mode == "sapo":
         part |= {"clip": {"kind": "soft_gate", **gate}, "aggregation": "seq_mean"}
+    elif mode in ("dppo_tv", "dppo_kl", "clip_cov", "kl_cov"):
+        part["clip"] = {"kind": mode, **_bounds(read, mode, low, high)}
     elif mode == "bypass_mode" and read.text(kind) == "reinforce":
         read.used |= {f"{LOSS}rollout_correction.rollout_is", f"{LOSS}rollout_correction.rollout_rs"}
         part |= {"ratio": "none", "clip": "none"}
     else:
-        known = f"cispo, geo_mean, gspo, sapo, vanilla, and bypass_mode with `{kind}: reinforce`"
-        raise ParibusError(f"`{LOSS}loss_mode: {mode}`: no recipe has this loss. Of verl's there are here: {known}")
+        known = (
+            "cispo, clip_cov, dppo_kl, dppo_tv, geo_mean, gspo, kl_cov, sapo, vanilla, and bypass_mode with "
+            f"`{kind}: reinforce`"
+        )
+        raise ParibusError(f"`{LOSS}loss_mode: {mode}`: this loss is not read. Of verl's these are: {known}")
     return part
+
+
+def _bounds(read: Given, mode: str, low: float, high: float) -> dict[str, float]:
+    """Return the parameters of a clip by differences of probabilities or by covariances."""
+    if mode.startswith("dppo"):
+        return {"low": low, "high": high, "cap": read.number(f"{ACTOR}clip_ratio_c")}
+    chosen = {"fraction": read.number(f"{LOSS}{mode}_ratio")}
+    if mode == "kl_cov":
+        return {**chosen, "beta": read.number(f"{LOSS}ppo_kl_coef")}
+    cov = {"cov_low": read.number(f"{LOSS}clip_cov_lb"), "cov_high": read.number(f"{LOSS}clip_cov_ub")}
+    return {"low": low, "high": high, **chosen, **cov}
 
 
 def _aggregation(read: Given, found: Translated, agg: str) -> Any:

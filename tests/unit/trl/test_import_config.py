@@ -95,7 +95,7 @@ def test_batches_are_counted_as_trl_counts_them():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"loss_type": "ppo"}, r"`loss_type: ppo`: no recipe has this loss\. Of TRL's there are here: bnpo, "),
+        ({"loss_type": "ppo"}, r"`loss_type: ppo`: this loss is not read\. Of TRL's these are: bnpo, "),
         ({"num_generations": 6}, r"8 responses of a rollout batch: .*--processes N"),
         ({"steps_per_generation": 2, "generation_batch_size": 16}, "not both"),
         ({"learning_rate": "fast"}, "`learning_rate: fast` is no number"),
