@@ -313,6 +313,8 @@ class Reader:
     def subject(self, named: str) -> remarks.Subject:
         """Return the study of this name, or the run whose fingerprint starts so (four digits or more).
 
+        A study that was deleted is found, too: its log says by whom.
+
         Raises:
             StoreError: there is neither; the message lists the studies.
         """
@@ -321,10 +323,14 @@ class Reader:
             if connection.execute(sa.select(t.study.c.id).where(t.study.c.name == named).limit(1)).first():
                 return remarks.Subject(study=named)
             found = connection.execute(sa.select(t.run.c.fingerprint).where(like).limit(2)).scalars().all()
+            said = sa.and_(t.remark.c.study == named, t.remark.c.study != "")
+            deleted = connection.execute(sa.select(t.remark.c.id).where(said).limit(1)).first() is not None
         if len(found) == 1:
             return remarks.Subject(run=found[0])
         if found:
             raise StoreError(f"several runs have a fingerprint that starts with `{named}`: give more digits.")
+        if deleted:
+            return remarks.Subject(study=named)
         try:
             return remarks.Subject(study=self.study(named).name)
         except StoreError as error:

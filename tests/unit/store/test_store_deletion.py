@@ -39,7 +39,9 @@ def test_a_study_goes_with_all_that_is_its_own(store, clock):
     assert (found.plans, len(found.runs), found.results, found.kept, found.shared) == (1, 4, 4, 0, {})
     store.delete_study(found, "bob")
     assert counts(store) == before | {"remark": 1, "used_number": 2}
-    [line] = store.remarks(Subject(study="small"))
+    [line] = store.remarks(store.subject("small"))
+    with pytest.raises(StoreError, match="any more"):
+        store.remark(store.subject("small"), Change(note="late"), "ada")
     assert (line.author, line.kind, line.text) == ("bob", "delete", "4 runs, 4 with a result")
     with pytest.raises(StoreError, match="no study `small`"):
         store.what_goes("small")
