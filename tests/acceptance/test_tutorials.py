@@ -25,7 +25,7 @@ WRITTEN = {
 """What the commands of a page leave behind, among other things."""
 
 SAID = {
-    "first_ablation": ("9 distinct, 6 already recorded", "3 queued"),
+    "first_ablation": ("9 distinct, 6 already recorded",),
     "a_sick_run": ("HUGE_UPDATE",),
 }
 

@@ -11,7 +11,7 @@ COUNT = int(os.environ.get("PARIBUS_DAMAGED_FILES", "300"))
 SEED = os.environ.get("PARIBUS_DAMAGE_SEED", "0")
 """Inputs of each kind, and where they begin: ``make test-fuzz N=... SEED=...`` sets both."""
 
-DEEP = b"[" * 3000
+DEEP = b"[" * 3000 + b"]" * 3000
 TEXTS = (
     b"", b"\n", b"\n\n", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"{", b"}", b"[]", b"{}", b"null", b"true",
     b"NaN", b"-", b'"', b'"\\ud800"', b'"\\u0000"', b"7", b"-0.0", b"1e999", b"9" * 400, b"9" * 5000, b"0" * 70_000,
