@@ -436,10 +436,6 @@ MISTAKES = (
     Mistake("a mistyped path", "clip.high: 0.28", "clip.hihg: 0.28"),
     Mistake("data that are not there", command="paribus plan own_data.yaml --set task.train=trian.jsonl"),
     Mistake(
-        "the same, of a dataset",
-        command="paribus plan own_data.yaml --set 'task={kind: dataset, train: trian.jsonl, heldout: heldout.jsonl}'",
-    ),
-    Mistake(
         "a column that is not there",
         command="paribus plan own_data.yaml --set 'task={kind: dataset, train: rows.jsonl, heldout: heldout.jsonl}'",
     ),
