@@ -95,7 +95,7 @@ def checked(words: tuple[str, ...]) -> None:
         command, context = found, click.Context(found, info_name=name, parent=context, **found.context_settings)
     if isinstance(command, click.Group) and not rest:
         return
-    if command.name == "tag":  # it takes `-TAG` for an argument
+    if context.info_name == "tag":  # it takes `-TAG` for an argument
         rest = [word.replace("-", "+", 1) if re.fullmatch(r"-[^-].+", word) else word for word in rest]
     if rest and rest[-1].startswith("--"):  # running text names an option without its value
         rest += ["X"] * max(
