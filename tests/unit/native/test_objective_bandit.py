@@ -236,7 +236,7 @@ def test_a_divergence_takes_out_the_arms_that_have_moved_too_far(rule: f.Clip, k
                        r[2] ** 1.5 * math.exp(2.5 * (1 - r[2])), r[3] ** 2 * math.exp(1 - r[3])],
         ),
     ],
-    ids=str,
+    ids=["ce_gppo", "aspo", "aspo_wide", "vespo"],
 )  # fmt: skip
 def test_each_arm_counts_as_much_as_its_weight(rule: f.Clip, weight: Any, made: Any) -> None:
     """U6: off-policy, the expected gradient is the sum of q w A grad log pi over the arms, w by hand for each."""
