@@ -21,8 +21,8 @@ from support.chat_model import save_chat_model
 
 pytest.importorskip("torch")
 SMALL = "--set schedule.steps=2 --set seeds.n=1 --set evaluate.problems=20 --set evaluate.every=2"
-ONLY_PARSED = {"up", "healthcheck", "dashboard", "doctor"}
-"""Examples that serve until Ctrl-C, judge the machine, or need another part."""
+ONLY_PARSED = {"up", "healthcheck", "dashboard", "doctor", "gradients"}
+"""Examples that serve until Ctrl-C, judge the machine, or need another part or a run that was really trained."""
 
 
 def typed(line: str, folder: Path, code: int = 0) -> str:

@@ -45,8 +45,10 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "page": ("1", "2", "2147483648"), "state": ("failed", "SUCCEEDED", "none"), "arm": ("base", "clip_higher"),
     "reason": ("asked for", "r" * 1001), "width": ("80", "1000", "79"), "stated": ("true", "0"),
     "published": ("dapo_table1", "none"), "priority": ("3", "-2147483648"), "weight": ("0.001", "1000", "nan"),
+    "of": ("made-up", "0" * 12, ""), "tag": ("good", "a b"),
 }  # fmt: skip
 """Names that the routes know, each with values at the borders of what is allowed."""
+REMARK = b'{"of": "made-up", "note": "why", "add": ["good"], "remove": ["bad"]}'
 
 STUDY = """
 study: {name}
@@ -134,9 +136,10 @@ def requests(known: list[tuple[str, str]], tokens: Mapping[str, str], good: byte
         query = [(name, draw(st.one_of(st.sampled_from(VALUES.get(name, ("1",))), odd))) for name in names]
         body = b""
         if method not in ("GET", "HEAD"):
-            place = draw(st.integers(0, len(good) - 1))
-            changed = good[:place] + draw(st.binary(max_size=3)) + good[place + draw(st.integers(0, 3)) :]
-            body = draw(st.sampled_from([b"", b"{}", good, good[:place], changed, changed, changed]))
+            whole = REMARK if route == "/api/remarks" else good
+            place = draw(st.integers(0, len(whole) - 1))
+            changed = whole[:place] + draw(st.binary(max_size=3)) + whole[place + draw(st.integers(0, 3)) :]
+            body = draw(st.sampled_from([b"", b"{}", whole, whole[:place], changed, changed, changed]))
         token = draw(st.sampled_from(["run"] * 12 + ["read", "wrong", "none"]))
         study = draw(st.one_of(st.just("made-up"), st.just("sent"), odd))
         return Asked(method, route, study, tuple(query), tokens.get(token, token), body)
@@ -149,7 +152,7 @@ def test_any_request_is_answered(folder: Path) -> None:
     stored = Tokens(folder)
     tokens = {"run": stored.create("ana", "run"), "read": stored.create("bob", "read"), "none": ""}
     known, good = routes(folder), bundle("sent")
-    assert len(known) == 6, known
+    assert len(known) == 8, known
     seen: set[tuple[str, str, int]] = set()
 
     def work_through() -> None:
@@ -161,6 +164,8 @@ def test_any_request_is_answered(folder: Path) -> None:
                 if query := urlencode(asked.query, errors="replace"):
                     address += f"?{query}"
                 headers = {"authorization": f"Bearer {asked.token}"} if asked.token else {}
+                if asked.route == "/api/remarks":
+                    headers["content-type"] = "application/json"
                 answer = client.request(asked.method, address, headers=headers, content=asked.body)
                 assert answer.status_code < 500, answer.text
                 assert HEADERS.items() <= dict(answer.headers).items()
@@ -178,7 +183,9 @@ def test_any_request_is_answered(folder: Path) -> None:
                 seen.add((asked.method, asked.route, answer.status_code))
 
             for method, route in known:
-                ask(Asked(method, route, "made-up", (), tokens["run"], good if route == "/api/studies" else b""))
+                query = (("of", "made-up"),) if (method, route) == ("GET", "/api/remarks") else ()
+                body = {"/api/studies": good, "/api/remarks": REMARK}.get(route, b"")
+                ask(Asked(method, route, "made-up", query, tokens["run"], body if method == "POST" else b""))
             assert {status for _, _, status in seen} == {200}, seen
             drive("api", requests(known, tokens, good), ask, folder.parent, share=0.1)
 

@@ -34,8 +34,8 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "unknown key": (HEAD + "designs: {d: {kind: list, arms: {a: {}}}}\nquestoin: x\n",
                     "f.yaml:4:1: questoin: unknown key `questoin`. Did you mean `question`? Allowed: `study`, "
                     "`question`, `runner`, `base`, `path`, `tricks`, `needs`, `conflicts`, `designs`, `seeds`, "
-                    "`evaluate`, `checkpoint`, `margin`, `health`, `mirror`, `budget`, `report`, `resources`, "
-                    "`allow`."),
+                    "`evaluate`, `checkpoint`, `timeouts`, `margin`, `health`, `mirror`, `budget`, `report`, "
+                    "`resources`, `allow`."),
     "wrong type": (HEAD + "tricks: {a: {clip.high: wide}}\n" + ADD,
                    "f.yaml:3:25: tricks.a.clip.high: expects a number, and `wide` is not"),
     "undefined trick": (HEAD + "tricks: {a: {clip.high: 0.3}}\ndesigns: {d: {kind: cumulative, order: [a, bb]}}\n",

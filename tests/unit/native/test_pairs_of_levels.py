@@ -28,6 +28,8 @@ NEEDS: Mapping[Level, Mapping[str, Any]] = {
     },
     ("baseline", "history"): {"scale": "history_smooth"},
     ("scale", "history_smooth"): {"baseline": "history"},
+    ("scale", "pass_at_k_std"): {"baseline": {"kind": "pass_at_k", "control": "mean", "k": 2}},
+    ("loss", "opmd"): {"ratio": "none", "clip": "none"},
     ("loss", "pair_dpo"): {"baseline": "none", "scale": "none"},
     ("kl.reference", "synced"): {"kl": "loss"},
     ("correction.mask", "geo_mask"): {"correction": "chain"},
