@@ -35,4 +35,4 @@ def test_a_configuration_that_verl_composed_is_read_as_the_recipe(place, level):
     changed = set(difference(asked, Recipe.model_validate(done.values)))
     other = SAME_OPTIONS.get(f"{place}: {level}", "-")
     assert not {p for p in changed if not p.startswith(("task", "reward", other))}
-    assert len(found.lost) < 40
+    assert len(found.lost) < 50  # of some 900 options

@@ -90,6 +90,10 @@ AGGREGATIONS = {
     "seq-mean-token-sum-norm": "const",
 }
 ESTIMATORS = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
+PLAIN = {"rloo": "group_loo", "rloo_vectorized": "group_loo", "opo": "group_length_weighted"}
+"""Estimators that divide by nothing, and their baselines."""
+CHAINED = ("token_truncate", "token_mask", "seq_truncate")
+"""Corrections that can stand beside a mask."""
 WHITENED = {"kind": "batch_whiten", "unit": "token", "eps": 0.0}
 DTYPES = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32", "fp32": "float32"}
 SILENT = (
@@ -211,8 +215,8 @@ def _advantage(read: Given, found: Translated) -> dict[str, Any]:
     if name in ("grpo", "grpo_vectorized"):
         scale: Any = {"kind": "group_std", "eps": 1e-6} if by_std and not alone else "none"
         part = {"baseline": "none" if alone else "group_mean", "scale": scale}
-    elif name in ("rloo", "rloo_vectorized"):
-        part = {"baseline": "group_loo", "scale": "none"}
+    elif name in PLAIN:
+        part = {"baseline": PLAIN[name], "scale": "none"}
     elif name == "reinforce_plus_plus":
         part = {"baseline": "batch_mean", "scale": WHITENED}
         if gamma != 1:
@@ -228,7 +232,7 @@ def _advantage(read: Given, found: Translated) -> dict[str, Any]:
         auxiliary["value"] = critic
     else:
         raise ParibusError(f"`algorithm.adv_estimator: {name}`: no recipe has it. Of verl's there are here: gae, grpo, "
-                           "reinforce_plus_plus, reinforce_plus_plus_baseline, rloo")  # fmt: skip
+                           "opo, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo")  # fmt: skip
     return part | {"auxiliary": auxiliary}
 
 
@@ -325,31 +329,44 @@ def _kl(read: Given, found: Translated) -> Any:
 
 
 def _correction(read: Given, found: Translated) -> Any:
-    """Return the correction by weights, else that by rejection."""
+    """Return the correction by weights, that by rejection, or both."""
     level, rejects = read.optional(f"{CORRECTION}rollout_is"), read.optional(f"{CORRECTION}rollout_rs")
     bounds, band = read.text(f"{CORRECTION}rollout_is_threshold"), read.text(f"{CORRECTION}rollout_rs_threshold")
     if read.flag(f"{CORRECTION}bypass_mode"):
         found.lost[f"{CORRECTION}bypass_mode"] = "the sampler's probabilities as the old ones; here the learner's are"
     read.used.add(f"{CORRECTION}loss_type")
-    if level in ("token", "sequence"):
-        kind = {"token": "token", "sequence": "seq"}[level]
-        if rejects is not None:
-            found.lost[f"{CORRECTION}rollout_rs"] = (
-                f"`{rejects}`: a recipe has one correction, and the weights stand in it"
-            )
-        low, both, high = bounds.partition("_")
-        if both:
-            return {"kind": f"{kind}_mask", "low": _float(low, bounds), "high": _float(high, bounds)}
-        return {"kind": f"{kind}_truncate", "cap": _float(bounds, bounds)}
-    if rejects == "seq_mean_k1" and "_" in band:  # bounds on sampler over learner, the inverse
-        low, _, high = band.partition("_")
-        least = 0.0 if _reachable(_float(high, band)) is None else round(1 / _float(high, band), 12)
-        return {"kind": "geo_mask", "low": least, "high": round(1 / _float(low, band), 12)}
-    if rejects is not None:
+    weight, mask = _weight(level, bounds), _mask(rejects, band)
+    if rejects is not None and mask is None:
         found.lost[f"{CORRECTION}rollout_rs"] = (
             f"`{rejects}`: here only `seq_mean_k1` with two bounds, `correction: geo_mask`"
         )
-    return "off"
+    if weight is not None and mask is not None:
+        if weight["kind"] in CHAINED:
+            return {"kind": "chain", "mask": mask, "weight": weight}
+        found.lost[f"{CORRECTION}rollout_rs"] = (
+            f"`{rejects}`: beside `correction: {weight['kind']}` there is no other mask"
+        )
+    return weight or mask or "off"
+
+
+def _weight(level: Any, bounds: str) -> dict[str, Any] | None:
+    """Return the correction of tokens or responses by their ratio; ``None`` without one."""
+    kind = {"token": "token", "sequence": "seq"}.get(level)
+    if kind is None:
+        return None
+    low, both, high = bounds.partition("_")
+    if both:
+        return {"kind": f"{kind}_mask", "low": _float(low, bounds), "high": _float(high, bounds)}
+    return {"kind": f"{kind}_truncate", "cap": _float(bounds, bounds)}
+
+
+def _mask(rejects: Any, band: str) -> dict[str, Any] | None:
+    """Return the rejection of responses; ``None`` without one that a recipe has."""
+    if rejects != "seq_mean_k1" or "_" not in band:
+        return None
+    low, _, high = band.partition("_")  # bounds on sampler over learner, the inverse
+    least = 0.0 if _reachable(_float(high, band)) is None else round(1 / _float(high, band), 12)
+    return {"kind": "geo_mask", "low": least, "high": round(1 / _float(low, band), 12)}
 
 
 def _float(text: str, whole: str) -> float:

@@ -46,6 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gmpo": {"ratio": "geo_clipped", "clip": {"kind": "log_clip", "low": 0.4, "high": 0.4}},
     "reinforce": {"ratio": "none", "clip": "none", "aggregation": "seq_sum"},
     "rloo": {"baseline": "group_loo", "scale": "none", "kl": {"kind": "reward", "beta": 0.05}},
+    "opo": {"baseline": "group_length_weighted", "scale": "none"},
     "alone": {"baseline": "none", "scale": "none", "schedule.group_size": 1},
     "reinforce++": {
         "baseline": "batch_mean",
@@ -69,6 +70,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "seq_truncate": {"correction": {"kind": "seq_truncate", "cap": 2.5}},
     "seq_mask": {"correction": {"kind": "seq_mask", "low": 0.0, "high": 4.0}},
     "geo_mask": {"correction": {"kind": "geo_mask", "low": 0.8, "high": 1.25}},
+    "chain": {
+        "correction": {
+            "kind": "chain",
+            "mask": {"kind": "geo_mask", "low": 0.8, "high": 1.25},
+            "weight": {"kind": "token_truncate", "cap": 3.0},
+        }
+    },
     "geo_mask_open": {"correction": {"kind": "geo_mask", "low": 0.0, "high": 1.5}},
     "adam": {"optimizer": {"beta1": 0.8, "beta2": 0.95, "eps": 1e-7, "weight_decay": 0.1, "max_grad_norm": 0.5}},
     "sizes": {
