@@ -23,7 +23,7 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture
-def entered(watch, serve, home):
+def entered(serve, watch, home):  # pages close before their server
     """Opens pages of a browser in which the token of a scope was entered."""
     server = serve(home)
 
@@ -84,7 +84,7 @@ def test_a_token_that_only_reads_has_no_buttons(entered):
     expect(page.locator("form.act")).to_have_count(0)
 
 
-def test_a_link_shows_the_same_run_step_and_samples(entered, watch):
+def test_a_link_shows_the_same_run_step_and_samples(entered):
     """Copied from the plain address of the samples, it names all that was chosen by itself, and holds no token."""
     look = entered("run")
     page = look.page
