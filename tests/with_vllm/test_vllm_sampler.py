@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paribus.errors import RunnerError, StaleSampler
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.recipe import Lora, Model, Recipe
 from paribus_runners.native import lora
 from paribus_runners.native.attention import pack
 from paribus_runners.native.log_probabilities import score_all
@@ -71,7 +71,8 @@ def _apart(policy: Policy, requests: Requests, responses: Responses) -> float:
 
 def test_adapters_are_added_to_the_weights_that_the_sampler_gets(tied: Path) -> None:
     """Before and after the adapters have moved, the engine without adapters agrees within 1e-4."""
-    recipe = recipe_of(tied, model={"name": str(tied), "lora": {"rank": 4}})
+    plain = recipe_of(tied)
+    recipe = plain.model_copy(update={"model": Model(name=plain.model.name, lora=Lora(rank=4))})
     policy, sampler = _pair(tied, recipe)
     for round_ in range(2):
         values = sampler.load(lora.merged(policy.model))
