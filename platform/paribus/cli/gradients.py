@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import click
-import sqlalchemy as sa
 
 from paribus.cli.console import console, describe, table
 from paribus.cli.health import find_run
 from paribus.cli.options import home_option, is_file, json_option, study_name
 from paribus.contract import PARTS, GradientJob, load_runner
 from paribus.errors import ParibusError, RunFolderError
-from paribus.home import DATABASE_URL, home, make_home
+from paribus.home import home, make_home
 from paribus.run_folder.checkpoints import published, read_manifest, tokens
 from paribus.run_folder.folder import SHORT, RunFolder
-from paribus.store.database import server_url
+from paribus.store.database import named_server
 from paribus.store.untouched import open_untouched
 from paribus.study.evaluation import arm_hashes
 from paribus.study.expand import draft_file
@@ -99,7 +97,7 @@ def _located(study: str, place: str, where: Path) -> tuple[Plan, Place]:
         plan = draft_file(Path(study)).checked() if is_file(study) else _stored(study, where)
         run = next(run for run in plan.runs if run.arm == plan.base)
         return plan, Place(run.fingerprint, plan.base, run.seed, plan, None)
-    with open_untouched(where, _server()) as reader:
+    with open_untouched(where, named_server()) as reader:
         owner, run_ = find_run(reader, digits)
         plan = draft_file(Path(study)).checked() if is_file(study) else reader.study(study_name(study)).plan
     checkpoint = _checkpoint(where / "runs" / run_.fingerprint[:SHORT], run_.fingerprint, int(step))
@@ -107,13 +105,8 @@ def _located(study: str, place: str, where: Path) -> tuple[Plan, Place]:
 
 
 def _stored(study: str, where: Path) -> Plan:
-    with open_untouched(where, _server()) as reader:
+    with open_untouched(where, named_server()) as reader:
         return reader.study(study).plan
-
-
-def _server() -> sa.URL | None:
-    named = os.environ.get(DATABASE_URL, "").strip()
-    return server_url(named) if named else None
 
 
 def _checkpoint(folder: Path, run: str, step: int) -> Path | None:

@@ -18,7 +18,6 @@ import sqlalchemy as sa
 
 from paribus.archive.reading import open_archive
 from paribus.errors import ParibusError, StoreError, did_you_mean
-from paribus.home import DATABASE_URL
 from paribus.home import home as usual_home
 from paribus.monitor.status import studies as listed_studies
 from paribus.notebook import tables
@@ -31,7 +30,7 @@ from paribus.report.inputs import StudyData
 from paribus.report.model import ReportModel
 from paribus.report.render.text import to_terminal
 from paribus.run_folder.metrics import find_metric
-from paribus.store.database import server_url
+from paribus.store.database import named_server, server_url
 from paribus.store.models import AttemptRecord
 from paribus.store.reader import Reader
 from paribus.store.remarks import About
@@ -285,11 +284,10 @@ def _opened(home: str | Path | None, database: str | None) -> Iterator[tuple[Rea
             "one of them, e.g. `home='.paribus'`."
         )
     folder = usual_home() if home is None else _path(home, "home")
-    server: sa.URL | None = None
     if database is not None:
-        server = server_url(_check_text(database, "the address of a PostgreSQL database"), "`database`")
-    elif named := os.environ.get(DATABASE_URL, "").strip():
-        server = server_url(named)
+        server: sa.URL | None = server_url(_check_text(database, "the address of a PostgreSQL database"), "`database`")
+    else:
+        server = named_server()
     with open_untouched(folder, server) as reader:
         yield reader, str(folder) if server is None else f"{reader.database.name} and {folder}"
 

@@ -12,7 +12,7 @@ from paribus.report.analysis.effect import MIN_SEEDS, Effect, corrected
 from paribus.report.build import provenance
 from paribus.report.external import refuse_external
 from paribus.report.inputs import StudyData
-from paribus.report.model import Cell, Column, ReportModel, Table, TableRow, stored
+from paribus.report.model import Cell, Column, ReportModel, Table, TableRow
 from paribus.report.tables.cells import (
     INTERVALS,
     MISSING,
@@ -20,10 +20,9 @@ from paribus.report.tables.cells import (
     adjusted_cell,
     effect_cell,
     interval_text,
-    p_words,
     score_cell,
 )
-from paribus.report.tables.robustness import UNPAIRED, permutation_cell, permutation_note, testable
+from paribus.report.tables.robustness import UNPAIRED, equivalence_cell, permutation_cell, permutation_note, testable
 from paribus.stats.multiple_testing import ALPHA, holm
 from paribus.study.plan import Arm
 
@@ -224,12 +223,8 @@ def _equivalent_column(a: Analysis, b: Analysis) -> list[Column]:
     return [Column(key="equivalent", label=f"within ±{margin:g}?", note=note)]
 
 
-def _equivalent_cell(pair: Pair, late: bool) -> Cell:
-    p = pair.equivalence_p
-    if p is None:
-        return NOT_APPLICABLE
-    words = "exploratory" if late else "equivalent" if p < ALPHA else "not shown"
-    return Cell(text=words, note=p_words(p), p_adjusted=stored(p), correction="holm")
+def _equivalence(pair: Pair, late: bool) -> Cell:
+    return NOT_APPLICABLE if pair.equivalence_p is None else equivalence_cell(pair.equivalence_p, late=late)
 
 
 def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...]:
@@ -244,7 +239,7 @@ def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...
         effect_cell(effect, effect.estimate.n, better=a.score.better) if effect else NOT_APPLICABLE,
         adjusted_cell(effect),
         *([by_splits] if exact else []),
-        *(_equivalent_cell(pair, _late(a, b)) for _ in _equivalent_column(a, b)),
+        *([_equivalence(pair, _late(a, b))] if _margin(a, b) is not None else []),
         NOT_APPLICABLE if alone else Cell(text=(pair.reason and f"no: {pair.reason}") or "yes"),
     )
 

@@ -264,8 +264,17 @@ def database_url(home: Path) -> sa.URL:
         StoreError: the variable is not the URL of a PostgreSQL database, or the password's file is missing or empty.
             The message does not repeat the value.
     """
+    return named_server() or file_url(home)
+
+
+def named_server() -> sa.URL | None:
+    """Return ``$PARIBUS_DATABASE_URL``; ``None`` if it is not set.
+
+    Raises:
+        StoreError: as :func:`database_url`.
+    """
     named = os.environ.get(DATABASE_URL, "").strip()
-    return server_url(named) if named else file_url(home)
+    return server_url(named) if named else None
 
 
 def server_url(named: str, source: str = DATABASE_URL) -> sa.URL:

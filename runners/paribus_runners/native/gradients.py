@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import tempfile
 from collections.abc import Sequence
@@ -114,7 +113,7 @@ class _Place:
         learner = Learner.of(run, _initial(asked, stack))
         reference = learner.reference
         if reference is None and any(arm.kl.kind != "off" or arm.loss.kind == "pair_dpo" for arm in every):
-            reference = replace(learner.policy, model=copy.deepcopy(learner.policy.model).requires_grad_(False))
+            reference = learner.policy.frozen()
         if asked.checkpoint is not None:
             checkpoint.load(asked.checkpoint, learner)
         columns = _functions(every)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,7 +10,6 @@ import torch
 from paribus.recipe import factors as f
 from paribus.recipe.analysis.facts import corrected_by_the_update, weighs_sampler
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native import lora
 from paribus_runners.native.critic import Critic
 from paribus_runners.native.experience import Before
 from paribus_runners.native.log_probabilities import score_all
@@ -49,8 +47,7 @@ class Learner:
         """Return the learner that starts from ``policy``; reference and critic start from the same weights."""
         reference = None
         if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
-            same = lora.copy_of(policy.model, policy.model).requires_grad_(False)
-            reference = dataclasses.replace(policy, model=same)
+            reference = policy.frozen()
         critic, critic_optimizer = None, None
         if recipe.auxiliary.value is not None:
             critic = Critic.of(policy)

@@ -83,12 +83,12 @@ def of_the_model(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 @torch.no_grad()
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights of a model without adapters that computes the same, under their names in Transformers."""
-    for name, weights in model.named_parameters():
-        if name.endswith(f"{_BASE}.weight"):
-            layer: Any = model.get_submodule(name.removesuffix(f"{_BASE}.weight"))
-            yield name.replace(_BASE, ""), (weights.float() + layer.get_delta_weight(NAME)).to(weights.dtype)
-        elif ".lora_" not in name:
-            yield name.replace(_BASE, ""), weights
+    for name, weights in of_the_model(model):
+        layer: Any = model.get_submodule(name.rpartition(".")[0])
+        if name.endswith(".weight") and hasattr(layer, "get_delta_weight"):
+            yield name, (weights.float() + layer.get_delta_weight(NAME)).to(weights.dtype)
+        else:
+            yield name, weights
 
 
 def has_adapters(model: nn.Module) -> bool:

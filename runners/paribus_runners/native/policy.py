@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,10 @@ class Policy:
             digest.update(f"{name}{tuple(weights.shape)}".encode())
             digest.update(weights.detach().float().cpu().reshape(-1).numpy().data)
         return digest.hexdigest()
+
+    def frozen(self) -> Policy:
+        """Return a policy that stays as this one is now; it shares the weights that are not trained."""
+        return replace(self, model=lora.copy_of(self.model, self.model).requires_grad_(False))
 
     @property
     def trained(self) -> list[Tensor]:

@@ -96,6 +96,17 @@ def _columns(analysis: Analysis, whole: OneSpread | None) -> tuple[Column, ...]:
     return tuple(found)
 
 
+def equivalence_cell(p: float | None, *, late: bool) -> Cell:
+    """Return whether a test against a margin shows equivalence.
+
+    Args:
+        p: corrected, of "differs by the margin or more"; ``None`` without a test.
+        late: whether something of the test was declared after results were there.
+    """
+    words = "exploratory" if late else "equivalent" if p is not None and p < ALPHA else "not shown"
+    return Cell(text=words, note="" if p is None else p_words(p), p_adjusted=p, correction="" if p is None else "holm")
+
+
 def _cell(analysis: Analysis, arm: str, key: str, whole: OneSpread | None) -> Cell:
     effect = analysis.to_base[arm]
     assert effect is not None  # only arms with an effect have a row
@@ -117,12 +128,8 @@ def _cell(analysis: Analysis, arm: str, key: str, whole: OneSpread | None) -> Ce
         case "detectable":
             return _size(effect.detectable, analysis.largest)
         case "equivalent":
-            p = analysis.equivalence.get(arm)
-            words = "equivalent" if p is not None and p < ALPHA else "not shown"
-            words = "exploratory" if analysis.late("margin") or arm in analysis.late_arms else words
-            return Cell(
-                text=words, note="" if p is None else p_words(p), p_adjusted=p, correction="" if p is None else "holm"
-            )
+            late = analysis.late("margin") or arm in analysis.late_arms
+            return equivalence_cell(analysis.equivalence.get(arm), late=late)
         case "iqm":
             estimate = at_look(iqm_interval([*values.values()]), analysis.share)
             return estimate_cell(interval_text(estimate), estimate)
