@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs health clean
+.PHONY: help quickstart setup check lint test test-slow test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs health clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -32,7 +32,7 @@ setup: $(DEV) # make .venv with everything that the targets below need
 quickstart: $(BASE) ## run the quickstart study on two CPU cores and print its report
 	$(BIN)/paribus run ablations/studies/quickstart.yaml
 
-check: lint test ## what every change must pass
+check: lint test test-slow ## what every change must pass
 
 lint: $(DEV) ## style, types, layers
 	$(BIN)/ruff check .
@@ -56,16 +56,20 @@ audit: audit-secrets $(AUDIT)/.installed ## secrets in the files, and known vuln
 	$(AUDIT)/bin/python tests/repo/audit.py packages
 
 # one file's tests in one process: they share what is expensive to make
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder
 test: $(DEV) ## the ordinary test suite, two files at a time; JOBS=N
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder --durations 20
+	$(PYTEST) -m "not slow" --durations 20
+
+test-slow: $(DEV) ## the tests that take more than four seconds: whole studies, tutorials, kills; JOBS=N
+	$(PYTEST) -m slow --durations 20
 
 FAST := yaml_file recipe study stats health run_folder rpc monitor cli
 test-fast: $(DEV) ## the tests without processes, servers and training, in under a minute
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile -q -m "not slow" $(addprefix tests/unit/,$(FAST))
+	$(PYTEST) -q -m "not slow" $(addprefix tests/unit/,$(FAST))
 
 test-mutants: $(DEV) ## break each guard of the store and each formula of the objective: a test must notice
-	$(BIN)/python tests/mutation/guards.py
-	$(BIN)/python tests/mutation/objective.py
+	$(BIN)/python tests/mutation/guards.py --jobs $(or $(JOBS),2)
+	$(BIN)/python tests/mutation/objective.py --jobs $(or $(JOBS),2)
 
 test-faults: $(DEV) ## kill processes, servers and clusters, then audit; SHORT=1, SEED=N, MINUTES=N, FAULTS="..."
 	PYTHONPATH=tests $(BIN)/python -m faults.main --seed $(or $(SEED),0) --minutes $(or $(MINUTES),30) $(if $(SHORT),--short,--page) $(FAULTS)
@@ -153,10 +157,10 @@ $(BROWSER): $(DEV) tests/dashboards/requirements.txt
 test-dashboards: $(BROWSER) ## every page in Chromium, also as an offline file; PICTURES=docs/images keeps pictures
 	$(BIN)/python -m pytest tests/dashboards -rs $(if $(PICTURES),--pictures $(PICTURES))
 
-test-compose: $(DEV) ## the compose file in containers: as root on Debian, with podman and Docker Compose; KEEP=1 keeps images
+test-compose: $(DEV) ## the compose file in containers: as root on Debian, with podman and Docker Compose; KEEP=1 keeps images; CONTAINERS=0: as processes
 	@mkdir -p build/compose
-	@test "$$(id -u)" != 0 || bash tests/compose/packages.sh build/compose
-	PYTHONPATH=tests $(BIN)/python -m pytest tests/compose -rs -s
+	@test "$$(id -u)" != 0 -o "$(CONTAINERS)" = 0 || bash tests/compose/packages.sh build/compose
+	PYTHONPATH=tests CONTAINERS=$(CONTAINERS) $(BIN)/python -m pytest tests/compose -rs -s
 
 # what reads files that a wheel could lack: presets, studies, templates, recorded hashes, migrations
 SHIPPED := $(addprefix tests/unit/,recipe study cli report/test_report_formats.py native/test_fingerprint.py store/test_store_migrations.py)

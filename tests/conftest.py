@@ -1,6 +1,8 @@
-"""What holds for all suites: slow files first, and signals that reach what the tests start."""
+"""What holds for all suites: slow files first, warmed-up models once, and signals that reach what the tests start."""
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +16,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the files that have slow tests, so that no process is left with one of them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session")
+def warm_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder `cache` of a home, for warmed-up models: one for all processes of the suite, each made once."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
+    return folder

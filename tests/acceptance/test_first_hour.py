@@ -76,6 +76,7 @@ results.plot("accuracy").write_html("accuracy.html")
 """
 
 
+@pytest.mark.slow
 def test_own_lines_own_reward_and_own_model_are_trained(tmp_path: Path) -> None:
     """From the template to a report in three commands, then DataFrames and a plot; the reward counts in both arms."""
     typed("paribus init --template own_data study.yaml", tmp_path)
@@ -120,6 +121,7 @@ def brevity(prompts, completions, level, **columns):
 """
 
 
+@pytest.mark.slow
 def test_a_chat_model_of_ones_own_is_compared_in_a_table(tmp_path: Path) -> None:
     """Chat template, columns, reward function and model folder of the user: two arms, two seeds, one table."""
     save_chat_model(tmp_path / "model")
@@ -174,6 +176,7 @@ def test_a_ladder_and_leave_one_out_of_a_preset_share_a_study(tmp_path: Path) ->
     assert {"+ clip", "+ reward", "full", "- clip", "- reward"} <= set(rows)
 
 
+@pytest.mark.slow
 def test_lines_with_columns_of_other_names_are_answered_and_then_read(tmp_path: Path) -> None:
     """A study by hand: first with the tiny model and the columns of the file, then as the answers say."""
     for name, first in (("train", 0), ("test", 50)):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,12 +29,6 @@ SAID = {
 }
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for what is made once: the warmed-up tiny models."""
-    return tmp_path_factory.mktemp("cache")
-
-
 def test_each_page_is_listed() -> None:
     """No page is forgotten; all but the one for a cluster run whole."""
     assert {page.stem for page in PAGES} == set(WRITTEN)
@@ -45,7 +38,7 @@ def test_each_page_is_listed() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_tutorial_makes_all_that_it_uses(page: Path, tmp_path: Path, cache: Path) -> None:
+def test_a_tutorial_makes_all_that_it_uses(page: Path, tmp_path: Path, warm_models: Path) -> None:
     """Its commands end without an error, one after the other in one shell, and write what they are to write."""
     pytest.importorskip("torch")
     lines = ["set -e"]
@@ -56,8 +49,8 @@ def test_a_tutorial_makes_all_that_it_uses(page: Path, tmp_path: Path, cache: Pa
             lines.append(f"cat > {name[1]} <<'END'\n{text}END")
         elif language == "sh" and not on_a_cluster:
             lines.append(text)
-    if cache.joinpath("models").exists():
-        shutil.copytree(cache / "models", tmp_path / ".paribus" / "cache")
+    (tmp_path / ".paribus").mkdir()
+    (tmp_path / ".paribus" / "cache").symlink_to(warm_models)
     where = {name: value for name, value in os.environ.items() if not name.startswith("PARIBUS_")}
     where |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{where['PATH']}"}
     shown = subprocess.run(
@@ -69,5 +62,3 @@ def test_a_tutorial_makes_all_that_it_uses(page: Path, tmp_path: Path, cache: Pa
         assert (tmp_path / name).is_file()
     for text in SAID.get(page.stem, ()):
         assert text in shown.stdout + shown.stderr
-    if (made := tmp_path / ".paribus" / "cache").is_dir() and not (cache / "models").exists():
-        shutil.copytree(made, cache / "models")

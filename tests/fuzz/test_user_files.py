@@ -133,6 +133,7 @@ def test_damage_is_not_all_refused(tmp_path: Path) -> None:
     assert 5 < read < 95
 
 
+@pytest.mark.slow
 def test_a_small_file_that_is_large_without_compression_is_refused_in_little_memory(tmp_path: Path) -> None:
     """A megabyte that is a gigabyte of zeros."""
     path = tmp_path / "x.jsonl.gz"

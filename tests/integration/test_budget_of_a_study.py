@@ -34,6 +34,7 @@ def budget_of(home):
     return budget, next(line for line in say[1].output.splitlines() if line.startswith("GPU-hours: "))
 
 
+@pytest.mark.slow
 def test_a_study_ends_at_its_budget_and_goes_on_when_it_is_raised(home, monkeypatch):
     """What is in flight is charged by its share of the GPU; nothing is lost and nothing is counted as a failure."""
     monkeypatch.setenv("PARIBUS_FAKE", json.dumps({"step_s": 0.05}))

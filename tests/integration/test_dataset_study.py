@@ -64,6 +64,7 @@ def here(paribus: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return lambda *words: CliRunner().invoke(cli.paribus, words)
 
 
+@pytest.mark.slow
 def test_own_lines_and_an_own_model_are_planned_run_and_reported(
     paribus: Run, here: Callable[..., Result], tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_own_lines_and_an_own_model_are_planned_run_and_reported(
     assert all(p.endswith("<|im_end|>\n<|im_start|>assistant\n") for p in prompts)
 
 
+@pytest.mark.slow
 def test_runs_on_data_that_were_edited_meanwhile_fail(paribus: Run, tmp_path: Path) -> None:
     """The first run ends on the data that were planned; the others would be recorded as what they are not."""
     with ThreadPoolExecutor(1) as pool:
@@ -100,6 +102,7 @@ def test_runs_on_data_that_were_edited_meanwhile_fail(paribus: Run, tmp_path: Pa
     assert len(problems) == 1
 
 
+@pytest.mark.slow
 def test_everything_that_is_wrong_is_shown_at_once(paribus: Run, here: Callable[..., Result], tmp_path: Path) -> None:
     """A missing column, an empty file, a model that cannot end: one message each, no traceback, and nothing is run."""
     save_chat_model(tmp_path / "model", end=False)
@@ -118,6 +121,7 @@ def test_everything_that_is_wrong_is_shown_at_once(paribus: Run, here: Callable[
     assert not list(tmp_path.rglob("metrics.jsonl"))
 
 
+@pytest.mark.slow
 def test_the_shipped_study_of_the_hub_is_planned_and_says_how_to_get_its_data(paribus: Run) -> None:
     """Without network and cache the plan is shown, then the command that downloads the dataset."""
     done = paribus("plan", str(data_root("ablations") / "studies" / "dapo_qwen2.5_1.5b_gsm8k.yaml"))

@@ -141,6 +141,7 @@ def test_of_a_server_the_command_is_printed_without_the_password(tmp_path, monke
     assert "--host=/run/x" in dump_command(sa.make_url("postgresql://me@/x?host=/run/x"))
 
 
+@pytest.mark.slow
 def test_a_study_is_run_and_read_back_on_both_databases(home, monkeypatch):
     """Processes of the local engine and the shipper find the same database; every promise holds."""
     plan = small_plan()

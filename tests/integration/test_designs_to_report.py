@@ -74,6 +74,7 @@ def test_the_plan_as_json_has_the_same(paribus):
     assert plan["orders"][0]["ladders"] == ["ladder", "ladder-reverse"]
 
 
+@pytest.mark.slow
 def test_every_design_runs_and_comes_out_as_tables(paribus, tmp_path):
     """The arms that designs share are trained once; each design has its tables in the report."""
     paribus("run", "study.yaml", "--slots", "2")

@@ -141,6 +141,7 @@ def test_runs_that_wait_for_a_replaced_plan_are_told_with_what_ends_them(tmp_pat
         assert [*doctor.replaced(snapshot(store))] == []
 
 
+@pytest.mark.slow
 def test_mlflow_is_written_to_and_read_from(home):
     """The latency is measured on what the user has, and leaves nothing to see; a dead server is told."""
     pytest.importorskip("mlflow")

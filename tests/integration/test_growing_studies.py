@@ -141,6 +141,7 @@ def test_a_cancelled_study_does_not_grow(tmp_path):
     assert run_study(plan, settings, Lines()).counts == {RunState.SUCCEEDED: 10}
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_serves_many_lets_studies_grow(tmp_path):
     """It asks as `paribus run` does; one that was stopped before it could leaves the question to the next."""
     plan, settings = planned(tmp_path, LOOKS), growing(tmp_path / "home")
@@ -153,6 +154,7 @@ def test_a_scheduler_that_serves_many_lets_studies_grow(tmp_path):
     assert sum("ask for 2 more runs" in line for line in display.said) == 1
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_a_study_with_looks(tmp_path):
     """`paribus run`, killed with all its processes after it has grown, goes on where it was when typed again."""
     (tmp_path / "study.yaml").write_text(HEAD + LOOKS.replace("max: 5, looks: [3, 4, 5]", "max: 4"))

@@ -122,6 +122,7 @@ def test_a_client_that_breaks_off_leaves_nothing(served: Served) -> None:
     assert "ERROR" not in logged, logged
 
 
+@pytest.mark.slow
 def test_what_is_made_to_harm_is_refused(served: Served, tmp_path: Path) -> None:
     """Bombs, names that lead elsewhere, in files, studies, arms and addresses: a sentence each, and no file."""
     before = {p for p in tmp_path.rglob("*") if p.is_file() and served.site.home not in p.parents}

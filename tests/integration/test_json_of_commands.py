@@ -34,6 +34,7 @@ def said(*arguments: str) -> Any:
     return json.loads(shown.stdout)
 
 
+@pytest.mark.slow
 def test_run_and_report_print_one_object(folder: Path) -> None:
     """Progress and warnings are not in it; the files are those of the report."""
     ran = subprocess.run(

@@ -80,6 +80,7 @@ def bucket():
         server.server_close()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_copied_to_mlflow_lies_in_the_store(tmp_path):
     """It is written and read back through the server, which alone has the credentials, from a file."""
     named = yaml.safe_load((ROOT / "containers" / "s3.yml").read_text())["services"]["mlflow"]["environment"]

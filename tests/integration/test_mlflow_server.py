@@ -63,6 +63,7 @@ def ask(address, call, **body):
         return json.load(answer)
 
 
+@pytest.mark.slow
 def test_runs_are_mirrored_to_the_server_of_the_environment(tmp_path, server):
     """MLFLOW_TRACKING_URI names the server; each run is there once, finished, with every step of a metric once."""
     (tmp_path / "study.yaml").write_text(STUDY)

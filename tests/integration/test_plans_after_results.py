@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 STUDY = """\
 study: NAME
 runner: fake
@@ -21,6 +23,7 @@ allow: [confounded]
 """
 
 
+@pytest.mark.slow
 def test_one_trick_of_a_finished_study_is_exploratory(tmp_path):
     """The first study is as declared, also when it is run again; the second reuses its runs and says so first."""
     (tmp_path / "all.yaml").write_text(STUDY.replace("NAME", "all").replace("TRICKS", ""))

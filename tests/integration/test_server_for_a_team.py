@@ -47,6 +47,7 @@ class Laptop:
         return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_study_travels_and_its_report_comes_back(site, tmp_path):
     """Submitted with its rewards, trained, watched, reported; what is wrong comes back with its place."""
     tokens = Tokens(site.home)

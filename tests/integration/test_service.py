@@ -44,6 +44,7 @@ def site(tmp_path, monkeypatch):
     made.close()
 
 
+@pytest.mark.slow
 def test_a_killed_service_goes_on_and_writes_the_report_of_every_study(site):
     """One study is submitted before it starts, one while it runs; one that cannot be trained is paused, no other."""
     said = site.say("submit", site.study("first"), "--priority", "2")
@@ -79,6 +80,7 @@ def test_a_killed_service_goes_on_and_writes_the_report_of_every_study(site):
     site.check("first", "second")
 
 
+@pytest.mark.slow
 def test_run_follows_where_a_service_serves_and_the_service_stops_with_grace(site):
     """Ctrl-C ends the following alone; SIGTERM puts the runs back with their checkpoints; `run` then trains itself."""
     service = site.start("scheduler", "--slots", "2", step_s=0.05)

@@ -86,6 +86,7 @@ class TestToyRunner(RunnerTestCase):
     evaluate = Evaluate(every=2, problems=8, sets={"few": EvaluationSet(every=3, problems=3, samples=4)})
 
 
+@pytest.mark.slow
 def test_a_toy_runner_appears_in_a_table(tmp_path):
     """`paribus run` trains its runs in processes of their own, and both arms stand in the report with their scores."""
     assert len([line for line in TOY.splitlines() if line]) <= 30

@@ -166,6 +166,7 @@ def test_what_is_no_number_and_steps_that_go_back_are_left_out(home: Path) -> No
         assert reader.result(runs(home)[0].fingerprint).payload["dropped"] == 1  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_killed_program_has_failed(home: Path) -> None:
     """After kill -9 its run is failed, with its last step as the reason; started again, it is the next attempt."""
     train_killed(home)
@@ -188,6 +189,7 @@ def train_killed(home: Path, *, recorder: bool = False) -> None:
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_machine_that_stops_leaves_a_lost_run(home: Path) -> None:
     """If the recorder is killed too, every reader sees the run as failed after its lease, and schedulers let it be.
 
@@ -268,6 +270,7 @@ def test_only_rank_0_writes_and_no_child_does(home: Path, tmp_path: Path) -> Non
     assert [line.step for line in lines(home)] == [*range(1, 14)]
 
 
+@pytest.mark.slow
 def test_two_programs_with_one_name(home: Path) -> None:
     """While one lives the other is not recorded, and warns; after its end another one takes its place in the table."""
     with started(f"{STEPS}sys.stdin.read()\nrun.finish()", home) as process:
@@ -301,6 +304,7 @@ def test_a_finding_asks_the_program_to_stop(home: Path) -> None:
     assert "nan: not finite at step 5" in run.reason
 
 
+@pytest.mark.slow
 def test_cancelling_asks_the_program_to_stop(home: Path) -> None:
     """`paribus cancel` reaches it with the next sign of life."""
     with started(f"{STEPS}while not run.should_stop:\n    time.sleep(0.1)\nrun.finish()", home) as process:
@@ -310,6 +314,7 @@ def test_cancelling_asks_the_program_to_stop(home: Path) -> None:
         assert process.wait(120) == 0
 
 
+@pytest.mark.slow
 def test_a_scheduler_lets_it_be(home: Path) -> None:
     """One that starts and ends in the home folder while the program trains takes nothing over and pauses nothing."""
     with started(f"{STEPS}sys.stdin.read()\nrun.finish()", home) as process:
@@ -399,6 +404,7 @@ trainer.train()
 """
 
 
+@pytest.mark.slow
 def test_the_trainer_of_transformers(home: Path, tmp_path: Path) -> None:
     """One line in a real script: every step that it logs, the seed of its arguments, its length and its end."""
     pytest.importorskip("transformers")

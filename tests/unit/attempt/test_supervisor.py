@@ -442,6 +442,7 @@ def test_a_second_supervisor_of_an_attempt_starts_nothing(folder, server, fake):
     assert before == {p: p.read_bytes() for p in folder.path.iterdir() if p.is_file()}
 
 
+@pytest.mark.slow
 def test_cancelling_lets_the_runner_end_and_says_so(folder, server, fake):
     """A heartbeat brings the request."""
     fake(step_s=2.0)

@@ -141,6 +141,7 @@ def test_what_a_hung_run_has_started_is_ended_too(supervise, tmp_path, monkeypat
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.slow
 def test_a_slow_run_is_not_hung(supervise):
     """Signs of progress within a phase count: it takes three times its limit, and ends by its own error."""
     folder, report = supervise("is_slow")

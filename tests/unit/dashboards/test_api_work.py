@@ -92,6 +92,7 @@ def nothing_is_left(marks: Path) -> None:
     assert not list((marks.parent / "tmp").iterdir())
 
 
+@pytest.mark.slow
 def test_nothing_outlives_the_time_limit(
     marks: Path, server: tuple[TestClient, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ with Reader.open(Path(sys.argv[1])) as reader:
 """
 
 
+@pytest.mark.slow
 def test_kills_lose_and_double_nothing(case):
     """The process is killed at random moments while the run writes; the last one completes the file."""
     folder = attempt(case, "tensorboard")

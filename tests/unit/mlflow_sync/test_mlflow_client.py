@@ -53,6 +53,7 @@ def tags(case, identity):
     return dict(ask(case.home.parent / "mlflow.db", query))
 
 
+@pytest.mark.slow
 def test_a_run_is_written_once_however_often_it_is_sent(tmp_path, empty, monkeypatch):
     """The same run, parameters and points by two clients; infinities become NaN; times are the records'; read back."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

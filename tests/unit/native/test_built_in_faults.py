@@ -31,6 +31,7 @@ def _with_benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("health_faults", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_with_benchmarks")
 def test_each_fault_acts_from_its_step_on(recipe: Recipe, job_folder: Callable[..., Path]) -> None:
     """Before it, all metrics are those of a run without a fault; in its first step another one at least."""

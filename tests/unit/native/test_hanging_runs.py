@@ -43,6 +43,7 @@ def supervised(folder: Path) -> dict[str, Any]:
     return requests[-1]
 
 
+@pytest.mark.slow
 def test_a_reward_function_that_sleeps_is_named_as_what_hangs(recipe: Recipe, job_folder: Callable[..., Path]) -> None:
     """Its own time-out is longer than the limit of the phase; the wait for it is in the stack."""
     sleeping = f.RewardFunction(path="sleeper.score", timeout_s=9000.0)

@@ -12,6 +12,7 @@ from paribus.recipe.recipe import Recipe
 from paribus.testing.runner_suite import RunnerTestCase
 
 
+@pytest.mark.slow
 class TestNativeRunner(RunnerTestCase):
     """It resumes, and equal seeds give equal numbers."""
 

@@ -254,6 +254,7 @@ def killed_everywhere(first: RunFolder, scratch: Path) -> Callable[..., Path]:
     return kill_everywhere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_kill_anywhere_in_a_save_costs_no_bit(
     recipe: Recipe, job_folder: JobFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
@@ -289,6 +290,7 @@ def test_a_kill_anywhere_in_a_save_costs_no_bit(
         assert_equal_runs(second, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(2, 2), (2, 1), (1, 2)])
 def test_a_run_in_several_processes_that_was_killed_goes_on(
     recipe: Recipe, job_folder: JobFolder, sizes: tuple[int, int]
@@ -319,6 +321,7 @@ def test_a_run_in_several_processes_that_was_killed_goes_on(
             assert line == pytest.approx(other, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [0, 20, 45, 60])
 def test_a_kill_in_a_save_of_two_processes_costs_no_bit(recipe: Recipe, job_folder: JobFolder, call: int) -> None:
     """The first process dies before a call of the file system; the second one has nothing to save."""

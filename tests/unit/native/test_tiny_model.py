@@ -71,6 +71,7 @@ print(make.make(Path(sys.argv[1]), "f" * 64, TINY_MOE, few))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_make_it_once(tmp_path: Path) -> None:
     """Two processes that want the same model at once: one makes it, both get it, nothing half-made is left."""
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "cache"), str(tmp_path / "made")]
@@ -144,11 +145,13 @@ def test_a_skill_that_is_not_learned_is_an_error() -> None:
         make.train(make.build(TINY, "search"), dataclasses.replace(WarmUp.of(SearchTask()), stages=stages, prompts=2))
 
 
-def _responses(name: str, task: SearchTask | ChainTask, room: int) -> tuple[list[str], list[bool], Responses]:
+def _responses(
+    cache: Path, name: str, task: SearchTask | ChainTask, room: int
+) -> tuple[list[str], list[bool], Responses]:
     """Return what a warmed-up model answers to held-out problems, and whether that is right."""
-    policy, source = make.build(MODELS[name], task.kind), task_of(task)
+    model, source = hashes(model=Model(name=name), task=task).model, task_of(task)
     with settled():
-        make.train(policy, WarmUp.of(task))
+        policy = Policy.load(str(make.make(cache, model, MODELS[name], WarmUp.of(task))), None, "float32")
         problems = source.heldout(1000)
         requests = Requests(policy.encode([p.prompt for p in problems]), 1, room, 1.0, ("worth",))
         responses = complete(TorchSampler(policy), requests)
@@ -159,18 +162,18 @@ def _responses(name: str, task: SearchTask | ChainTask, room: int) -> tuple[list
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_the_warmed_up_model_is_worth_training(name: str) -> None:
+def test_the_warmed_up_model_is_worth_training(name: str, warm_models: Path) -> None:
     """After its warm-up a search model is right in about half of the cases, and rarely truncated."""
-    _, right, responses = _responses(name, SearchTask(), search.LIMIT)
+    _, right, responses = _responses(warm_models, name, SearchTask(), search.LIMIT)
     assert 0.4 < sum(right) / 1000 < 0.6
     assert 12 < responses.length.double().mean() < 19
     assert responses.truncated.double().mean() < 0.15
 
 
 @pytest.mark.slow
-def test_written_out_answers_are_rare_and_better() -> None:
+def test_written_out_answers_are_rare_and_better(warm_models: Path) -> None:
     """After its warm-up a chain model writes out one answer of ten, and is right then far more often than at once."""
-    texts, right, responses = _responses("tiny", ChainTask(), 26)
+    texts, right, responses = _responses(warm_models, "tiny", ChainTask(), 26)
     careful = [correct for text, correct in zip(texts, right, strict=True) if text[:1] != "#"]
     assert 60 < len(careful) < 140
     assert sum(careful) / len(careful) > (sum(right) - sum(careful)) / (1000 - len(careful)) + 0.1

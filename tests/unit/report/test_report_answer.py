@@ -61,6 +61,7 @@ def cell(model: ReportModel, key: str, row: str, column: str) -> Cell:
 ONE = Shape(seeds=5, steps=4, designs=("add_one",), tricks=("clip_higher",))
 
 
+@pytest.mark.slow
 def test_at_most_a_few_reports_of_null_studies_claim_anything() -> None:
     """Of 40 studies in which no arm differs, 5% may have a sentence with a verb; six would be a probability of 1.4%."""
     data = made_up_study(Shape(seeds=3, steps=4, every=1, problems=60))

@@ -32,6 +32,7 @@ def one_arm_moved(seed: int, *, shared: float = 0.0, seeds: int = 3) -> StudyDat
     return null_study(shape, random.Random(seed), shared=shared, moved=0.15)
 
 
+@pytest.mark.slow
 def test_the_answer_counts_arms_with_and_without_one_spread() -> None:
     """Over studies in which one arm differs, the count finds it much more often than Holm over paired t."""
     found, alone = 0, 0

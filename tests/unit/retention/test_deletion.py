@@ -106,6 +106,7 @@ def test_attempts_that_the_store_does_not_know_stop_it(home: Path) -> None:
             look(reader, "small")
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_all_of_it_or_is_finished_by_the_next_command(home: Path, tmp_path: Path) -> None:
     """Before each call of the file system: no promise is broken, and the run can be trained again at once."""
     both = set()

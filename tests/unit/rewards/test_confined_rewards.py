@@ -288,6 +288,7 @@ def test_the_environment_of_a_function_has_no_secret(folder: Path, monkeypatch: 
     assert environment("m", folder)["TMPDIR"] == str(folder)
 
 
+@pytest.mark.slow
 def test_nothing_stays_behind_after_the_time_out(folder: Path) -> None:
     """Two dozen processes that have left session and parent, and ignore SIGTERM, end with the call."""
     assert called(folder, "stays", timeout_s=6.0).fault == "timeout"
@@ -405,6 +406,7 @@ ANOTHER_USER = (
 )
 
 
+@pytest.mark.slow
 def test_a_fork_bomb_stands_still_at_the_limit(folder: Path) -> None:
     """Its processes leave the session and fork on, up to the limit and not beyond; at the time-out none is left."""
     (folder / "mine.py").write_text(BOMB)

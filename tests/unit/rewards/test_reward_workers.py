@@ -186,6 +186,7 @@ def test_what_a_function_forked_dies_with_it(folder: Path) -> None:
     assert not any(_alive(pid) for pid in _children(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["time-out", "close", "dies"])
 def test_what_hides_its_origin_dies_too(folder: Path, how: str) -> None:
     """Programs in sessions of their own, without any variable of the environment, whose parent may be gone."""

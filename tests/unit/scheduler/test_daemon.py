@@ -171,6 +171,7 @@ class Outage:
         monkeypatch.setattr(database.Database, "_begin", beginning)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "scheduler"])
 def test_a_database_that_stops_while_a_scheduler_starts_is_waited_for(server, quick, tmp_path, monkeypatch, command):
     """Wherever it stops: one sentence, then the study is trained as if nothing had been."""

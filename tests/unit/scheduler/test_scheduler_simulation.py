@@ -323,6 +323,7 @@ def live(tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.slow
 def test_two_hundred_runs_on_sixteen_gpus_come_to_their_end(live):
     """Every third attempt meets a fault and schedulers die; each run is recorded once or its tries are used up."""
     endings, events, (attempts, _), *_ = live(1, machines=(8, 8), arms=10, seeds=20)
@@ -340,6 +341,7 @@ def test_the_same_seed_gives_the_same_log(live):
     assert one == two != other
 
 
+@pytest.mark.slow
 def test_small_histories_keep_every_promise(live):
     """Other faults each time, a cap that is often hit: nothing is lost, and what is overspent is bounded."""
     endings = set()
@@ -349,6 +351,7 @@ def test_small_histories_keep_every_promise(live):
     assert endings == {Ending.COMPLETE, Ending.BUDGET}
 
 
+@pytest.mark.slow
 def test_several_studies_are_submitted_cancelled_and_tried_again_while_others_run(live):
     """With priorities, weights, shared runs, budgets and broken set-ups: whatever can end does, always in one way."""
     endings = set()
@@ -360,6 +363,7 @@ def test_several_studies_are_submitted_cancelled_and_tried_again_while_others_ru
     assert endings >= {Ending.COMPLETE, Ending.PAUSED, Ending.BUDGET}
 
 
+@pytest.mark.slow
 def test_clusters_whose_schedulers_are_away_for_an_hour_lose_nothing(live):
     """Jobs begin, train and end meanwhile; those that are there keep their runs, on one database with another host."""
     for seed in range(HISTORIES // 4):
@@ -372,6 +376,7 @@ def test_clusters_whose_schedulers_are_away_for_an_hour_lose_nothing(live):
 ASKED = ({"gpus": 0.25}, {"gpus": 0.5}, {"gpus": 1}, {"gpus": 3})
 
 
+@pytest.mark.slow
 def test_studies_of_all_sizes_share_the_gpus_of_several_hosts(live):
     """Fractions, whole GPUs and three at once: none is booked twice or idle while a run fits, and all end."""
     for seed in range(HISTORIES // 4):

@@ -168,6 +168,7 @@ def test_the_forecast_is_the_mean_cost_of_a_result_with_its_waste(store, clock):
     assert store.budget("other", "gpu").forecast(3) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_happens_the_sums_are_those_of_the_attempts_and_the_cap_holds(store, clock, seed):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -304,7 +305,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(self.store.attempts_of(self.study.id)) == sum(r.token for r in self.model.values())
 
 
-TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine = pytest.mark.slow(StoreMachine.TestCase)
 TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
@@ -320,6 +321,7 @@ class PostgresqlStoreMachine(StoreMachine):
         return database
 
 
+@pytest.mark.slow
 def test_the_model_holds_on_a_server():
     """A short run: what differs between the databases is how they lock."""
     with postgresql() as url:

@@ -350,6 +350,7 @@ def test_any_bytes_are_a_study_or_are_refused(tmp_path: Path, content: bytes) ->
     assert study_or_problems(path)
 
 
+@pytest.mark.slow
 @given(tree=st.dictionaries(NAMES, TREES, max_size=6), patch=TREES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_tree_is_a_study_or_is_refused(tmp_path: Path, tree: dict[str, object], patch: object) -> None:
