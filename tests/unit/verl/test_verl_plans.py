@@ -135,9 +135,9 @@ def test_determinism_and_a_filter_that_refills_exclude_each_other():
     assert runner.native_options(recipe(filter="refill"), Options())["trainer.use_v1"] is True
 
 
-@pytest.mark.parametrize(("estimator", "exact"), [("k1", True), ("k2", True), ("k3", False)])
+@pytest.mark.parametrize(("estimator", "exact"), [("k2", True), ("k3", False)])
 def test_k3_in_the_loss_is_approximate(estimator, exact):
-    """verl cuts k3 off, where its gradient ends; k1 and k2 are as they are."""
+    """It is cut off in verl, where its gradient ends; k2 is not."""
     kl = {"kind": "loss", "estimator": estimator, "beta": 0.1}
     found = load_runner("verl").support(recipe(kl=kl), Options())
     assert [s.level for s in found if "k3" in s.reason] == ([] if exact else ["approximate"])
