@@ -80,6 +80,22 @@ def roll(sick: bool = False) -> Rows:
     ]
 
 
+def oat(sick: bool = False) -> Rows:
+    """Return a run as Oat logs it: truncated responses are a count."""
+    return [
+        {
+            "step": r["step"],
+            "actor/rewards": r["reward"],
+            "actor/response_tok_len": r["completions/mean_length"],
+            "actor/no_eos_count": 128 * r["completions/clipped_ratio"],
+            "actor/num_data": 128.0,
+            "train/policy_grad_norm": r["grad_norm"],
+            "train/entropy": r["entropy"],
+        }
+        for r in rows("trl", sick)
+    ]
+
+
 def nemo(sick: bool = False) -> Rows:
     """Return a run as NeMo-RL logs it."""
     return [
@@ -208,6 +224,8 @@ FORMS: Mapping[str, Callable[[Path], Path]] = {
     "ROLL": text("m.jsonl", lambda: lines(roll())),
     "slime": text("m.jsonl", lambda: lines(slime())),
     "slime, sick": text("m.jsonl", lambda: lines(slime(sick=True))),
+    "Oat": text("m.jsonl", lambda: lines(oat())),
+    "Oat, sick": text("m.jsonl", lambda: lines(oat(sick=True))),
     "W&B: CSV of a panel": text("wandb.csv", lambda: table(rows("trl"), "wandb")),
     "MLflow: CSV": text("mlflow.csv", lambda: table(rows("trl"), "mlflow")),
     "MLflow: `mlruns`": mlruns,

@@ -241,14 +241,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="one seed, few healthy runs, fewer problems")
     parser.add_argument("--page", action="store_true", help="write into docs/reference/health.md")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds a fault, from 101")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds a fault")
+    parser.add_argument(
+        "--begin", type=int, default=101, help="the first seed: others are fresh after a rule has changed"
+    )
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="for the runs; runs that are there are not trained again"
     )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     options = parser.parse_args()
     seeds = 1 if options.short else options.seeds
-    runs = [*with_faults(range(101, 101 + seeds)), *without(SHORT if options.short else len(HEALTHY))]
+    runs = [
+        *with_faults(range(options.begin, options.begin + seeds)),
+        *without(SHORT if options.short else len(HEALTHY)),
+    ]
     if options.short:
         runs = [replace(r, evaluate=r.evaluate.model_copy(update={"problems": 400})) for r in runs]
     cache = (home() / "cache").absolute()

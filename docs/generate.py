@@ -336,9 +336,9 @@ def health_page() -> str:
     for trainer, table in mappings().items():
         for metric, source in table.items():
             keys = ", ".join(f"`{k}`" for k in source.keys)
-            note = ", ".join(
-                x for x in (source.tag if source.tag == "proxy" else "", source.change.replace("_", " ")) if x
-            )
+            divided = f"divided by `{source.per}`" if source.per else ""
+            words = (source.tag if source.tag == "proxy" else "", source.change.replace("_", " "), divided)
+            note = ", ".join(filter(None, words))
             lines.append(f"| {trainer} | {keys} | `{metric}` | {note} |")
     return "\n".join(lines) + f"\n\n{begin or FIGURES}{figures}"
 

@@ -173,6 +173,20 @@ def test_paper_has_two_columns_of_charts(look):
     )
 
 
+def test_a_page_is_printed_with_all_its_charts(look):
+    """Charts that were never in view are drawn first; a menu that prints at once leaves a line in their place."""
+    page = look.open(f"{BOARD}/compare")
+    page.emulate_media(media="print")
+    late = page.locator(".chart:not([data-drawn])")
+    assert late.count() > 0
+    said = page.evaluate("getComputedStyle(document.querySelector('.chart:not([data-drawn])'), '::before').content")
+    assert "Scroll to it" in said
+    page.emulate_media(media="screen")
+    page.evaluate("window.print = () => { window.left = document.querySelectorAll('.chart:not([data-drawn])').length }")
+    page.keyboard.press("Control+p")
+    page.wait_for_function("() => window.left === 0")
+
+
 def test_the_navigation_of_a_phone_is_one_row_with_the_current_page_in_view(look):
     """It scrolls sideways instead of taking a second row."""
     look.page.set_viewport_size({"width": 390, "height": 844})

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from paribus.health.import_logs import open_log
+from paribus.health.wandb_history import run_name
 from paribus.mlflow_sync.copies import unwritten
 from paribus.mlflow_sync.wandb_files import FOLDER, SYNCED, WandbFiles
 from paribus.mlflow_sync.wandb_upload import Uploads, is_online
@@ -239,3 +241,34 @@ def test_a_study_is_written_by_the_command_and_uploaded_by_wandb(tmp_path, serve
     for run in server.runs:
         assert [step for step, _ in server.points(run)] == [1, 2, 3, 4, 5, 6]
         assert server.exits[run] == 0
+
+
+OFFLINE = """
+import wandb
+for arm in ("grpo", "drgrpo"):
+    run = wandb.init(project="p", name=f"{arm}-s1", mode="offline", settings=wandb.Settings(silent=True))
+    for step in range(1, 13):
+        run.log({"train/reward": step / 20, "train/entropy": 0.5, "train/grad_norm": 0.1, "train/global_step": step,
+                 "train/completions/mean_length": 20.0, "nested": {"x": 1}, "note": "hello"})
+        run.log({"eval/reward": step / 20, "train/global_step": step})
+    run.finish()
+"""
+
+
+def test_runs_of_the_library_itself_are_read(tmp_path):
+    """W&B's own offline folders, and what they hold, to the last number; a run that is killed, too."""
+    killed = OFFLINE.replace("run.finish()", "import os, time; time.sleep(3); os._exit(1)").replace("13)", "2000)")
+    for place, program in (("whole", OFFLINE), ("killed", killed)):
+        (tmp_path / place).mkdir()
+        done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path / place, check=False, capture_output=True)
+        assert done.returncode == (place == "killed"), done.stderr.decode()
+    whole = sorted((tmp_path / "whole" / "wandb").glob("offline-run-*"))
+    assert {run_name(folder) for folder in whole} == {"grpo-s1", "drgrpo-s1"}
+    for folder in (*whole, tmp_path / "killed"):
+        log = open_log(str(folder), str)
+        assert log is not None
+        steps = [line.step for line in log.lines]
+        assert steps == list(range(1, len(steps) + 1))
+        assert len(steps) == 12 if folder in whole else len(steps) > 50
+        assert [line.values["reward/mean"] for line in log.lines] == [step / 20 for step in steps]
+        assert log.raw[12]["nested.x"] == 1

@@ -354,6 +354,15 @@
   const resized = () => [...drawn.keys()].filter((e) => e.dataset.drawn && e.offsetParent).forEach((e) => Plotly.Plots.resize(e));
   addEventListener("beforeprint", () => { root.classList.add("printed"); redraw(); });
   addEventListener("afterprint", () => { root.classList.remove("printed"); redraw(); resized(); });
+  // charts below the window are not drawn yet, and a page that is being printed cannot wait for them
+  addEventListener("keydown", async (event) => {
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey || event.key.toLowerCase() !== "p") return;
+    const left = [...document.querySelectorAll(".chart[data-src]:not([data-drawn])")].filter((e) => e.offsetParent);
+    if (!left.length) return;
+    event.preventDefault();
+    await Promise.all(left.map(fetchAndShow));
+    print();
+  });
   document.addEventListener("paribus:swapped", (event) => adopt(event.target));
 
   setInterval(() => {

@@ -15,6 +15,7 @@ from paribus.external.importing import Imported, ReadLog, import_logs, read_logs
 from paribus.external.names import EXAMPLE, NamedLog, by_pattern, by_table, checked_study
 from paribus.external.plan import Terms
 from paribus.health.import_logs import MLFLOW, logged_name, mlflow_runs
+from paribus.health.wandb_history import run_name
 from paribus.home import home
 
 _NOTES = 6
@@ -60,8 +61,9 @@ def command(
 ) -> None:
     """Make finished runs of other trainers runs of a study: tables, health, dashboard.
 
-    LOG is what `paribus health` reads: TRL's output folder, JSON lines, a console log, a CSV, a folder of TensorBoard
-    or MLflow, mlflow:RUN_ID, or mlflow:EXPERIMENT for all its runs, whose names the pattern then reads.
+    LOG is what `paribus health` reads: TRL's output folder, JSON lines, a console log, a CSV, a folder of TensorBoard,
+    MLflow or W&B, mlflow:RUN_ID, or mlflow:EXPERIMENT for all its runs. Of runs of MLflow and W&B the pattern reads
+    the names, too.
     """
     check_trainer(trainer)
     name = checked_study(study)
@@ -88,7 +90,8 @@ def _named(logs: tuple[str, ...], pattern: str | None, file: Path | None, place:
     targets: list[tuple[str, str]] = []
     for log in logs:
         runs = mlflow_runs(log.removeprefix(MLFLOW), tracking_uri_of(place)) if log.startswith(MLFLOW) else None
-        targets += [(log, log)] if runs is None else [(f"{MLFLOW}{run}", named) for run, named in runs]
+        shown = "/".join(filter(None, (log.rstrip("/"), run_name(Path(log)))))
+        targets += [(log, shown)] if runs is None else [(f"{MLFLOW}{run}", named) for run, named in runs]
     return by_pattern(targets, pattern)
 
 

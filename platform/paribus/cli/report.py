@@ -18,7 +18,7 @@ from paribus.study.study_files import keep_report
 
 
 @click.command()
-@click.argument("study", required=False)
+@click.argument("studies", metavar="STUDY...", nargs=-1, required=True)
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the files. [default: reports/<study>]"
 )
@@ -28,43 +28,43 @@ from paribus.study.study_files import keep_report
     metavar="TABLE",
     help="Show a published table, for example dapo_table1; can be repeated. [default: `report.published` of the study]",
 )
-@click.option("--compare", nargs=2, metavar="STUDY_A STUDY_B", help="Compare two studies side by side.")
+@click.option("--compare", is_flag=True, help="Compare two or more studies side by side, each with the first.")
 @home_option
 @json_option
 def command(
-    study: str | None,
+    studies: tuple[str, ...],
     out: Path | None,
     published: tuple[str, ...],
-    compare: tuple[str, str] | None,
+    compare: bool,
     folder: Path | None,
     as_json: bool,
 ) -> None:
     """Write the report of STUDY, a name or a study file, finished or not: HTML, Markdown, CSV, LaTeX and JSON."""
-    if (study is None) == (compare is None):
-        raise click.UsageError("name one STUDY, or two studies after --compare")
+    if (len(studies) > 1) != compare:
+        raise click.UsageError("name one STUDY, or two or more with --compare")
+    study = studies[0]
     if (server := server_for(folder)) is not None:
         if compare:
             raise click.UsageError("--compare works in a home folder of this machine: name it with --home")
-        assert study is not None  # else there is a comparison
         fetch(server, study, out, published, as_json)
         return
     from paribus.report.write import write_comparison, write_report
 
     with Reader.open(folder or home()) as reader:
         if compare:
-            studies = a, b = [study_name(each) for each in compare]
-            written = write_comparison(reader, a, b, out or Path("reports") / f"{a}-vs-{b}", width=report_width())
+            named = [study_name(each) for each in studies]
+            place = out or Path("reports") / "-vs-".join(named)
+            written = write_comparison(reader, named, place, width=report_width())
         else:
-            assert study is not None  # else there is a comparison
             name = study_name(study)
-            studies = [name]
+            named = [name]
             names = published or _stated(study)
             place = out or Path("reports") / name
             written = write_report(reader, name, place, names, width=report_width())
             if trouble := keep_report(reader.home, name, place):
                 written = replace(written, notes=(*written.notes, trouble))
     if as_json:
-        click.echo(json.dumps({"studies": studies, **written.as_plain()}, indent=1))
+        click.echo(json.dumps({"studies": named, **written.as_plain()}, indent=1))
         return
     click.echo(written.text)
     for path in written.paths:

@@ -48,11 +48,13 @@ class KeyMapping:
         keys: names in the log, or patterns with ``*``; the first that exists is used.
         tag: the source of the values, ``exact`` or ``proxy``.
         change: how the value is converted, a key of ``_CHANGES``.
+        per: name in the log of the number that the value is divided by, where the trainer logs a count.
     """
 
     keys: tuple[str, ...]
     tag: Source = "exact"
     change: str = ""
+    per: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,11 @@ class Mapped:
     def read(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the canonical metrics of one record."""
         found = ((self.keys[k], v) for k, v in values.items() if k in self.keys)
-        return {name: _CHANGES[source.change](v) for (name, source), v in found}
+        return {
+            name: _CHANGES[source.change](v / values[source.per] if source.per else v)
+            for (name, source), v in found
+            if not source.per or values.get(source.per)
+        }
 
 
 @cache
@@ -138,7 +144,8 @@ def _mapped(trainer: str, names: list[str]) -> Mapped:
         hits = [known[k] for pattern in source.keys for k in sorted(known) if fnmatchcase(k, pattern)]
         if hits:
             found[hits[0]] = (metric, source)
-    return Mapped(trainer=trainer, keys=found, unread=tuple(n for n in names if n not in found))
+    used = {*found, *(source.per for _, source in found.values())}
+    return Mapped(trainer=trainer, keys=found, unread=tuple(n for n in names if n not in used))
 
 
 def logged_name(name: str) -> str:

@@ -1,7 +1,7 @@
 """Files that trainers and trackers write, as records: a step, and the metrics of that step.
 
 TRL's folders and ``trainer_state.json``, JSON lines, JSON lists, consoles of verl and transformers, CSV of W&B,
-TensorBoard and MLflow, and folders of MLflow; also compressed with gzip.
+TensorBoard and MLflow, also compressed with gzip; folders of MLflow, and W&B's own files.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import LogFileError
+from paribus.health import wandb_history
 from paribus.health.consoles import Record, read_console
 from paribus.run_folder.json_text import shown
 
 LARGEST = 1 << 30
 """Bytes of the largest file that is read, after decompression."""
 
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".log", ".txt", ".out", ".gz")
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".log", ".txt", ".out", ".gz", wandb_history.SUFFIX)
 """Endings of the files that can be logs."""
 
 STEPS = ("step", "_step", "global_step", "train/global_step", "training/global_step", "trainer/global_step", "Step",
-         "rollout/step", "train/step", "eval/step", "global_step/max_steps")  # fmt: skip
+         "rollout/step", "train/step", "eval/step", "global_step/max_steps", "train/learning_round")  # fmt: skip
 _OF_ALL = re.compile(r"\s*(\d+)\s*/\s*\d+\s*")
 """A step of all steps, as ms-swift logs it: ``240/960``."""
 _MARKS = (",", ";", "\t")
@@ -58,7 +59,7 @@ class Read:
 
 
 def find_log(folder: Path) -> Path | None:
-    """Return the log in a folder: of TRL's checkpoints the newest, an MLflow run, or a folder with event files."""
+    """Return the log in a folder: of TRL's checkpoints the newest, an MLflow run, or a file of W&B."""
     states = [*folder.glob("trainer_state.json"), *folder.glob("checkpoint-*/trainer_state.json")]
     if states:
         return max(states, key=lambda p: _checkpoint(p.parent.name))
@@ -70,7 +71,7 @@ def find_log(folder: Path) -> Path | None:
     if len(runs) > 1:
         shown = ", ".join(str(r) for r in runs[:3])
         raise LogFileError(f"{folder}: has {len(runs)} runs of MLflow, such as {shown}; name one of them")
-    return runs[0] if runs else None
+    return runs[0] if runs else wandb_history.file_in(folder)
 
 
 def event_folder(folder: Path) -> Path | None:
@@ -104,6 +105,8 @@ def read_file(path: Path) -> Read:
     """
     if path.is_dir():
         return Read(records=_of_mlflow(path))
+    if path.suffix == wandb_history.SUFFIX:
+        return _of_wandb(path)
     text, name = _text(path), path.with_suffix("") if path.suffix == ".gz" else path
     if name.suffix == ".csv":
         return Read(records=_of_csv(text, path))
@@ -116,6 +119,18 @@ def read_file(path: Path) -> Read:
         bad = f"; {console.trouble}" if console.trouble else ""
         raise LogFileError(f"{path}: no line has metrics as verl or transformers print them, or as JSON{bad}")
     return Read(records=console.records, notes=console.notes, trouble=console.trouble)
+
+
+def _of_wandb(path: Path) -> Read:
+    """Return the history of a W&B file; W&B's own count of log calls is no step where the trainer logs one."""
+    found = wandb_history.read_history(path)
+    own = [key for key in STEPS if key != "_step"]
+    records = [
+        (place, {k: v for k, v in r.items() if k != "_step" or not any(key in r for key in own)})
+        for place, r in found.records
+    ]
+    cut = f"{path}: ends with bytes that are no whole record, as of a run that was killed or goes on; what stands "
+    return Read(records=records, notes=(f"{cut}before is read",) if found.cut else ())
 
 
 def by_step(records: Iterable[tuple[str, Record]], place: str) -> dict[int, dict[str, float]]:

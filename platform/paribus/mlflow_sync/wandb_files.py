@@ -22,11 +22,11 @@ from typing import Any
 from paribus.contract import Job
 from paribus.errors import RunFolderError
 from paribus.health.finding import read_health
+from paribus.health.wandb_log import append, recover
 from paribus.masking import mask
 from paribus.mlflow_sync.client import home_number
 from paribus.mlflow_sync.copies import Copies, Tails
 from paribus.mlflow_sync.groups import params_of, run_note
-from paribus.mlflow_sync.wandb_log import append, recover
 from paribus.run_folder.attempt_files import read_job
 from paribus.run_folder.folder import SHORT, MetricLine, RunFolder
 from paribus.store.models import AttemptedRun

@@ -65,7 +65,7 @@ def compare(first: StudyData, second: StudyData) -> ReportModel:
     if first.plan.fingerprint == second.plan.fingerprint:
         raise ParibusError(f"`{first.plan.study}` and `{second.plan.study}` are the same plan: nothing to compare")
     a, b = Analysis(first), Analysis(second)
-    pairs = _tested(a, b)
+    (pairs,) = tested(a, [b])
     states = [
         f"`{d.plan.study}` {sum(r.outcome == 'finished' for r in d.runs)} of {len(d.runs)}" for d in (first, second)
     ]
@@ -87,8 +87,23 @@ def compare(first: StudyData, second: StudyData) -> ReportModel:
     )
 
 
-def _tested(a: Analysis, b: Analysis) -> list[Pair]:
-    """Return the pairs with their tests, corrected over all of them."""
+def tested(a: Analysis, others: Sequence[Analysis]) -> list[list[Pair]]:
+    """Return the pairs of the first study with each other one, with their tests, corrected over all of them."""
+    found = [(b, pair) for b in others for pair in _with_effects(a, b)]
+    effects = corrected(pair.effect for _, pair in found)
+    alike = [
+        None if margin is None or e is None or not (p.same and e.supported) else e.estimate.equivalence_p(margin)
+        for (b, p), e in zip(found, effects, strict=True)
+        for margin in (shared_margin(a, b),)
+    ]
+    done = [
+        (b, replace(p, effect=e, equivalence_p=q)) for (b, p), e, q in zip(found, effects, holm(alike), strict=True)
+    ]
+    return [[pair for study, pair in done if study is b] for b in others]
+
+
+def _with_effects(a: Analysis, b: Analysis) -> list[Pair]:
+    """Return the pairs with their effects before any correction, or with the reason why there is none."""
     pairs, general = _pairs(a, b), _not_comparable(a, b)
     merged = _merged(a, b)
     found = []
@@ -99,21 +114,15 @@ def _tested(a: Analysis, b: Analysis) -> list[Pair]:
         reason = general or _too_alike(a, b, pair) or _too_few(a, b, pair)
         effect = None if reason else merged.effect(f"b/{pair.second.key}", f"a/{pair.first.key}", merged.score)
         found.append(replace(pair, effect=effect, reason=reason))
-    effects = corrected(p.effect for p in found)
-    margin = _margin(a, b)
-    alike = [
-        None if margin is None or e is None or not (p.same and e.supported) else e.estimate.equivalence_p(margin)
-        for p, e in zip(found, effects, strict=True)
-    ]
-    return [replace(p, effect=e, equivalence_p=q) for p, e, q in zip(found, effects, holm(alike), strict=True)]
+    return found
 
 
-def _margin(a: Analysis, b: Analysis) -> float | None:
+def shared_margin(a: Analysis, b: Analysis) -> float | None:
     """Return the margin that both studies declare; ``None`` unless it is one."""
     return a.plan.margin if a.plan.margin == b.plan.margin else None
 
 
-def _late(a: Analysis, b: Analysis) -> bool:
+def late_margin(a: Analysis, b: Analysis) -> bool:
     """Whether a study declared its margin when it had results."""
     return a.late("margin") or b.late("margin")
 
@@ -216,14 +225,15 @@ def _results(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
 
 
 def _equivalent_column(a: Analysis, b: Analysis) -> list[Column]:
-    margin = _margin(a, b)
+    margin = shared_margin(a, b)
     if margin is None:
         return []
     note = f"two one-sided tests against ±{margin:g}, which both studies declare; p by Holm over the recipes in both"
     return [Column(key="equivalent", label=f"within ±{margin:g}?", note=note)]
 
 
-def _equivalence(pair: Pair, late: bool) -> Cell:
+def equivalence(pair: Pair, late: bool) -> Cell:
+    """Return whether the arms of a pair are equivalent within the margin; ``late``: it was declared after results."""
     return NOT_APPLICABLE if pair.equivalence_p is None else equivalence_cell(pair.equivalence_p, late=late)
 
 
@@ -239,7 +249,7 @@ def _cells(a: Analysis, b: Analysis, pair: Pair, exact: bool) -> tuple[Cell, ...
         effect_cell(effect, effect.estimate.n, better=a.score.better) if effect else NOT_APPLICABLE,
         adjusted_cell(effect),
         *([by_splits] if exact else []),
-        *([_equivalence(pair, _late(a, b))] if _margin(a, b) is not None else []),
+        *([equivalence(pair, late_margin(a, b))] if shared_margin(a, b) is not None else []),
         NOT_APPLICABLE if alone else Cell(text=(pair.reason and f"no: {pair.reason}") or "yes"),
     )
 
@@ -320,7 +330,7 @@ def _equivalent_words(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> str:
     if not compared:
         return ""
     margin = f"±{a.plan.margin:g}"
-    if _late(a, b):
+    if late_margin(a, b):
         return f"A margin of {margin} was declared after results: equivalence within it is exploratory."
     names = [f"`{_label(p)}`" for p in compared if p.equivalence_p is not None and p.equivalence_p < ALPHA]
     which = f": {', '.join(names)}" if names else ""

@@ -22,7 +22,7 @@ from paribus.report.render.text import (
     to_markdown_appendix,
     to_terminal,
 )
-from paribus.report.two_studies import compare
+from paribus.report.several_studies import compare_all
 from paribus.store.reader import Reader
 
 WIDTH = 100
@@ -73,13 +73,13 @@ def write_report(
     return write_model(build_report(replace(data, published=beside)), out, width=width)
 
 
-def write_comparison(reader: Reader, first: str, second: str, out: Path, *, width: int = WIDTH) -> WrittenReport:
-    """Write the same files for the newest two studies of these names, side by side.
+def write_comparison(reader: Reader, studies: Sequence[str], out: Path, *, width: int = WIDTH) -> WrittenReport:
+    """Write the same files for the newest studies of these names, two or more, side by side.
 
     Raises:
-        ParibusError: there is no such study, both are the same plan, or ``out`` cannot be written.
+        ParibusError: there is no such study, two are the same plan, or ``out`` cannot be written.
     """
-    return write_model(compare(read_study(reader, first), read_study(reader, second)), out, width=width)
+    return write_model(compare_all([read_study(reader, name) for name in studies]), out, width=width)
 
 
 def write_model(model: ReportModel, out: Path, *, width: int = WIDTH) -> WrittenReport:

@@ -51,7 +51,7 @@ def _run(folder: RunFolder, job: Job, own: CommandOptions, asked: threading.Even
         name=name,
         command=command,
         places=given,
-        environment=environment_of(own, settings, given),
+        environment=environment_of(own, settings, given, job.cache),
         patience=own.patience,
         resumes=own.resumes,
         log=own.log,

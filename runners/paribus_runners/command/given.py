@@ -140,11 +140,18 @@ def of_attempt(seed: int, given: Given | None, first: int, checkpoint: Path | No
         "checkpoint": str(checkpoint.resolve()) if checkpoint else "",
         "out": str(given.out) if given else "",
         "here": str(Path.cwd()),
+        "python": sys.executable,
     }
 
 
-def environment_of(own: CommandOptions, settings: Mapping[str, Any], given: Given) -> dict[str, str]:
+def environment_of(own: CommandOptions, settings: Mapping[str, Any], given: Given, cache: str) -> dict[str, str]:
     """Return the environment of the program: nothing of this one that may hold a secret, unless the study names it.
+
+    Args:
+        own: what the study says.
+        settings: values by their dotted paths.
+        given: the places of the attempt.
+        cache: folder for what runs share.
 
     Raises:
         ParibusError: the study names a variable that is not set.
@@ -160,6 +167,7 @@ def environment_of(own: CommandOptions, settings: Mapping[str, Any], given: Give
         "RECIPE": given.folder / "recipe.json",
         "EVALUATE": given.folder / "evaluate.json",
         "OUT": given.out,
+        "CACHE": Path(cache).resolve(),
         "CHECKPOINT": settings["checkpoint"],
         "FIRST_STEP": settings["first_step"],
         "SEED": settings["seed"],

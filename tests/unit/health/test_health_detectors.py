@@ -302,6 +302,13 @@ def test_a_log_in_which_nothing_was_ever_clipped_raises_nothing():
     assert status_of("clip_zero", never, grpo(**{"schedule.minibatches": 2})) == "warn"
 
 
+@pytest.mark.parametrize(("share", "dead", "state"), [(0.3, 0.8, "ok"), (0.3, 0.0, "warn"), (0.03, 0.0, "ok")])
+def test_a_pause_of_rare_clips_is_no_finding(share, dead, state):
+    """A token is clipped now and then, and later none: a surprise where many groups still have a gradient alone."""
+    clips = {"clip__low_frac": lambda s: 0.002 if s < ONSET and s * share % 1 < share else 0.0, "clip__high_frac": 0.0}
+    assert status_of("clip_zero", clips | {Z: lambda s: 0.0 if s < ONSET else dead}) == state
+
+
 def test_a_run_without_an_update_is_never_ok():
     """Where the filter leaves nothing there is no gradient norm; the count of updates says that nothing is trained."""
     curves = {"budget__optimizer_steps": 0.0, "reward__mean": 0.3, E: 0.5, Z: 1.0}

@@ -1,7 +1,9 @@
 """Rules of one's own: what they find, what noise alone raises, and what is said of a file that is no rule."""
 
 import json
+import re
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from threading import Lock
 
 import numpy as np
@@ -211,6 +213,25 @@ def test_a_package_brings_a_detector(monkeypatch):
         load_detector("nothing")
     with pytest.raises(ParibusError, match=r"no package brings a detector `lon`\. Did you mean `long`\?"):
         load_detector("lon")
+
+
+def test_the_package_of_the_page_is_found_where_it_is_installed(tmp_path, monkeypatch):
+    """The code of the page, as a package that pip has installed: found by name, with its version, and it judges."""
+    page = (Path(__file__).parents[3] / "docs" / "howto" / "rules.md").read_text()
+    (tmp_path / "my_detectors.py").write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
+    [entry] = re.findall(r"```toml\n\[project.entry-points.\"(.*?)\"\]\n(.*?)\n```", page, re.S)
+    about = tmp_path / "my_detectors-2.5.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-detectors\nVersion: 2.5\n")
+    (about / "entry_points.txt").write_text("[{}]\n{}\n".format(entry[0], entry[1].replace('"', "")))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    detector = load_detector("shrugs")
+    assert detector.version == "2.5"
+    setting = Setting(profile=load_profile("default"), recipe=None, planned=40, own=(detector,))
+    lengths = {"response/length_mean_correct": 30.0, "response/length_mean_incorrect": 20.0}
+    found = judge_lines(setting, [MetricLine(step=s, time_ms=0, values=lengths) for s in range(1, 41)])
+    [said] = [f for f in found if f.detector == "shrugs"]
+    assert (said.state, said.evidence) == ("warn", "right answers have 30 tokens, wrong ones 20")
 
 
 def installed_detector(monkeypatch, **changes):

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from paribus.mlflow_sync.wandb_log import append, recover
+from paribus.health.wandb_log import append, recover
 
 
 @pytest.mark.parametrize(

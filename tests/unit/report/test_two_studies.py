@@ -13,6 +13,7 @@ from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.inputs import StudyData
 from paribus.report.model import ReportModel
+from paribus.report.several_studies import compare_all
 from paribus.report.two_studies import compare
 from paribus.report.write import write_model
 from support.studies import Shape, made_up_study
@@ -138,3 +139,36 @@ def test_it_is_written_in_all_formats(tmp_path: Path) -> None:
     assert len(written.paths) == 6
     with pytest.raises(ParibusError, match="same plan"):
         compare(one, one)
+
+
+def test_several_studies_stand_in_one_table(tmp_path: Path) -> None:
+    """Each recipe has a row for each study, tested against the first, with one correction over the whole table."""
+    data = replace(made_up_study(replace(ONE, seeds=10)), published=())
+    studies = [named(with_margin(data, 0.5), name) for name in ("one", "two", "three")]
+    model = compare_all(studies)
+    table = model.tables[0]
+    rows = [(r.label, r.cells[0].text) for r in table.rows]
+    assert rows[:3] == [("base", "one"), ("base", "two"), ("base", "three")]
+    assert [c.text for c in table.rows[0].cells[3:]] == ["—", "—", "—"]
+    assert {r.cells[5].text for r in table.rows if r.cells[0].text != "one"} == {"equivalent"}
+    assert (
+        "`three`: 3 of 3 recipes are equivalent to those of `one` within the declared margin of ±0.5." in model.answer
+    )
+    pair = compare(studies[0], studies[1]).tables[0].rows[0].cells[4].p_adjusted
+    assert table.rows[1].cells[4].p_adjusted is not None
+    assert pair is not None
+    assert table.rows[1].cells[4].p_adjusted >= pair  # twice as many tests
+    assert all(path.is_file() for path in write_model(model, tmp_path).paths)
+
+
+def test_several_studies_that_cannot_be_compared() -> None:
+    """The same plan twice is refused; other problems are not tested, and the reason is below the table."""
+    data = made_up_study(ONE)
+    with pytest.raises(ParibusError, match="are the same plan"):
+        compare_all([data, named(data, "two"), data])
+    other = named(made_up_study(replace(ONE, samples=4)), "three")
+    model = compare_all([data, named(data, "two"), other])
+    assert any(
+        n.startswith("`three` is not tested: evaluated differently: samples 1 and 4") for n in model.tables[0].notes
+    )
+    assert "Equivalence is not tested" in " ".join(model.tables[0].notes)

@@ -26,6 +26,7 @@ NOTES = {
     "dapo_qwen2.5_7b_math": {"seeds", "confounded", "cost"},
     "grpo_to_dapo_cpu": {"seeds", "confounded", "cost", "rescaled"},
     "tis_cpu": {"seeds", "cost"},
+    "three_trainers_cpu": {"seeds"},
     "trl_cpu": {"seeds"},
 }
 COUNTS = {
@@ -40,6 +41,7 @@ COUNTS = {
     "dapo_qwen2.5_7b_math": (5, 15),
     "grpo_to_dapo_cpu": (14, 42),
     "tis_cpu": (4, 12),
+    "three_trainers_cpu": (3, 9),
     "trl_cpu": (3, 9),
 }
 
@@ -58,6 +60,8 @@ The study of all algorithms grows with them: its runs are found again, its plan 
 def plan_of(name: str) -> tuple[Study, Plan]:
     """Return a shipped study and its plan."""
     study = load_study(STUDIES[name])
+    if study.spec.runner.own:  # options that the fake runner does not have
+        study = load_study(STUDIES[name], ("runner=native",))
     itself = study.base.rollout.engine == "torch"
     return study.spec, make_plan(study, FakeRunner(samples_with_training_code=itself))
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from paribus.contract import Options, load_runner
+from paribus.home import data_root
 from paribus.recipe.recipe import Recipe
 from paribus.recipe.resolve import resolve_base
 from paribus.study.expand import draft_file
@@ -49,6 +50,19 @@ def test_each_arm_differs_in_the_options_of_its_trick_alone(study):
     assert differing == {"+ dr": {"loss_type", "scale_rewards"}, "+ higher": {"epsilon_high"}}
     assert base["max_steps"] == 4
     assert base["per_device_train_batch_size"] == 32
+
+
+def test_one_study_file_is_planned_for_three_trainers(tmp_path, monkeypatch):
+    """All three plan the same arms, seeds and evaluation, none refuses an arm, and no two share a run."""
+    monkeypatch.setenv(FOLDER, str(tmp_path / "environments"))
+    file = data_root("ablations") / "studies" / "three_trainers_cpu.yaml"
+    drafts = [draft_file(file, change) for change in ((), ("runner=trl",), ("runner=native",))]
+    assert [d.plan.runner for d in drafts] == ["command", "trl", "native"]
+    assert not any(d.unsupported for d in drafts)
+    assert len({tuple((a.key, a.label) for a in d.plan.arms) for d in drafts}) == 1
+    assert len({(d.plan.seeds, d.plan.evaluate.model_dump_json(), d.plan.margin) for d in drafts}) == 1
+    runs = [{run.fingerprint for run in d.plan.runs} for d in drafts if not d.unread]
+    assert len(set().union(*runs)) == sum(map(len, runs))
 
 
 def test_a_missing_environment_is_shown_with_its_remedy(study):

@@ -135,6 +135,14 @@ def test_determinism_and_a_filter_that_refills_exclude_each_other():
     assert runner.native_options(recipe(filter="refill"), Options())["trainer.use_v1"] is True
 
 
+@pytest.mark.parametrize(("estimator", "exact"), [("k2", True), ("k3", False)])
+def test_k3_in_the_loss_is_approximate(estimator, exact):
+    """It is cut off in verl, where its gradient ends; k2 is not."""
+    kl = {"kind": "loss", "estimator": estimator, "beta": 0.1}
+    found = load_runner("verl").support(recipe(kl=kl), Options())
+    assert [s.level for s in found if "k3" in s.reason] == ([] if exact else ["approximate"])
+
+
 def test_approximate_levels_say_how_far():
     """What verl does almost as the recipe says has a reason, and needs the study's consent."""
     patch = {"filter": "refill", "auxiliary.entropy": 0.1, "scale.eps": 1e-4, "schedule.minibatches": 2}

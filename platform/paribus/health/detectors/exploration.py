@@ -50,16 +50,33 @@ def _saturation(metric: str, side: str) -> Rule:
 def _zero(run: Window) -> RuleResult | None:
     """Judge only if the ratio can differ from 1; without a recipe, only earlier clipping proves that (TRL #3120)."""
     cut = any(run.line.values.get(name, 0.0) > 0 for name in (LOW, HIGH, DUAL, CAPPED))
-    run.memory["clipped"] = run.memory.get("clipped", False) or cut
+    clipped = run.memory["clipped"] = run.memory.get("clipped", 0) + cut
+    points = run.memory["points"] = run.memory.get("points", 0) + 1
     low, high = run.last(LOW, run.W), run.last(HIGH, run.W)
-    if low is None or high is None or (run.recipe is None and not run.memory["clipped"]):
+    if low is None or high is None or (run.recipe is None and not clipped):
         return None
     others = (run.last(name, min(run.W, run.count(name))) or [0.0] for name in (DUAL, CAPPED))
     if any(max(values) > 0 for values in (low, high, *others)):
         return OK
+    if clipped and _rare(run, clipped / max(1, points - run.W)):
+        return OK
     known = "tokens were clipped earlier" if run.recipe is None else "each batch gets more than one update"
     text = f"no token was clipped in {run.W} points, although {known}"
     return RuleResult(state="warn", evidence=text, numbers={"clipped": 0.0}, onset=run.step_ago(LOW, run.W - 1))
+
+
+def _rare(run: Window, share: float) -> bool:
+    """Return whether a long window without a clipped token is no surprise.
+
+    Args:
+        run: what the rule sees.
+        share: of the points before the window, how many had a clipped token. Groups without spread move no token, so
+            it falls with them.
+    """
+    now, before = run.median(_ZERO), run.first_median(_ZERO)
+    if now is not None and before is not None and before < 1:
+        share *= min(1.0, (1 - now) / (1 - before))
+    return (1 - min(1.0, share)) ** run.W > run.p["chance"] / max(1.0, run.looks)
 
 
 def _ratio_is_one(recipe: Recipe) -> str:
@@ -141,7 +158,7 @@ DETECTORS = (
         name="clip_zero",
         looks_for="no token is ever clipped: the policy does not move, or the old log-probabilities are wrong",
         needs=(LOW, HIGH),
-        uses=(DUAL, CAPPED),
+        uses=(DUAL, CAPPED, _ZERO),
         rule=_zero,
         why_not=_rarely_left,
         keep=4.0,
