@@ -22,6 +22,7 @@ from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.reports import build
 from paribus_dashboards.server.access import Access
 from paribus_dashboards.server.app import make_app
+from paribus_dashboards.server.export import export
 from support.plans import small_plan
 
 HOSTILE = "<script>alert(1)</script> \"' &amp; </textarea>\x1b[2J\u202e"
@@ -219,6 +220,16 @@ def test_without_any_token_pages_have_no_way_to_change_something(home: Home) -> 
     assert "/act/" not in client.get("/study/made-up").text
     assert "paribus token create --scope run" in client.get("/act/made-up").text
     assert client.post("/act/made-up", data={"do": "cancel"}).status_code == 403
+
+
+def test_pages_are_exported_though_the_folder_has_tokens(home: Home, tmp_path: Path) -> None:
+    """Who exports reads the folder itself; the file has no form, no link to one, and asks for no token."""
+    Tokens(home.folder).create("ada", "run")
+    export(home, tmp_path / "all.html")
+    text = (tmp_path / "all.html").read_text()
+    assert 'data-at="/study/made-up"' in text
+    assert "/act/" not in text
+    assert "password" not in text
 
 
 def test_another_site_can_send_no_form(home: Home, reader_of: Callable[[str], TestClient]) -> None:
