@@ -6,9 +6,9 @@ BASE := $(VENV)/.installed
 DEV := $(VENV)/.dev
 # make quickstart TORCH_INDEX=ADDRESS takes torch, and what it needs, from another package index: see docs/howto/install.md
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
-PYTHONS := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
+SUPPORTED := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-slow test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons newest release site audit audit-secrets docs health clean
+.PHONY: help quickstart setup check lint test test-slow test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons test-debian newest release site audit audit-secrets docs health clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -16,7 +16,7 @@ help: # list the targets
 # torch goes first and alone: asked for together with others, pip may pick a build with CUDA. The downloads are large, so
 # pip shows them
 $(BASE): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; $(PYTHONS)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; $(SUPPORTED)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install $(TORCH)
@@ -166,12 +166,11 @@ test-compose: $(DEV) ## the compose file in containers: as root on Debian, with 
 SHIPPED := $(addprefix tests/unit/,recipe study cli report/test_report_formats.py native/test_fingerprint.py store/test_store_migrations.py)
 # what a new user types in the first hour
 FIRST_HOUR := clip_grid or own_lines or taken_apart or share_a_study or other_names
-test-wheel: $(DEV) ## build sdist and wheel, and run tests against the installed wheel
+PYTHONS ?= python3.11 python3.12 python3.13
+test-wheel: $(DEV) ## build sdist and wheel, and run tests against the installed wheel; PYTHONS="..." tries it bare with each
 	rm -rf dist build
 	$(BIN)/python -m hatchling build -t sdist -t wheel
-	$(PYTHON) -m venv build/bare
-	build/bare/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
-	$(BIN)/python tests/acceptance/installed_wheel.py build/bare/bin/paribus
+	tests/acceptance/pythons.sh wheel $(PYTHONS)
 	$(PYTHON) -m venv build/full
 	build/full/bin/python -m pip install --quiet --no-deps dist/*.whl
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > "$$(build/full/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth"
@@ -197,7 +196,12 @@ test-lowest: $(LOWEST)/.installed ## the tests without training, with the oldest
 newest: $(LOWEST)/.installed ## name the packages whose newest release pyproject.toml leaves out; never fails for one
 	$(LOWEST)/bin/python tests/repo/bounds.py newest
 
-test-pythons: $(DEV) ## the wheel with Python 3.13, in a bare Debian 13: as root, with mmdebstrap
+test-pythons: $(DEV) ## wheel and tests without training with each of PYTHONS="python3.12 python3.13" on the path; TORCH_INDEX
+	rm -rf dist && $(BIN)/python -m hatchling build -t wheel
+	tests/acceptance/pythons.sh wheel $(PYTHONS)
+	TORCH="$(TORCH)" tests/acceptance/pythons.sh units $(filter-out python3.11,$(PYTHONS))
+
+test-debian: $(DEV) # the wheel with Python 3.13, in a bare Debian 13: as root, with mmdebstrap
 	rm -rf dist && $(BIN)/python -m hatchling build -t wheel
 	@command -v mmdebstrap > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q --no-install-recommends mmdebstrap; }
 	tests/acceptance/other_python.sh trixie 3.13
@@ -222,5 +226,5 @@ screenshots: $(BROWSER) # pictures of the quickstart's report for docs/images
 	$(BIN)/python docs/screenshots.py reports/quickstart/report.html
 
 clean: # remove the environments and builds, but not your runs
-	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(TRL) $(AUDIT) $(WANDB) $(LOWEST) $(SITE) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(TRL) $(AUDIT) $(WANDB) $(LOWEST) $(SITE) .python3.*-venv dist build .pytest_cache .mypy_cache .ruff_cache
 	$(MAKE) --no-print-directory -C benchmarks clean

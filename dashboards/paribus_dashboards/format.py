@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from urllib.parse import quote
 
 STATUSES: Mapping[str, tuple[str, str]] = {
@@ -49,11 +48,3 @@ def one_line(text: str, most: int) -> str:
 def quoted(text: str) -> str:
     """Return a text as one segment of an address."""
     return quote(text, safe="")
-
-
-def clock(ms: float) -> str:
-    """Return milliseconds since 1970 as ``2026-11-24 03:10 UTC``; empty for a time that no calendar has."""
-    try:
-        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
-    except (OverflowError, OSError, ValueError):
-        return ""

@@ -52,10 +52,11 @@ from starlette.responses import Response
 from paribus.remote.received import visible
 from paribus.remote.tokens import Tokens
 from paribus.report.render.html import with_report_filters
+from paribus.text import time_text
 from paribus_dashboards.assets import asset
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.mlflow_links import server_of
-from paribus_dashboards.format import STATUSES, clock, quoted, spaced
+from paribus_dashboards.format import STATUSES, quoted, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +158,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {"asset": asset_address, "statuses": STATUSES}
-    made.filters |= {"path": quoted, "spaced": spaced, "clock": clock, "plain": partial(visible, lines=True)}
+    made.filters |= {"path": quoted, "spaced": spaced, "time": time_text, "plain": partial(visible, lines=True)}
     return with_report_filters(made)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from typing import Protocol, cast, runtime_checkable
 
 import click
 
 from paribus.cli.console import console, table
+from paribus.cli.options import json_option
 from paribus.contract import Options, available, load_runner
 from paribus.contract.runner import unknown_runner
 from paribus.errors import ParibusError
@@ -35,25 +37,31 @@ class Installed(Protocol):
 
 
 @click.group(invoke_without_command=True)
+@json_option
 @click.pass_context
-def command(context: click.Context) -> None:
+def command(context: click.Context, as_json: bool) -> None:
     """List the installed runners: state and versions of the environment of each."""
-    if context.invoked_subcommand is None:
-        listed = table("runner", "environment", "versions")
-        for entry in available():
-            listed.add_row(entry.name, *_about(entry.name))
-        console().print(listed)
+    if context.invoked_subcommand is not None:
+        return
+    found = {entry.name: _about(entry.name) for entry in available()}
+    if as_json:
+        keys = ("environment", "wrong", "versions")
+        runners = [{"name": name, **dict(zip(keys, about, strict=True))} for name, about in found.items()]
+        click.echo(json.dumps({"runners": runners}, indent=1))
+        return
+    listed = table("runner", "environment", "versions")
+    for name, (state, wrong, versions) in found.items():
+        text = ", ".join(f"{package} {version}" for package, version in versions.items()) or "-"
+        listed.add_row(name, f"{state}: {wrong}" if wrong else state, text)
+    console().print(listed)
 
 
-def _about(name: str) -> tuple[str, str]:
-    """Return state and versions of a runner, as text."""
+def _about(name: str) -> tuple[str, str, Mapping[str, str]]:
+    """Return the state of a runner's environment, what is wrong with it, and the versions of its packages."""
     runner = load_runner(name)
     versions = runner.requirements(Recipe(), Options()).versions
-    text = ", ".join(f"{package} {version}" for package, version in versions.items()) or "-"
-    if not isinstance(runner, Installed):
-        return "this one", text
-    state, wrong = runner.environment().state()
-    return (f"{state}: {wrong}" if wrong else state), text
+    state, wrong = runner.environment().state() if isinstance(runner, Installed) else ("this one", "")
+    return state, wrong, versions
 
 
 @command.command()
@@ -66,10 +74,19 @@ def install(name: str, torch_index: str | None) -> None:
 
 @command.command()
 @click.argument("name")
-def show(name: str) -> None:
+@json_option
+def show(name: str, as_json: bool) -> None:
     """Show what the trainer of runner NAME can do of a recipe, and under which options."""
     matrix = _installed(name).matrix()
-    out, found = console(), matrix.capabilities
+    found = matrix.capabilities
+    if as_json:
+        keys = ("level", "options", "reason")
+        rows = [{"recipe": place, **dict(zip(keys, _row(entry), strict=True))} for place, entry in _entries(found)]
+        about = {"runner": name, "trainer": found.trainer, "version": matrix.version, "file": str(matrix.path)}
+        rest = {"conventions": dict(found.conventions), "passed_on": sorted(found.free)}
+        click.echo(json.dumps({**about, "levels": rows, **rest}, indent=1))
+        return
+    out = console()
     out.print(f"{found.trainer} {matrix.version}  ({matrix.path})", style="bold")
     listed = table("in a recipe", "level", "options", "reason")
     for place, entry in _entries(found):
@@ -103,16 +120,23 @@ def _row(entry: Entry) -> tuple[str, str, str]:
 
 @command.command()
 @click.argument("name")
-def check(name: str) -> None:
+@json_option
+def check(name: str, as_json: bool) -> None:
     """Compare the environment of runner NAME with its lock file, and try it: `trl` trains two steps there."""
     runner = _installed(name)
     state, wrong = runner.environment().state()
     if wrong:
         raise ParibusError(f"{name}: {state}: {wrong}")
-    click.echo(f"{name}: {len(runner.environment().locked)} packages as in the lock file")
+    packages = len(runner.environment().locked)
+    if not as_json:
+        click.echo(f"{name}: {packages} packages as in the lock file")
     if faults := list(runner.check()):
         raise ParibusError(f"{name}: {'; '.join(faults)}")
-    click.echo(f"{name}: {runner.tried}")
+    click.echo(
+        json.dumps({"runner": name, "packages": packages, "tried": runner.tried}, indent=1)
+        if as_json
+        else f"{name}: {runner.tried}"
+    )
 
 
 def _installed(name: str) -> Installed:

@@ -9,6 +9,7 @@ from paribus.remote.tokens import Tokens
 from paribus.store.remarks import Subject
 from paribus.store.store import Store
 from support.homes import made_up_home
+from support.plans import small_plan
 
 BOARD = "/study/made-up"
 HOSTILE = "<img src=x onerror=alert(1)> & </textarea>\n  second line"
@@ -47,12 +48,12 @@ def test_note_tags_and_buttons_work_by_mouse_and_keys(entered, home, accessible)
     """A note that looks like HTML is kept to the letter and shown as text; a waiting run is stopped, then retried."""
     look = entered("run")
     page = look.open(BOARD)
-    page.get_by_role("link", name="Note, tags, cancel, retry, priority").click()
+    page.get_by_role("link", name="Note, tags, cancel, retry, delete").click()
     accessible(page)
     page.get_by_label("Note").fill(HOSTILE)
     page.get_by_label("Tags").fill("good v1.2")
     page.get_by_label("Tags").press("Enter")
-    expect(page.get_by_role("status").first).to_contain_text("Note and tags are kept.")
+    expect(page.get_by_role("status").first).to_contain_text("Note and tags are saved.")
     expect(page.get_by_label("Note")).to_have_value(HOSTILE)
     with Store.open(home) as store:
         about = store.about(Subject(study="made-up"))
@@ -74,6 +75,29 @@ def test_note_tags_and_buttons_work_by_mouse_and_keys(entered, home, accessible)
     page.get_by_role("button", name="Retry this run").click()
     expect(page.get_by_role("status").first).to_contain_text("1 queued again")
     accessible(page)
+
+
+def test_a_study_is_archived_and_deleted_by_mouse(entered, home, accessible):
+    """The page shows what goes before it asks for the name; then the study is gone from the list."""
+    with Store.open(home) as store:
+        done = store.add_study(small_plan("done", steps=7))
+        store.cancel("done")
+        (ended,) = {run.state for run in store.runs_of(done.id)}
+        assert ended == "CANCELLED"
+    look = entered("run")
+    page = look.open("/act/done")
+    page.get_by_role("button", name="Archive").click()
+    expect(page.get_by_role("status").first).to_contain_text("Archived. All of it is kept.")
+    page.get_by_role("button", name="Delete …").click()
+    expect(page.get_by_text("goes: done, 1 plan, 4 runs, 0 with a result")).to_be_visible()
+    accessible(page)
+    page.get_by_role("button", name="Delete").click()  # the field is empty: the browser asks for it
+    page.get_by_label("Name of the study").fill("done")
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("status").first).to_contain_text("Deleted done, freed ")
+    accessible(page)
+    page.get_by_role("link", name="Studies").click()
+    expect(page.get_by_role("link", name="done", exact=True)).to_have_count(0)
 
 
 def test_a_token_that_only_reads_has_no_buttons(entered):

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -64,3 +66,35 @@ def test_tokens_print_one_object() -> None:
     assert (made["name"], made["scope"]) == ("laptop", "run")
     assert made["token"].startswith("paribus_")
     assert said("token", "revoke", "laptop") == {"name": "laptop", "scope": "run"}
+
+
+SERVE = {"scheduler", "up", "dashboard", "healthcheck", "schema", "runners install"}
+"""Commands without `--json`: they serve until Ctrl-C, answer a supervisor by their status, print JSON, or download."""
+
+
+def test_every_other_command_has_the_option() -> None:
+    """Also those of packages beside the platform, and the commands of groups."""
+
+    def lacking(command: click.Command, name: str) -> Iterator[str]:
+        if isinstance(command, click.Group) and command is not paribus:
+            for each in command.list_commands(click.Context(command)):
+                yield from lacking(command.commands[each], f"{name} {each}")
+        types = not isinstance(command, click.Group) or command.invoke_without_command
+        if types and not any("--json" in each.opts for each in command.params):
+            yield name
+
+    context = click.Context(paribus)
+    commands = {name: paribus.get_command(context, name) for name in paribus.list_commands(context)}
+    assert {x for name, command in commands.items() if command for x in lacking(command, name)} == SERVE
+
+
+@pytest.mark.usefixtures("folder")
+def test_configurations_and_runners_print_one_object() -> None:
+    """What has no counterpart is in it; runners have state and versions."""
+    made = said("import-config", "trl", "--loss_type", "dapo", "--foo", "3", "--to", "new.yaml")
+    assert (made["file"], made["options"], "foo" in made["lost"]) == ("new.yaml", 2, True)
+    assert Path("new.yaml").is_file()
+    runners = {each["name"]: each for each in said("runners")["runners"]}
+    assert (runners["command"]["environment"], runners["command"]["wrong"]) == ("this one", "")
+    shown = said("runners", "show", "trl")
+    assert (shown["runner"], shown["levels"][0]["level"]) == ("trl", "exact")

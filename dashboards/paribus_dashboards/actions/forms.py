@@ -21,11 +21,14 @@ from starlette.routing import Route
 
 from paribus.errors import ParibusError, StoreError
 from paribus.remote.tokens import Token
+from paribus.retention.deletion import Doomed, delete, look
 from paribus.run_folder.folder import SHORT
+from paribus.scheduler.home_lock import lock_home, serving
 from paribus.store.models import RunRecord
 from paribus.store.remarks import MOST_NOTE, MOST_TAG, Change, Subject
 from paribus.store.states import TERMINAL
 from paribus.store.store import Store
+from paribus.text import size_text
 from paribus_dashboards.data.home import Home, NotFound
 from paribus_dashboards.web import render
 
@@ -127,21 +130,26 @@ def _act(request: Request, form: Mapping[str, str]) -> Response:
             raise StoreError("the form asks for something that this page doesn't do.")
         with Store.open(_home(request).folder) as store:
             said = do(store, target, form, request.state.token.name)
+        if isinstance(said, Doomed):
+            return _page(request, target, doomed=said)
+        shown = (
+            _page(request, None, said=said, gone=True) if do is _delete else _page(request, _target(request), said=said)
+        )
     except (NotFound, ParibusError) as error:
         return _page(request, None, trouble=str(error), status=422)
     text = f"{request.state.token.name} {form['do']} {target.study} {target.title}"
     click.echo(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {''.join(c if c.isprintable() else '?' for c in text)}")
-    return _page(request, _target(request), said=said)
+    return shown
 
 
-# ---- what the forms do; each returns a sentence ------------------------------------------------------
+# ---- what the forms do; each returns a sentence, or what is to be confirmed ---------------------------
 
 
 def _remark(store: Store, target: Target, form: Mapping[str, str], author: str) -> str:
     tags, were = ({*form.get(name, "").replace(",", " ").split()} for name in ("tags", "were"))
     change = Change(note=form.get("note", ""), add=tuple(sorted(tags - were)), remove=tuple(sorted(were - tags)))
     store.remark(target.subject, change, author)
-    return "Note and tags are kept."
+    return "Note and tags are saved."
 
 
 def _cancel(store: Store, target: Target, form: Mapping[str, str], author: str) -> str:
@@ -173,11 +181,39 @@ def _priority(store: Store, target: Target, form: Mapping[str, str], author: str
     return f"The priority is {int(text)}."
 
 
-_ACTIONS: Mapping[str, Callable[[Store, Target, Mapping[str, str], str], str]] = {
+def _archive(store: Store, target: Target, form: Mapping[str, str], author: str) -> str:
+    archived = form.get("undo", "") != "yes"
+    store.remark(target.subject, Change(archived=archived), author)
+    return "Archived. All of it is kept." if archived else "Listed again."
+
+
+def _delete(store: Store, target: Target, form: Mapping[str, str], author: str) -> str | Doomed:
+    """Delete a study whose loss was confirmed: its name was typed under what goes, and that is what goes now."""
+    if target.run is not None:
+        raise StoreError("only a study is deleted, with the runs that no other study has: open the page of the study.")
+    if (owner := serving(store.home)) is not None:
+        raise StoreError(
+            f"{owner} works in the home folder, so nothing is deleted: stop it meanwhile. Archiving needs no stop."
+        )
+    doomed = look(store, target.study)
+    if "shown" not in form:
+        return doomed
+    if form.get("name", "").strip() != target.study:
+        raise StoreError(f"nothing was deleted: to delete it, type its name, `{target.study}`.")
+    if form["shown"] != doomed.digest:
+        raise StoreError(f"`{target.study}` has changed since it was looked at, so nothing was deleted: look again.")
+    with lock_home(store.home, "paribus dashboard"):
+        freed = delete(store, doomed, author)
+    return f"Deleted {target.study}, freed {size_text(freed)}."
+
+
+_ACTIONS: Mapping[str, Callable[[Store, Target, Mapping[str, str], str], str | Doomed]] = {
     "remark": _remark,
     "cancel": _cancel,
     "retry": _retry,
     "priority": _priority,
+    "archive": _archive,
+    "delete": _delete,
 }
 
 
@@ -204,15 +240,26 @@ def _target(request: Request) -> Target:
     return Target(study, found[0])
 
 
-def _page(request: Request, target: Target | None, *, said: str = "", trouble: str = "", status: int = 200) -> Response:
+def _page(
+    request: Request,
+    target: Target | None,
+    *,
+    said: str = "",
+    trouble: str = "",
+    doomed: Doomed | None = None,
+    gone: bool = False,
+    status: int = 200,
+) -> Response:
     reader, token = _home(request).reader(), request.state.token
     about = reader.about(target.subject) if target else None
     shown = render(
         request,
         "actions/page.html",
         None,
-        request.path_params["study"],
+        "" if gone else request.path_params["study"],
+        named=request.path_params["study"],
         target=target,
+        doomed=doomed,
         about=about,
         priority=reader.study(target.study).priority if target else 0,
         ended=target is not None and target.run is not None and target.run.state in TERMINAL,

@@ -49,7 +49,7 @@ def make_app(home: Home, *, access: Access, keep_s: float = KEEP_S) -> FastAPI:
     app.add_middleware(Coalesce, keep_s=keep_s)
     api = None if home.only else make_api(home, access.accepts_token)  # a choice of studies is for looking at them
     actions = None if home.only else make_actions(home)
-    tokens = Tokens(home.folder)
+    tokens = None if home.patient else Tokens(home.folder)  # who exports reads the folder itself
     app.add_middleware(Guard, access=access, tokens=tokens, api=api, actions=actions)  # added last, runs first
     app.add_exception_handler(NotFound, _not_found)
     app.add_exception_handler(404, _no_page)

@@ -16,7 +16,6 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -26,6 +25,7 @@ from markupsafe import Markup
 from starlette.types import Message
 
 from paribus.errors import DashboardError
+from paribus.text import time_text
 from paribus_dashboards.assets import PLOTLY, asset, asset_files
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.server.access import Access
@@ -91,7 +91,7 @@ async def _whole(home: Home) -> str:
         .get_template("server/export.html")
         .render(
             sections=sections,
-            as_of=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            as_of=time_text(time.time()),
             data=_packed(json.dumps(_short(data), separators=(",", ":"))),
             plotly=_packed(asset(PLOTLY).text),
             style=Markup("\n".join(asset(n).text for n in asset_files() if n.endswith(".css"))),  # noqa: S704 - our own files

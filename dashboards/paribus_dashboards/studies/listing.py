@@ -12,10 +12,11 @@ from paribus.run_folder.metrics import find_metric
 from paribus.store.models import StudySummary
 from paribus.store.remarks import NOTHING, About
 from paribus.store.states import LIVE, TERMINAL, RunState
+from paribus.text import time_text
 from paribus_dashboards.data.cache import Cache
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.study_now import StudyNow
-from paribus_dashboards.format import clock, spaced
+from paribus_dashboards.format import spaced
 
 READ_S = 0.4
 """Seconds that one request spends on reading scores; the next requests add the rest."""
@@ -112,7 +113,7 @@ def _row(home: Home, entry: StudySummary, until: float | None, about: About) -> 
         status=status,
         trouble=trouble,
         best=_best(home, entry, ended, until) if done else Best(),
-        submitted=clock(1000 * entry.submitted_at),
+        submitted=time_text(entry.submitted_at),
         done=done,
         runs=sum(counts.values()),
         states=", ".join(f"{n} {spaced(state)}" for state, n in counts.items()),

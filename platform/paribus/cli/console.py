@@ -74,19 +74,3 @@ def states_text(counts: Mapping[RunState, int] | Mapping[str, int]) -> str:
 def terms_text(priority: int, weight: float) -> str:
     """Return e.g. ``priority 0, weight 1``."""
     return f"priority {priority}, weight {weight:g}"
-
-
-def duration(seconds: float) -> str:
-    """Return ``1:02:03`` or ``2:03``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def size_text(size: float) -> str:
-    """Return e.g. ``1.5 GiB``; sizes below one KiB in bytes."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.1f} {unit}" if unit != "bytes" else f"{size:.0f} bytes"
-        size /= 1024
-    return f"{size:.1f} TiB"

@@ -6,19 +6,18 @@ import getpass
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
-from paribus.cli.console import size_text
 from paribus.cli.options import home_option, json_option, study_name
 from paribus.errors import ServerError
 from paribus.home import home
 from paribus.remote.client import server_for
-from paribus.retention.deletion import Doomed, delete, look
+from paribus.retention.deletion import delete, look
 from paribus.scheduler.home_lock import lock_home
 from paribus.store.reader import Reader
 from paribus.store.store import Store
+from paribus.text import size_text
 
 
 @click.command()
@@ -42,7 +41,7 @@ def command(study: str, yes: bool, folder: Path | None, as_json: bool) -> None:
     with Reader.open(place) as reader:
         doomed = look(reader, name)
     if not as_json:
-        for line in lines(doomed):
+        for line in doomed.lines():
             click.echo(line)
     if not (yes or as_json):
         if not sys.stdin.isatty():
@@ -54,38 +53,6 @@ def command(study: str, yes: bool, folder: Path | None, as_json: bool) -> None:
         with lock_home(place, "paribus delete"), Store.open(place) as store:
             freed = delete(store, doomed, getpass.getuser())
     if as_json:
-        click.echo(json.dumps({**about(doomed), "deleted": yes, "freed_bytes": freed}, indent=1))
+        click.echo(json.dumps({**doomed.to_json(), "deleted": yes, "freed_bytes": freed}, indent=1))
         return
     click.echo(f"deleted {name}, freed {size_text(freed)}")
-
-
-def about(doomed: Doomed) -> dict[str, Any]:
-    """Return what goes and what stays, for programs."""
-    rows = doomed.rows
-    counts = {"plans": rows.plans, "runs": len(rows.runs), "results": rows.results}
-    return {
-        "study": rows.study,
-        **counts,
-        "folders": [str(item.path) for item in doomed.items],
-        "bytes": doomed.size,
-        "kept_runs": rows.kept,
-        "shared": dict(rows.shared),
-        "elsewhere": doomed.elsewhere,
-    }
-
-
-def lines(doomed: Doomed) -> list[str]:
-    """Return what goes and what stays, for people."""
-    rows = doomed.rows
-    plans = "1 plan" if rows.plans == 1 else f"{rows.plans} plans"
-    said = [
-        f"goes: {rows.study}, {plans}, {len(rows.runs)} runs, {rows.results} with a result; "
-        f"{len(doomed.items)} run folders, {size_text(doomed.size)}"
-    ]
-    if rows.kept:
-        others = ", ".join(f"{name} ({count})" for name, count in rows.shared.items())
-        said.append(f"stays: {rows.kept} runs that other studies have, too: {others}")
-    if doomed.elsewhere:
-        said.append(f"not here: the folders of {doomed.elsewhere} attempts. Were they trained on another host?")
-    said.append("stays: copies in MLflow, reports that were written, archives")
-    return said

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from paribus.archive.export import export_study
-from paribus.cli.console import size_text
 from paribus.cli.options import home_option, json_option, study_name
 from paribus.errors import ParibusError
 from paribus.home import home
 from paribus.store.reader import Reader
+from paribus.text import size_text
 
 
 @click.command()

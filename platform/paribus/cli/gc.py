@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from paribus.cli.console import console, size_text, table
+from paribus.cli.console import console, table
 from paribus.cli.options import home_option, json_option, study_name
 from paribus.home import home
 from paribus.retention.deletion import leftovers, pending
@@ -25,6 +25,7 @@ from paribus.retention.unneeded import (
 )
 from paribus.scheduler.home_lock import lock_home
 from paribus.store.reader import Reader
+from paribus.text import size_text
 
 _MEANING = {
     "checkpoints": "older ones; of runs with a result, all but the trained model",

@@ -14,8 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from paribus.cli.console import duration
 from paribus.monitor.progress import Display, RunView, StudyView
+from paribus.text import duration
 
 _STATUS = {"ok": ("●", "green"), "warn": ("●", "yellow"), "critical": ("●", "red")}
 _COLUMNS = (

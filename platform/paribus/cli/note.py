@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from paribus.run_folder.folder import SHORT
 from paribus.store.reader import Reader
 from paribus.store.remarks import Change, Kind
 from paribus.store.store import Store
+from paribus.text import time_text
 
 
 @click.command()
@@ -78,7 +78,7 @@ def show_remarks(found: dict[str, Any], *, history: bool, as_json: bool) -> None
     for line in note_lines(found["note"], found["author"], found["at"]) or ["note: none"]:
         click.echo(f"  {line}")
     for line in found["log"] if history else ():
-        click.echo(f"  {_time(line['at'])} {visible(line['author'])}: {_said(line)}")
+        click.echo(f"  {time_text(line['at'])} {visible(line['author'])}: {_said(line)}")
 
 
 def name_of(found: dict[str, Any]) -> str:
@@ -93,7 +93,7 @@ def note_lines(note: str, author: str = "", at: float = 0.0) -> list[str]:
     """Return a note as lines of a terminal, with who wrote it if that is given; none without a note."""
     if not note:
         return []
-    by = f" of {visible(author)}, {_time(at)}" if author else ""
+    by = f" of {visible(author)}, {time_text(at)}" if author else ""
     first, *rest = visible(note, lines=True).split("\n")
     return [f"note{by}: {first}", *(f"  {line}" for line in rest)]
 
@@ -115,10 +115,6 @@ def _said(line: dict[str, Any]) -> str:
         case Kind.DELETE:
             return f"deleted {text}"
     return f"{line['kind']} {text}".rstrip()
-
-
-def _time(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _named(target: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paribus.cli.console import console, duration, print_warnings, report_width, states_text
+from paribus.cli.console import console, print_warnings, report_width, states_text
 from paribus.cli.live import display_for
 from paribus.cli.options import home_option, json_option, set_option, study_argument
 from paribus.home import home
@@ -25,6 +25,7 @@ from paribus.store.reader import Reader
 from paribus.study.expand import draft_file
 from paribus.study.plan import Plan
 from paribus.study.study_files import keep_report
+from paribus.text import duration
 
 if TYPE_CHECKING:
     from paribus.report.write import WrittenReport

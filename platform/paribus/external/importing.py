@@ -29,7 +29,7 @@ from paribus.health.profile import load_profile
 from paribus.recipe.recipe import fingerprint_of
 from paribus.run_folder.folder import MetricLine, RunFolder, to_json_number, write_json
 from paribus.run_folder.metrics import Source, find_metric
-from paribus.store.reader import Reader
+from paribus.store.control import newest_plan
 from paribus.store.store import Store
 from paribus.study.plan import Plan
 from paribus.version import VERSION
@@ -137,7 +137,8 @@ def import_logs(home: Path, study: str, logs: Sequence[ReadLog], terms: Terms, *
         StoreError: the store cannot be used.
     """
     with Store.open(home) as store:
-        known = newest_plan(store, study)
+        with store.database.read() as connection:
+            known = newest_plan(connection, study)
         if known is not None:
             refuse_trained(known)
         terms = replace(terms, primary=_primary(logs, terms, known))
@@ -159,13 +160,6 @@ def import_logs(home: Path, study: str, logs: Sequence[ReadLog], terms: Terms, *
         replaced=len(changed),
         notes=_notes(plan, logs),
     )
-
-
-def newest_plan(reader: Reader, study: str) -> Plan | None:
-    """Return the newest plan of a name; ``None`` if there is no such study."""
-    if study not in {each.name for each in reader.summaries()}:
-        return None
-    return reader.study(study).plan
 
 
 def _run(each: ReadLog) -> ExternalRun:

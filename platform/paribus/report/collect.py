@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from paribus.errors import RunFolderError
@@ -23,6 +22,7 @@ from paribus.store.reader import Reader
 from paribus.store.states import RunState
 from paribus.study.gradients import read_probes
 from paribus.study.plan import Plan
+from paribus.text import time_text
 from paribus.version import VERSION
 
 OUTCOMES: Mapping[RunState, Outcome] = {
@@ -162,8 +162,8 @@ def _provenance(
         **_fingerprints(study.plan),
         **_initial_weights(study.plan, environments),
         "environment": ", ".join(f"{k} {v}" for k, v in values.items()) or NOT_RECORDED,
-        "submitted": _time(study.submitted_at),
-        "last result": _time(last) if last is not None else "none yet",
+        "submitted": time_text(study.submitted_at),
+        "last result": time_text(last) if last is not None else "none yet",
     }
 
 
@@ -188,7 +188,3 @@ def _fingerprints(plan: Plan) -> dict[str, str]:
     if hashes is None:
         return dict.fromkeys(names, f"{NOT_RECORDED} by the version that planned the study")
     return {name: text[:SHORT] for name, text in zip(names, (hashes.code, hashes.data, hashes.model), strict=True)}
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.declared import TERMS, Declared
 from paribus.report.tables.cells import listed
+from paribus.text import time_text
 
 HELD_BACK = {
     "margin": "`equivalent` is exploratory",
@@ -84,4 +83,4 @@ def _terms(declared: Declared) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC") if seconds else "time not recorded"
+    return time_text(seconds) if seconds else "time not recorded"

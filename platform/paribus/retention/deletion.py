@@ -8,12 +8,14 @@ store has no such attempt: the file alone deletes nothing.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paribus.errors import RunFolderError, StoreError
 from paribus.mlflow_sync.offsets import forget
@@ -25,6 +27,7 @@ from paribus.run_folder.json_text import field_of, fields, listed
 from paribus.store.deletion import Deletion
 from paribus.store.reader import Reader
 from paribus.store.store import Store
+from paribus.text import size_text
 
 FILE = "deleting.json"
 """In the home folder: fingerprints of the runs whose folders are being deleted."""
@@ -48,6 +51,43 @@ class Doomed:
     def size(self) -> int:
         """Bytes of the disk."""
         return sum(item.size for item in self.items)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what goes and what stays, for programs."""
+        rows = self.rows
+        counts = {"plans": rows.plans, "runs": len(rows.runs), "results": rows.results}
+        return {
+            "study": rows.study,
+            **counts,
+            "folders": [str(item.path) for item in self.items],
+            "bytes": self.size,
+            "kept_runs": rows.kept,
+            "shared": dict(rows.shared),
+            "elsewhere": self.elsewhere,
+        }
+
+    def lines(self) -> list[str]:
+        """Return what goes and what stays, for people."""
+        rows = self.rows
+        plans = "1 plan" if rows.plans == 1 else f"{rows.plans} plans"
+        said = [
+            f"goes: {rows.study}, {plans}, {len(rows.runs)} runs, {rows.results} with a result; "
+            f"{len(self.items)} run folders, {size_text(self.size)}"
+        ]
+        if rows.kept:
+            others = ", ".join(f"{name} ({count})" for name, count in rows.shared.items())
+            said.append(f"stays: {rows.kept} runs that other studies have, too: {others}")
+        if self.elsewhere:
+            said.append(f"not here: the folders of {self.elsewhere} attempts. Were they trained on another host?")
+        said.append("stays: copies in MLflow, reports that were written, archives")
+        return said
+
+    @property
+    def digest(self) -> str:
+        """Digits that change with what goes and what stays: a confirmation of these is none of others."""
+        rows = self.rows
+        shown = {"runs": dict(rows.runs), "plans": rows.plans, "results": rows.results, "shared": dict(rows.shared)}
+        return hashlib.sha256(canonical_json({"study": rows.study, **shown}).encode()).hexdigest()
 
 
 def look(reader: Reader, study: str) -> Doomed:

@@ -78,7 +78,7 @@ def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
     """Lock a home folder, so that no other process starts attempts in it.
 
     Raises:
-        StoreError: another process has locked it; the message names the process.
+        StoreError: another process has locked it, which the message names, or files can't be written here.
     """
     from filelock import FileLock, Timeout
 
@@ -90,6 +90,8 @@ def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
             f"{_read(home) or 'another process'} works in {home}. Wait for it to end, watch it with `paribus status`, "
             "or choose another folder with --home."
         ) from None
+    except OSError as error:
+        raise StoreError(f"cannot lock the home folder {home}: {error}") from error
     try:
         here = {"process": Identity.of(os.getpid()).to_json(), "command": command, "engine": engine}
         write_json(home / _FILE, here)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 
+from paribus.cli.options import json_option
 from paribus.cli.studies import write_new
 from paribus.errors import ParibusError
 from paribus.study.load import load_study
@@ -51,7 +53,8 @@ class Source:
               help="Write the study to this file, which must not exist.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
               help="Processes that train: TRL counts batches for each.")  # fmt: skip
-def command(trainer: str, words: tuple[str, ...], target: Path, processes: int) -> None:
+@json_option
+def command(trainer: str, words: tuple[str, ...], target: Path, processes: int, as_json: bool) -> None:
     """Write a study whose base does what a configuration of TRL or verl does, and say what has no counterpart.
 
     trl: FILE is the YAML file of a script's `--config`; an option is `--loss_type dapo` or `--loss_type=dapo`, as for
@@ -62,6 +65,11 @@ def command(trainer: str, words: tuple[str, ...], target: Path, processes: int) 
     """
     source = _trl(words, processes) if trainer == "trl" else _verl(words)
     write_new(target, study_text(target.stem, trainer, source), "name another file: --to FILE")
+    if as_json:
+        load_study(target)
+        found = {"file": str(target), "read": source.title, "options": source.count, "lost": source.found.lost}
+        click.echo(json.dumps(found, indent=1))
+        return
     click.echo(
         f"Wrote {target}: its base does what {source.title} does with {source.count} options and its own defaults"
     )

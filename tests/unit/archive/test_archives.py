@@ -134,9 +134,9 @@ def test_a_study_goes_from_sqlite_to_postgresql_and_back(
     assert second.read_bytes() == archive.read_bytes()
     restore_study(tmp_path / "back", second)
     assert report(tmp_path / "back", tmp_path / "r3") == before
-    with Reader.open(tmp_path / "back") as reader:
+    with Reader.open(tmp_path / "back") as reader, Reader.open(home) as first:
         assert audit(snapshot(reader)) == ()
-        assert reader.budget(STUDY, "cpu") == Reader.open(home).budget(STUDY, "cpu")
+        assert reader.budget(STUDY, "cpu") == first.budget(STUDY, "cpu")
 
 
 def test_live_runs_are_queued_and_wait_until_somebody_trusts_the_file(tmp_path: Path) -> None:
@@ -308,6 +308,7 @@ def test_rows_of_any_kind_are_a_study_or_one_error(archive: Path) -> None:
             continue
         with pytest.raises(Undone):
             insert_and_undo(database, found)
+    database.close()
     assert len(messages) > COUNT / 4
     assert max(map(len, messages)) < 600
 

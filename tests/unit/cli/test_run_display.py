@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from paribus.cli.console import duration, report_width
+from paribus.cli.console import report_width
 from paribus.cli.live import LiveDisplay, PlainDisplay, counts_line
 from paribus.cli.run import closing_lines, exit_status, warn
 from paribus.home import DATABASE_URL
@@ -18,6 +18,7 @@ from paribus.scheduler.serve import Summary
 from paribus.store.states import RunState
 from paribus.store.store import Store
 from paribus.study.plan import PlanWarning
+from paribus.text import duration
 from support.plans import small_plan
 
 

@@ -12,6 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from paribus.remote.tokens import Tokens
+from paribus.retention.deletion import look
+from paribus.run_folder.folder import RunFolder, write_json
+from paribus.scheduler.home_lock import lock_home
 from paribus.store.remarks import MOST_NOTE, Change, Subject
 from paribus.store.states import RunState
 from paribus.store.store import Store
@@ -19,6 +22,7 @@ from paribus_dashboards.data.home import Home
 from paribus_dashboards.data.reports import build
 from paribus_dashboards.server.access import Access
 from paribus_dashboards.server.app import make_app
+from paribus_dashboards.server.export import export
 from support.plans import small_plan
 
 HOSTILE = "<script>alert(1)</script> \"' &amp; </textarea>\x1b[2J\u202e"
@@ -77,7 +81,7 @@ def test_a_note_and_tags_are_kept_and_shown_as_text(home: Home, reader_of: Calla
     """What was typed comes back to the letter, in the form, on the board and in the list; nothing of it is markup."""
     browser = reader_of("run")
     typed = HOSTILE.replace("\x1b", "")  # no browser sends it
-    assert "Note and tags are kept." in send(browser, "/act/made-up", "remark", note=typed, tags="good a/b").text
+    assert "Note and tags are saved." in send(browser, "/act/made-up", "remark", note=typed, tags="good a/b").text
     with Store.open(home.folder) as store:
         about = store.about(Subject(study="made-up"))
         assert (about.note, about.author, about.tags) == (typed, "run", ("a/b", "good"))
@@ -116,6 +120,81 @@ def test_priority_is_a_whole_number(home: Home, reader_of: Callable[[str], TestC
         assert store.study("made-up").priority == -3
 
 
+def test_a_study_is_archived_and_listed_again(home: Home, reader_of: Callable[[str], TestClient]) -> None:
+    """The page says what is the case now; a run alone cannot be archived."""
+    browser = reader_of("run")
+    assert "Archived. All of it is kept." in send(browser, "/act/made-up", "archive").text
+    page = browser.get("/act/made-up").text
+    assert "It is archived." in page
+    assert "<button>List again</button>" in page
+    assert "Listed again." in send(browser, "/act/made-up", "archive", undo="yes").text
+    at = f"/act/made-up?run={run_in(home.folder, RunState.QUEUED)}"
+    assert "only a study is archived" in send(browser, at, "archive").text
+    assert "Archive" not in browser.get(at).text
+    with Store.open(home.folder) as store:
+        assert not store.about(Subject(study="made-up")).archived
+
+
+@pytest.fixture
+def ended(home: Home) -> Home:
+    """The same, beside a study `done` of four runs with results and folders, two of which `other` has, too."""
+    with Store.open(home.folder) as store:
+        done = store.add_study(small_plan("done", steps=6))
+        store.add_study(small_plan("other", arms=1, steps=6))
+        while (claim := store.claim(done.id, engine="local", worker="here")) is not None:
+            store.start(claim.run_id, claim.token)
+            folder = RunFolder.of(home.folder, claim.fingerprint, claim.token)
+            folder.path.mkdir(parents=True)
+            write_json(folder.result, {"status": "succeeded"})
+            store.finish(claim.run_id, claim.token, {"status": "succeeded"})
+    return home
+
+
+def test_a_study_is_deleted_after_its_loss_was_shown_and_its_name_typed(
+    ended: Home, reader_of: Callable[[str], TestClient]
+) -> None:
+    """The words are those of the command; what other studies have stays; without the name nothing goes."""
+    browser = reader_of("run")
+    with Store.open(ended.folder) as store:
+        words = look(store, "done").lines()
+    asked = send(browser, "/act/done", "delete")
+    assert all(html.escape(line) in asked.text for line in words)
+    assert "2 runs that other studies have, too: other (2)" in asked.text
+    found = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text))
+    for wrong in ({"name": "other"}, {"name": ""}, {"name": "done", "shown": "0" * 64}):
+        refused = browser.post("/act/done", data=found | wrong)
+        assert (refused.status_code, "othing was deleted" in refused.text) == (422, True)
+    assert len([*(ended.folder / "runs").iterdir()]) == 4
+    gone = browser.post("/act/done", data=found | {"name": "done"})
+    assert (gone.status_code, "Deleted done, freed " in gone.text) == (200, True)
+    assert len([*(ended.folder / "runs").iterdir()]) == 2
+    with Store.open(ended.folder) as store:
+        assert {each.name for each in store.summaries()} == {"made-up", "other"}
+        (line,) = store.remarks(Subject(study="done"))
+        assert (line.author, line.kind) == ("run", "delete")
+    assert browser.get("/act/done").status_code == 404
+
+
+def test_a_deletion_that_would_take_what_is_needed_is_refused(
+    ended: Home, reader_of: Callable[[str], TestClient]
+) -> None:
+    """Runs that have not ended, a process that works in the folder, one run alone, results that came since."""
+    browser = reader_of("run")
+    assert "4 runs that have not ended" in html.unescape(send(browser, "/act/made-up", "delete").text)
+    run = f"/act/made-up?run={run_in(ended.folder, RunState.QUEUED)}"
+    assert "only a study is deleted" in send(browser, run, "delete").text
+    with lock_home(ended.folder, "paribus scheduler"):
+        said = send(browser, "/act/done", "delete")
+        assert (said.status_code, "Archiving needs no stop" in said.text) == (422, True)
+    found = dict(re.findall(r'name="(\w+)" value="([^"]*)"', send(browser, "/act/done", "delete").text))
+    with Store.open(ended.folder) as store:
+        store.add_study(small_plan("third", arms=1, steps=6))
+    assert "has changed since" in browser.post("/act/done", data=found | {"name": "done"}).text
+    assert reader_of("read").post("/act/done", data=found | {"name": "done"}).status_code == 403
+    with Store.open(ended.folder) as store:
+        assert "done" in {each.name for each in store.summaries()}
+
+
 def test_a_reader_is_told_why_there_are_no_buttons(home: Home, reader_of: Callable[[str], TestClient]) -> None:
     """A token that only reads, the token of the dashboard, and none at all: no form, and no way past it."""
     browser = reader_of("read")
@@ -141,6 +220,16 @@ def test_without_any_token_pages_have_no_way_to_change_something(home: Home) -> 
     assert "/act/" not in client.get("/study/made-up").text
     assert "paribus token create --scope run" in client.get("/act/made-up").text
     assert client.post("/act/made-up", data={"do": "cancel"}).status_code == 403
+
+
+def test_pages_are_exported_though_the_folder_has_tokens(home: Home, tmp_path: Path) -> None:
+    """Who exports reads the folder itself; the file has no form, no link to one, and asks for no token."""
+    Tokens(home.folder).create("ada", "run")
+    export(home, tmp_path / "all.html")
+    text = (tmp_path / "all.html").read_text()
+    assert 'data-at="/study/made-up"' in text
+    assert "/act/" not in text
+    assert "password" not in text
 
 
 def test_another_site_can_send_no_form(home: Home, reader_of: Callable[[str], TestClient]) -> None:

@@ -1,0 +1,29 @@
+"""How times, durations and sizes are written for people: in terminals, reports and pages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def time_text(seconds: float) -> str:
+    """Return seconds since 1970 as ``2026-11-24 03:10 UTC``; empty for a time that no calendar has."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, OSError, ValueError):
+        return ""
+
+
+def duration(seconds: float) -> str:
+    """Return ``1:02:03`` or ``2:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def size_text(size: float) -> str:
+    """Return e.g. ``1.5 GiB``; sizes below one KiB in bytes."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}" if unit != "bytes" else f"{size:.0f} bytes"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,41 @@
+#!/bin/bash
+# Every Python that is found, of those named: `pythons.sh wheel python3.12 python3.13` installs the wheel in dist/ into
+# bare environments and tries it; `pythons.sh units ...` makes whole environments and runs the tests without training.
+# A Python that is not on the path is skipped, and named at the end.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+what=$1 missing=() failed=()
+shift
+
+wheel() {
+  local place=build/bare-$1
+  rm -rf "$place"
+  "$1" -m venv "$place"
+  "$place/bin/python" -m pip install --quiet --constraint constraints.txt dist/*.whl
+  "$place/bin/python" tests/acceptance/installed_wheel.py "$place/bin/paribus"
+}
+
+units() {
+  local place=.$1-venv
+  if [ ! "$place/.installed" -nt constraints.txt ] || [ ! "$place/.installed" -nt pyproject.toml ]; then
+    "$1" -m venv "$place"
+    "$place/bin/python" -m pip install --quiet --upgrade "pip>=25.1"
+    # shellcheck disable=SC2086 # words of pip: an index, and torch
+    "$place/bin/python" -m pip install --quiet ${TORCH:?}
+    "$place/bin/python" -m pip install --quiet --constraint constraints.txt \
+      --editable ".[train,mlflow,figures,dashboard,data,math,notebook,s3,search,tensorboard]" --group dev
+    touch "$place/.installed"
+  fi
+  OMP_NUM_THREADS=1 "$place/bin/python" -m pytest -n "${JOBS:-2}" --dist loadfile -q -m "not slow" -p no:cacheprovider tests/unit
+}
+
+for name; do
+  if "$name" -c 'import ensurepip, venv' 2> /dev/null; then
+    echo "== $what with $("$name" --version)"
+    (set -e; "$what" "$name") || failed+=("$name")
+  else
+    missing+=("$name")
+  fi
+done
+[ ${#missing[@]} = 0 ] || echo "== skipped, not on the path: ${missing[*]}"
+[ ${#failed[@]} = 0 ] || { echo "== failed: ${failed[*]}"; exit 1; }
