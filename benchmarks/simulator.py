@@ -3,7 +3,8 @@
 Each study is trained with a seed or two first, so that the home folder knows what its runs cost. Then the plan with
 more seeds is played on a cluster of two cores, and trained on two slots. Measured is the time from the first claim to
 the last result in the store. The first study trains the shipped `smoke`; the second has a hundred runs of a program
-that sleeps, each arm for another time. Where other programs load the machine, changes of that load are in the error.
+that sleeps, each arm for another time. Where other programs load the machine, changes of that load are in the first
+error. The second is that of the simulator alone: the same runs played with the hours that they took.
 
     python benchmarks/simulator.py [--quick]
 """
@@ -17,14 +18,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
+from typing import Any
 
 from paribus.home import data_root
+from paribus.scheduler.simulated_cluster import ClusterShape
+from paribus.scheduler.simulation import play
+from paribus.store.models import AttemptRecord, StudyRecord
 from paribus.store.store import Store
 
 BOUND = 0.10
-"""Largest error of a predicted wall time, as a share of the measured one."""
+"""Largest error of a wall time that is played with the hours of its runs, as a share of the measured one."""
 
 PROGRAM = """import json, os, time
 s, out = json.load(open(os.environ["PARIBUS_SETTINGS"])), os.environ["PARIBUS_OUT"]
@@ -79,8 +86,39 @@ def trained(home: Path, case: Case, seeds: int) -> None:
     paribus(home, "run", str(case.file), "--set", f"seeds.n={seeds}", "--slots", "2", "--no-report")
 
 
-def compared(case: Case, folder: Path) -> tuple[dict[str, object], float, int, float]:
-    """Return what was predicted, the measured wall time, the number of runs, and the seconds of the prediction."""
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What came of a study.
+
+    Attributes:
+        predicted: what the plan said.
+        took: seconds that it took to say so.
+        wall: seconds from the first claim to the last result.
+        runs: attempts.
+        replayed: the wall time played with the hours and starts of these very runs: the error of the simulator alone.
+    """
+
+    predicted: dict[str, Any]
+    took: float
+    wall: float
+    runs: int
+    replayed: float
+
+
+def replayed(study: StudyRecord, attempts: Sequence[AttemptRecord]) -> float:
+    """Return the wall time of the study on two cores, if each arm takes as long as its runs took on average."""
+    runs = {run.fingerprint: run.arm for run in study.plan.runs}
+    spent: dict[str, list[float]] = {}
+    for a in attempts:
+        spent.setdefault(runs[a.fingerprint], []).append((a.ended_at or 0.0) - (a.started_at or 0.0))
+    known = set(runs) - {a.fingerprint for a in attempts}
+    start_s = median((a.started_at or 0.0) - a.claimed_at for a in attempts)
+    hours = {arm: fmean(seconds) / 3600 for arm, seconds in spent.items()}
+    return play(study.plan, [ClusterShape.read("1x2xCPU")], hours, recorded=known, start_s=start_s).seconds
+
+
+def compared(case: Case, folder: Path) -> Measured:
+    """Train a study a little, predict it, train it, and return what came of it."""
     home = folder / f"home-{case.name}"
     trained(home, case, case.first)
     begun = time.monotonic()
@@ -92,7 +130,8 @@ def compared(case: Case, folder: Path) -> tuple[dict[str, object], float, int, f
         study = store.study(case.name)
         attempts = [a for a in store.attempts_of(study.id) if a.study_id == study.id]
     wall = max(a.ended_at or 0.0 for a in attempts) - min(a.claimed_at for a in attempts)
-    return predicted, wall, len(attempts), took
+    again = replayed(study, attempts)
+    return Measured(predicted=predicted, took=took, wall=wall, runs=len(attempts), replayed=again)
 
 
 def main() -> None:
@@ -113,19 +152,18 @@ def main() -> None:
             Case(name="sleepers", file=folder / "sleepers.yaml", first=1, seeds=2 if quick else 11),
         )
         print(
-            "| study | runs | predicted, s (low to high) | measured, s | error | prediction took, s |\n"
-            "|---|---|---|---|---|---|"
+            "| study | runs | predicted, s (low to high) | measured, s | error "
+            "| played with the hours of these runs, s | error | prediction took, s |\n|---|---|---|---|---|---|---|---|"
         )
         for case in [each for each in cases if given.only in (None, each.name)]:
-            predicted, wall, runs, took = compared(case, folder)
-            one = predicted["one"]
-            assert isinstance(one, dict)
-            error = one["wall_s"] / wall - 1
-            missed |= abs(error) > BOUND
-            low, high = predicted["wall_s_low"], predicted["wall_s_high"]
+            found = compared(case, folder)
+            wall, low, high = (found.predicted[key] for key in ("one", "wall_s_low", "wall_s_high"))
+            wall = wall["wall_s"]
+            errors = wall / found.wall - 1, found.replayed / found.wall - 1
+            missed |= abs(errors[1]) > BOUND
             print(
-                f"| {case.name} | {runs} | {one['wall_s']:.1f} ({low:.1f} to {high:.1f}) | {wall:.1f} "
-                f"| {error:+.1%} | {took:.1f} |",
+                f"| {case.name} | {found.runs} | {wall:.1f} ({low:.1f} to {high:.1f}) | {found.wall:.1f} "
+                f"| {errors[0]:+.1%} | {found.replayed:.1f} | {errors[1]:+.1%} | {found.took:.1f} |",
                 flush=True,
             )
     sys.exit(missed)

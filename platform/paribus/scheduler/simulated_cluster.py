@@ -176,7 +176,7 @@ class SimulatedCluster:
     # ---- the protocol ----------------------------------------------------------------------------
 
     def about(self, resources: Resources) -> str:
-        """Return nothing: nobody reads it."""
+        """Return nothing: a simulated cluster has nothing to say."""
         return ""
 
     def need(self, resources: Resources) -> Need:
