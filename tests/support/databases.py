@@ -17,9 +17,8 @@ import pytest
 import sqlalchemy as sa
 
 from paribus.store.database import Database, file_url
-from paribus.store.migrate import HEAD, VERSION_TABLE, run_alembic
+from paribus.store.migrate import HEAD, create, run_alembic
 from paribus.store.store import Store
-from paribus.store.tables import metadata
 from paribus.testing.store_suite import Clock
 
 _TEMPLATE = "paribus_template"
@@ -60,11 +59,7 @@ def memory_database(clock: Callable[[], float] | None = None) -> Database:
 def new_database(url: str | sa.URL, clock: Callable[[], float] | None = None) -> Database:
     """Return a SQLite database; create all tables if it has none, without the migrations."""
     database = Database(url, clock)
-    with database.write() as connection:
-        if not sa.inspect(connection).has_table(VERSION_TABLE):
-            metadata.create_all(connection)
-            connection.execute(sa.text(f"CREATE TABLE {VERSION_TABLE} (version_num TEXT)"))
-            connection.execute(sa.text(f"INSERT INTO {VERSION_TABLE} VALUES ('{HEAD}')"))
+    create(database)
     return database
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -30,6 +30,9 @@ from paribus.study.pilot import Pilot, cost_of, kinds_without
 from paribus.study.plan import Plan, Row
 from paribus.study.spec import Study
 
+if TYPE_CHECKING:
+    from paribus.cli.cluster_plan import OnPaper
+
 
 @click.command()
 @study_argument
@@ -44,11 +47,36 @@ from paribus.study.spec import Study
     "--engine-options", "options", type=click.Path(path_type=Path), help="Default: engines.yaml in the home folder."
 )
 @click.option("--probe", is_flag=True, help="Train a few steps of each kind of run that has no recorded cost.")
+@click.option("--cluster", metavar="NODESxGPUSxKIND", help="Play the study on this cluster, e.g. 64x8xH100 or 1x2xCPU.")
+@click.option(
+    "--failure-hours",
+    type=click.FloatRange(min=0),
+    help="With --cluster: device hours between two failures; 0: none. Default: 50000 on GPUs, none on CPU cores.",
+)
+@click.option(
+    "--preemption-hours",
+    type=click.FloatRange(min=0),
+    help="With --cluster: hours of an attempt between two preemptions. Default: none.",
+)
+@click.option("--draw", type=int, default=0, help="With --cluster: seed of what is drawn.  [default: 0]")
 @set_option
 def command(
-    study: Path, as_json: bool, engine: str, options: Path | None, probe: bool, changes: tuple[str, ...]
+    study: Path,
+    as_json: bool,
+    engine: str,
+    options: Path | None,
+    probe: bool,
+    cluster: str | None,
+    failure_hours: float | None,
+    preemption_hours: float | None,
+    draw: int,
+    changes: tuple[str, ...],
 ) -> None:
     """Show the designs, arms and runs of STUDY, and what to know before you spend compute."""
+    stated = (failure_hours, preemption_hours, draw)
+    on_paper = None if cluster is None else _read_cluster(cluster)
+    if on_paper is None and stated != (None, None, 0):
+        raise click.UsageError("--failure-hours, --preemption-hours and --draw need --cluster")
     draft = draft_file(study, changes)
     plan, spec, of_path = draft.plan, draft.study.spec, draft.study.path
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
@@ -60,12 +88,24 @@ def command(
         _refuse(draft, left, engine, options)
         found = _train_pilots(plan, recorded, run_costs(plan, None, past), engine, options, home())
         costs |= _pilot_costs(plan, found)
+    if on_paper is not None:
+        on_paper.play(draft.checked(), costs, past, recorded, stated)
     if as_json:
-        shown_path = {"data": draft.facts, "path": of_path and vars(of_path), "native": draft.native}
-        click.echo(json.dumps({**as_plain(spec, plan, recorded, costs, found), **shown_path}, indent=1))
+        more: dict[str, Any] = {"data": draft.facts, "path": of_path and vars(of_path), "native": draft.native}
+        more["cluster"] = None if on_paper is None else on_paper.as_plain(plan)
+        click.echo(json.dumps({**as_plain(spec, plan, recorded, costs, found), **more}, indent=1))
     else:
         print_plan(spec, plan, recorded, costs, found, draft.facts, of_path, draft.native)
-    _refuse(draft, left, engine, options)
+    if on_paper is None:
+        _refuse(draft, left, engine, options)
+    elif not as_json:
+        on_paper.print(plan, console())
+
+
+def _read_cluster(text: str) -> OnPaper:
+    from paribus.cli.cluster_plan import OnPaper  # with SQLAlchemy, which a plan needs for nothing else
+
+    return OnPaper(text)
 
 
 def _refuse(draft: PlanDraft, left: bool, engine: str, options: Path | None) -> None:

@@ -78,6 +78,7 @@ class ActiveAttempts:
         worker: its name in the store.
         say: prints one line for the user.
         others: returns another engine by name, to end the jobs that it was given before this engine was chosen.
+        clock: seconds that never go back, also while the machine sleeps; ``None``: those of this machine.
     """
 
     def __init__(
@@ -87,8 +88,11 @@ class ActiveAttempts:
         worker: str,
         say: Callable[[str], None],
         others: Callable[[str], Engine] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._others = others
+        self._awake = clock or (lambda: time.monotonic())
+        self._since_boot = clock or (lambda: since_boot())
         self._patient = outlives_scheduler(engine)
         self._missing: dict[str, float] = {}
         self._store = store
@@ -161,7 +165,7 @@ class ActiveAttempts:
                 self._say(f"{name}: still running, taken over")
             elif state is JobState.UNKNOWN and self._patient and not folder.outcome.exists():
                 self.enter(name, studies[attempt.study_id], attempt.gpus)
-                self._missing[name] = since_boot()
+                self._missing[name] = self._since_boot()
                 with suppress(LostLease):
                     self._store.renew(attempt.run_id, attempt.token)
             else:
@@ -243,7 +247,7 @@ class ActiveAttempts:
         trouble = self._engine.trouble
         if bool(trouble) == (self._away_since is not None):
             return
-        now = since_boot()
+        now = self._since_boot()
         if self._away_since is None:
             self._away_since = now
             self._say(f"{trouble} Runs that have begun go on with their nodes; trying again.")
@@ -256,7 +260,7 @@ class ActiveAttempts:
         """Settle the adopted attempts whose jobs the engine hasn't known, and which were silent, for a lease."""
         for name in [n for n in self._missing if n not in statuses or statuses[n].state is not JobState.UNKNOWN]:
             del self._missing[name]
-        now = since_boot()
+        now = self._since_boot()
         due = {name for name, since in self._missing.items() if now - since > transitions.LEASE_S}
         silent = self._store.silent(0.0) if due else frozenset()
         for attempt in self._store.live_attempts() if due & silent else ():
@@ -268,7 +272,7 @@ class ActiveAttempts:
         """Renew the leases of attempts that wait in the engine's queue, are starting, or may go on in silence."""
         self.report_waiting(statuses)
         self._note_starts(statuses)
-        if (due := since_boot()) < self._next_hold:  # since boot: leases also run out while the machine sleeps
+        if (due := self._since_boot()) < self._next_hold:  # since boot: leases also run out while the machine sleeps
             return
         live = self._store.live_attempts()
         self._end_leftovers(statuses, {a.submit_name for a in live})
@@ -289,7 +293,7 @@ class ActiveAttempts:
         self._next_hold = due + HOLD_S  # only now: after a database outage, all leases are renewed before any expires
 
     def _note_starts(self, statuses: Mapping[str, Status]) -> None:
-        now = time.monotonic()
+        now = self._awake()
         for name, status in statuses.items():
             attempt = self._active[name]
             if status.state is JobState.RUNNING and attempt.began is None:
@@ -297,7 +301,7 @@ class ActiveAttempts:
 
     def _is_starting(self, active: _Active, state: JobState) -> bool:
         """Return whether a job waits, or has started and its supervisor may still make its first request."""
-        late = active.began is not None and time.monotonic() - active.began >= START_S
+        late = active.began is not None and self._awake() - active.began >= START_S
         return state is JobState.PENDING or (state is JobState.RUNNING and (self._patient or not late))
 
     def _hold_waiting(self, attempt: AttemptRecord) -> None:
@@ -324,7 +328,7 @@ class ActiveAttempts:
 
     def _end_leftovers(self, statuses: Mapping[str, Status], live: Collection[str]) -> None:
         """Cancel jobs reported as running long after their attempt ended: Slurm can lose track of a process."""
-        now = time.monotonic()
+        now = self._awake()
         left = [n for n, s in statuses.items() if s.state is JobState.RUNNING and n not in live]
         self._leftovers = {name: self._leftovers.get(name, now) for name in left}
         for name, since in self._leftovers.items():

@@ -99,6 +99,7 @@ class Scheduler:
         worker: its name in the store; the next scheduler of the same name cleans up after it.
         others: returns another engine by name, to end the jobs that an earlier scheduler gave it.
         pause: pause a study that can't be set up or started, instead of raising its error.
+        clock: seconds that never go back; ``None``: those of this machine.
     """
 
     period_s = 0.1
@@ -114,8 +115,10 @@ class Scheduler:
         worker: str = "",
         pause: bool = False,
         others: Callable[[str], Engine] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.pause = pause
+        self._clock = clock or (lambda: time.monotonic())
         anywhere = outlives_scheduler(engine)
         names = (worker_of(store.home, anywhere=anywhere), worker_of(store.home, anywhere=not anywhere))
         self._workers = (worker,) if worker else names
@@ -124,7 +127,7 @@ class Scheduler:
         self._server = server
         self._say = say
         self._worker = self._workers[0]
-        self._attempts = ActiveAttempts(store, engine, self._worker, say, others)
+        self._attempts = ActiveAttempts(store, engine, self._worker, say, others, clock)
         self._active: dict[int, ActiveStudy] = {}
         self._units: dict[str, Unit] = {}
         self._shares = FairShare()
@@ -308,7 +311,7 @@ class Scheduler:
 
     def _enforce_budgets(self) -> None:
         """Ask the active attempts of studies that have used up their budgets to write a checkpoint and stop."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._next_check:
             return
         self._next_check = now + CHECK_S
@@ -338,7 +341,7 @@ class Scheduler:
             if not claims:
                 del asking[demand.study]
                 self._check_budget(active)
-                active.full_until = time.monotonic() + FULL_S if pool else 0.0
+                active.full_until = self._clock() + FULL_S if pool else 0.0
                 continue
             self._shares.start(demand, len(claims))
             try:
@@ -350,7 +353,7 @@ class Scheduler:
                 self._fault(active, error)
 
     def _can_start(self, active: ActiveStudy) -> bool:
-        if active.setup is not None or active.error is not None or time.monotonic() < active.full_until:
+        if active.setup is not None or active.error is not None or self._clock() < active.full_until:
             return False
         if active.out_of_budget:
             self._check_budget(active)

@@ -26,7 +26,8 @@ STUDIES = 20
 
 _NEWEST = "SELECT id, plan FROM study ORDER BY submitted_at DESC, id DESC LIMIT :studies"
 _CHARGES = (
-    "SELECT run.id, study_run.arm, SUM(attempt.charged), MAX(attempt.gpus) FROM study_run "
+    "SELECT run.id, study_run.arm, SUM(attempt.charged), MAX(attempt.gpus), "
+    "MIN(attempt.started_at - attempt.claimed_at) FROM study_run "
     "JOIN run ON run.id = study_run.run_id JOIN attempt ON attempt.run_id = run.id "
     "WHERE study_run.study_id = :study AND run.state = 'SUCCEEDED' GROUP BY run.id, study_run.arm ORDER BY run.id DESC"
 )
@@ -71,7 +72,7 @@ def _past_runs(connection: sa.Connection) -> Iterator[PastRun]:
     for study, text in connection.execute(sa.text(_NEWEST), {"studies": STUDIES}).all():
         plan = json.loads(text)
         recipes = {arm["key"]: arm["recipe"] for arm in plan["arms"]}
-        for run, arm, seconds, gpus in connection.execute(sa.text(_CHARGES), {"study": study}).all():
+        for run, arm, seconds, gpus, waited in connection.execute(sa.text(_CHARGES), {"study": study}).all():
             if run in seen or not seconds or arm not in recipes:
                 continue
             seen.add(run)
@@ -81,6 +82,7 @@ def _past_runs(connection: sa.Connection) -> Iterator[PastRun]:
                 evaluate=plan["evaluate"],
                 seconds=seconds,
                 gpus=gpus,
+                waited_s=max(0.0, waited or 0.0),
                 options=Options.model_validate(plan.get("options", {})),
             )
 

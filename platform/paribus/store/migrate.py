@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from paribus.errors import StoreError
 from paribus.home import data_root
 from paribus.store.database import Database, no_timeout, serialize
+from paribus.store.tables import metadata
 
 VERSION_TABLE = "paribus_alembic_version"
 """Not Alembic's default: MLflow and Optuna both use ``alembic_version`` and refuse each other's database."""
@@ -24,6 +25,15 @@ def revision_of(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table(VERSION_TABLE):
         return None
     return connection.execute(_REVISION).scalar()
+
+
+def create(database: Database) -> None:
+    """Create all tables of an empty database that lives no longer than its process, without the migrations."""
+    with database.write() as connection:
+        if not sa.inspect(connection).has_table(VERSION_TABLE):
+            metadata.create_all(connection)
+            connection.execute(sa.text(f"CREATE TABLE {VERSION_TABLE} (version_num TEXT)"))
+            connection.execute(sa.text(f"INSERT INTO {VERSION_TABLE} VALUES ('{HEAD}')"))  # noqa: S608 - constants
 
 
 def is_newer(revision: str | None) -> bool:

@@ -28,6 +28,7 @@ class PastRun:
         seconds: device time of all its attempts: of its GPUs together, or of the run on CPU cores.
         gpus: GPUs that it held; 0: it ran on CPU cores.
         options: what its study said to the runner.
+        waited_s: seconds from a claim to the first report of the attempt, the least of its attempts.
     """
 
     runner: str
@@ -36,6 +37,7 @@ class PastRun:
     seconds: float
     gpus: float
     options: Options = field(default_factory=Options)
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
