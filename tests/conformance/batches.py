@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -124,6 +124,11 @@ def make(name: str, seed: int, groups: int, size: int, longest: int, *, binary: 
     )  # fmt: skip
 
 
+def before_an_update(batch: Batch) -> Batch:
+    """Return the batch with the old policy as the one that is updated, so that every ratio is 1."""
+    return replace(batch, new=batch.old.clone())
+
+
 BATCHES = {
     b.name: b
     for b in (
@@ -133,8 +138,10 @@ BATCHES = {
         make("limit", 4, groups=4, size=8, longest=LIMIT),
         make("alone", 5, groups=8, size=1, longest=24),
         make("far", 10, groups=4, size=4, longest=24, far=9.0),
+        before_an_update(make("fresh", 11, groups=6, size=8, longest=24)),
     )
 }
-"""By name. ``alone``: groups of one; ``far``: old policy and reference are far away; rows ask for these two by name."""
+"""By name. ``alone``: groups of one; ``far``: old policy and reference are far away; ``fresh``: no update was made yet;
+rows ask for these three by name."""
 ORDINARY = ("eight", "two", "scalar", "limit")
 """The batches of a row that names none."""

@@ -48,6 +48,17 @@ def clamped_k3(recipe: Recipe, batch: Batch) -> Outcome:
     return ours.outcome(without(recipe, kl={"kind": "off"}), batch, extra=extra)
 
 
+def distilled_apart(recipe: Recipe, batch: Batch) -> Outcome:
+    """A second loss has the log ratio to the teacher under the policy that is updated as its advantage."""
+    rewarded = ours.outcome(without(recipe, kl={"kind": "off"}), batch)
+    clipped = without(recipe, kl={"kind": "off"}, clip={"kind": "ppo_dual", "low": 0.2, "high": 0.2, "c": 3.0})
+    taught = ours.outcome(clipped, batch, advantage=batch.reference - batch.new)
+    beta = recipe.kl.beta
+    return replace(
+        rewarded, loss=rewarded.loss + beta * taught.loss, gradient=rewarded.gradient + beta * taught.gradient
+    )
+
+
 def k3_with_gradient_of_k2(recipe: Recipe, batch: Batch) -> Outcome:
     """The value of k3 and the gradient of k2."""
     level = {"kind": "loss", "beta": recipe.kl.beta}

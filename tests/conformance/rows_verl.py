@@ -6,6 +6,7 @@ from typing import Any
 
 from conformance.reproductions import (
     clamped_k3,
+    distilled_apart,
     entropy_aggregated_like_the_loss,
     k3_with_gradient_of_k2,
     rejected_by_inverse_bounds,
@@ -20,6 +21,7 @@ CRITIC = {
     "baseline": {"kind": "critic_gae", "policy_lambda": {"kind": "fixed", "value": 0.9}},
     "auxiliary.value": {"clip": None},
 }
+DISTILLED = {"distillation_loss.loss_mode": "k1", "distillation_loss.distillation_loss_coef": 0.3}
 REINFORCE = {"actor.policy_loss.loss_mode": "bypass_mode", "actor.loss_agg_mode": "seq-mean-token-sum"}
 VALUE = "the loss is written with log pi, ours with a ratio of 1: one gradient, two values, so the loss is not compared"
 
@@ -175,6 +177,8 @@ AGREE = [
     verl("kl: loss (k2)", options=kl_loss("k2", 0.3), patch=kl("loss", "k2", 0.3)),
     verl("kl: loss (k3)", options=kl_loss("k3", 0.3), patch=kl("loss", "k3", 0.3)),
     verl("kl: reward (k1)", options={**kl_reward(0.05)}, patch=kl("reward", "k1", 0.05)),
+    verl("kl: advantage", options=DISTILLED, patch=kl("advantage", "k1", 0.3), batches=("fresh",),
+        parts=("loss", "gradient"), note="distillation by policy gradient beside rewards, in the first update"),
     corrected("token_truncate", {"rollout_is": "token", "rollout_is_threshold": 1.5}, {"cap": 1.5}),
     corrected("token_mask", {"rollout_is": "token", "rollout_is_threshold": "0.7_1.5"}, {"low": 0.7, "high": 1.5}),
     corrected("seq_truncate", {"rollout_is": "sequence", "rollout_is_threshold": 1.5}, {"cap": 1.5}),
@@ -231,6 +235,11 @@ DEVIATE = [
         patch={"aggregation": "const"}, does={"aggregation": {"kind": "const", "length": 24}},
         reason="Without `loss_scale_factor` the constant is the width of the padded batch, 24 here, which changes from "
         "batch to batch.",
+    ),
+    verl(
+        "kl: advantage", options=DISTILLED, patch=kl("advantage", "k1", 0.3), does=distilled_apart,
+        reason="The log ratio is that of the policy in each update, not of the one that sampled, and is clipped apart "
+        "from the rewards, with a dual clip.",
     ),
     verl(
         "kl: loss (k3)", options=kl_loss("k3+", 0.3), patch=kl("loss", "k3", 0.3), does=k3_with_gradient_of_k2,

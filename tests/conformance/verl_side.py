@@ -16,9 +16,10 @@ from torch import Tensor
 from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
+from verl.trainer.distillation.losses import distillation_ppo_loss
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
-from verl.workers.config import ActorConfig
+from verl.workers.config import ActorConfig, DistillationConfig, DistillationLossConfig
 from verl.workers.config.actor import PolicyLossConfig
 from verl.workers.reward_manager.dapo import DAPORewardManager
 from verl.workers.utils.losses import ppo_loss
@@ -74,7 +75,11 @@ def outcome(options: Mapping[str, Any], batch: Batch, reward: str, actor: ActorC
             "log_probs": shifted(new[rows], batch.mask[rows]),
             "entropy": shifted(batch.entropy[rows], batch.mask[rows]),
         }
-        value = value + ppo_loss(actor, shown, data)[0]
+        if (teacher := distillation_of(config)) is None:
+            value = value + ppo_loss(actor, shown, data)[0]
+        else:
+            data["teacher_logprobs"] = whole_texts(batch.reference[rows], batch.mask[rows])
+            value = value + distillation_ppo_loss(actor, teacher, shown, data)[0]
     (gradient,) = torch.autograd.grad(value, new)
     return Outcome(padded(advantage, batch.mask), float(value.detach()), gradient)
 
@@ -96,6 +101,21 @@ def shifted(values: Tensor, mask: Tensor) -> Tensor:
     """Return [values] behind prompts of one token, end to end: the value at a place is that of the next token."""
     empty = values.new_zeros(len(values), 1)
     return torch.cat([values, empty], 1)[torch.cat([mask, ~empty.bool()], 1)]
+
+
+def whole_texts(values: Tensor, mask: Tensor) -> Tensor:
+    """Return [texts, tokens, 1] values of prompts of one token and their responses, nested, as a teacher gives them."""
+    flat, counts = shifted(values, mask), mask.sum(1) + 1
+    return torch.nested.nested_tensor_from_jagged(flat[:, None], torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+
+
+def distillation_of(config: Mapping[str, Any]) -> DistillationConfig | None:
+    """Return the settings of distillation by policy gradient, if a row has one."""
+    asked = {k.removeprefix("distillation_loss."): v for k, v in config.items() if k.startswith("distillation_loss.")}
+    if not asked:
+        return None
+    loss = DistillationLossConfig(use_policy_gradient=True, loss_max_clamp=None, log_prob_min_clamp=None, **asked)
+    return DistillationConfig(distillation_loss=loss)
 
 
 def advantages(config: Mapping[str, Any], batch: Batch, reward: str) -> Tensor:

@@ -88,7 +88,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "retired.py::test_a_pool_without_a_prompt_left_is_an_end",
         "retired.py::test_prompts_go_by_the_share_of_right_responses",
     ),
-    "experience.py": ("objective_history.py", "objective_correction.py", "objective_presets.py"),
+    "experience.py": ("distillation.py", "objective_history.py", "objective_correction.py", "objective_presets.py"),
     "batch.py": ("objective_batches.py", "objective_pairs.py", "objective_presets.py", "objective_correction.py"),
 }
 """Of ``tests/unit/native/test_*``, the files or tests that are asked about each file, quickest first."""
@@ -236,7 +236,21 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("u**2 / 2", "u**2", "k2 without its half"),
         (".exp()\n        return level.beta * r", ".exp().detach()\n        return level.beta * r", "a weight without gradient"),
         ("r = (new - old)", "r = (old - new)", "the inverse ratio before KL"),
-        ("estimate(level.estimator, old - reference)", "estimate(level.estimator, reference - old)", "KL of the other sign"),
+        (
+            "KlInReward):\n        return torch.zeros_like(old)\n    return level.beta * estimate(level.estimator, old - reference)",
+            "KlInReward):\n        return torch.zeros_like(old)\n    return level.beta * estimate(level.estimator, reference - old)",
+            "KL of the other sign",
+        ),
+        (
+            "KlInAdvantage):\n        return torch.zeros_like(old)\n    return level.beta * estimate(level.estimator, old - reference)",
+            "KlInAdvantage):\n        return torch.zeros_like(old)\n    return level.beta * estimate(level.estimator, reference - old)",
+            "a student that flees from its teacher",
+        ),
+        (
+            "KlInAdvantage):\n        return torch.zeros_like(old)\n    return level.beta * estimate",
+            "KlInAdvantage):\n        return torch.zeros_like(old)\n    return estimate",
+            "beta forgotten in the advantage",
+        ),
         ("(new - old).clamp(-LOG_LIMIT, LOG_LIMIT)", "(new - old)", "no guard against overflow"),
     ),
     "objective/token_weight.py": (
@@ -336,6 +350,8 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("old, responses.logp, row", "responses.logp, old, row", "sampler and learner swapped"),
         ("scored)[rollouts.kept], scored.group[rollouts.kept]", "scored), scored.group", "filtered groups count as visits"),
         ("for p, v in zip(rollouts.problems, visits", "for p, v in zip(rollouts.problems, visits[::-1]", "prompts mixed up"),
+        ("return A - paid * rollouts.kept[responses.row]", "return A - paid", "dropped responses pay as well"),
+        ("return A - paid *", "return A + paid *", "the distance to the teacher rewarded"),
         ("old = responses.logp if before.logp is None else", "old = responses.logp if True else", "old is the sampler"),
     ),
     "batch.py": (

@@ -92,28 +92,31 @@ def _counts(line: Line, lines: Iterable[Line]) -> bool:
 def _written(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield factor and text of every line, in the order in which they act."""
     symbols = _symbols(recipe)
-    for path in ("reward.combine", "length.rule", *_kl_paths(recipe, in_reward=True), "length.truncated"):
+    for path in ("reward.combine", "length.rule", *_kl_paths(recipe, "reward"), "length.truncated"):
         yield from _filled(recipe, path, symbols)
     for path in ("length.keep", "filter"):
         yield from _filled(recipe, path, symbols)
     if recipe.loss.kind == "pair_dpo":
         yield from _filled(recipe, "loss", symbols)
         return
-    for path in ("baseline", "baseline.control", "scale", "token_weight", "token_weight.target", "ratio", "clip"):
+    for path in ("baseline", "baseline.control", "scale", *_kl_paths(recipe, "advantage")):
+        yield from _filled(recipe, path, symbols)
+    for path in ("token_weight", "token_weight.target", "ratio", "clip"):
         yield from _filled(recipe, path, symbols)
     for path in ("correction", "correction.mask", "correction.weight"):
         yield from _filled(recipe, path, symbols)
-    for path in (*_kl_paths(recipe, in_reward=False), "aggregation"):
+    for path in (*_kl_paths(recipe, "loss"), "aggregation"):
         yield from _filled(recipe, path, symbols)
     yield from _filled(recipe, "loss.unit", symbols)
     yield from _auxiliary(recipe, symbols)
     yield from _filled(recipe, "schedule.update", symbols)
 
 
-def _kl_paths(recipe: Recipe, *, in_reward: bool) -> tuple[str, ...]:
-    if (recipe.kl.kind == "reward") != in_reward:
+def _kl_paths(recipe: Recipe, place: str) -> tuple[str, ...]:
+    """Return what KL writes in one of the places where it can act: reward, advantage or loss."""
+    if (recipe.kl.kind if recipe.kl.kind in ("reward", "advantage") else "loss") != place:
         return ()
-    return ("kl", "kl.unit") if in_reward else ("kl",)
+    return ("kl", "kl.unit") if place == "reward" else ("kl",)
 
 
 def _filled(recipe: Recipe, path: str, symbols: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -145,7 +148,7 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
     """Return the symbols whose form depends on more than one factor."""
     critic = recipe.baseline.kind == "critic_gae"
     by_token = getattr(recipe.kl, "unit", "sequence") == "token"
-    t = "_t" if critic or by_token else ""
+    t = "_t" if critic or by_token or recipe.kl.kind == "advantage" else ""
     reward = "R_t" if by_token and not critic else "R"
     advantage, raw = f"A{t}", f"Â{t}"
     gae = advantage if recipe.scale.kind == "none" else raw
@@ -250,6 +253,8 @@ def _parameters(level: f.Level) -> dict[str, str]:
         return found | {"rest": _number(1 - level.alpha)}
     if isinstance(level, f.SyncedReference):
         return found | {"rest": _number(1 - level.mix)}
+    if isinstance(level, f.ModelReference):
+        return {"name": level.name}
     if isinstance(level, f.ConstantLength):
         return {"length": "C" if level.length is None else found["length"]}
     return found

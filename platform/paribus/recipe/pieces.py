@@ -234,6 +234,7 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
     "kl": {
         "off": NOTHING,
         "reward": Piece(("u_{j} = log(π_old(o_{j}) / π_ref(o_{j}))",)),
+        "advantage": Piece(("{A} ← {A} − {beta} log(π_old(o_t) / π_ref(o_t))",)),
         "loss": Piece(("k = {estimate},  u = log(π(o_t) / π_ref(o_t))",), term=" − {beta} k"),
         "loss_isw": Piece(("k = (π(o_t) / π_old(o_t)) {estimate},  u = log(π(o_t) / π_ref(o_t))",), term=" − {beta} k"),
     },
@@ -248,6 +249,7 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
     },
     "kl.reference": {
         "fixed": Piece(term="the policy before training"),
+        "model": Piece(term="the model {name}, which stays as it is"),
         "synced": Piece(term="a policy that follows: {mix} π + {rest} π_ref, every {every} steps"),
     },
     "correction": {

@@ -435,6 +435,7 @@ class Recipe(f.Level):
             "passes by token (set `schedule.update: joint`)": self.schedule.update.kind == "joint",
             "advantages of tokens (set another `baseline`)": self.baseline.kind != "critic_gae",
             "KL by token (set `kl.unit: sequence`)": getattr(self.kl, "unit", "sequence") == "sequence",
+            "KL in advantages (set `kl: reward`)": self.kl.kind != "advantage",
         }
         wrong = [name for name, holds in off.items() if not holds]
         return [f"`loss: opmd` regresses whole responses and has no {', no '.join(wrong)}"] if wrong else []

@@ -126,6 +126,12 @@ STEP_METRICS: tuple[Metric, ...] = (
             "and updates"),
     _metric("kl/ref_k3", "KL to reference", "nats/token", "neither",
             "k3 against the reference model, unweighted token mean; absent without a reference"),
+    _metric("kl/ref_k1", "log ratio to reference", "nats/token", "neither",
+            "log(pi / reference), mean over the tokens in the loss: what distillation lowers; with `kl: advantage` "
+            "alone"),
+    _metric("kl/advantage_share", "share of KL in A", "fraction", "neither",
+            "mean |beta u| over mean |beta u| + mean |A| before it, over the tokens in the loss: 1 if rewards say "
+            "nothing; with `kl: advantage` alone"),
     _metric("optim/grad_norm", "gradient norm", "L2", "neither",
             "global gradient norm before clipping, mean over the updates of the step"),
     _metric("optim/grad_clip_frac", "gradient clipped", "fraction", "neither",

@@ -25,6 +25,7 @@ from paribus.engines.base import Engine, JobState, Spec, Status
 from paribus.errors import EngineError, ParibusError, RunFolderError, RunnerError
 from paribus.failures import describe_exit, from_outside, last_line, storable
 from paribus.monitor.progress import Preparing
+from paribus.recipe.factors import ModelReference
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.run_folder.folder import SHORT, read_json, write_json
 from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
@@ -44,7 +45,7 @@ _UNFINISHED = (".lock", ".partial", ".tmp", ".incomplete")
 
 
 def shared_parts(runner: str, arms: Iterable[Arm]) -> dict[str, Recipe]:
-    """Return one recipe for each distinct pair of model and task, by a name that is the same in every process.
+    """Return one recipe for each distinct set of models and task, by a name that is the same in every process.
 
     The name also depends on the runner and on the hashes of its code, data and model, so that what another version has
     prepared does not count.
@@ -56,7 +57,9 @@ def shared_parts(runner: str, arms: Iterable[Arm]) -> dict[str, Recipe]:
 
 
 def _subject(recipe: Recipe) -> list[Any]:
-    return [recipe.model.model_dump(mode="json"), recipe.task.model_dump(mode="json")]
+    other = getattr(recipe.kl, "reference", None)
+    also = [other.model_dump(mode="json")] if isinstance(other, ModelReference) else []
+    return [recipe.model.model_dump(mode="json"), recipe.task.model_dump(mode="json"), *also]
 
 
 def _name(runner: str, arm: Arm) -> str:

@@ -18,10 +18,12 @@ from paribus.contract import Evaluate, Examination
 from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Source, Task
 from paribus_runners.native import chat
+from paribus_runners.native.fingerprint import other_reference
 from paribus_runners.native.model_files import ModelFiles
-from paribus_runners.native.requirements import set_faults
+from paribus_runners.native.requirements import other_vocabulary, set_faults
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.verifiers import EXTRACT, verify_answer
+from paribus_runners.tasks import chain, search
 from paribus_runners.tasks.base import Rendered
 from paribus_runners.tasks.dataset import Entries, Entry, conversation, entries_of
 from paribus_runners.tasks.formats import verifier_of
@@ -40,7 +42,7 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
         recipe: of which only task, model, sampler and the length limit of responses are read.
         evaluate: how many problems the evaluation uses, and its further sets.
     """
-    hot = tuple(set_faults(recipe, evaluate))
+    hot = (*set_faults(recipe, evaluate), *_reference_faults(recipe))
     tasks = [recipe.task, *(each.task for each in evaluate.sets.values())]
     if recipe.model.name in MODELS or not any(isinstance(task, DatasetTask | JsonlTask) for task in tasks):
         return Examination(faults=hot)
@@ -63,6 +65,26 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
         warnings=tuple((code, message) for code, message in heard if code != fatal),
         faults=(*wrong, *(message for code, message in heard if code == fatal), *model.faults, *hot),
     )
+
+
+def _reference_faults(recipe: Recipe) -> list[str]:
+    """Return why another model cannot be the reference, as far as its files are here."""
+    other = other_reference(recipe)
+    if other is None or {other.name, recipe.model.name} <= MODELS.keys():
+        return []
+    found = []
+    for name, revision in ((recipe.model.name, recipe.model.revision), (other.name, other.revision)):
+        if name in MODELS:
+            task = recipe.task.kind
+            symbols = chain.SYMBOLS if task == "chain" else search.SYMBOLS if task == "search" else ""
+            found.append({symbol: number for number, symbol in enumerate(symbols)})
+        else:
+            files = ModelFiles.of(name, revision, "kl.reference.name" if name == other.name else "model.name")
+            if files.tokenizer is None:
+                return list(files.faults) if name == other.name else []
+            found.append(files.tokenizer.get_vocab())
+    problem = other_vocabulary(other.name, *found)
+    return [problem] if problem else []
 
 
 def nearest_file(fault: str) -> str:

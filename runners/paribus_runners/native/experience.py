@@ -11,7 +11,7 @@ from torch import Tensor
 from paribus.recipe import factors as f
 from paribus.recipe.analysis.facts import corrected_by_the_update
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import correction, history
+from paribus_runners.native.objective import correction, history, kl
 from paribus_runners.native.objective.advantage import advantages, per_token, shaped_reward, token_advantages
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.objective.router import Routing
@@ -103,6 +103,7 @@ def weigh(
             visits = history.visit(visited, recipe.scale, rollouts.problems, R, group)
             visited = {**visited, **{p: v for p, v in zip(rollouts.problems, visits, strict=True) if v.count}}
         A = advantages(recipe, scored, rollouts.kept, visits)[row]
+    A = _pulled(recipe, rollouts, A)
     old = responses.logp if before.logp is None else before.logp
     later = before.logp is None and corrected_by_the_update(recipe)
     return Experience(
@@ -116,6 +117,16 @@ def weigh(
         routing=before.routing,
         history=visited,
     )
+
+
+def _pulled(recipe: Recipe, rollouts: Rollouts, A: Tensor) -> Tensor:
+    """Return A [T] with the KL that is charged from advantages, of the responses that take part."""
+    responses = rollouts.responses
+    if recipe.kl.kind != "advantage":
+        return A
+    assert rollouts.reference is not None
+    paid = kl.from_advantage(recipe.kl, responses.logp.double(), rollouts.reference.double())
+    return A - paid * rollouts.kept[responses.row]
 
 
 def corrected(recipe: Recipe, experience: Experience, inside: Tensor, old: Tensor) -> Experience:

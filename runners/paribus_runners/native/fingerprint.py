@@ -20,6 +20,7 @@ from typing import Any
 from paribus.contract import files_in, input_hash
 from paribus.errors import ParibusError
 from paribus.recipe.analysis.facts import corrected_by_the_update
+from paribus.recipe.factors import ModelReference
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
 from paribus_runners.native.requirements import of_sampler
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
@@ -117,23 +118,47 @@ def problems(task: Task) -> str:
 
 
 def model(recipe: Recipe) -> str:
-    """Return a hash of the initial model: how a tiny model is made, file contents, or name and revision.
+    """Return a hash of the models that a run begins with: the policy, and the reference if that is another one.
 
     Raises:
         ParibusError: a local model is not there, or one of its files cannot be read.
     """
-    name = recipe.model.name
+    policy = one_model(recipe.model.name, recipe.model.revision, recipe.task)
+    other = other_reference(recipe)
+    if other is None:
+        return policy
+    reference = one_model(other.name, other.revision, recipe.task, "kl.reference.name")
+    return fingerprint_of([policy, "reference", reference])
+
+
+def other_reference(recipe: Recipe) -> ModelReference | None:
+    """Return the reference of a recipe if it is another model than the policy."""
+    reference = getattr(recipe.kl, "reference", None)
+    return reference if isinstance(reference, ModelReference) else None
+
+
+def one_model(name: str, revision: str | None, task: Task, field: str = "model.name") -> str:
+    """Return a hash of a model: how a tiny model is made, file contents, or name and revision.
+
+    Args:
+        name: a tiny model, a folder, or a name on the hub.
+        revision: commit on the hub.
+        task: what a tiny model is warmed up on.
+        field: where the recipe names it, for errors.
+
+    Raises:
+        ParibusError: a local model is not there, or one of its files cannot be read.
+    """
     if name in MODELS:
-        source = recorded(f"model/{recipe.task.kind}")
-        return fingerprint_of([MODELS[name].record(), WarmUp.of(recipe.task).record(), source])
+        return fingerprint_of([MODELS[name].record(), WarmUp.of(task).record(), recorded(f"model/{task.kind}")])
     folder = Path(name).expanduser()
     if folder.is_dir():
-        hashes = [[p.relative_to(folder).as_posix(), _hash_file(p, "model.name")] for p in files_in(folder)]
+        hashes = [[p.relative_to(folder).as_posix(), _hash_file(p, field)] for p in files_in(folder)]
         return fingerprint_of(hashes)
     if name.startswith((".", "/", "~")):
         where = "" if folder.is_absolute() else f" in {Path.cwd()}, where relative paths begin"
-        raise ParibusError(f"`model.name: {name}`: there is no such folder{where}")
-    return f"{name}@{recipe.model.revision or 'main'}"
+        raise ParibusError(f"`{field}: {name}`: there is no such folder{where}")
+    return f"{name}@{revision or 'main'}"
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from paribus.contract import PARTS, GradientJob, Gradients, ObjectiveGradient
 from paribus.recipe import factors as f
 from paribus.recipe.factors import RewardFunction
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native import checkpoint
+from paribus_runners.native import checkpoint, fingerprint
 from paribus_runners.native.batch import in_loss, minibatches, passes, tokens_of
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.coefficients import coefficients
@@ -26,7 +26,7 @@ from paribus_runners.native.critic import Critic
 from paribus_runners.native.experience import Experience, weigh
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.log_probabilities import score_all
-from paribus_runners.native.main import initial_policy, settled, write_sources
+from paribus_runners.native.main import initial_policy, initial_reference, settled, write_sources
 from paribus_runners.native.objective import length
 from paribus_runners.native.objective.filter import good_groups
 from paribus_runners.native.policy import Policy
@@ -89,8 +89,8 @@ class _Place:
     Attributes:
         run: the recipe of the run.
         learner: the learner of the run, with what its checkpoint holds.
-        reference: the reference of arms with KL or pairs: that of the run, else the initial policy; ``None`` if no arm
-            has one.
+        references: [T] the log-probabilities of the responses under the references of arms with KL or pairs: under
+            ``None`` that of the run, else of the initial policy; under the others models that a recipe names.
         progress: how far the run is.
         rollouts: the responses of the next step, graded by the functions of all arms.
         origin: where they come from.
@@ -99,7 +99,7 @@ class _Place:
 
     run: Recipe
     learner: Learner
-    reference: Policy | None
+    references: Mapping[f.ModelReference | None, Tensor]
     progress: Progress
     rollouts: Rollouts
     origin: Literal["sampled again", "recorded"]
@@ -110,10 +110,15 @@ class _Place:
         """Load the weights, and return them with the rollouts that a step from there trains on."""
         run, every = asked.recipe, (asked.recipe, asked.base, *asked.arms.values())
         progress = Progress() if asked.checkpoint is None else checkpoint.read(asked.checkpoint, asked.run)
-        learner = Learner.of(run, _initial(asked, stack))
-        reference = learner.reference
-        if reference is None and any(arm.kl.kind != "off" or arm.loss.kind == "pair_dpo" for arm in every):
-            reference = learner.policy.frozen()
+        policy, cache = _initial(asked, stack)
+        networks: dict[f.ModelReference | None, Policy] = {}
+        for arm in every:
+            if (other := fingerprint.other_reference(arm)) is not None and other not in networks:
+                networks[other] = _reference(arm, cache, policy)
+        learner = Learner.of(run, policy, reference=networks.get(fingerprint.other_reference(run)))
+        if any(_refers(arm) and fingerprint.other_reference(arm) is None for arm in every):
+            own = fingerprint.other_reference(run) is None and learner.reference is not None
+            networks[None] = learner.reference if own and learner.reference is not None else policy.frozen()
         if asked.checkpoint is not None:
             checkpoint.load(asked.checkpoint, learner)
         columns = _functions(every)
@@ -126,10 +131,8 @@ class _Place:
         if responses.entropy is None:  # vLLM gives none
             entropy = score_all(learner.policy, prompts, responses, run.schedule.temperature, with_entropy=True).entropy
             rollouts = replace(rollouts, responses=replace(responses, entropy=entropy))
-        if reference is not None:
-            logp = score_all(reference, prompts, responses, run.schedule.temperature).logp
-            rollouts = replace(rollouts, reference=logp)
-        return cls(run, learner, reference, progress, rollouts, origin, columns)
+        logp = {x: score_all(net, prompts, responses, run.schedule.temperature).logp for x, net in networks.items()}
+        return cls(run, learner, logp, progress, rollouts, origin, columns)
 
     def log_probabilities(self, rollouts: Rollouts) -> Tensor:
         """Return [T] the log-probabilities of the responses under the weights as they are now, nats, float64."""
@@ -139,8 +142,7 @@ class _Place:
     def experience(self, recipe: Recipe) -> Experience:
         """Return the rollouts as the recipe filters and weighs them at these weights."""
         rollouts, scored, limit = self.rollouts, self.rollouts.scored, recipe.schedule.max_new_tokens
-        refers = recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"
-        reference = rollouts.reference if refers else None
+        reference = self.references[fingerprint.other_reference(recipe)] if _refers(recipe) else None
         charge = torch.zeros(len(scored.score), dtype=torch.float64)
         if reference is not None:
             charge = rollouts.responses.padded(charges(recipe.kl, rollouts.responses, reference), limit).sum(1)
@@ -168,18 +170,29 @@ class _Place:
         return len(updates(self.run, self.learner, self.experience(self.run), seed, step).policy)
 
 
-def _initial(asked: GradientJob, stack: ExitStack) -> Policy:
-    """Return the policy that the run began with; a tiny model that is in no cache is made apart if that is read-only.
+def _refers(recipe: Recipe) -> bool:
+    return recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"
+
+
+def _reference(recipe: Recipe, cache: Path, policy: Policy) -> Policy:
+    """Return the model that a recipe names as its reference."""
+    found = initial_reference(recipe, cache, policy)
+    assert found is not None
+    return found
+
+
+def _initial(asked: GradientJob, stack: ExitStack) -> tuple[Policy, Path]:
+    """Return the policy that the run began with, and the cache; a tiny model is made apart if that is read-only.
 
     Raises:
         RunnerError: it cannot be loaded.
     """
+    cache = Path(asked.cache)
     try:
-        return initial_policy(asked.recipe, Path(asked.cache), asked.seed)
+        return initial_policy(asked.recipe, cache, asked.seed), cache
     except OSError:
-        return initial_policy(
-            asked.recipe, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-"))), asked.seed
-        )
+        cache = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-")))
+        return initial_policy(asked.recipe, cache, asked.seed), cache
 
 
 def _sampled(

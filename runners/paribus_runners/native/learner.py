@@ -43,10 +43,9 @@ class Learner:
     world: World = field(default_factory=World)
 
     @classmethod
-    def of(cls, recipe: Recipe, policy: Policy, world: World | None = None) -> Learner:
-        """Return the learner that starts from ``policy``; reference and critic start from the same weights."""
-        reference = None
-        if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
+    def of(cls, recipe: Recipe, policy: Policy, world: World | None = None, reference: Policy | None = None) -> Learner:
+        """Return the learner that starts from ``policy``; so do critic and, without another ``reference``, that too."""
+        if reference is None and (recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"):
             reference = policy.frozen()
         critic, critic_optimizer = None, None
         if recipe.auxiliary.value is not None:

@@ -22,7 +22,7 @@ from paribus_runners.native import versions as environment
 from paribus_runners.native.launch import launch, processes_of, threads
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.requirements import of_sampler
+from paribus_runners.native.requirements import of_sampler, other_vocabulary
 from paribus_runners.native.stopping import termination
 from paribus_runners.native.tiny import make as tiny
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
@@ -54,10 +54,11 @@ def settled() -> Iterator[None]:
 
 
 def prepare(recipe: Recipe, cache: Path) -> None:
-    """Make the tiny model that the recipe uses, if it uses one that isn't there yet."""
-    if recipe.model.name in MODELS:
+    """Make the tiny models that the recipe uses, if it uses some that aren't there yet."""
+    other = fingerprint.other_reference(recipe)
+    for name in {recipe.model.name, *(() if other is None else (other.name,))} & MODELS.keys():
         with settled():
-            tiny.make(cache, fingerprint.model(recipe), MODELS[recipe.model.name], WarmUp.of(recipe.task))
+            _made(recipe, cache, name)
 
 
 def run(path: Path) -> None:
@@ -91,7 +92,8 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
         about |= {"processes": world.size} if world.size > 1 else {}
         if world.writes:
             write_json(folder.environment, about)
-        learner = Learner.of(job.recipe, initial_policy(job.recipe, Path(job.cache), job.seed), world)
+        policy = initial_policy(job.recipe, Path(job.cache), job.seed)
+        learner = Learner.of(job.recipe, policy, world, initial_reference(job.recipe, Path(job.cache), policy))
         weights = learner.policy.weights_hash()
         if len(set(world.gather(weights))) > 1:
             raise RunnerError(f"the processes of this run have loaded different weights of {job.recipe.model.name}")
@@ -154,9 +156,32 @@ def initial_policy(recipe: Recipe, cache: Path, seed: int) -> Policy:
     """Return the policy that a run of the recipe begins with; a tiny model is made in ``cache`` if it isn't there."""
     model, name, revision = recipe.model, recipe.model.name, recipe.model.revision
     if name in MODELS:
-        place = tiny.make(cache, fingerprint.model(recipe), MODELS[name], WarmUp.of(recipe.task))
-        name, revision = str(place), None
+        name, revision = str(_made(recipe, cache, name)), None
     policy = Policy.load(name, revision, model.dtype, model.lora, seed)
     if recipe.compute.gradient_checkpointing:
         gradient_checkpointing.switch_on(policy.model)
     return policy
+
+
+def initial_reference(recipe: Recipe, cache: Path, policy: Policy) -> Policy | None:
+    """Return the reference of a recipe that names another model than the policy, which must know its tokens.
+
+    Raises:
+        RunnerError: it cannot be loaded, or has another vocabulary.
+    """
+    other = fingerprint.other_reference(recipe)
+    if other is None:
+        return None
+    name, revision = other.name, other.revision
+    if name in MODELS:
+        name, revision = str(_made(recipe, cache, name)), None
+    reference = Policy.load_frozen(name, revision, recipe.model.dtype)
+    if problem := other_vocabulary(other.name, policy.tokenizer.get_vocab(), reference.tokenizer.get_vocab()):
+        raise RunnerError(problem)
+    return reference
+
+
+def _made(recipe: Recipe, cache: Path, name: str) -> Path:
+    """Return the folder of a tiny model in ``cache``; it is made if it isn't there."""
+    key = fingerprint.one_model(name, None, recipe.task)
+    return tiny.make(cache, key, MODELS[name], WarmUp.of(recipe.task))

@@ -79,6 +79,8 @@ def of_experience(
         values |= {"staleness/steps_mean": float(age.mean()), "staleness/steps_max": float(age.max())}
     if weighs_sampler(recipe) and inside.any():
         values |= _of_correction(recipe, experience, inside)
+    if isinstance(recipe.kl, f.KlInAdvantage) and inside.any():
+        values |= _of_distillation(recipe.kl, experience, inside)
     if recipe.baseline.kind == "history":
         values["history/revisited_frac"] = sum(p in visited for p in rollouts.problems) / len(rollouts.problems)
     return values
@@ -148,6 +150,16 @@ def _of_correction(recipe: Recipe, experience: Experience, inside: Tensor) -> di
         "mismatch/k3": float((ratio - 1 - difference).mean()),
         "mismatch/effective_frac": float(ratio.sum() ** 2 / (len(ratio) * ratio.square().sum())),
     }
+
+
+def _of_distillation(level: f.KlInAdvantage, experience: Experience, inside: Tensor) -> dict[str, float]:
+    """Return how far the policy is from the reference, and how much of its advantages comes from there."""
+    rollouts, at = experience.rollouts, experience.rollouts.responses.places(inside)
+    assert rollouts.reference is not None
+    paid = kl.from_advantage(level, rollouts.responses.logp[at].double(), rollouts.reference[at].double())
+    total = float(paid.abs().mean()), float((experience.advantage[at] + paid).abs().mean())
+    values = {"kl/ref_k1": float(paid.mean()) / level.beta}
+    return values | {"kl/advantage_share": total[0] / sum(total)} if sum(total) else values
 
 
 def of_critic(recipe: Recipe, experience: Experience, losses: Sequence[float]) -> dict[str, float]:

@@ -44,8 +44,8 @@ class ModelFiles:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, revision: str | None) -> ModelFiles:
-        """Return what is known of the model ``name``: a folder, or a name on the hub."""
+    def of(cls, name: str, revision: str | None, field: str = "model.name") -> ModelFiles:
+        """Return what is known of a model, a folder or a name on the hub, that the recipe names at ``field``."""
         folder = Path(name).expanduser()
         try:
             from huggingface_hub import snapshot_download
@@ -60,12 +60,12 @@ class ModelFiles:
         config, wrong = _settings(folder / "config.json")
         generation, also_wrong = _settings(folder / "generation_config.json")
         if damaged := [*wrong, *also_wrong]:
-            return cls(faults=tuple(f"`model.name: {name}`: {fault}" for fault in damaged))
+            return cls(faults=tuple(f"`{field}: {name}`: {fault}" for fault in damaged))
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder))
         except Exception as error:  # a damaged tokenizer raises whatever its reader meets
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            return cls(faults=(f"`model.name: {name}`: its tokenizer cannot be loaded: {reason}",))
+            return cls(faults=(f"`{field}: {name}`: its tokenizer cannot be loaded: {reason}",))
         # as `Policy.load` gets them
         ends = chat.ends_of((generation if generation is not None else config or {}).get("eos_token_id"), tokenizer)
         return cls(tokenizer, "", ends, context_of(config), () if ends else (chat.no_end(name),), shapes_in(folder))

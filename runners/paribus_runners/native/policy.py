@@ -70,21 +70,23 @@ class Policy:
         Raises:
             RunnerError: the model cannot be loaded, or has no attention or output layer that can be replaced.
         """
-        path = Path(name).expanduser()
-        source = str(path) if path.is_dir() else name
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main")
-            model = AutoModelForCausalLM.from_pretrained(
-                source,
-                revision=revision or "main",
-                dtype=torch.float32 if adapters is None else getattr(torch, dtype),
-                attn_implementation=attention.NAME,
-                use_safetensors=True,  # other formats are unpickled
-            )
-        except (OSError, ValueError, ImportError) as error:
-            raise RunnerError(f"`model.name: {name}` cannot be loaded: {error}") from error
+        model, tokenizer = _loaded(name, revision, torch.float32 if adapters is None else getattr(torch, dtype))
         if adapters is not None:
             lora.add(model, adapters, seed)
+        return cls._of(name, model, tokenizer, dtype)
+
+    @classmethod
+    def load_frozen(cls, name: str, revision: str | None, dtype: str) -> Policy:
+        """Load a model that is not trained, with weights of ``dtype``: a reference.
+
+        Raises:
+            RunnerError: as for :meth:`load`.
+        """
+        model, tokenizer = _loaded(name, revision, getattr(torch, dtype), field="kl.reference.name")
+        return cls._of(name, model.requires_grad_(False), tokenizer, dtype)
+
+    @classmethod
+    def _of(cls, name: str, model: Any, tokenizer: Any, dtype: str) -> Policy:
         model = model.to(best_device()).eval()
         ends = chat.ends_of(model.generation_config.eos_token_id, tokenizer)
         if not ends:
@@ -204,3 +206,25 @@ class Policy:
         if not torch.allclose(own, ours, rtol=1e-4, atol=1e-4 * float(own.abs().max())):
             name = type(self.model).__name__
             raise RunnerError(f"{name} changes its logits after the output layer: it cannot be trained here")
+
+
+def _loaded(name: str, revision: str | None, dtype: torch.dtype, field: str = "model.name") -> tuple[Any, Any]:
+    """Return a model with weights of ``dtype``, and its tokenizer.
+
+    Raises:
+        RunnerError: it cannot be loaded.
+    """
+    path = Path(name).expanduser()
+    source = str(path) if path.is_dir() else name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main")
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=revision or "main",
+            dtype=dtype,
+            attn_implementation=attention.NAME,
+            use_safetensors=True,  # other formats are unpickled
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise RunnerError(f"`{field}: {name}` cannot be loaded: {error}") from error
+    return model, tokenizer

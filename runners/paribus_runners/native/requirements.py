@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -65,6 +65,24 @@ def set_faults(recipe: Recipe, evaluate: Evaluate) -> Iterator[str]:
     if recipe.rollout.engine == "vllm":
         for name, each in evaluate.sets.items():
             yield from _temperature(f"evaluate.sets.{name}.temperature", each.temperature)
+
+
+def other_vocabulary(name: str, own: Mapping[str, int], others: Mapping[str, int]) -> str:
+    """Return why a model cannot be the reference of a policy, whose tokens it would call by other numbers; else empty.
+
+    Args:
+        name: the model, as the recipe calls it.
+        own: token to number, of the policy.
+        others: the same of the model.
+    """
+    unknown = [token for token, number in own.items() if others.get(token) != number]
+    if not unknown:
+        return ""
+    return (
+        f"`kl.reference.name: {name}` cannot be the reference: its vocabulary has no token or another number for "
+        f"{len(unknown):,} of the {len(own):,} tokens of `model.name`, e.g. {min(unknown)!r}. Name a model with the "
+        "same tokenizer: one of the same family, or a checkpoint of the same model"
+    )
 
 
 def _temperature(place: str, value: float) -> Iterator[str]:

@@ -139,7 +139,7 @@ class NativeRunner(RunnerBase):
         _main()
 
     def prepare(self, recipe: Recipe, cache: Path) -> None:
-        """Make the tiny model that the recipe uses in ``cache``, if it uses one and it isn't there."""
+        """Make the tiny models that the recipe uses in ``cache``, if it uses some and they aren't there."""
         _main().prepare(recipe, cache)
 
     def run(self, folder: Path) -> None:
@@ -157,14 +157,16 @@ class NativeRunner(RunnerBase):
         """Raise an error if the results of a job would be recorded under a fingerprint of other data or models."""
         tasks = (job.recipe.task, *(each.task for each in job.evaluate.sets.values()))
         outside = any(isinstance(task, JsonlTask | DatasetTask) for task in tasks)  # generated problems can't change
-        if job.hashes is None or not (outside or Path(job.recipe.model.name).expanduser().is_dir()):
+        other = fingerprint.other_reference(job.recipe)
+        models = [job.recipe.model.name, *(() if other is None else (other.name,))]
+        if job.hashes is None or not (outside or any(Path(name).expanduser().is_dir() for name in models)):
             return
         now = arm_hashes(self, job.recipe, job.options, job.evaluate)
         changed = []
         if now.data != job.hashes.data:
             changed.append("data (training, held out or of an evaluation set)")
         if now.model != job.hashes.model:
-            changed.append(f"initial model ({job.recipe.model.name})")
+            changed.append(f"initial model ({' or '.join(models)})")
         if changed:
             raise ParibusError(
                 f"{' and '.join(changed)} changed since the study was planned: restore the files and run "

@@ -58,7 +58,7 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
         }
         if len(parts) > 1:
             record["reward_parts"] = {name: _number(values[row]) for name, values in parts.items()}
-        if bool(rollouts.kept[row]) and not per_token(recipe):
+        if bool(rollouts.kept[row]) and not per_token(recipe) and recipe.kl.kind != "advantage":
             record["advantage"] = _number(experience.advantage[first[row]])
         if weighs_sampler(recipe) and bool(inside[row]):
             record["logp_abs_diff_mean"] = _number(apart[place])

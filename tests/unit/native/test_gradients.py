@@ -232,6 +232,8 @@ def test_arms_bring_their_own_reference_critic_filter_and_correction(
         "drop": changed(one, filter=f.Drop()),
         "tis": changed(one, correction=f.TokenTruncate()),
         "history": changed(one, baseline=f.History(), scale=f.HistorySmooth()),
+        "pulled": changed(one, kl=f.KlInAdvantage()),
+        "taught": changed(one, kl=f.KlInAdvantage(reference=f.ModelReference(name=one.model.name))),
     }
     found = probe(one, arms, place)
     assert all(found.arms[name].distance > 1e-3 for name in ("kl", "pairs", "critic"))
@@ -240,6 +242,8 @@ def test_arms_bring_their_own_reference_critic_filter_and_correction(
     assert drop.responses < base.responses
     assert found.arms["tis"].distance < 1e-5  # sampler and learner differ by rounding
     assert found.arms["history"].norm > 0
+    assert found.arms["taught"].distance == pytest.approx(found.arms["pulled"].distance)  # both: the initial model
+    assert found.arms["taught"].distance > 1e-3
 
 
 def test_a_damaged_checkpoint_and_one_of_another_run_are_refused(one: Recipe, job_folder: Callable[..., Path]) -> None:

@@ -277,3 +277,14 @@ def test_the_entropy_of_the_bonus_has_its_gradient(temperature: float) -> None:
     torch.testing.assert_close(entropy.detach(), torch.stack([H, torch.tensor(4.0).double().log()]))
     want = torch.stack([-logp.exp() * (logp + H) / temperature, torch.zeros(4).double()])
     torch.testing.assert_close(torch.autograd.grad(entropy.sum(), logits)[0], want)
+
+
+def test_kl_in_the_advantage_has_the_gradient_of_the_reverse_kl(made: Any) -> None:
+    """On-policy the expected gradient is that of -beta KL(pi || reference), as autograd has it, beside the rewards."""
+    plain = Recipe(baseline=f.GroupLeaveOneOut(), scale=f.NoScale(), ratio=f.NoRatio(), aggregation=f.SequenceSum())
+    logits = _logits()
+    logp = logits.log_softmax(0)
+    reverse = _of((logp.exp() * (logp - REFERENCE)).sum(), logits)
+    expected = BETTER * _success(logits) - 0.4 * reverse
+    got = _expected(plain.model_copy(update={"kl": f.KlInAdvantage(beta=0.4)}), 2, made)
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-9)

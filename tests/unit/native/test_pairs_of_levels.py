@@ -31,6 +31,7 @@ NEEDS: Mapping[Level, Mapping[str, Any]] = {
     ("scale", "pass_at_k_std"): {"baseline": {"kind": "pass_at_k", "control": "mean", "k": 2}},
     ("loss", "opmd"): {"ratio": "none", "clip": "none"},
     ("loss", "pair_dpo"): {"baseline": "none", "scale": "none"},
+    ("kl.reference", "model"): {"kl": "loss"},
     ("kl.reference", "synced"): {"kl": "loss"},
     ("correction.mask", "geo_mask"): {"correction": "chain"},
     ("correction.weight", "token_mask"): {"correction": "chain"},
@@ -40,6 +41,7 @@ NEEDS: Mapping[Level, Mapping[str, Any]] = {
 WHOLE: Mapping[Level, Any] = {
     ("kl", "reward"): {"kind": "reward", "beta": 0.1},
     ("kl", "loss_isw"): {"kind": "loss_isw", "beta": 0.1},
+    ("kl.reference", "model"): {"kind": "model", "name": "tiny_moe"},
     ("length.rule", "soft_overlong"): {"kind": "soft_overlong", "soft_start": 4, "hard_cap": 8},
     ("clip", "clip_cov"): {"kind": "clip_cov", "fraction": 0.1, "cov_low": 0.0},
     ("clip", "kl_cov"): {"kind": "kl_cov", "fraction": 0.1},

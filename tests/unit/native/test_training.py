@@ -40,7 +40,8 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
     names = set().union(*(line.values for line in lines))
     assert all(find_metric(n) for n in names)
     only_with = (
-        "kl/ref_k3",
+        "kl/ref_",
+        "kl/advantage_share",
         "clip/high_prob_",
         "clip/dual_",
         "clip/capped_",

@@ -40,6 +40,7 @@ SAMPLES: tuple[dict[str, Any], ...] = (
     {"correction": "seq_truncate", "token_weight": "top_entropy", "kl": {"kind": "loss_isw", "beta": 0.1}},
     {"correction": "seq_mask", "token_weight": "advantage_reweight", "kl": {"kind": "loss", "reference": "synced"}},
     {"correction": "geo_mask", "auxiliary.entropy": 0.01, "kl": {"kind": "reward", "estimator": "k3", "beta": 0.1}},
+    {"kl": {"kind": "advantage", "reference": {"kind": "model", "name": "the_teacher"}}},
     {"kl": {"kind": "reward", "unit": "token", "beta": 0.1}, "baseline": "batch_mean", "scale": WHITEN},
     {"baseline": "group_length_weighted", "length.keep": "efficient"},
     *(

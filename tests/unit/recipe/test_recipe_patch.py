@@ -76,8 +76,9 @@ def test_levels_inside_levels() -> None:
         ({"clip.c": 3.0}, "the level `ppo_min` of `clip` has no parameter `c` (its parameters are `low`, `high`). "
                           "Levels that have it: `ppo_dual`."),
         ({"kl.beta": 0.1}, "the level `off` of `kl` has no parameter `beta` (it has none). Levels that have it: "
-                           "`reward`, `loss`, `loss_isw`."),
-        ({"kl": False}, "`kl` expects the name of a level. Allowed: `off`, `reward`, `loss`, `loss_isw`. Write `off`."),
+                           "`reward`, `advantage`, `loss`, `loss_isw`."),
+        ({"kl": False}, "`kl` expects the name of a level. Allowed: `off`, `reward`, `advantage`, `loss`, `loss_isw`. "
+                         "Write `off`."),
         ({"clip.high": 1.0, "clip": {"high": 2.0}}, "sets the same value as `clip.high`: keep one"),
         ({"schedule": "fast"}, "expects a mapping with some of: `steps`"),
         ({"schedule.steps.x": 1}, "`schedule.steps` is a single value and has no part `x`"),

@@ -79,6 +79,7 @@ def one_advantage_a_response(recipe: Recipe) -> bool:
     return (
         recipe.baseline.kind != "critic_gae"
         and getattr(recipe.kl, "unit", "sequence") == "sequence"
+        and recipe.kl.kind != "advantage"
         and recipe.token_weight.kind == "uniform"
         and recipe.correction.kind == "off"
     )
@@ -102,6 +103,8 @@ def rewards_correctness_alone(recipe: Recipe) -> bool:
 def nothing_without_spread(recipe: Recipe) -> bool:
     """Return whether all advantages of a group with equal rewards are 0."""
     level = recipe.baseline
+    if recipe.kl.kind == "advantage":
+        return False
     if level.kind in GROUP_BASELINES or level.kind == "group_length_weighted":
         return True
     return isinstance(level, f.PassAtK) and level.control != "none"

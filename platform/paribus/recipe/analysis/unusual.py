@@ -22,7 +22,7 @@ _OWN_MEAN = ("group_mean", "group_length_weighted")
 def untrainable(recipe: Recipe) -> str:
     """Return why no advantage of a recipe can differ from 0, so that nothing is ever trained; empty if one can."""
     level = recipe.baseline.kind
-    other = recipe.auxiliary.entropy or recipe.auxiliary.positive_nll
+    other = recipe.auxiliary.entropy or recipe.auxiliary.positive_nll or recipe.kl.kind == "advantage"
     if recipe.schedule.group_size > 1 or level not in _OWN_MEAN or other:
         return ""
     return (
@@ -79,5 +79,5 @@ def magnitudes(recipe: Recipe) -> Iterator[str]:
                 f"`clip.{name}: {bound:g}` is a distance from r = 1, not a percentage: for {bound:g}% write "
                 f"{bound / 100:g}"
             )
-    if not isinstance(recipe.kl, f.NoKl) and recipe.kl.beta > MOST_KL:
+    if not isinstance(recipe.kl, f.NoKl | f.KlInAdvantage) and recipe.kl.beta > MOST_KL:
         yield f"`kl.beta: {recipe.kl.beta:g}` drowns the reward in the KL term: usual is 0.001 to 0.1"

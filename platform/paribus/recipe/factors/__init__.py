@@ -61,7 +61,17 @@ from paribus.recipe.factors.correction import (
     TokenTruncate,
 )
 from paribus.recipe.factors.filter import Drop, Filter, GroupMetric, NoFilter, Refill, RefillAsync
-from paribus.recipe.factors.kl import FixedReference, Kl, KlInLoss, KlInLossWeighted, KlInReward, NoKl, SyncedReference
+from paribus.recipe.factors.kl import (
+    FixedReference,
+    Kl,
+    KlInAdvantage,
+    KlInLoss,
+    KlInLossWeighted,
+    KlInReward,
+    ModelReference,
+    NoKl,
+    SyncedReference,
+)
 from paribus.recipe.factors.length import KeepAll, KeepEfficient, KeepShortest, Length, NoLengthRule, SoftOverlong
 from paribus.recipe.factors.level import Count, Fraction, Level, NonNegative, Positive
 from paribus.recipe.factors.loss import Loss, MirrorDescent, PairDpo, PolicyGradient
@@ -132,6 +142,7 @@ __all__ = [
     "KeepShortest",
     "Kl",
     "KlCov",
+    "KlInAdvantage",
     "KlInLoss",
     "KlInLossWeighted",
     "KlInReward",
@@ -142,6 +153,7 @@ __all__ = [
     "Lopti",
     "Loss",
     "MirrorDescent",
+    "ModelReference",
     "NoBaseline",
     "NoClip",
     "NoCorrection",

@@ -29,10 +29,25 @@ class SyncedReference(Level):
     mix: Fraction = Field(default=1.0, description="1: a copy (TR-DPO, arXiv 2404.09656, hard update)")
 
 
+class ModelReference(Level):
+    """Another model, which stays as it is: the one before an earlier stage of training, or a teacher.
+
+    It must give each token of the policy the same number: log-probabilities of other tokens cannot be compared.
+    """
+
+    kind: Literal["model"] = "model"
+    name: Annotated[str, Field(min_length=1)] = Field(
+        description="as `model.name`: a tiny model, a local folder (e.g. `model` of a checkpoint), or a name on the hub"
+    )
+    revision: str | None = Field(default=None, description="commit of the hub repository")
+
+
 class _Kl(Level):
     estimator: Literal["k1", "k2", "k3"]
     beta: Positive
-    reference: Annotated[FixedReference | SyncedReference, Field(discriminator="kind")] = FixedReference()
+    reference: Annotated[FixedReference | SyncedReference | ModelReference, Field(discriminator="kind")] = (
+        FixedReference()
+    )
 
 
 class KlInReward(_Kl):
@@ -67,4 +82,16 @@ class KlInLossWeighted(_Kl):
     estimator: Literal["k1", "k2", "k3"] = "k3"
 
 
-Kl = Annotated[NoKl | KlInReward | KlInLoss | KlInLossWeighted, Field(discriminator="kind")]
+class KlInAdvantage(_Kl):
+    """beta log(pi / reference) is subtracted from the advantage of each token, after its scale.
+
+    With a teacher as reference this is on-policy distillation, beside the rewards or, with weights of 0, alone: a token
+    pays for its own distance, not for that of those behind it (arXiv 2306.13649; Lu, On-Policy Distillation, 2025).
+    """
+
+    kind: Literal["advantage"] = "advantage"
+    estimator: Literal["k1"] = "k1"
+    beta: Positive = 1.0
+
+
+Kl = Annotated[NoKl | KlInReward | KlInAdvantage | KlInLoss | KlInLossWeighted, Field(discriminator="kind")]

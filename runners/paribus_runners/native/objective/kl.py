@@ -36,6 +36,22 @@ def charge(level: f.Kl, old: Tensor, reference: Tensor) -> Tensor:
     return level.beta * estimate(level.estimator, old - reference)
 
 
+def from_advantage(level: f.Kl, old: Tensor, reference: Tensor) -> Tensor:
+    """Return what is subtracted from the advantage of each token [T]: beta u; 0 where KL is not in the advantage.
+
+    On the policy's own tokens its expectation has the gradient of beta KL(pi || reference) of each next token, with
+    the texts before them given (Lu, On-Policy Distillation, 2025; verl's ``use_policy_gradient``).
+
+    Args:
+        level: the KL term.
+        old: [T] log-probability under the policy that sampled.
+        reference: [T] log-probability under the reference, a teacher for instance.
+    """
+    if not isinstance(level, f.KlInAdvantage):
+        return torch.zeros_like(old)
+    return level.beta * estimate(level.estimator, old - reference)
+
+
 def in_loss(level: f.Kl, new: Tensor, old: Tensor, reference: Tensor) -> Tensor:
     """Return [T] what is subtracted from the surrogate of each token, with gradient.
 
