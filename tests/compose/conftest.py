@@ -1,4 +1,4 @@
-"""The containers of docker-compose.yml, with images of this machine."""
+"""The services of docker-compose.yml: containers with images of this machine, or else its processes."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compose import engine
+from compose.outside import Outside
 
 SECRETS = ("postgres_password", "dashboard_token", "ray_token")
 
@@ -35,19 +36,24 @@ evaluate: {every: 40, problems: 8, primary: eval/heldout/avg_at_1, checkpoint: f
 @pytest.fixture(scope="session")
 def images():
     """Build all images; with KEEP=1, use those that are there if none is missing."""
-    if reason := engine.missing():
-        pytest.skip(f"containers: {reason}")
+    if reason := no_containers():
+        pytest.skip(reason)
     keep = os.environ.get("KEEP") and engine.sizes().keys() >= engine.KINDS
     took = {} if keep else engine.build_images()
     shown = {name: f"{size:.0f} MB" for name, size in engine.sizes().items()}
-    print("containers: seconds to build:", {k: round(v) for k, v in took.items()}, "sizes:", shown)
+    print("compose: seconds to build:", {k: round(v) for k, v in took.items()}, "sizes:", shown)
     return engine.sizes()
 
 
+def no_containers():
+    """Return why there are no containers; empty if there are."""
+    return "CONTAINERS=0" if os.environ.get("CONTAINERS") == "0" else engine.missing()
+
+
 @pytest.fixture
-def compose(images, request):
+def compose(request):
     """A project of a profile, by default `cpu`, with new secrets and one study, not yet up; removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="paribus-compose-"))
+    folder, profile = Path(tempfile.mkdtemp(prefix="paribus-compose-")), getattr(request, "param", "cpu")
     (folder / "secrets").mkdir(mode=0o700)
     for name in SECRETS:
         (folder / "secrets" / name).write_text(os.urandom(32).hex())
@@ -55,9 +61,15 @@ def compose(images, request):
     (folder / "studies").mkdir()
     (folder / "studies" / "short.yaml").write_text(STUDY)
     folder.chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    made = engine.Compose(folder, folder / "studies", port, getattr(request, "param", "cpu"))
+    if reason := no_containers():
+        print(f"compose: services are processes of this machine, not containers: {reason}")
+        made = Outside(folder, folder / "studies", profile)
+    else:
+        request.getfixturevalue("images")
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        print("compose: services are containers")
+        made = engine.Compose(folder, folder / "studies", port, profile)
     yield made
     made.close()
     shutil.rmtree(folder)

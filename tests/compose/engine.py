@@ -7,11 +7,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,10 +175,14 @@ class Compose:
         profile: of the services.
     """
 
+    containers = True
+
     def __init__(self, folder: Path, studies: Path, port: int, profile: str) -> None:
         file = folder / "podman.sock"
         socket = f"unix://{file}"
-        self.secrets, self.studies, self.port, self.profile = folder / "secrets", studies, port, profile
+        self.secrets, self.studies, self.profile = folder / "secrets", studies, profile
+        self.address = f"http://127.0.0.1:{port}/"
+        self.scheduler = "scheduler" if profile == "cpu" else f"scheduler-{profile}"
         self.environment = {
             **environment(),
             "DOCKER_HOST": socket,
@@ -197,19 +202,47 @@ class Compose:
         self._checks = threading.Thread(target=self._run_checks)
         self._checks.start()
 
-    def __call__(self, *arguments: str, check: bool = True, files: Sequence[Path] = (), **named: str) -> str:
+    def docker(self, *arguments: str, check: bool = True, **named: str) -> str:
         """Run Docker Compose with the files of the tests; return what it printed."""
-        every = [ROOT / "docker-compose.yml", ROOT / "docker-compose.test.yml", *files]
-        return docker_compose(every, self.profile, *arguments, check=check, environment={**self.environment, **named})
+        files = [ROOT / "docker-compose.yml", ROOT / "docker-compose.test.yml"]
+        return docker_compose(files, self.profile, *arguments, check=check, environment={**self.environment, **named})
 
     def podman(self, *arguments: str, check: bool = True) -> str:
         """Run podman; return what it printed."""
         return run("podman", *arguments, check=check, env=self.environment)
 
-    @property
-    def scheduler(self) -> str:
-        """The scheduler of the profile."""
-        return "scheduler" if self.profile == "cpu" else f"scheduler-{self.profile}"
+    def up(self) -> None:
+        """Start all services, from the images that are there."""
+        self.docker("up", "--detach", "--no-build")
+
+    def down(self) -> None:
+        """Stop and remove all services; the volumes stay."""
+        self.docker("down")
+
+    def start(self, service: str) -> None:
+        """Start a service that was stopped."""
+        self.docker("start", service)
+
+    def stop(self, service: str) -> None:
+        """Stop a service by force; a container that dies otherwise is started again."""
+        self.docker("stop", "--timeout", "0", service)
+
+    def restart(self, service: str) -> None:
+        """Stop a service, and start it."""
+        self.docker("restart", "--timeout", "10", service)
+
+    def kill(self, service: str) -> None:
+        """Kill the first process of a container, and so all of it."""
+        os.kill(self.pid(service), signal.SIGKILL)
+
+    def run(self, service: str, secrets: Path) -> str:
+        """Run a service alone, with other secrets; return what it printed."""
+        return self.docker("run", "--rm", "--no-deps", service, check=False, PARIBUS_SECRETS=str(secrets))
+
+    def inside(self, service: str, *command: str, check: bool = True, given: str = "") -> str:
+        """Run a command in the container of a service, with an input; return what it printed."""
+        name = self.name(service)
+        return run("podman", "exec", "-i", name, *command, check=check, env=self.environment, input=given)
 
     def name(self, service: str) -> str:
         """Return the name of the container of a service."""
@@ -220,9 +253,24 @@ class Compose:
         shown = self.podman("inspect", "--format", "{{.State.Pid}}", self.name(service), check=False).split()
         return int(shown[-1]) if shown and shown[-1].isdigit() else 0
 
-    def inside(self, service: str, *command: str, check: bool = True) -> str:
-        """Run a command in the container of a service; return what it printed."""
-        return self("exec", "-T", service, *command, check=check)
+    def healthy(self, services: Iterable[str]) -> bool:
+        """Return whether services are healthy."""
+        shown = self.podman("ps", "--format", "{{.Names}} {{.Status}}")
+        return all(re.search(rf"^{self.name(each)} .*\(healthy\)", shown, re.MULTILINE) for each in services)
+
+    def ports(self, service: str) -> set[int]:
+        """Return the ports on which a service listens for others, inside its container."""
+        shown = run("nsenter", "-t", str(self.pid(service)), "-n", "ss", "-Htln")
+        places = [line.split()[3].rpartition(":") for line in shown.splitlines()]
+        return {int(port) for address, _, port in places if not address.startswith("127.")}
+
+    def outside(self) -> list[str]:
+        """Return the addresses and ports of the containers that are open on this machine."""
+        shown = run("ss", "-Htlnp").splitlines()
+        ours = [line.split()[3] for line in shown if re.search(r'"(conmon|podman|netavark|rootlessport)"', line)]
+        published = re.findall(r"(\S+)->", self.podman("ps", "--format", "{{.Names}} {{.Ports}}"))
+        assert ours == published
+        return ours
 
     def _run_checks(self) -> None:
         """Run the health checks, as systemd would."""
@@ -233,7 +281,7 @@ class Compose:
 
     def close(self) -> None:
         """Remove all of the project."""
-        self("down", "--volumes", "--timeout", "5", check=False)
+        self.docker("down", "--volumes", "--timeout", "5", check=False)
         self._over.set()
         self._checks.join()
         self._service.terminate()

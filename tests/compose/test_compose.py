@@ -1,10 +1,11 @@
-"""The compose file, brought up by Docker Compose itself: what is reachable, and what survives which fault."""
+"""The compose file, brought up by Docker Compose itself: what is reachable, and what survives which fault.
+
+Where containers can't be started, or with CONTAINERS=0, its services are processes of this machine instead.
+"""
 
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -64,9 +65,7 @@ def status_of(address):
 
 def healthy(compose):
     """Return whether all services that stay are healthy."""
-    shown = compose.podman("ps", "--format", "{{.Names}} {{.Status}}")
-    names = (SERVICES.keys() - {"scheduler"}) | PROFILES[compose.profile]
-    return all(re.search(rf"^{compose.name(name)} .*\(healthy\)", shown, re.MULTILINE) for name in names)
+    return compose.healthy((SERVICES.keys() - {"scheduler"}) | PROFILES[compose.profile])
 
 
 def outcome(compose):
@@ -76,20 +75,11 @@ def outcome(compose):
         NoAnswer: the container or the database is starting again.
     """
     code = (Path(__file__).parent / "points.py").read_text()
-    shown = subprocess.run(
-        ["podman", "exec", "-i", compose.name(compose.scheduler), "python", "-"],
-        input=code, env=compose.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if shown.returncode != 0:
-        raise NoAnswer(shown.stderr[-2000:])
-    return json.loads(shown.stdout.splitlines()[-1])
-
-
-def listening(pid):
-    """Return pairs of an address and a port on which processes in the network of a process listen."""
-    shown = subprocess.run(["nsenter", "-t", str(pid), "-n", "ss", "-Htln"], capture_output=True, text=True, check=True)
-    places = [line.split()[3].rpartition(":") for line in shown.stdout.splitlines()]
-    return {(address, int(port)) for address, _, port in places}
+    shown = compose.inside(compose.scheduler, "python", "-", check=False, given=code)
+    last = shown.splitlines()[-1:]
+    if not last or not last[0].startswith('{"states"'):
+        raise NoAnswer(shown[-2000:])
+    return json.loads(last[0])
 
 
 # ---- the file ----------------------------------------------------------------------------------------
@@ -184,7 +174,7 @@ def test_an_empty_secret_is_refused(compose, empty_secrets):
         ("ray-worker", "is empty: write the token of the Ray cluster into it"),
         ("scheduler-ray", "is empty: write the token of the Ray cluster into it"),
     ):
-        shown = compose("run", "--rm", "--no-deps", service, check=False, PARIBUS_SECRETS=empty_secrets)
+        shown = compose.run(service, Path(empty_secrets))
         assert said in shown, f"{service}: {shown[-1000:]}"
 
 
@@ -199,14 +189,14 @@ def test_the_images_are_small(images):
 def test_a_study_survives_the_faults_of_a_server(compose, tmp_path):
     """Up, submitted by token, MLflow away, PostgreSQL restarted, the scheduler killed: nothing is lost or doubled."""
     begun = time.monotonic()
-    compose("up", "--detach", "--no-build")
-    address = f"http://127.0.0.1:{compose.port}/"
+    compose.up()
+    address = compose.address
     token = (compose.secrets / "dashboard_token").read_text()
     until(lambda: status_of(f"{address}?token={token}") == 200, "the dashboard")
     laptop = Laptop(address, made_token(compose, "run"), compose.studies / "short.yaml", tmp_path)
     said = laptop("submit", laptop.study)
     assert "short: 12 runs: 12 new" in said, said
-    print(f"containers: {time.monotonic() - begun:.0f} s from `up` to a dashboard and a study submitted to it")
+    print(f"compose: {time.monotonic() - begun:.0f} s from `up` to a dashboard and a study submitted to it")
     check_tokens(compose, laptop, token)
     check_next_start(compose)
     check_faults(compose)
@@ -260,8 +250,8 @@ def check_next_start(compose):
     before = until(
         lambda: (o := outcome(compose))["results"] > 0 and o["states"].get("RUNNING") and o, "a first result"
     )
-    compose("down")
-    compose("up", "--detach", "--no-build")
+    compose.down()
+    compose.up()
     after = until(lambda: outcome(compose), "the counts after the next start")
     assert after["results"] >= before["results"]
     assert after["attempts"] >= before["attempts"]
@@ -270,51 +260,44 @@ def check_next_start(compose):
 
 def check_faults(compose):
     """While the study runs MLflow is killed, PostgreSQL is restarted and the scheduler is killed by force."""
-    compose("stop", "--timeout", "0", "mlflow")  # SIGKILL at once; a container that dies otherwise is started again
+    compose.stop("mlflow")
     stopped = time.monotonic()
-    compose("restart", "--timeout", "10", "postgres")
+    compose.restart("postgres")
     before = until(lambda: among_runs(o := outcome(compose)) and o, "results and a run after the restart of PostgreSQL")
     killed = compose.pid("scheduler")
-    os.kill(killed, signal.SIGKILL)
+    compose.kill("scheduler")
     until(lambda: compose.pid("scheduler") not in (0, killed), "another scheduler")
     assert outcome(compose)["states"] != {"SUCCEEDED": 12}, "the scheduler was killed while nothing ran"
     time.sleep(max(0.0, 60 - (time.monotonic() - stopped)))
     assert compose.pid("mlflow") == 0, "MLflow was to be away"
-    print(f"containers: MLflow was away for {time.monotonic() - stopped:.0f} s")
-    compose("start", "mlflow")
+    print(f"compose: MLflow was away for {time.monotonic() - stopped:.0f} s")
+    compose.start("mlflow")
     until(lambda: healthy(compose), "the health of all services")
     until(lambda: outcome(compose)["states"] == {"SUCCEEDED": 12}, "the end of the study")
     found = until(lambda: (o := outcome(compose))["lost"] == 0 and o, "MLflow's copy")
-    print("containers: after the faults:", json.dumps(found))
+    print("compose: after the faults:", json.dumps(found))
     assert (found["results"], found["copies"], found["doubled"]) == (12, 12, 0)
     assert found["again"] > before["again"], "the kill interrupted no run"  # `down` has interrupted some before
     assert found["points"] > 12 * 40
     assert found["violations"] == []
-    assert found["user"] == 10001
+    assert found["user"] == (10001 if compose.containers else os.getuid())
     # its exit status also depends on MLflow's answer within 30 s, which a busy machine may miss
     said = compose.inside("scheduler", "paribus", "doctor", "--deep", "--json", check=False)
     checks = {each["name"]: each for each in json.loads(said[said.index("{") : said.rindex("}") + 1])["checks"]}
-    print("containers: paribus doctor:", checks["invariants"]["message"])
+    print("compose: paribus doctor:", checks["invariants"]["message"])
     assert checks["invariants"]["level"] == checks["database"]["level"] == checks["processes"]["level"] == "ok"
 
 
 def check_ports(compose):
     """Inside each service listens on its own port, outside there is the dashboard's alone."""
     for name, ports in SERVICES.items():
-        open_to_others = {port for address, port in listening(compose.pid(name)) if not address.startswith("127.")}
-        assert open_to_others == ports, name
+        assert compose.ports(name) == ports, name
     check_outside(compose)
 
 
 def check_outside(compose):
     """On this machine the dashboard's port is the only one of the containers', on the loopback address."""
-    shown = subprocess.run(["ss", "-Htlnp"], capture_output=True, text=True, check=True).stdout
-    ours = [
-        line.split()[3] for line in shown.splitlines() if re.search(r'"(conmon|podman|netavark|rootlessport)"', line)
-    ]
-    assert ours == [f"127.0.0.1:{compose.port}"]
-    published = compose.podman("ps", "--format", "{{.Names}} {{.Ports}}")
-    assert re.findall(r"(\S+)->", published) == [f"127.0.0.1:{compose.port}"]
+    assert compose.outside() == [compose.address.removeprefix("http://").rstrip("/")] * compose.containers
 
 
 @pytest.mark.parametrize("compose", ["ray"], indirect=True)
@@ -322,16 +305,18 @@ def test_a_study_runs_on_the_workers_of_ray(compose, tmp_path):
     """Head, worker and scheduler find each other by the token; each run is the worker's, also when the scheduler
     is killed in mid-study: it joins again, and takes over what still runs.
     """
-    compose("up", "--detach", "--no-build")
-    address = f"http://127.0.0.1:{compose.port}/"
+    if not compose.containers:
+        pytest.skip("Ray's nodes are started in containers alone")
+    compose.up()
+    address = compose.address
     laptop = Laptop(address, made_token(compose, "run"), compose.studies / "short.yaml", tmp_path)
     until(lambda: status_of(address) == 401, "the dashboard")
     assert "12 runs: 12 new" in laptop("submit", laptop.study)
     until(lambda: among_runs(outcome(compose)), "results and a run")
-    os.kill(compose.pid("scheduler-ray"), signal.SIGKILL)
+    compose.kill("scheduler-ray")
     until(lambda: outcome(compose)["states"] == {"SUCCEEDED": 12}, "the end of the study")
     found = until(lambda: (o := outcome(compose))["lost"] == 0 and o, "MLflow's copy")
-    print("containers: on Ray:", json.dumps(found))
+    print("compose: on Ray:", json.dumps(found))
     assert (found["results"], found["copies"], found["doubled"], found["violations"]) == (12, 12, 0, [])
     hostname = compose.podman("inspect", "--format", "{{.Config.Hostname}}", compose.name("ray-worker"))
     assert found["hosts"] == [hostname.split()[-1]]

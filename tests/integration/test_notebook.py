@@ -15,6 +15,7 @@ import pytest
 import paribus
 from paribus.engines.process import Identity
 from paribus.testing import fake_runner
+from support.processes import family
 from support.site import PATIENCE_S, Site, until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "notebook.md"
@@ -55,23 +56,7 @@ def kernel(site: Site, step_s: float = 0.1) -> subprocess.Popen[str]:
     )
 
 
-def descendants(pid: int) -> list[Identity]:
-    """Return all processes that a process has started, and those that they have."""
-    children: dict[int, list[int]] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        children.setdefault(parent, []).append(int(status.parent.name))
-    found, waiting = [], [pid]
-    while waiting:
-        more = children.get(waiting.pop(), [])
-        found += more
-        waiting += more
-    return [Identity.of(each) for each in found]
-
-
+@pytest.mark.slow
 def test_a_study_is_run_and_its_results_are_returned(site, capsys):
     """One from Python as its file: lines appear, results are complete, and the second time nothing is trained."""
     study = paribus.load("faked.yaml")
@@ -96,12 +81,13 @@ def test_a_study_is_run_and_its_results_are_returned(site, capsys):
     assert study.plan().runs()["recorded"].all()
 
 
+@pytest.mark.slow
 def test_an_interrupt_stops_it_once_and_leaves_no_process(site):
     """The interrupt of a notebook goes to the kernel's whole group; the runs write a checkpoint, and `run` goes on."""
     process = kernel(site)
     try:
         until(site.training)
-        started = descendants(process.pid)
+        started = [Identity.of(each) for each in family(process.pid)[1:]]
         assert len(started) >= 3  # the command, a supervisor, a runner
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=PATIENCE_S)
@@ -118,12 +104,13 @@ def test_an_interrupt_stops_it_once_and_leaves_no_process(site):
     site.check("faked")
 
 
+@pytest.mark.slow
 def test_results_beside_a_kernel_that_is_killed(site):
     """Results are what there is while the study runs; a killed kernel stops it: runs are queued with a checkpoint."""
     process = kernel(site)
     try:
         until(site.training)
-        started = descendants(process.pid)
+        started = [Identity.of(each) for each in family(process.pid)[1:]]
         results = paribus.results("faked")
         assert not results.complete
         assert "RUNNING" in results.runs()["state"].tolist()
@@ -151,6 +138,7 @@ def test_what_the_command_refuses_is_raised(site):
     assert "--slots" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_page_is_a_notebook(tmp_path, monkeypatch, capsys):
     """Its blocks run from the first to the last, and the last line of each can be shown; training is made up."""
     fake_runner.install(tmp_path / "native")

@@ -14,6 +14,7 @@ import pytest
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError
 from paribus.run_folder.folder import RunFolder, read_json
+from support.processes import family
 from support.site import PATIENCE_S, Site, until
 
 
@@ -79,22 +80,6 @@ def site(tmp_path):
     made.close()
 
 
-def family(pid):
-    """Return a process and all its descendants."""
-    children = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        children.setdefault(parent, []).append(int(status.parent.name))
-    found, open_ = [], [pid]
-    while open_:
-        found.append(open_.pop())
-        open_ += children.get(found[-1], [])
-    return found
-
-
 def test_a_study_is_trained_once(site):
     """The first command trains, the second finds nothing to do and starts neither attempt nor MLflow sync.
 
@@ -118,6 +103,7 @@ def test_a_study_is_trained_once(site):
     assert before == written()
 
 
+@pytest.mark.slow
 def test_kill_9_of_everything_loses_and_doubles_nothing(site):
     """Scheduler, shipper, server, supervisors and runners are killed at once; the same command goes on and finishes."""
     process = site.start(step_s=0.1)
@@ -135,6 +121,7 @@ def test_kill_9_of_everything_loses_and_doubles_nothing(site):
     assert len(site.attempts()) > 4
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_scheduler_alone_leaves_no_orphan(site):
     """Server, supervisors and runners die with it."""
     process = site.start(step_s=0.1)
@@ -149,6 +136,7 @@ def test_kill_9_of_the_scheduler_alone_leaves_no_orphan(site):
     site.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["runner", "supervisor"])
 def test_kill_9_of_one_process_costs_one_attempt(site, victim):
     """The run is tried again; the others do not notice."""
@@ -161,6 +149,7 @@ def test_kill_9_of_one_process_costs_one_attempt(site, victim):
     assert Counter(a.outcome for a in site.attempts()) == {"succeed": 4, "retry": 1}
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_shipper_doubles_nothing(site):
     """It is started again, and goes on where MLflow is."""
     process = site.start(step_s=0.2)
@@ -179,6 +168,7 @@ def test_kill_9_of_the_shipper_doubles_nothing(site):
     site.check()
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_with_checkpoints_and_the_same_command_goes_on(site):
     """The runs are given back, nothing is counted against them, and they go on after their last step."""
     process = site.start(step_s=0.1)
@@ -200,6 +190,7 @@ def test_ctrl_c_stops_with_checkpoints_and_the_same_command_goes_on(site):
     assert list(second.read_metrics())[: len(trained)] == trained
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait(site):
     """Runners that do not hear are ended by force, and the run is still there to go on with."""
     process = site.start(rules=[{"do": "deaf", "at": 3}])
@@ -214,6 +205,7 @@ def test_a_second_ctrl_c_does_not_wait(site):
     site.check()
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_twice_is_quarantined_and_the_others_finish(site):
     """The exit status is 1, and `paribus status` names the reason."""
     status, output = site.run(rules=[{"do": "crash", "at": 5, "arm": "+ token_level", "seed": 1}])
@@ -225,6 +217,7 @@ def test_a_run_that_fails_twice_is_quarantined_and_the_others_finish(site):
     assert bad["reason"].startswith("ValueError: made to fail")
 
 
+@pytest.mark.slow
 def test_the_inline_engine_gives_the_same_numbers(site, tmp_path):
     """All in one process, one run at a time: the same metric values."""
     assert site.run("--home", str(tmp_path / "other"))[0] == 0
@@ -236,6 +229,7 @@ def test_the_inline_engine_gives_the_same_numbers(site, tmp_path):
         assert [line.values for line in here.read_metrics()] == [line.values for line in there.read_metrics()]
 
 
+@pytest.mark.slow
 def test_one_at_a_time_and_status_meanwhile(site):
     """A second `paribus run` is refused with the process id of the first; `paribus status` works."""
     process = site.start(rules=[{"do": "hang", "at": 3}])
