@@ -77,7 +77,8 @@ def page() -> str:
         "# Where figures and numbers come from\n",
         "Every picture, and every table whose numbers were measured or simulated: what writes it, when it was last written, and on which machine. Other pages of",
         "the reference are written from the code by `make docs`, and have no date. A test holds each line to the content that it is about: who writes one of them",
-        "anew runs `python docs/measured.py`. Dates up to 26 November 2026 are those of the commits, and the machine the one on which Paribus was developed.\n",
+        "anew runs `python docs/measured.py`. Dates up to 26 November 2026 were read from the history of git: the day on which the content was committed, perhaps",
+        "a day after it was measured. The machine beside them is the one on which Paribus was developed, and was not noted at the time.\n",
         "| figure or table | written by | on | machine |",
         "|---|---|---|---|",
     ]
