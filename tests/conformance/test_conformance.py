@@ -6,6 +6,7 @@ import torch
 from conformance.batches import BATCHES, ORDINARY
 from conformance.row import TOLERANCE, VISIBLE
 from conformance.table import ALONE, ROWS, compared, levels, neutral
+from paribus_runners.native.head import Head
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
@@ -29,6 +30,23 @@ def test_every_level_is_compared_or_excused():
     assert known - compared() - neutral() - set(ALONE) == set()
     assert set(ALONE) <= known
     assert compared() & set(ALONE) == set()
+
+
+def test_float32_logits_are_those_of_trl():
+    """`model.logits_dtype: float32` is TRL's `cast_lm_head_to_fp32`: values and gradients of a head under bfloat16."""
+    from trl.trainer.utils import _ChunkedLogProbFunction
+
+    draw = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(50, 16, generator=draw), torch.randn(9, 16, generator=draw).bfloat16()
+    targets, found = torch.arange(9), []
+    for ours in (True, False):
+        w, h = weight.clone().requires_grad_(), x.clone().requires_grad_()
+        if ours:
+            logp = Head(w, None, 1.0, torch.float32).score(h, targets, 0.7)[0]
+        else:
+            logp = _ChunkedLogProbFunction.apply(h.float(), w, None, targets, 0.7, 4, None, 1.0, ("log_probs",))[0]
+        found.append((logp, *torch.autograd.grad((logp * torch.arange(1, 10)).sum(), (w, h))))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
 def test_a_deviation_has_a_reason_and_a_reproduction():

@@ -68,13 +68,24 @@ class Model(f.Level):
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="type of the computations, and of weights that are not trained"
     )
+    logits_dtype: Literal["auto", "float32"] = Field(
+        default="auto",
+        description="type of the last product, from hidden states to logits, in sampling and training; `auto`: that of "
+        "`dtype`; `float32` under bfloat16: ScaleRL",
+    )
     lora: Lora | None = Field(default=None, description="train adapters in place of the weights; absent: the weights")
 
+    @property
+    def head_dtype(self) -> str:
+        """The type in which logits are computed."""
+        return self.dtype if self.logits_dtype == "auto" else self.logits_dtype
+
     @model_serializer(mode="wrap", when_used="json")
-    def _without_lora(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave ``lora`` out where it is null: recipes keep their text from before there were adapters."""
+    def _without_later_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out options that came later where they do nothing: recipes keep their text from before."""
         values: dict[str, Any] = dump(self)
-        return {k: v for k, v in values.items() if k != "lora" or v is not None}
+        plain = {"lora": None, "logits_dtype": "auto"}
+        return {k: v for k, v in values.items() if k not in plain or v != plain[k]}
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -477,6 +488,7 @@ def _compared(recipe: Recipe, other: Recipe) -> dict[str, Any]:
     values = recipe.model_dump(mode="json")
     values |= {"rollout": recipe.rollout.model_dump(), "compute": recipe.compute.model_dump()}
     values["length"]["keep"] = recipe.length.keep.model_dump()
+    values["model"]["logits_dtype"] = recipe.model.logits_dtype
     own = recipe.reward.functions
     for name in own.keys() - other.reward.functions.keys():
         values["reward"]["functions"][name] = own[name].model_dump(mode="json", exclude_defaults=True)

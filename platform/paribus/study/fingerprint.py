@@ -24,6 +24,7 @@ ADDED: Mapping[str, Any] = {
     "schedule.retire_at": None,
     "length.keep.kind": "all",
     "model.lora": None,
+    "model.logits_dtype": "auto",
 }
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""
 

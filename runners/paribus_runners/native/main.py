@@ -157,7 +157,7 @@ def initial_policy(recipe: Recipe, cache: Path, seed: int) -> Policy:
     model, name, revision = recipe.model, recipe.model.name, recipe.model.revision
     if name in MODELS:
         name, revision = str(_made(recipe, cache, name)), None
-    policy = Policy.load(name, revision, model.dtype, model.lora, seed)
+    policy = Policy.load(name, revision, model.dtype, model.lora, seed, model.head_dtype)
     if recipe.compute.gradient_checkpointing:
         gradient_checkpointing.switch_on(policy.model)
     return policy
@@ -175,7 +175,7 @@ def initial_reference(recipe: Recipe, cache: Path, policy: Policy) -> Policy | N
     name, revision = other.name, other.revision
     if name in MODELS:
         name, revision = str(_made(recipe, cache, name)), None
-    reference = Policy.load_frozen(name, revision, recipe.model.dtype)
+    reference = Policy.load_frozen(name, revision, recipe.model.dtype, recipe.model.head_dtype)
     if problem := other_vocabulary(other.name, policy.tokenizer.get_vocab(), reference.tokenizer.get_vocab()):
         raise RunnerError(problem)
     return reference

@@ -47,6 +47,7 @@ class Policy:
         ends: tokens that end a response.
         width: prompts are padded on the left to this many tokens; 0: no padding.
         device: where the weights are.
+        head_dtype: type of the product that makes logits; ``None``: ``dtype``.
     """
 
     model: Any
@@ -55,9 +56,18 @@ class Policy:
     ends: tuple[int, ...]
     width: int
     device: torch.device
+    head_dtype: torch.dtype | None = None
 
     @classmethod
-    def load(cls, name: str, revision: str | None, dtype: str, adapters: Lora | None = None, seed: int = 0) -> Policy:
+    def load(
+        cls,
+        name: str,
+        revision: str | None,
+        dtype: str,
+        adapters: Lora | None = None,
+        seed: int = 0,
+        head_dtype: str | None = None,
+    ) -> Policy:
         """Load a model from safetensors; code that comes with a model is never run.
 
         Args:
@@ -66,6 +76,7 @@ class Policy:
             dtype: type of the computations, and of the weights beside ``adapters``.
             adapters: what is trained in place of the weights; ``None``: the weights are.
             seed: seed of the run, for the initial weights of adapters.
+            head_dtype: type of the product that makes logits; ``None``: that of the computations.
 
         Raises:
             RunnerError: the model cannot be loaded, or has no attention or output layer that can be replaced.
@@ -73,26 +84,26 @@ class Policy:
         model, tokenizer = _loaded(name, revision, torch.float32 if adapters is None else getattr(torch, dtype))
         if adapters is not None:
             lora.add(model, adapters, seed)
-        return cls._of(name, model, tokenizer, dtype)
+        return cls._of(name, model, tokenizer, dtype, head_dtype or dtype)
 
     @classmethod
-    def load_frozen(cls, name: str, revision: str | None, dtype: str) -> Policy:
+    def load_frozen(cls, name: str, revision: str | None, dtype: str, head_dtype: str) -> Policy:
         """Load a model that is not trained, with weights of ``dtype``: a reference.
 
         Raises:
             RunnerError: as for :meth:`load`.
         """
         model, tokenizer = _loaded(name, revision, getattr(torch, dtype), field="kl.reference.name")
-        return cls._of(name, model.requires_grad_(False), tokenizer, dtype)
+        return cls._of(name, model.requires_grad_(False), tokenizer, dtype, head_dtype)
 
     @classmethod
-    def _of(cls, name: str, model: Any, tokenizer: Any, dtype: str) -> Policy:
+    def _of(cls, name: str, model: Any, tokenizer: Any, dtype: str, head_dtype: str) -> Policy:
         model = model.to(best_device()).eval()
         ends = chat.ends_of(model.generation_config.eos_token_id, tokenizer)
         if not ends:
             raise RunnerError(chat.no_end(name))
         width = getattr(model.config, PROMPT_WIDTH, 0)
-        policy = cls(model, tokenizer, getattr(torch, dtype), ends, width, best_device())
+        policy = cls(model, tokenizer, getattr(torch, dtype), ends, width, best_device(), getattr(torch, head_dtype))
         policy.check_head()
         return policy
 
@@ -150,7 +161,7 @@ class Policy:
     @property
     def head(self) -> Head:
         """The output layer, which turns hidden states into logits."""
-        return Head.of(self.model, self.dtype)
+        return Head.of(self.model, self.head_dtype or self.dtype)
 
     def hidden(self, ids: Tensor, positions: Tensor, layout: attention.Layout, at: Tensor | None = None) -> Tensor:
         """Return the final hidden states [n, H] at the places ``at`` of a row of tokens [T], by default at all."""
@@ -202,7 +213,8 @@ class Policy:
         layout = attention.pack([len(ids)], [()], self.device)
         with self._precision():
             out = self.model(input_ids=ids[None], position_ids=layout.positions[None], use_cache=False, layout=layout)
-        own, ours = out.logits[0].float(), self.head.logits(self.hidden(ids, layout.positions, layout))
+        plain = Head.of(self.model, self.dtype)  # the model's own logits know no other type
+        own, ours = out.logits[0].float(), plain.logits(self.hidden(ids, layout.positions, layout))
         if not torch.allclose(own, ours, rtol=1e-4, atol=1e-4 * float(own.abs().max())):
             name = type(self.model).__name__
             raise RunnerError(f"{name} changes its logits after the output layer: it cannot be trained here")

@@ -45,6 +45,12 @@ def sampler_faults(recipe: Recipe) -> Iterator[str]:
             f"`rollout.engine: vllm` cannot run `model.name: {name}`: set `tiny_wide`, or name a dense model with "
             f"attention heads of {LEAST_HEAD} channels or more"
         )
+    sampled = recipe.model.dtype if recipe.rollout.dtype == "auto" else recipe.rollout.dtype
+    if recipe.model.logits_dtype == "float32" and sampled != "float32":
+        yield (
+            "`rollout.engine: vllm` computes logits in the type of its weights, and the learner would in float32 alone "
+            "(`model.logits_dtype`): set `rollout.dtype: float32`, or `rollout.engine: torch`"
+        )
     yield from _temperature("schedule.temperature", recipe.schedule.temperature)
     if not of_sampler(recipe.rollout):
         yield (

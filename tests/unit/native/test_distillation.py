@@ -96,7 +96,11 @@ def test_another_vocabulary_is_refused(tmp_path: Path, policy: Policy) -> None:
         initial_reference(recipe, tmp_path, policy)
     policy.tokenizer.save_pretrained(tmp_path)
     assert runner.examine(recipe, Evaluate(), Options()).faults == ()
-    assert not any(p.requires_grad for p in initial_reference(recipe, tmp_path, policy).model.parameters())
+    halved = changed(recipe, model=Model(name=recipe.model.name, dtype="bfloat16", logits_dtype="float32"))
+    reference = initial_reference(halved, tmp_path, policy)
+    assert reference is not None
+    assert {(p.requires_grad, p.dtype) for p in reference.model.parameters()} == {(False, torch.bfloat16)}
+    assert reference.head.dtype == torch.float32
 
 
 def test_a_student_comes_closer_to_its_teacher(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ from transformers import (
 from paribus.errors import RunnerError
 from paribus_runners.native import attention, head
 from paribus_runners.native.head import Head
-from paribus_runners.native.log_probabilities import score
+from paribus_runners.native.log_probabilities import line_up, score
 from paribus_runners.native.policy import Policy
 
 Given = tuple[Tensor, Tensor, Tensor | None, Tensor]
@@ -238,6 +239,22 @@ def test_architectures_score_as_their_own_forward_pass_does(kind: str, monkeypat
     for ours, theirs in zip(got, want, strict=True):
         if theirs is not None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_float32_logits_under_bfloat16_are_the_float32_product() -> None:
+    """The hidden states are those of bfloat16, and from there on all is as in float32; the weights get a gradient."""
+    plain = replace(_policy("llama"), dtype=torch.bfloat16)
+    wide = replace(plain, head_dtype=torch.float32)
+    wide.check_head()
+    prompts, responses = [[4, 5]], [[[1, 2, 3]]]
+    row = line_up(prompts, responses, wide.device)
+    hidden = wide.hidden(row.ids, row.layout.positions, row.layout, row.at)
+    want = _naive((hidden.float(), wide.head.weight, None, row.targets), 0.7)
+    got = score(wide, prompts, responses, 0.7, with_entropy=True)
+    torch.testing.assert_close((got.logp, got.entropy), want, rtol=0, atol=1e-5)
+    assert (score(plain, prompts, responses, 0.7).logp - got.logp).abs().max() > 1e-4
+    (gradient,) = torch.autograd.grad(got.logp.sum(), wide.head.weight)
+    assert gradient.dtype == torch.float32
 
 
 def test_bounded_logits_are_refused() -> None:

@@ -197,6 +197,14 @@ def test_the_version_of_vllm_is_part_of_a_run(monkeypatch: pytest.MonkeyPatch) -
     assert "rollout" not in plain.model_dump(mode="json")
 
 
+def test_float32_logits_of_the_learner_alone_are_refused() -> None:
+    """VLLM computes logits in the type of its weights; in float32 both agree."""
+    halved = Model(name="tiny_wide", dtype="bfloat16", logits_dtype="float32")
+    for dtype, refused in (("auto", True), ("float32", False)):
+        recipe = Recipe(model=halved, rollout=Rollout(engine="vllm", dtype=dtype))  # type: ignore[arg-type]
+        assert any("`model.logits_dtype`" in x for x in requirements.sampler_faults(recipe)) == refused
+
+
 def test_settings_of_vllm_belong_to_it() -> None:
     """Another engine would ignore them."""
     for setting in ({"dtype": "bfloat16"}, {"cache_gib": 2.0}, {"sequences": 8}):

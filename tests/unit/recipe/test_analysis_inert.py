@@ -56,6 +56,13 @@ def test_ratio_and_clip_cannot_act_with_one_update_per_rollout(recipe: Make, pat
         assert inert(recipe(broken), recipe(broken, patch)) is None
 
 
+def test_float32_logits_act_under_bfloat16_alone(recipe: Make) -> None:
+    """In float32 all logits are of this type."""
+    wide = {"model.logits_dtype": "float32"}
+    assert "has such logits already" in (inert(recipe(), recipe(wide)) or "")
+    assert inert(recipe(BF16), recipe(BF16, wide)) is None
+
+
 def test_the_reason_names_updates_and_staleness(recipe: Make) -> None:
     """A reader sees which setting makes the change idle, and which factors are idle."""
     reason = str(inert(recipe(), recipe({"ratio": "seq_geo", "clip.high": 4e-4})))

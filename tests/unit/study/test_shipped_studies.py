@@ -16,6 +16,7 @@ from paribus.testing.fake_runner import FakeRunner
 STUDIES = {path.stem: path for path in (data_root("ablations") / "studies").glob("*.yaml")}
 NOTES = {
     "algorithms_cpu": {"seeds", "cost", "identical_rows"},
+    "clip_family_cpu": {"seeds", "cost"},
     "first": {"seeds"},
     "smoke": {"seeds"},
     "quickstart": {"seeds", "confounded", "cost"},
@@ -31,6 +32,7 @@ NOTES = {
 }
 COUNTS = {
     "algorithms_cpu": (27, 54),
+    "clip_family_cpu": (8, 24),
     "first": (3, 6),
     "smoke": (2, 4),
     "quickstart": (13, 39),
@@ -92,7 +94,7 @@ def test_counts_and_notes(name: str) -> None:
     assert len(plan.warnings) <= 5
 
 
-@pytest.mark.parametrize("name", sorted(set(COUNTS) - {"algorithms_cpu"}))  # which has no tricks
+@pytest.mark.parametrize("name", sorted(set(COUNTS) - {"algorithms_cpu", "clip_family_cpu"}))  # without tricks
 def test_each_rung_differs_from_its_parent_in_exactly_its_trick(name: str) -> None:
     """What a row changes is what the trick sets that it adds or leaves out, and nothing else."""
     study, plan = plan_of(name)
@@ -115,6 +117,14 @@ def difference_in_tricks(row: Row, parent: Row) -> str:
     above = f"{parent.label} " if row.kind == "factorial" and parent.tricks else ""
     assert row.label == f"{above}{'+' if trick in row.tricks else '-'} {trick}"
     return trick
+
+
+def test_the_clip_family_differs_in_its_clip_alone_and_every_clip_acts() -> None:
+    """Eight rules on rollouts four steps old: no row changes anything else, none is an alias of another."""
+    _, plan = plan_of("clip_family_cpu")
+    assert all(path.split(".")[0] == "clip" for row in plan.rows for path in row.changes)
+    assert plan.arm(plan.base).recipe.schedule.staleness == 4
+    assert not {note.code for note in plan.warnings} & {"inert", "rescaled", "identical_rows"}
 
 
 def test_the_quickstart_is_the_recipe_that_was_tried() -> None:

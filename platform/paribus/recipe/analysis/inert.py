@@ -204,6 +204,13 @@ def _nothing_to_count(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         yield _Plain("length", plain, "`length.count_masked_rows`", cause)
 
 
+def _same_logits(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    model = recipe.model
+    if model.logits_dtype == model.dtype:
+        plain = model.model_copy(update={"logits_dtype": "auto"})
+        yield _Plain("model", plain, "`model.logits_dtype`", f"`model.dtype: {model.dtype}` has such logits already")
+
+
 def _still_reference(recipe: Recipe, _: bool) -> Iterator[_Plain]:
     reference = getattr(recipe.kl, "reference", None)
     if isinstance(reference, f.SyncedReference) and (reference.mix == 0 or reference.every > recipe.schedule.steps):
@@ -230,6 +237,7 @@ _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
     _keeps_all,
     _nothing_to_count,
     _still_reference,
+    _same_logits,
 )
 
 
