@@ -18,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from paribus.home import data_root
@@ -94,7 +96,7 @@ class Measured:
         predicted: what the plan said.
         took: seconds that it took to say so.
         wall: seconds from the first claim to the last result.
-        runs: attempts.
+        runs: runs that were trained.
         replayed: the wall time played with the hours and starts of these very runs: the error of the simulator alone.
     """
 
@@ -113,7 +115,8 @@ def replayed(study: StudyRecord, attempts: Sequence[AttemptRecord]) -> float:
         spent.setdefault(runs[a.fingerprint], []).append((a.ended_at or 0.0) - (a.started_at or 0.0))
     known = set(runs) - {a.fingerprint for a in attempts}
     start_s = median((a.started_at or 0.0) - a.claimed_at for a in attempts)
-    hours = {arm: fmean(seconds) / 3600 for arm, seconds in spent.items()}
+    counts = Counter(runs[name] for name in {a.fingerprint for a in attempts})
+    hours = {arm: fsum(seconds) / counts[arm] / 3600 for arm, seconds in spent.items()}
     return play(study.plan, [ClusterShape.read("1x2xCPU")], hours, recorded=known, start_s=start_s).seconds
 
 
@@ -131,7 +134,11 @@ def compared(case: Case, folder: Path) -> Measured:
         attempts = [a for a in store.attempts_of(study.id) if a.study_id == study.id]
     wall = max(a.ended_at or 0.0 for a in attempts) - min(a.claimed_at for a in attempts)
     again = replayed(study, attempts)
-    return Measured(predicted=predicted, took=took, wall=wall, runs=len(attempts), replayed=again)
+    runs = len({a.fingerprint for a in attempts})
+    for a in attempts:
+        if a.outcome not in ("succeed", "stop_early"):
+            print(f"{a.submit_name}: {a.outcome}, {a.reason}", file=sys.stderr)
+    return Measured(predicted=predicted, took=took, wall=wall, runs=runs, replayed=again)
 
 
 def main() -> None:

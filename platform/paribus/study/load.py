@@ -338,14 +338,25 @@ def _syntax_faults(error: ErrorDetails, raw: Mapping[str, Any]) -> list[Fault]:
     return [_syntax_fault(error, path)]
 
 
+_NO_RESOURCES: Mapping[tuple[str | int, ...], str] = {
+    ("resources", "gpu_memory_gib"): (
+        "write a fraction of a GPU instead, e.g. `gpus: 0.25`, which puts four runs on one"
+    ),
+    ("resources", "nodes"): (
+        "a run is placed on one node: leave `nodes` out, and write `gpus` up to what a node has. A run on several "
+        "nodes would need a process on each, all or none, under one supervisor; engines start one process, and the "
+        "native trainer its others on the same machine"
+    ),
+}
+
+
 def _syntax_fault(error: ErrorDetails, path: tuple[str | int, ...]) -> Fault:
     kind = error["type"]
     if kind == "extra_forbidden" and len(path) == 1 and not unknown_runner(str(path[0])):
         message = f"this section is for the runner `{path[0]}`, which this study does not use: remove it, or write "
         return Fault(place=path, message=message + f"`runner: {path[0]}`", at_key=True)
-    if kind == "extra_forbidden" and path == ("resources", "gpu_memory_gib"):
-        message = "write a fraction of a GPU instead, e.g. `gpus: 0.25`, which puts four runs on one"
-        return Fault(place=path, message=message, at_key=True)
+    if kind == "extra_forbidden" and path in _NO_RESOURCES:
+        return Fault(place=path, message=_NO_RESOURCES[path], at_key=True)
     if kind == "extra_forbidden":
         return Fault(place=path, message=explain(error, fields_at(Study, error["loc"])), at_key=True)
     if kind == "string_pattern_mismatch":

@@ -39,7 +39,8 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
     """Return what a plan should say about model, task and evaluation sets.
 
     Args:
-        recipe: of which only task, model, sampler and the length limit of responses are read.
+        recipe: the memory of its phases also depends on its schedule; all else on task, model, sampler and the length
+            limit of responses alone.
         evaluate: how many problems the evaluation uses, and its further sets.
     """
     hot = (*set_faults(recipe, evaluate), *_reference_faults(recipe))
@@ -48,20 +49,26 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
         return Examination(faults=hot)
     model = ModelFiles.of(recipe.model.name, recipe.model.revision)
     limit = recipe.schedule.max_new_tokens
-    own, read = Examination(), dict[str, Entries]()
+    own, read, longest = Examination(), dict[str, Entries](), 0
     fatal = "context" if recipe.rollout.engine == "vllm" else None  # vLLM takes no prompt that leaves no room
     if isinstance(recipe.task, DatasetTask):  # `support` looks at the files of `jsonl`
-        own, read = _own(recipe.task, model, evaluate.problems, limit)
+        own, read, longest = _own(recipe.task, model, evaluate.problems, limit)
     elif isinstance(recipe.task, JsonlTask):
         read = {"train": _lines(recipe.task.train), "heldout": _lines(recipe.task.heldout)}
         own = Examination(warnings=tuple(_unanswerable(recipe.task, read)))
+        written = [entry.problem.prompt for found in read.values() for entry in found.entries]
+        longest = max(_lengths(written, model.tokenizer), default=0)
     sets = _sets(recipe.task, model, evaluate, read, limit)
     chats = any(isinstance(task, DatasetTask) and task.template == "chat" for task in tasks)
     heard = [warning for each in (own, *sets) for warning in each.warnings]
     heard += model.turn_warnings() if chats else ()
     wrong = [fault for each in (own, *sets) for fault in each.faults]
     return Examination(
-        facts=(*(fact for each in (own, *sets) for fact in each.facts), *model.memory(recipe.model)),
+        facts=(
+            *(fact for each in (own, *sets) for fact in each.facts),
+            *model.memory(recipe.model),
+            *model.phases(recipe, evaluate, longest),
+        ),
         warnings=tuple((code, message) for code, message in heard if code != fatal),
         faults=(*wrong, *(message for code, message in heard if code == fatal), *model.faults, *hot),
     )
@@ -96,10 +103,13 @@ def nearest_file(fault: str) -> str:
     return did_you_mean(str(path), [str(other) for other in path.parent.iterdir()])
 
 
-def _own(task: DatasetTask, model: ModelFiles, problems: int, limit: int) -> tuple[Examination, dict[str, Entries]]:
-    """Return what to say about the task that a run trains on, and what its sources hold."""
+def _own(
+    task: DatasetTask, model: ModelFiles, problems: int, limit: int
+) -> tuple[Examination, dict[str, Entries], int]:
+    """Return what to say about the task that a run trains on, what its sources hold, and its longest prompt."""
     read, faults = _read(task, ("train", "heldout"))
     facts: list[str] = []
+    lengths: list[int] = []
     warnings = [("unpinned", message) for message in _unpinned(task, found=bool(read))]
     if read:
         written, wrong = _prompts(task, model, read)
@@ -108,7 +118,8 @@ def _own(task: DatasetTask, model: ModelFiles, problems: int, limit: int) -> tup
         faults += wrong
         warnings += [*_overlap(read["train"], read["heldout"]), *_few(read["heldout"], problems)]
         warnings += [*_unanswerable(task, read), *_too_long("schedule.max_new_tokens", lengths, limit, model.context)]
-    return Examination(facts=tuple(facts), warnings=tuple(warnings), faults=tuple(faults)), read
+    found = Examination(facts=tuple(facts), warnings=tuple(warnings), faults=tuple(faults))
+    return found, read, max(lengths, default=0)
 
 
 def _sets(

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paribus.recipe.recipe import ROUTERS, Lora, Model
+from paribus.evaluate import Evaluate
+from paribus.recipe.recipe import ROUTERS, Lora, Model, Recipe
 from paribus_runners.native import chat
+from paribus_runners.native.memory import Architecture, Device, Held, Phases
 
 TRAINED = 16
 """Bytes that a run holds for each parameter that it trains: weight, gradient and AdamW's two moments in float32."""
@@ -34,6 +36,7 @@ class ModelFiles:
         context: tokens of prompt and response together that it was made for; ``None``: not known.
         faults: what is wrong with it.
         shapes: name to shape of the tensors in its safetensors files; empty without such files.
+        config: what its config.json says.
     """
 
     tokenizer: Any = None
@@ -42,6 +45,7 @@ class ModelFiles:
     context: int | None = None
     faults: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, revision: str | None, field: str = "model.name") -> ModelFiles:
@@ -68,7 +72,8 @@ class ModelFiles:
             return cls(faults=(f"`{field}: {name}`: its tokenizer cannot be loaded: {reason}",))
         # as `Policy.load` gets them
         ends = chat.ends_of((generation if generation is not None else config or {}).get("eos_token_id"), tokenizer)
-        return cls(tokenizer, "", ends, context_of(config), () if ends else (chat.no_end(name),), shapes_in(folder))
+        faults = () if ends else (chat.no_end(name),)
+        return cls(tokenizer, "", ends, context_of(config), faults, shapes_in(folder), config or {})
 
     def memory(self, model: Model) -> list[str]:
         """Return a line on what a run holds of weights and optimizer; none if the size of the model is not known."""
@@ -85,6 +90,31 @@ class ModelFiles:
             f"memory: {numbers:,} parameters in {model.dtype} take {frozen:,.1f} GB, and {added:,} of adapters with "
             f"gradients and moments {trained:,.1f} GB, {rest}"
         ]
+
+    def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int) -> list[str]:
+        """Return a line on the peak memory of each phase; none if sizes of the model or its prompts are not known.
+
+        Args:
+            recipe: what is trained.
+            evaluate: how it is evaluated.
+            prompt: tokens of the longest prompt; 0: not known.
+        """
+        model, lora = Architecture.of(self.config), recipe.model.lora
+        if model is None or not self.shapes or not prompt or self.faults:
+            return []
+        numbers = sum(map(math.prod, self.shapes.values()))
+        held = Held(weights=numbers, trained=numbers)
+        if lora is not None:
+            held = Held(weights=numbers, trained=self._adapters(lora), frozen=FROZEN[recipe.model.dtype])
+        shown = []
+        places: tuple[tuple[Device, str], ...] = (("cuda", "a GPU"), ("cpu", "CPU cores"))
+        for device, place in places:
+            found = vars(Phases(model=model, held=held, recipe=recipe, prompt=prompt, device=device).peaks(evaluate))
+            own = {k: n for k, n in found.items() if recipe.rollout.engine == "torch" or k in ("old_pass", "update")}
+            parts = (f"{name.replace('_', ' ')} {size / 1e9:,.1f}" for name, size in own.items())
+            shown.append(f"on {place} {', '.join(parts)} GB")
+        rest = "" if recipe.rollout.engine == "torch" else "; vLLM has a limit of its own"
+        return [f"peak memory of one process, computed for responses at their limit: {'; '.join(shown)}{rest}"]
 
     def _adapters(self, settings: Lora) -> int:
         """Return how many numbers the adapters have: rank x (in + out) beside each linear layer."""

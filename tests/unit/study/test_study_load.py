@@ -102,6 +102,8 @@ def test_a_learning_rate_is_the_models_own(read: Read) -> None:
          "study.yaml:4:19: resources.gpus: 1.5 GPUs are not possible: write 0, a part of one from 0.01 on, or a"),
         (HEAD + ONE + "resources: {gpus: 1, gpu_memory_gib: 20}\n",
          "study.yaml:4:22: resources.gpu_memory_gib: write a fraction of a GPU instead, e.g. "),
+        (HEAD + ONE + "resources: {gpus: 16, nodes: 2}\n",
+         "study.yaml:4:23: resources.nodes: a run is placed on one node: leave `nodes` out, and write `gpus` up to"),
         (HEAD + ONE + "resources: {gpu: 1}\n",
          "study.yaml:4:13: resources.gpu: unknown key `gpu`. Did you mean `gpus`? Allowed: `gpus`, `cpus`."),
         (HEAD + ONE + "checkpoint: 20\n",

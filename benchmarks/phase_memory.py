@@ -1,0 +1,174 @@
+"""Predicted against measured peak memory of each phase of a native run, on CPU cores in float32.
+
+A random Qwen2 samples, is scored and is updated by the code that trains, in a process of its own for each row. Measured
+is the peak of the process's resident memory in a phase (Linux: VmHWM) above what it had with the libraries loaded and
+every kernel used once; the allocator gives everything above 64 KiB back, so nothing freed counts. The responses all run
+to their limit, so the cache is never copied for those that are left.
+
+    python benchmarks/phase_memory.py [--tiny]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RETURNS = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+"""The GNU allocator then maps large blocks one by one, and unmaps them when they are freed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model and a batch: layers, channels, those of the MLP, vocabulary; prompts, responses each, their tokens."""
+
+    name: str
+    layers: int
+    hidden: int
+    inner: int
+    vocabulary: int
+    prompts: int
+    copies: int
+    room: int
+    checkpointing: bool = False
+
+
+TINY = (
+    Case(name="large vocabulary", layers=3, hidden=192, inner=512, vocabulary=6000, prompts=8, copies=8, room=24),
+    Case(
+        name="blocks again", layers=6, hidden=192, inner=768, vocabulary=300, prompts=8, copies=8, room=24,
+        checkpointing=True,
+    ),
+)  # fmt: skip
+FULL = (
+    *TINY,
+    Case(name="small vocabulary", layers=6, hidden=256, inner=704, vocabulary=500, prompts=8, copies=8, room=48),
+    Case(name="vocabulary of Qwen", layers=2, hidden=256, inner=704, vocabulary=151_936, prompts=8, copies=4, room=48),
+)
+PROMPT = 16
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Return predicted and measured bytes of each phase; called in a process of its own."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from paribus.evaluate import Evaluate
+    from paribus.recipe.factors import Schedule
+    from paribus.recipe.recipe import Compute, Recipe
+    from paribus_runners.native import gradient_checkpointing
+    from paribus_runners.native.log_probabilities import score, score_all
+    from paribus_runners.native.memory import Architecture, Held, Phases
+    from paribus_runners.native.policy import Policy
+    from paribus_runners.native.rollout.torch import _sample
+    from support.chat_model import chat_tokenizer
+
+    words = chat_tokenizer()
+    config = Qwen2Config(
+        vocab_size=case.vocabulary,
+        hidden_size=case.hidden,
+        intermediate_size=case.inner,
+        num_hidden_layers=case.layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+        bos_token_id=None,
+    )
+    schedule = Schedule(
+        prompts_per_step=case.prompts, group_size=case.copies, minibatches=1, max_new_tokens=case.room, steps=1
+    )
+    recipe = Recipe(schedule=schedule, compute=Compute(gradient_checkpointing=case.checkpointing))
+    with tempfile.TemporaryDirectory() as folder:
+        Qwen2ForCausalLM(config).save_pretrained(folder)
+        words.save_pretrained(folder)
+        policy = Policy.load(folder, None, "float32")
+    if case.checkpointing:
+        gradient_checkpointing.switch_on(policy.model)
+    optimizer = torch.optim.AdamW(policy.trained, lr=1e-5, fused=True)
+    prompts = [[5] * PROMPT for _ in range(case.prompts)]
+    uniforms = torch.rand(case.prompts * case.copies, case.room, dtype=torch.float64)
+
+    def rollout(room: int = case.room) -> Any:
+        return _sample(policy, prompts, case.copies, uniforms[:, :room], 1.0, 1.0)
+
+    def update(responses: Any) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        tokens = responses.tokens()
+        groups = [tokens[i : i + case.copies] for i in range(0, len(tokens), case.copies)]
+        score(policy, prompts, groups, 1.0).logp.sum().backward()
+        optimizer.step()
+
+    small = rollout(2)
+    update(small)  # moments are there, and every kernel has been used
+    responses = rollout()
+    numbers = sum(p.numel() for p in policy.trained)
+    architecture = Architecture.of(config.to_dict())
+    assert architecture is not None
+    held = Held(weights=numbers, trained=numbers)
+    phases = Phases(model=architecture, held=held, recipe=recipe, prompt=PROMPT, device="cpu", ragged=False)
+    peaks = phases.peaks(Evaluate(problems=case.prompts, samples=case.copies))
+    tensors = [*policy.trained, *(x for state in optimizer.state.values() for x in state.values())]
+    there = sum(x.numel() * x.element_size() for x in tensors) + numbers * 4
+    found = {
+        "rollout": (peaks.rollout, there + above(rollout)),
+        "old_pass": (peaks.old_pass, there + above(lambda: score_all(policy, prompts, responses, 1.0))),
+        "evaluation": (peaks.evaluation, there + above(rollout)),
+        "update": (peaks.update, there + above(lambda: update(responses))),
+    }
+    return {"name": case.name, "held": [held.bytes(recipe), there], **found}
+
+
+def above(work: Callable[[], object]) -> int:
+    """Return how many bytes the peak of the resident memory rises above what there was before."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
+    before = _kib("VmRSS")
+    work()
+    return (_kib("VmHWM") - before) * 1024
+
+
+def _kib(name: str) -> int:
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name))
+    return int(line.split()[1])
+
+
+def main() -> None:
+    """Print a table, and one JSON object as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiny", action="store_true", help="two small models alone")
+    cases = TINY if parser.parse_args().tiny else FULL
+    environment = {**os.environ, **RETURNS, "PYTHONPATH": str(ROOT / "tests")}
+    rows = []
+    print("| model | phase | predicted, MB | measured, MB | error |\n|---|---|---|---|---|")
+    for number, _ in enumerate(cases):
+        command = [sys.executable, __file__, "--case", str(number)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(done.stderr)
+        row = json.loads(done.stdout.splitlines()[-1])
+        rows.append(row)
+        for phase in ("rollout", "old_pass", "update", "evaluation"):
+            predicted, measured = row[phase]
+            error = predicted / measured - 1
+            print(
+                f"| {row['name']} | {phase} | {predicted / 1e6:.1f} | {measured / 1e6:.1f} | {error:+.1%} |", flush=True
+            )
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--case"]:
+        print(json.dumps(measure(FULL[int(sys.argv[2])])))
+    else:
+        main()

@@ -1,0 +1,242 @@
+"""Arithmetic of the peak memory of a native run in each phase. Needs no torch.
+
+A phase holds weights, gradients and moments, and on top of them what its largest pass needs. The terms follow the code:
+:mod:`.rollout.torch` (cache and logits of the responses that are sampled at once), :mod:`.log_probabilities` (tokens of
+a pass), :mod:`.head` (pieces of logits) and what autograd keeps of a block of Qwen2's or Llama's kind. All responses
+are taken to reach their limit. ``benchmarks/phase_memory.py`` compares it with a measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Literal
+
+from paribus.evaluate import Evaluate
+from paribus.recipe.recipe import Recipe
+
+Device = Literal["cpu", "cuda"]
+
+ROWS: Mapping[Device, int] = {"cpu": 512, "cuda": 1024}
+"""As in :mod:`.rollout.torch`, which imports torch."""
+BUDGET: Mapping[Device, int] = {"cpu": 4096, "cuda": 32768}
+"""As in :mod:`.log_probabilities`."""
+CHUNK = 2**25
+"""As in :mod:`.head`."""
+SMALL = 4096
+"""As in :mod:`.head`."""
+
+FULL = 4
+"""Bytes of a float32."""
+DRAW = 24
+"""Bytes for each logit that a token is drawn from: logits, two of the distribution, a product, and sums in float64."""
+INSIDE = 1.4
+"""Bytes while a block that was computed again is differentiated, in those that autograd keeps of it (measured)."""
+KEPT_LOGITS = 4
+"""Tensors of the logits of a small vocabulary that autograd keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What the arithmetic needs of a model.
+
+    Attributes:
+        layers: blocks.
+        hidden: channels of the residual stream.
+        inner: channels inside the gated MLP of a block.
+        queries: channels of all queries together.
+        keys: channels of all keys together; as many of the values.
+        vocabulary: rows of the head.
+    """
+
+    layers: int
+    hidden: int
+    inner: int
+    queries: int
+    keys: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Architecture | None:
+        """Return what a config.json says; ``None`` if it lacks a number or is a mixture of experts."""
+        names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+        numbers = [config.get(name) for name in names]
+        if not all(isinstance(n, int) and n > 0 for n in numbers) or any("expert" in name for name in config):
+            return None
+        layers, hidden, inner, heads, vocabulary = (int(n) for n in numbers if n is not None)
+        size = config.get("head_dim") or hidden // heads
+        groups = config.get("num_key_value_heads") or heads
+        return cls(
+            layers=layers,
+            hidden=hidden,
+            inner=inner,
+            queries=heads * size,
+            keys=groups * size,
+            vocabulary=vocabulary,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Numbers that a run holds from its first update to its end.
+
+    Attributes:
+        weights: parameters of the model.
+        trained: parameters that are trained.
+        frozen: bytes of a parameter that is not.
+    """
+
+    weights: int
+    trained: int
+    frozen: int = FULL
+
+    def bytes(self, recipe: Recipe, *, gradients: bool = True) -> int:
+        """Return the bytes of weights, gradients, moments, reference and critic.
+
+        Args:
+            recipe: says whether there is a reference or a critic.
+            gradients: whether the policy's gradients are there; they are freed before each update.
+        """
+        shared = self.weights * self.frozen if self.trained < self.weights else 0
+        found = shared + self.trained * FULL * (4 if gradients else 3)
+        if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
+            found += self.trained * FULL
+        if recipe.auxiliary.value is not None:
+            found += self.trained * FULL * 4
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """Bytes at the peak of each phase."""
+
+    rollout: int
+    old_pass: int
+    update: int
+    evaluation: int
+
+    @property
+    def largest(self) -> tuple[str, int]:
+        """The phase with the highest peak, and that peak."""
+        name = max(vars(self), key=lambda each: int(vars(self)[each]))
+        return name, int(vars(self)[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """The arithmetic for one model and recipe.
+
+    Attributes:
+        model: the model.
+        held: what is held in all phases.
+        recipe: the recipe.
+        prompt: tokens of the longest prompt.
+        device: where it trains.
+        ragged: responses end at different times, so that the cache is copied when a quarter of them has ended.
+    """
+
+    model: Architecture
+    held: Held
+    recipe: Recipe
+    prompt: int
+    device: Device
+    ragged: bool = True
+
+    @property
+    def width(self) -> int:
+        """Bytes of a number in matrix products and in the cache."""
+        return 2 if self.recipe.model.dtype == "bfloat16" else FULL
+
+    def peaks(self, evaluate: Evaluate) -> Peaks:
+        """Return the peak of each phase; a run samples its responses and its evaluations with the sampler ``torch``."""
+        schedule, whole = self.recipe.schedule, self.held.bytes(self.recipe)
+        sets = evaluate.all_sets.values()
+        evaluations = [
+            self.sampling(each.problems, each.samples, each.max_new_tokens or schedule.max_new_tokens) for each in sets
+        ]
+        groups, copies, room = schedule.prompts_per_step, schedule.group_size, schedule.max_new_tokens
+        return Peaks(
+            rollout=whole + self.sampling(groups, copies, room),
+            old_pass=whole + self.scoring(self._tokens(groups)),
+            update=self.updating(self._tokens(ceil(groups / schedule.minibatches))),
+            evaluation=whole + max(evaluations),
+        )
+
+    def sampling(self, prompts: int, copies: int, room: int) -> int:
+        """Return the bytes of the cache, of what is copied of it when a quarter has ended, and of a draw."""
+        together = min(prompts, max(1, ROWS[self.device] // copies))
+        m, rows = self.model, together * copies
+        token = m.layers * 2 * m.keys * self.width
+        cache = rows * (self.prompt + room) * token
+        draw = min(rows, self._rows()) * m.vocabulary * DRAW
+        copied = cache * 3 // 4 if self.ragged else 0
+        return cache + max(together * self.prompt * token, copied, draw) + self._autocast()
+
+    def scoring(self, tokens: int) -> int:
+        """Return the bytes of a pass over so many tokens that keeps nothing."""
+        m = self.model
+        block = tokens * (2 * m.hidden + max(3 * m.inner, 2 * m.queries + 2 * m.keys)) * self.width
+        return tokens * m.hidden * FULL + max(block, self._pieces(tokens, kept=2)) + self._autocast()
+
+    def updating(self, tokens: int) -> int:
+        """Return the bytes of an update: what autograd keeps of its first pass while the head is differentiated.
+
+        If the batch needs several passes, the gradients of those before are there, too.
+        """
+        m, again = self.model, self.recipe.compute.gradient_checkpointing
+        block, stream = self._kept(tokens), tokens * self.model.hidden * FULL
+        kept = m.layers * (stream if again else block)
+        rest = m.vocabulary * m.hidden * FULL + 2 * stream  # gradients of the head
+        pieces = self._pieces(tokens, kept=KEPT_LOGITS)
+        pieces = pieces + rest if self.recipe.auxiliary.entropy != 0 else max(pieces, pieces // 2 + rest)
+        before = self.held.bytes(self.recipe, gradients=tokens >= self._most())
+        inside = int(INSIDE * block) if again else block
+        last = self.held.bytes(self.recipe) + inside + stream
+        return max(before + kept + max(pieces, inside if again else 0), last) + self._autocast()
+
+    # ---- the terms ---------------------------------------------------------------------------------
+
+    def _kept(self, tokens: int) -> int:
+        """Return the bytes that autograd keeps of one block.
+
+        Twice a norm's input, its quotient and what the products take; queries, keys, values and output of the
+        attention, by sequence; what the output layer takes; four tensors of the MLP.
+        """
+        m, w = self.model, self.width
+        copies = 3 if w == FULL else 4 + 4 / 2.5  # casts of what three and two products take
+        norms = 2 * m.hidden * (FULL * 3 if w == FULL else int(2 * FULL + w * copies / 2))
+        rest = m.hidden * w + 4 * m.inner * w
+        return tokens * (norms + rest) + self._padded(tokens) * (2 * m.queries + 2 * m.keys) * w
+
+    def _padded(self, tokens: int) -> int:
+        """Return the tokens of a pass if each sequence has its own prompt."""
+        schedule = self.recipe.schedule
+        group = self.prompt + schedule.group_size * schedule.max_new_tokens
+        return tokens * schedule.group_size * (self.prompt + schedule.max_new_tokens) // group
+
+    def _pieces(self, tokens: int, *, kept: int) -> int:
+        """Return the bytes of the logits of response tokens at one time."""
+        schedule = self.recipe.schedule
+        responses = schedule.group_size * schedule.max_new_tokens
+        rows = tokens * responses // (self.prompt + responses)
+        if self.model.vocabulary <= SMALL and rows <= self._rows():
+            return kept * rows * self.model.vocabulary * FULL
+        low = 0 if self.width == FULL else self.width
+        return min(rows, self._rows()) * self.model.vocabulary * (2 * FULL + low)
+
+    def _rows(self) -> int:
+        return max(1, CHUNK // self.model.vocabulary)
+
+    def _tokens(self, groups: int) -> int:
+        """Return the tokens of the largest pass over so many groups."""
+        schedule = self.recipe.schedule
+        group = self.prompt + schedule.group_size * schedule.max_new_tokens
+        return min(groups * group, max(self._most(), self.prompt + schedule.max_new_tokens))
+
+    def _most(self) -> int:
+        return BUDGET[self.device]
+
+    def _autocast(self) -> int:
+        """Return the bytes of the copies of weights in bfloat16 that a pass keeps until its end."""
+        return self.held.weights * self.width if self.width < FULL and self.held.trained == self.held.weights else 0

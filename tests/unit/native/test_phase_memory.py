@@ -1,0 +1,102 @@
+"""The memory of each phase that a plan computes: its constants are the code's, and a measurement agrees."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paribus.evaluate import Evaluate
+from paribus.recipe.factors import Auxiliary, CriticGae, KlInLoss, NoScale, Schedule, ValueLoss
+from paribus.recipe.recipe import Compute, Model, Recipe
+from paribus_runners.native import head, log_probabilities, memory
+from paribus_runners.native.memory import Architecture, Held, Phases
+from paribus_runners.native.model_files import ModelFiles
+from paribus_runners.native.rollout import torch as sampler
+
+QWEN_7B = {
+    "num_hidden_layers": 28,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+}
+NUMBERS_7B = 7_615_616_512
+BILLION = 10**9
+BATCH = Schedule(steps=1, prompts_per_step=64, group_size=8, minibatches=4, max_new_tokens=1024)
+
+
+def phases(recipe=None, device="cuda", **changes):
+    """Return the arithmetic for a model of 7 billion parameters."""
+    model = Architecture.of(QWEN_7B)
+    held = Held(weights=NUMBERS_7B, trained=NUMBERS_7B)
+    return Phases(model=model, held=held, recipe=recipe or Recipe(schedule=BATCH), prompt=256, device=device, **changes)
+
+
+def test_the_limits_are_those_of_the_code_that_trains():
+    """Rows of a round, tokens of a pass, and logits at one time are written twice, as a plan needs no torch."""
+    assert memory.ROWS == sampler.ROWS
+    assert memory.BUDGET == log_probabilities.BUDGET
+    assert (memory.CHUNK, memory.SMALL) == (head.CHUNK, head.SMALL)
+
+
+def test_what_is_held_follows_from_the_recipe():
+    """16 bytes a parameter that is trained; a reference 4 and a critic 16 more; adapters leave the rest as it is."""
+    whole = Held(weights=100, trained=100)
+    assert whole.bytes(Recipe()) == 1600
+    assert whole.bytes(Recipe(), gradients=False) == 1200
+    assert Held(weights=1000, trained=10, frozen=2).bytes(Recipe()) == 2160
+    assert whole.bytes(Recipe(kl=KlInLoss(beta=0.1))) == 1600 + 400
+    critic = Recipe(baseline=CriticGae(), scale=NoScale(), auxiliary=Auxiliary(value=ValueLoss()))
+    assert whole.bytes(critic) == 1600 + 1600
+
+
+def test_longer_responses_and_larger_groups_need_more_and_checkpointing_needs_less():
+    """The phases move as the terms do that they are made of."""
+    evaluate = Evaluate(problems=100)
+    usual = phases().peaks(evaluate)
+    longer = phases(Recipe(schedule=BATCH.model_copy(update={"max_new_tokens": 2048}))).peaks(evaluate)
+    again = phases(Recipe(schedule=BATCH, compute=Compute(gradient_checkpointing=True))).peaks(evaluate)
+    assert longer.rollout > usual.rollout
+    assert again.update < usual.update
+    assert again.rollout == usual.rollout
+    assert usual.largest[0] == "update"
+    assert phases(ragged=False).peaks(evaluate).rollout < usual.rollout
+    assert usual.evaluation < usual.rollout
+    half = phases(Recipe(schedule=BATCH, model=Model(dtype="bfloat16"))).peaks(evaluate)
+    assert half.update < usual.update
+
+
+def test_other_architectures_get_no_number():
+    """A mixture of experts, and a configuration without a size."""
+    assert Architecture.of({**QWEN_7B, "num_experts": 8}) is None
+    assert Architecture.of({"hidden_size": 16}) is None
+    assert Architecture.of({**QWEN_7B, "head_dim": 64}).queries == 28 * 64
+
+
+def test_a_plan_prints_a_line_with_all_phases():
+    """Of both kinds of device; with vLLM only what the trainer holds; without sizes or prompts nothing."""
+    files = ModelFiles(shapes={"w": (NUMBERS_7B,)}, config=QWEN_7B)
+    (line,) = files.phases(Recipe(schedule=BATCH), Evaluate(), 256)
+    assert line.startswith("peak memory of one process, computed for responses at their limit: on a GPU rollout ")
+    for part in ("old pass", "update", "evaluation", "on CPU cores"):
+        assert part in line
+    assert files.phases(Recipe(schedule=BATCH), Evaluate(), 0) == []
+    assert ModelFiles(config=QWEN_7B).phases(Recipe(schedule=BATCH), Evaluate(), 256) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_measurement_on_a_tiny_model_is_within_a_tenth():
+    """Sampling, scoring and updating by the code that trains: the peak of resident memory in each phase."""
+    script = Path(__file__).parents[3] / "benchmarks" / "phase_memory.py"
+    done = subprocess.run([sys.executable, str(script), "--tiny"], capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert len(rows) == 2
+    for row in rows:
+        assert row["held"][0] == pytest.approx(row["held"][1], rel=1e-4)  # AdamW counts steps beside its moments
+        for phase in ("rollout", "old_pass", "update", "evaluation"):
+            predicted, measured = row[phase]
+            assert predicted == pytest.approx(measured, rel=0.1), (row["name"], phase)
