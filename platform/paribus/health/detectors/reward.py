@@ -60,6 +60,10 @@ def _stall(run: Window) -> RuleResult | None:
     return RuleResult(state="note", evidence=text, numbers=numbers, onset=run.step_ago(REWARD, count - 1))
 
 
+_NEAR = 0.1
+"""Share of a fall within which the reward is as good as the best mean."""
+
+
 def _crash(run: Window) -> RuleResult | None:
     """Compare with the best mean so far, beyond falls from which the run has risen again: they are its noise."""
     now, memory = run.mean(REWARD), run.memory
@@ -87,7 +91,16 @@ def _crash(run: Window) -> RuleResult | None:
     text = f"the reward fell from {best:.3g} to {now.value:.3g} (means of {run.w} points)"
     numbers = {"reward": now.value, "best": best, "lost": lost, "limit": run.p[names[worse]]}
     state: Literal["warn", "critical"] = "critical" if worse else "warn"
-    return RuleResult(state=state, evidence=text, numbers=numbers, since=memory.get("since"))
+    return RuleResult(state=state, evidence=text, numbers=numbers, since=_still_high(run, best - _NEAR * fall))
+
+
+def _still_high(run: Window, level: float) -> int:
+    """Return the last step at which the reward was above a level, at the earliest the first of the best mean.
+
+    A straight line from the best mean to the lowest fits a fall at once and a slow one behind it better than a step.
+    """
+    steps = (s for s, x in zip(run.steps(REWARD), run.values(REWARD), strict=True) if x >= level)
+    return max([run.memory.get("since", 0), *steps])
 
 
 def together(first: Sequence[float], second: Sequence[float]) -> float:
