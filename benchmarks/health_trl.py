@@ -106,7 +106,7 @@ def page_lines(runs: Sequence[Judged]) -> list[str]:
         f"`make -C benchmarks trl-runs` trains a small model with TRL 1.16's GRPOTrainer, {STEPS} updates a run,",
         f"{seeds} seed{'s' if seeds > 1 else ''} a row, and reads TRL's own folder with `paribus health FOLDER`;",
         "rldoctor 0.2.0 reads the same records. On these runs rules were corrected (order of findings, onsets,",
-        "length_collapse): no rate, an example.",
+        "length_collapse, clip_zero): no rate, an example.",
         "TRL records no distance between the policy before and after an update, so a learning rate that is too high",
         "shows by what it destroys.\n",
         "| built in | reward before, after | status | headline | named | rldoctor |",

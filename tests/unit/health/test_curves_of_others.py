@@ -194,3 +194,33 @@ def test_what_drifts_before_it_jumps_has_the_onset_of_the_jump():
     for name in ("length_balloon", "truncation"):
         assert found[name].state == "critical"
         assert 11 <= found[name].step_onset <= 17
+
+
+def test_a_crash_begins_where_the_reward_leaves_its_level():
+    """A fall at once with a slow one behind it is no straight line from the best mean on."""
+    reward = [
+        0.49,
+        0.48,
+        0.6,
+        0.66,
+        0.62,
+        0.6,
+        0.64,
+        0.6,
+        0.52,
+        0.59,
+        0.34,
+        0.4,
+        0.38,
+        0.4,
+        0.38,
+        0.28,
+        0.23,
+        0.18,
+        0.23,
+    ]
+    reward += [0.15, 0.15, 0.2, 0.07, 0.13, 0.12, 0.15, 0.12, 0.1, 0.18, 0.09, 0.11, 0.06, 0.12, 0.07, 0.08, 0.1, 0.07]
+    lines = [MetricLine(step=s, time_ms=0, values={"reward/correct_frac": x}) for s, x in enumerate(reward, 1)]
+    setting = Setting(profile=load_profile("default"), recipe=None, planned=len(lines))
+    [said] = [f for f in judge_lines(setting, with_signals(lines)) if f.detector == "reward_crash"]
+    assert (said.state, said.step_onset) == ("critical", 11)

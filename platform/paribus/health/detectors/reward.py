@@ -60,6 +60,12 @@ def _stall(run: Window) -> RuleResult | None:
     return RuleResult(state="note", evidence=text, numbers=numbers, onset=run.step_ago(REWARD, count - 1))
 
 
+_NEAR = 0.1
+"""Share of a fall within which the reward is as good as the best mean."""
+_FAST = 0.4
+"""Share of a fall that lies between the means of two short windows if it is a fast one."""
+
+
 def _crash(run: Window) -> RuleResult | None:
     """Compare with the best mean so far, beyond falls from which the run has risen again: they are its noise."""
     now, memory = run.mean(REWARD), run.memory
@@ -87,7 +93,23 @@ def _crash(run: Window) -> RuleResult | None:
     text = f"the reward fell from {best:.3g} to {now.value:.3g} (means of {run.w} points)"
     numbers = {"reward": now.value, "best": best, "lost": lost, "limit": run.p[names[worse]]}
     state: Literal["warn", "critical"] = "critical" if worse else "warn"
-    return RuleResult(state=state, evidence=text, numbers=numbers, since=memory.get("since"))
+    return RuleResult(state=state, evidence=text, numbers=numbers, since=_still_high(run, best, fall))
+
+
+def _still_high(run: Window, best: float, fall: float) -> int:
+    """Return the step from which a fall is looked for: of a fast one the last at the level of the best mean.
+
+    A straight line from the best mean to the lowest fits a fall at once and a slow one behind it better than a step.
+    """
+    since: int = run.memory.get("since", 0)
+    steps, values = run.steps(REWARD), run.values(REWARD)
+    high = [i for i, x in enumerate(values) if x >= best - _NEAR * fall]
+    if not high or steps[high[-1]] < since:
+        return since
+    last = high[-1] + 1
+    before, after = values[max(0, last - run.w) : last], values[last : last + run.w]
+    fast = after and math.fsum(before) / len(before) - math.fsum(after) / len(after) >= _FAST * fall
+    return steps[last - 1] if fast else since
 
 
 def together(first: Sequence[float], second: Sequence[float]) -> float:
