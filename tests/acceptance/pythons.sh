@@ -9,22 +9,22 @@ shift
 
 wheel() {
   local place=build/bare-$1
-  rm -rf "$place"
-  "$1" -m venv "$place"
-  "$place/bin/python" -m pip install --quiet --constraint constraints.txt dist/*.whl
-  "$place/bin/python" tests/acceptance/installed_wheel.py "$place/bin/paribus"
+  rm -rf "$place" &&
+    "$1" -m venv "$place" &&
+    "$place/bin/python" -m pip install --quiet --constraint constraints.txt dist/*.whl &&
+    "$place/bin/python" tests/acceptance/installed_wheel.py "$place/bin/paribus"
 }
 
 units() {
   local place=.$1-venv
   if [ ! "$place/.installed" -nt constraints.txt ] || [ ! "$place/.installed" -nt pyproject.toml ]; then
-    "$1" -m venv "$place"
-    "$place/bin/python" -m pip install --quiet --upgrade "pip>=25.1"
     # shellcheck disable=SC2086 # words of pip: an index, and torch
-    "$place/bin/python" -m pip install --quiet ${TORCH:?}
-    "$place/bin/python" -m pip install --quiet --constraint constraints.txt \
-      --editable ".[train,mlflow,figures,dashboard,data,math,notebook,s3,search,tensorboard]" --group dev
-    touch "$place/.installed"
+    "$1" -m venv "$place" &&
+      "$place/bin/python" -m pip install --quiet --upgrade "pip>=25.1" &&
+      "$place/bin/python" -m pip install --quiet ${TORCH:?} &&
+      "$place/bin/python" -m pip install --quiet --constraint constraints.txt \
+        --editable ".[train,mlflow,figures,dashboard,data,math,notebook,s3,search,tensorboard]" --group dev &&
+      touch "$place/.installed" || return 1
   fi
   OMP_NUM_THREADS=1 "$place/bin/python" -m pytest -n "${JOBS:-2}" --dist loadfile -q -m "not slow" -p no:cacheprovider tests/unit
 }
@@ -32,7 +32,7 @@ units() {
 for name; do
   if "$name" -c 'import ensurepip, venv' 2> /dev/null; then
     echo "== $what with $("$name" --version)"
-    (set -e; "$what" "$name") || failed+=("$name")
+    "$what" "$name" || failed+=("$name")  # `set -e` does not hold in what `||` follows: hence the `&&` above
   else
     missing+=("$name")
   fi
