@@ -11,7 +11,7 @@ import click
 from paribus.cli.console import console, table
 from paribus.cli.options import home_option, json_option, study_name
 from paribus.home import home
-from paribus.retention.deletion import leftovers, pending
+from paribus.retention.deletion import FILE, leftovers, pending
 from paribus.retention.unneeded import (
     KINDS,
     Item,
@@ -71,7 +71,9 @@ def command(study: str | None, really: bool, models: bool, samples: bool, folder
 
 
 def _of_killed_deletion(reader: Reader) -> list[Item]:
-    places = leftovers(reader, pending(reader.home))
+    """Return the folders that are left, and the file that names them: with it goes what engines keep of them."""
+    runs = pending(reader.home)
+    places = [*leftovers(reader, runs), *([reader.home / FILE] if runs else [])]
     return [Item(kind="leftovers", path=place, size=size_of(place)) for place in places]
 
 

@@ -146,6 +146,20 @@ def test_a_kill_at_any_moment_leaves_all_of_it_or_is_finished_by_the_next_comman
     assert both >= {(("small", "other"), False), (("other",), True), (("other",), False)}
 
 
+def test_a_deletion_that_has_only_its_file_left_is_finished_by_gc(home: Path) -> None:
+    """Killed after the last folder: the file, and what an engine keeps of the runs, go as well."""
+    left = home / "engine" / "local" / f"paribus-{'f' * 12}-a1.exit"
+    left.parent.mkdir(parents=True)
+    left.write_text("0")
+    (home / FILE).write_text(json.dumps({"runs": ["f" * 64]}))
+    assert "leftovers" in type_("gc", "--home", str(home))
+    assert (home / FILE).exists()
+    type_("gc", "--delete", "--home", str(home))
+    assert not (home / FILE).exists()
+    assert not left.exists()
+    assert folders(home) == 4
+
+
 def test_the_file_alone_deletes_nothing(home: Path) -> None:
     """Whatever it names: an attempt that the store has stays, and a damaged file is an error."""
     with Reader.open(home) as reader:
