@@ -78,9 +78,9 @@ native runner, TRL's `GRPOTrainer` and a program in plain PyTorch (`plain_grpo.p
 `runner: command`) train it; which one is a `--set`:
 
 ```sh
-paribus run three_trainers_cpu.yaml --set study=three_native --set runner=native
-paribus run three_trainers_cpu.yaml --set study=three_trl --set runner=trl
-paribus run three_trainers_cpu.yaml --set study=three_command
+paribus run ablations/studies/three_trainers_cpu.yaml --set study=three_native --set runner=native
+paribus run ablations/studies/three_trainers_cpu.yaml --set study=three_trl --set runner=trl
+paribus run ablations/studies/three_trainers_cpu.yaml --set study=three_command
 paribus report --compare three_native three_trl three_command
 ```
 

@@ -214,6 +214,7 @@ def test_an_example_that_serves_is_understood(name: str) -> None:
     command.make_context(name, shlex.split(EXAMPLES[name])[2:])
 
 
+@pytest.mark.slow
 def test_the_examples_work_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the groups, with the study of `paribus init` on the runner that only pretends to train."""
     site = str(install(tmp_path / "site"))

@@ -47,6 +47,7 @@ ELSEWHERE = {
     "docs/howto/slurm.md": "a Slurm cluster: `make test-clusters`",
     "docs/howto/trl.md": "TRL: `make test-trl`",
     "docs/howto/wandb.md": "W&B's program: `make test-wandb`",
+    "docs/reference/three_trainers.md": "TRL, and twenty minutes; its plans: tests/unit/trl/test_trl_plans.py",
 }
 """Pages that need more than this test has: what, and which test has it."""
 

@@ -35,6 +35,7 @@ def paribus(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_plan_says_how_long_the_study_takes_on_a_cluster_and_on_two(paribus, tmp_path):
     """With stated hours: a table with its sources and rates; as JSON the same numbers. Nothing is made in the home."""
     stated = ("--set", "budget.prior={low: 1, expected: 2, high: 4}", "--cluster", "1x3xH100")
@@ -74,6 +75,7 @@ def test_what_cannot_be_played_is_refused_in_a_sentence(paribus, arguments, stat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_real_study_starts_its_runs_in_the_order_in_which_the_simulated_one_does(paribus, tmp_path):
     """The same plan with one slot, trained and on paper: equal order; afterwards its hours are the recorded ones."""
     assert paribus("run", "paper.yaml", "--slots", "1", "--no-report").returncode == 0

@@ -111,8 +111,8 @@ class ModelFiles:
         for device, place in places:
             found = vars(Phases(model=model, held=held, recipe=recipe, prompt=prompt, device=device).peaks(evaluate))
             own = {k: n for k, n in found.items() if recipe.rollout.engine == "torch" or k in ("old_pass", "update")}
-            parts = (f"{name.replace('_', ' ')} {size / 1e9:,.1f}" for name, size in own.items())
-            shown.append(f"on {place} {', '.join(parts)} GB")
+            parts = (f"{name.replace('_', ' ')} {_bytes(size)}" for name, size in own.items())
+            shown.append(f"on {place} {', '.join(parts)}")
         rest = "" if recipe.rollout.engine == "torch" else "; vLLM has a limit of its own"
         return [f"peak memory of one process, computed for responses at their limit: {'; '.join(shown)}{rest}"]
 
@@ -179,3 +179,7 @@ def context_of(config: Mapping[str, Any] | None) -> int | None:
         return None
     named = [config.get(name) for name in ("max_position_embeddings", "n_positions")]
     return next((n for n in named if isinstance(n, int)), None)
+
+
+def _bytes(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

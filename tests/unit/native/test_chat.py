@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def test_a_plan_shows_counts_lengths_and_the_first_prompt(made: Callable[..., Re
     """All from the files and the tokenizer; nothing is wrong."""
     found = seen(made(system="Think."))
     assert (found.warnings, found.faults) == ((), ())
-    counts, lengths, first, memory = found.facts
+    counts, lengths, first, memory, phases = found.facts
     assert counts == f"data: 20 training problems in {tmp_path}/train.jsonl; 5 held out in {tmp_path}/test.jsonl"
     shortest = len("system\nThink.\nuser\nAnn has 0 pens and buys 0. How many?\nassistant\n") + 5 + 0
     assert lengths.startswith(f"prompts: {shortest} to {shortest + 2} tokens, ")
@@ -118,6 +119,9 @@ def test_a_plan_shows_counts_lengths_and_the_first_prompt(made: Callable[..., Re
     assert memory == (
         f"memory: {numbers:,} parameters; weights, gradients and moments take {16 * numbers / 1e9:.1f} GB in each "
         "process of a run, before activations and samples"
+    )
+    assert re.search(
+        r"on a GPU rollout [\d.]+ MB, old pass [\d.]+ MB, update [\d.]+ MB, evaluation [\d.]+ MB; on CPU", phases
     )
 
 

@@ -64,8 +64,9 @@ def test_python_objects_and_yaml_are_the_same_study(tmp_path):
 
 
 @pytest.mark.parametrize("file", PLANNED, ids=lambda f: f.stem)
-def test_each_shipped_study_can_be_written_in_python(file):
-    """Its values as Python objects have the plan of the file."""
+def test_each_shipped_study_can_be_written_in_python(file, monkeypatch):
+    """Its values as Python objects have the plan of the file; programs beside it are found in the current folder."""
+    monkeypatch.chdir(Path(file).parent)
     values = plain(read_document(file).root)
     made = paribus.Study(**values)
     assert made == paribus.load(file)
