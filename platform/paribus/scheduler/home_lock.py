@@ -91,7 +91,8 @@ def lock_home(home: Path, command: str, engine: str = "") -> Iterator[None]:
             "or choose another folder with --home."
         ) from None
     except OSError as error:
-        raise StoreError(f"cannot lock the home folder {home}: {error}") from error
+        remedy = "Is the disk full or read-only, or the folder another user's?"
+        raise StoreError(f"cannot lock the home folder {home}: {error}. {remedy}") from error
     try:
         here = {"process": Identity.of(os.getpid()).to_json(), "command": command, "engine": engine}
         write_json(home / _FILE, here)
