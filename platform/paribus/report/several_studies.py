@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paribus.errors import ParibusError
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.build import provenance
-from paribus.report.external import refuse_external
 from paribus.report.inputs import StudyData
 from paribus.report.model import Cell, Column, ReportModel, Table, TableRow
-from paribus.report.tables.cells import INTERVALS, MISSING, NOT_APPLICABLE, adjusted_cell, effect_cell, score_cell
+from paribus.report.side_by_side import analysed, comparison, settings
+from paribus.report.tables.cells import INTERVALS, NOT_APPLICABLE, adjusted_cell, effect_cell, score_cell
 from paribus.report.two_studies import Pair, compare, equivalence, late_margin, shared_margin, tested
 from paribus.stats.multiple_testing import ALPHA
 
@@ -26,33 +25,10 @@ def compare_all(studies: Sequence[StudyData]) -> ReportModel:
     """
     if len(studies) == 2:
         return compare(*studies)
-    refuse_external(*studies)
-    plans: dict[str, str] = {}
-    for plan in (data.plan for data in studies):
-        if plan.fingerprint in plans:
-            raise ParibusError(f"`{plans[plan.fingerprint]}` and `{plan.study}` are the same plan: nothing to compare")
-        plans[plan.fingerprint] = plan.study
-    first, *others = analyses = [Analysis(data) for data in studies]
+    first, *others = analyses = analysed(studies)
     pairs = tested(first, others)
-    states = [
-        f"`{a.plan.study}` {sum(r.outcome == 'finished' for r in a.data.runs)} of {len(a.data.runs)}" for a in analyses
-    ]
-    names = [a.plan.study for a in analyses]
-    return ReportModel(
-        study="-vs-".join(names),
-        title=f"Comparison of {', '.join(f'`{name}`' for name in names[:-1])} and `{names[-1]}`",
-        question="",
-        status=f"finished runs: {', '.join(states)}",
-        complete=all(r.outcome != "pending" for data in studies for r in data.runs),
-        answer=" ".join(_summary(first, others, pairs)),
-        totals=(),
-        summary=(),
-        words=(),
-        warnings=(),
-        tables=(_results(first, others, pairs), _settings(analyses)),
-        figures=(),
-        provenance=_all(analyses),
-    )
+    tables = (_results(first, others, pairs), settings(analyses, [f"study{i}" for i in range(len(analyses))]))
+    return comparison(analyses, _summary(first, others, pairs), tables, _all(analyses))
 
 
 def _results(first: Analysis, others: Sequence[Analysis], pairs: Sequence[Sequence[Pair]]) -> Table:
@@ -135,29 +111,11 @@ def _equivalent(first: Analysis, b: Analysis, pair: Pair) -> Cell:
     return NOT_APPLICABLE if pair.equivalence_p is None else equivalence(pair, late_margin(first, b))
 
 
-def _settings(analyses: Sequence[Analysis]) -> Table:
-    """Return what else the numbers of the studies depend on, if it differs."""
-    found = [provenance(a) for a in analyses]
-    names = [n for n in _names(found) if len({each.get(n) for each in found}) > 1 and n not in ("study", "arms")]
-    rows = [TableRow(label=n, cells=tuple(Cell(text=each.get(n, MISSING.text)) for each in found)) for n in names]
-    return Table(
-        key="settings",
-        title="What else differs",
-        answers="Which other things that the numbers depend on differ between the studies?",
-        first="What",
-        columns=tuple(Column(key=f"study{i}", label=a.plan.study) for i, a in enumerate(analyses)),
-        rows=tuple(rows),
-    )
-
-
-def _names(found: Sequence[dict[str, str]]) -> list[str]:
-    return list(dict.fromkeys(name for each in found for name in each))
-
-
 def _all(analyses: Sequence[Analysis]) -> dict[str, str]:
+    """Return what the numbers of the studies depend on: of each name the texts that differ."""
     found = [provenance(a) for a in analyses]
-    texts = {name: list(dict.fromkeys(each.get(name, "") for each in found)) for name in _names(found)}
-    return {name: " / ".join(each) for name, each in texts.items()}
+    names = dict.fromkeys(name for each in found for name in each)
+    return {name: " / ".join(dict.fromkeys(each.get(name, "") for each in found)) for name in names}
 
 
 def _summary(first: Analysis, others: Sequence[Analysis], pairs: Sequence[Sequence[Pair]]) -> list[str]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from paribus.errors import ParibusError
 from paribus.recipe.recipe import difference
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import MIN_SEEDS, Effect, corrected
 from paribus.report.build import provenance
-from paribus.report.external import refuse_external
 from paribus.report.inputs import StudyData
 from paribus.report.model import Cell, Column, ReportModel, Table, TableRow
+from paribus.report.side_by_side import analysed, comparison, settings
 from paribus.report.tables.cells import (
     INTERVALS,
-    MISSING,
     NOT_APPLICABLE,
     adjusted_cell,
     effect_cell,
@@ -61,45 +59,29 @@ def compare(first: StudyData, second: StudyData) -> ReportModel:
     Raises:
         ParibusError: both are the same plan, or Paribus did not train one of them.
     """
-    refuse_external(first, second)
-    if first.plan.fingerprint == second.plan.fingerprint:
-        raise ParibusError(f"`{first.plan.study}` and `{second.plan.study}` are the same plan: nothing to compare")
-    a, b = Analysis(first), Analysis(second)
+    a, b = analyses = analysed((first, second))
     (pairs,) = tested(a, [b])
-    states = [
-        f"`{d.plan.study}` {sum(r.outcome == 'finished' for r in d.runs)} of {len(d.runs)}" for d in (first, second)
-    ]
-    title = f"`{first.plan.study}` and `{second.plan.study}`"
-    return ReportModel(
-        study=f"{first.plan.study}-vs-{second.plan.study}",
-        title=f"Comparison of {title}",
-        question="",
-        status=f"finished runs: {', '.join(states)}",
-        complete=all(r.outcome != "pending" for d in (first, second) for r in d.runs),
-        answer=" ".join(_summary(a, b, pairs)),
-        totals=(),
-        summary=(),
-        words=(),
-        warnings=(),
-        tables=(_results(a, b, pairs), _recipes(a, b, pairs), _settings(a, b)),
-        figures=(),
-        provenance=_both(a, b),
-    )
+    tables = (_results(a, b, pairs), _recipes(a, b, pairs), settings(analyses, ("first", "second")))
+    return comparison(analyses, _summary(a, b, pairs), tables, _both(a, b))
 
 
 def tested(a: Analysis, others: Sequence[Analysis]) -> list[list[Pair]]:
     """Return the pairs of the first study with each other one, with their tests, corrected over all of them."""
     found = [(b, pair) for b in others for pair in _with_effects(a, b)]
     effects = corrected(pair.effect for _, pair in found)
-    alike = [
-        None if margin is None or e is None or not (p.same and e.supported) else e.estimate.equivalence_p(margin)
-        for (b, p), e in zip(found, effects, strict=True)
-        for margin in (shared_margin(a, b),)
-    ]
-    done = [
-        (b, replace(p, effect=e, equivalence_p=q)) for (b, p), e, q in zip(found, effects, holm(alike), strict=True)
-    ]
-    return [[pair for study, pair in done if study is b] for b in others]
+    alike = holm([_equivalence_p(a, b, pair, e) for (b, pair), e in zip(found, effects, strict=True)])
+    done: dict[int, list[Pair]] = {id(b): [] for b in others}
+    for (b, pair), effect, p in zip(found, effects, alike, strict=True):
+        done[id(b)].append(replace(pair, effect=effect, equivalence_p=p))
+    return [*done.values()]
+
+
+def _equivalence_p(a: Analysis, b: Analysis, pair: Pair, effect: Effect | None) -> float | None:
+    """Return p of the test that one recipe scores alike in both studies; ``None`` where that is not tested."""
+    margin = shared_margin(a, b)
+    if margin is None or effect is None or not pair.same or not effect.supported:
+        return None
+    return effect.estimate.equivalence_p(margin)
 
 
 def _with_effects(a: Analysis, b: Analysis) -> list[Pair]:
@@ -288,21 +270,6 @@ def _recipes(a: Analysis, b: Analysis, pairs: Sequence[Pair]) -> Table:
         ),
         rows=tuple(rows),
         notes=() if rows else ("Every arm has the same recipe as an arm of the other study.",),
-    )
-
-
-def _settings(a: Analysis, b: Analysis) -> Table:
-    """Return what else the numbers of the studies depend on, if it differs."""
-    left, right = provenance(a), provenance(b)
-    names = [n for n in dict.fromkeys([*left, *right]) if left.get(n) != right.get(n) and n not in ("study", "arms")]
-    cells = [(Cell(text=left.get(n, MISSING.text)), Cell(text=right.get(n, MISSING.text))) for n in names]
-    return Table(
-        key="settings",
-        title="What else differs",
-        answers="Which other things that the numbers depend on differ between the studies?",
-        first="What",
-        columns=(Column(key="first", label=a.plan.study), Column(key="second", label=b.plan.study)),
-        rows=tuple(TableRow(label=n, cells=c) for n, c in zip(names, cells, strict=True)),
     )
 
 

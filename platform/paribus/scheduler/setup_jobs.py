@@ -25,7 +25,7 @@ from paribus.engines.base import Engine, JobState, Spec, Status
 from paribus.errors import EngineError, ParibusError, RunFolderError, RunnerError
 from paribus.failures import describe_exit, from_outside, last_line, storable
 from paribus.monitor.progress import Preparing
-from paribus.recipe.factors import ModelReference
+from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import Recipe, fingerprint_of
 from paribus.run_folder.folder import SHORT, read_json, write_json
 from paribus.store.attempts import INFRASTRUCTURE_TRIES, backoff_s
@@ -57,9 +57,8 @@ def shared_parts(runner: str, arms: Iterable[Arm]) -> dict[str, Recipe]:
 
 
 def _subject(recipe: Recipe) -> list[Any]:
-    other = getattr(recipe.kl, "reference", None)
-    also = [other.model_dump(mode="json")] if isinstance(other, ModelReference) else []
-    return [recipe.model.model_dump(mode="json"), recipe.task.model_dump(mode="json"), *also]
+    parts = (recipe.model, recipe.task, other_reference(recipe))
+    return [part.model_dump(mode="json") for part in parts if part is not None]
 
 
 def _name(runner: str, arm: Arm) -> str:

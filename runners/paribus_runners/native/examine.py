@@ -16,9 +16,9 @@ from typing import Any
 
 from paribus.contract import Evaluate, Examination
 from paribus.errors import ParibusError, did_you_mean
+from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Source, Task
 from paribus_runners.native import chat
-from paribus_runners.native.fingerprint import other_reference
 from paribus_runners.native.model_files import ModelFiles
 from paribus_runners.native.requirements import other_vocabulary, set_faults
 from paribus_runners.native.tiny.spec import MODELS

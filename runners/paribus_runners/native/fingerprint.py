@@ -19,8 +19,7 @@ from typing import Any
 
 from paribus.contract import files_in, input_hash
 from paribus.errors import ParibusError
-from paribus.recipe.analysis.facts import corrected_by_the_update
-from paribus.recipe.factors import ModelReference
+from paribus.recipe.analysis.facts import corrected_by_the_update, other_reference
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task, fingerprint_of
 from paribus_runners.native.requirements import of_sampler
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
@@ -130,12 +129,6 @@ def model(recipe: Recipe) -> str:
         return policy
     reference = one_model(other.name, other.revision, recipe.task, "kl.reference.name")
     return fingerprint_of([policy, "reference", reference])
-
-
-def other_reference(recipe: Recipe) -> ModelReference | None:
-    """Return the reference of a recipe if it is another model than the policy."""
-    reference = getattr(recipe.kl, "reference", None)
-    return reference if isinstance(reference, ModelReference) else None
 
 
 def one_model(name: str, revision: str | None, task: Task, field: str = "model.name") -> str:

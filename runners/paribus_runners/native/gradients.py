@@ -16,9 +16,10 @@ from torch import Tensor
 
 from paribus.contract import PARTS, GradientJob, Gradients, ObjectiveGradient
 from paribus.recipe import factors as f
+from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.factors import RewardFunction
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native import checkpoint, fingerprint
+from paribus_runners.native import checkpoint
 from paribus_runners.native.batch import in_loss, minibatches, passes, tokens_of
 from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.coefficients import coefficients
@@ -113,11 +114,11 @@ class _Place:
         policy, cache = _initial(asked, stack)
         networks: dict[f.ModelReference | None, Policy] = {}
         for arm in every:
-            if (other := fingerprint.other_reference(arm)) is not None and other not in networks:
+            if (other := other_reference(arm)) is not None and other not in networks:
                 networks[other] = _reference(arm, cache, policy)
-        learner = Learner.of(run, policy, reference=networks.get(fingerprint.other_reference(run)))
-        if any(_refers(arm) and fingerprint.other_reference(arm) is None for arm in every):
-            own = fingerprint.other_reference(run) is None and learner.reference is not None
+        learner = Learner.of(run, policy, reference=networks.get(other_reference(run)))
+        if any(_refers(arm) and other_reference(arm) is None for arm in every):
+            own = other_reference(run) is None and learner.reference is not None
             networks[None] = learner.reference if own and learner.reference is not None else policy.frozen()
         if asked.checkpoint is not None:
             checkpoint.load(asked.checkpoint, learner)
@@ -142,7 +143,7 @@ class _Place:
     def experience(self, recipe: Recipe) -> Experience:
         """Return the rollouts as the recipe filters and weighs them at these weights."""
         rollouts, scored, limit = self.rollouts, self.rollouts.scored, recipe.schedule.max_new_tokens
-        reference = self.references[fingerprint.other_reference(recipe)] if _refers(recipe) else None
+        reference = self.references[other_reference(recipe)] if _refers(recipe) else None
         charge = torch.zeros(len(scored.score), dtype=torch.float64)
         if reference is not None:
             charge = rollouts.responses.padded(charges(recipe.kl, rollouts.responses, reference), limit).sum(1)

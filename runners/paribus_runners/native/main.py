@@ -12,6 +12,7 @@ import transformers.models.llama.modeling_llama  # noqa: F401 - loaded here, so 
 
 from paribus.contract import Job
 from paribus.errors import RunFolderError, RunnerError
+from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.attempt_files import read_environment, read_job
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, write_json
@@ -55,7 +56,7 @@ def settled() -> Iterator[None]:
 
 def prepare(recipe: Recipe, cache: Path) -> None:
     """Make the tiny models that the recipe uses, if it uses some that aren't there yet."""
-    other = fingerprint.other_reference(recipe)
+    other = other_reference(recipe)
     for name in {recipe.model.name, *(() if other is None else (other.name,))} & MODELS.keys():
         with settled():
             _made(recipe, cache, name)
@@ -169,7 +170,7 @@ def initial_reference(recipe: Recipe, cache: Path, policy: Policy) -> Policy | N
     Raises:
         RunnerError: it cannot be loaded, or has another vocabulary.
     """
-    other = fingerprint.other_reference(recipe)
+    other = other_reference(recipe)
     if other is None:
         return None
     name, revision = other.name, other.revision

@@ -25,6 +25,7 @@ from paribus.contract import (
     Support,
 )
 from paribus.errors import MissingExtra, ParibusError, install_command
+from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task
 from paribus.run_folder.attempt_files import read_job
@@ -157,7 +158,7 @@ class NativeRunner(RunnerBase):
         """Raise an error if the results of a job would be recorded under a fingerprint of other data or models."""
         tasks = (job.recipe.task, *(each.task for each in job.evaluate.sets.values()))
         outside = any(isinstance(task, JsonlTask | DatasetTask) for task in tasks)  # generated problems can't change
-        other = fingerprint.other_reference(job.recipe)
+        other = other_reference(job.recipe)
         models = [job.recipe.model.name, *(() if other is None else (other.name,))]
         if job.hashes is None or not (outside or any(Path(name).expanduser().is_dir() for name in models)):
             return

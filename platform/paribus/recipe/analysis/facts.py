@@ -34,6 +34,12 @@ def changed_factors(before: Recipe, after: Recipe) -> set[str]:
     return {path.split(".")[0] for path in difference(before, after)}
 
 
+def other_reference(recipe: Recipe) -> f.ModelReference | None:
+    """Return the reference of a recipe if it is another model than the policy."""
+    reference = getattr(recipe.kl, "reference", None)
+    return reference if isinstance(reference, f.ModelReference) else None
+
+
 def endless(recipe: Recipe) -> bool:
     """Return whether the task draws new training problems without end, so that none comes back."""
     return isinstance(recipe.task, SearchTask | ChainTask) and recipe.task.problems is None

@@ -18,6 +18,7 @@ from paribus.recipe.analysis.facts import (
     fresh,
     on_policy,
     one_advantage_a_response,
+    other_reference,
     rewards_correctness_alone,
 )
 from paribus.recipe.recipe import Recipe
@@ -217,10 +218,10 @@ def _still_reference(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         plain = recipe.kl.model_copy(update={"reference": f.FixedReference()})
         cause = f"the reference never moves within {recipe.schedule.steps} steps"
         yield _Plain("kl", plain, "`kl.reference`", cause)
-    model = recipe.model
-    if isinstance(reference, f.ModelReference) and (reference.name, reference.revision) == (model.name, model.revision):
+    other, model = other_reference(recipe), recipe.model
+    if other is not None and (other.name, other.revision) == (model.name, model.revision):
         plain = recipe.kl.model_copy(update={"reference": f.FixedReference()})
-        yield _Plain("kl", plain, "`kl.reference`", f"`{reference.name}` is the model that the policy starts from")
+        yield _Plain("kl", plain, "`kl.reference`", f"`{other.name}` is the model that the policy starts from")
 
 
 _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
