@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.evaluate import Evaluate
+from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import ROUTERS, Lora, Model, Recipe
 from paribus_runners.native import chat
 from paribus_runners.native.memory import Architecture, Device, Held, Phases
@@ -92,7 +93,9 @@ class ModelFiles:
         ]
 
     def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int) -> list[str]:
-        """Return a line on the peak memory of each phase; none if sizes of the model or its prompts are not known.
+        """Return a line on the peak memory of each phase.
+
+        None if sizes of the model or its prompts are not known, or if the reference is another model.
 
         Args:
             recipe: what is trained.
@@ -100,7 +103,7 @@ class ModelFiles:
             prompt: tokens of the longest prompt; 0: not known.
         """
         model, lora = Architecture.of(self.config), recipe.model.lora
-        if model is None or not self.shapes or not prompt or self.faults:
+        if model is None or not self.shapes or not prompt or self.faults or other_reference(recipe) is not None:
             return []
         numbers = sum(map(math.prod, self.shapes.values()))
         held = Held(weights=numbers, trained=numbers)

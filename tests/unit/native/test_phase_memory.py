@@ -84,6 +84,12 @@ def test_a_plan_prints_a_line_with_all_phases():
     for part in ("old pass", "update", "evaluation", "on CPU cores"):
         assert part in line
     assert files.phases(Recipe(schedule=BATCH), Evaluate(), 0) == []
+    other = {
+        "kind": "reward",
+        "beta": 0.1,
+        "reference": {"kind": "model", "name": "another"},
+    }  # of a size that is not known here
+    assert files.phases(Recipe.model_validate({"schedule": BATCH.model_dump(), "kl": other}), Evaluate(), 256) == []
     assert ModelFiles(config=QWEN_7B).phases(Recipe(schedule=BATCH), Evaluate(), 256) == []
 
 
