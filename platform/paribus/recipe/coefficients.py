@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paribus.errors import BatchFileError, Problem
-from paribus.recipe.analysis.facts import CAPS, weighs_sampler
+from paribus.recipe.analysis.facts import CAPS, has_reference, weighs_sampler
 from paribus.recipe.recipe import Recipe
 from paribus.yaml_file.messages import explain
 
@@ -118,7 +118,7 @@ def notes(recipe: Recipe, responses: Sequence[Response]) -> list[str]:
         "logp_old": ("log 0.5", True),
         "logp_new": ("`logp_old`, so every ratio is 1", True),
         "logp_sampler": ("`logp_old`", weighs_sampler(recipe)),
-        "logp_reference": ("`logp_old`", recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"),
+        "logp_reference": ("`logp_old`", has_reference(recipe)),
         "entropy": ("1 nat", recipe.token_weight.kind == "top_entropy"),
         "value": ("0", recipe.baseline.kind == "critic_gae"),
     }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from paribus.recipe import factors as f
-from paribus.recipe.analysis.facts import weighs_sampler
+from paribus.recipe.analysis.facts import has_reference, weighs_sampler
 from paribus.recipe.coefficients import Response, ResponseCoefficients, State
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import in_loss, minibatches, passes, tokens_of
@@ -117,7 +117,7 @@ def _rollouts(recipe: Recipe, responses: Sequence[Response]) -> Rollouts:
     ids, entropy = torch.zeros(len(logp), dtype=torch.long), _flat(x.entropy for x in responses)
     sample = Responses(ids, logp, entropy, given["length"], given["truncated"])
     reference, kl = None, torch.zeros(len(responses), dtype=torch.float64)
-    if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
+    if has_reference(recipe):
         reference = _flat(x.logp_reference for x in responses)
         kl = sample.padded(charges(recipe.kl, sample, reference)).sum(1)
     group = torch.tensor([names.index(x.group) for x in responses])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paribus.contract import PARTS, GradientJob, Gradients, ObjectiveGradient
 from paribus.recipe import factors as f
-from paribus.recipe.analysis.facts import other_reference
+from paribus.recipe.analysis.facts import has_reference, other_reference
 from paribus.recipe.factors import RewardFunction
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native import checkpoint
@@ -117,7 +117,7 @@ class _Place:
             if (other := other_reference(arm)) is not None and other not in networks:
                 networks[other] = _reference(arm, cache, policy)
         learner = Learner.of(run, policy, reference=networks.get(other_reference(run)))
-        if any(_refers(arm) and other_reference(arm) is None for arm in every):
+        if any(has_reference(arm) and other_reference(arm) is None for arm in every):
             own = other_reference(run) is None and learner.reference is not None
             networks[None] = learner.reference if own and learner.reference is not None else policy.frozen()
         if asked.checkpoint is not None:
@@ -143,7 +143,7 @@ class _Place:
     def experience(self, recipe: Recipe) -> Experience:
         """Return the rollouts as the recipe filters and weighs them at these weights."""
         rollouts, scored, limit = self.rollouts, self.rollouts.scored, recipe.schedule.max_new_tokens
-        reference = self.references[other_reference(recipe)] if _refers(recipe) else None
+        reference = self.references[other_reference(recipe)] if has_reference(recipe) else None
         charge = torch.zeros(len(scored.score), dtype=torch.float64)
         if reference is not None:
             charge = rollouts.responses.padded(charges(recipe.kl, rollouts.responses, reference), limit).sum(1)
@@ -169,10 +169,6 @@ class _Place:
         step = self.progress.step + 1
         self.learner.set_rate(self.run, step)
         return len(updates(self.run, self.learner, self.experience(self.run), seed, step).policy)
-
-
-def _refers(recipe: Recipe) -> bool:
-    return recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"
 
 
 def _reference(recipe: Recipe, cache: Path, policy: Policy) -> Policy:

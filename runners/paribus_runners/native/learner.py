@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from paribus.recipe import factors as f
-from paribus.recipe.analysis.facts import corrected_by_the_update, weighs_sampler
+from paribus.recipe.analysis.facts import corrected_by_the_update, has_reference, weighs_sampler
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.critic import Critic
 from paribus_runners.native.experience import Before
@@ -45,7 +45,7 @@ class Learner:
     @classmethod
     def of(cls, recipe: Recipe, policy: Policy, world: World | None = None, reference: Policy | None = None) -> Learner:
         """Return the learner that starts from ``policy``; so do critic and, without another ``reference``, that too."""
-        if reference is None and (recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"):
+        if reference is None and has_reference(recipe):
             reference = policy.frozen()
         critic, critic_optimizer = None, None
         if recipe.auxiliary.value is not None:

@@ -14,6 +14,7 @@ from math import ceil
 from typing import Any, Literal
 
 from paribus.evaluate import Evaluate
+from paribus.recipe.analysis.facts import has_reference
 from paribus.recipe.recipe import Recipe
 
 Device = Literal["cpu", "cuda"]
@@ -100,7 +101,7 @@ class Held:
         """
         shared = self.weights * self.frozen if self.trained < self.weights else 0
         found = shared + self.trained * FULL * (4 if gradients else 3)
-        if recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo":
+        if has_reference(recipe):
             found += self.trained * FULL
         if recipe.auxiliary.value is not None:
             found += self.trained * FULL * 4

@@ -9,6 +9,7 @@ from paribus.recipe import factors as f
 from paribus.recipe.analysis.facts import (
     WHOLE_BATCH,
     corrected_by_the_update,
+    has_reference,
     rewards_correctness_alone,
     weighs_sampler,
 )
@@ -81,7 +82,7 @@ def refill_cost(recipe: Recipe, pass_rates: Sequence[float] = ()) -> str | None:
 def _passes(recipe: Recipe) -> set[str]:
     update = recipe.schedule.update
     needed = {
-        "reference": recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo",
+        "reference": has_reference(recipe),
         "old": (weighs_sampler(recipe) and not corrected_by_the_update(recipe))
         or recipe.token_weight.kind == "router_shift",
         "whole": recipe.clip.kind in WHOLE_BATCH and recipe.loss.kind == "policy_gradient",

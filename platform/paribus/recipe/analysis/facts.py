@@ -34,6 +34,11 @@ def changed_factors(before: Recipe, after: Recipe) -> set[str]:
     return {path.split(".")[0] for path in difference(before, after)}
 
 
+def has_reference(recipe: Recipe) -> bool:
+    """Return whether responses are scored by a reference: for a KL term, or for pairs."""
+    return recipe.kl.kind != "off" or recipe.loss.kind == "pair_dpo"
+
+
 def other_reference(recipe: Recipe) -> f.ModelReference | None:
     """Return the reference of a recipe if it is another model than the policy."""
     reference = getattr(recipe.kl, "reference", None)
