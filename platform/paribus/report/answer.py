@@ -10,7 +10,7 @@ from paribus.report.analysis.effects import full_recipe, singles
 from paribus.report.analysis.lost_runs import fragile
 from paribus.report.assumptions import counts, tests_line
 from paribus.report.design_words import any_tested, designs_tested
-from paribus.report.effect_words import claimed, size_text
+from paribus.report.effect_words import claimed, short_of, size_text
 from paribus.report.exploratory import exploratory
 from paribus.report.external import external_words
 from paribus.report.figures.curves import device_time
@@ -126,9 +126,8 @@ def _together(analysis: Analysis) -> list[str]:
     if effect.untestable:
         return [f"{every} together, without a test: {_plain(effect.estimate.value)}."]
     if not claimed(effect, analysis.levels.score):
-        return [
-            f"{every} together are {'exploratory' if effect.exploratory else 'undecided'} ({size}{_p_after(effect)})."
-        ]
+        how = "exploratory" if effect.exploratory else "undecided"
+        return [f"{every} together are {how} ({size}{_p_after(effect)}{short_of(analysis, effect)})."]
     verb = "raised" if effect.estimate.value > 0 else "lowered"
     p = p_words(effect.p_adjusted or 0.0)
     return [f"{every} together {verb} it by {size_text(effect)} ({p} after correction)."]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from paribus.report.analysis.analysis import Analysis
 from paribus.report.analysis.effect import Effect
 from paribus.report.tables.cells import decimals_for, interval_text, needed_text, number, p_words, precision
+from paribus.stats.multiple_testing import ALPHA
 
 
 def claimed(effect: Effect, level: float) -> bool:
@@ -28,7 +29,8 @@ def undecided(analysis: Analysis, effect: Effect, family: int) -> str:
         pairs = "in every seed pair" if effect.paired else "between seeds that all agree"
         return f"{label} {same} {pairs} ({e.n}). Nothing varies, so a test has no spread to compare with: no p"
     what = "exploratory" if effect.exploratory else "undecided"
-    text = f"{what} in {label}, {interval_text(e, signed=True)} ({count_text(effect)}; {p_of(effect, family)})"
+    text = f"{what} in {label}, {interval_text(e, signed=True)} ({count_text(effect)}; {p_of(effect, family)}"
+    text += f"{short_of(analysis, effect)})"
     if effect.detectable is None:
         return text
     size, most = analysis.size_to_find(effect), analysis.largest
@@ -43,6 +45,12 @@ def undecided(analysis: Analysis, effect: Effect, family: int) -> str:
 def p_of(effect: Effect, family: int) -> str:
     """Return p after Holm's correction over a family of this size, for example ``p = 0.03 after Holm over 4``."""
     return f"{p_words(effect.p_adjusted)} after Holm over {family}" if effect.p_adjusted is not None else "no test"
+
+
+def short_of(analysis: Analysis, effect: Effect) -> str:
+    """Return what a claim takes where p has the star of the tables and is not small enough for a verb, else nothing."""
+    near = effect.p_adjusted is not None and effect.p_adjusted < ALPHA and not effect.exploratory
+    return f"; a claim takes p below {100 * analysis.levels.score:.2g}%" if near else ""
 
 
 def count_text(effect: Effect) -> str:

@@ -15,7 +15,7 @@ from paribus.report.analysis.measures import GENERATED, Measure, last_value, sco
 from paribus.report.assumptions import mixed_versions, one_spread_words
 from paribus.report.ceiling_words import ceiling_words
 from paribus.report.design_words import any_tested, design_words, designs
-from paribus.report.effect_words import claimed, p_of, score_sentence, size_text
+from paribus.report.effect_words import claimed, p_of, score_sentence, short_of, size_text
 from paribus.report.exploratory import cautions
 from paribus.report.inputs import RunData
 from paribus.report.tables.cells import (
@@ -210,7 +210,8 @@ def _against_base(analysis: Analysis, effect: Effect) -> str:
     if effect.untestable:
         return f"its last row against the base, without a test, because all seeds agree in {label}: {size}"
     what = "exploratory" if effect.exploratory else "undecided"
-    return f"its last row against the base is {what} in {label}, {size} ({p_of(effect, analysis.family)})"
+    test = p_of(effect, analysis.family) + short_of(analysis, effect)
+    return f"its last row against the base is {what} in {label}, {size} ({test})"
 
 
 def _singles(analysis: Analysis) -> str:

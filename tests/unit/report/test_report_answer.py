@@ -237,6 +237,20 @@ def test_the_answer_of_an_incomplete_study_says_so() -> None:
     assert none.startswith("So far (0 of 15 runs): no arm can be compared with the base, because the base has no")
 
 
+def test_a_p_with_a_star_and_without_a_verb_says_what_a_claim_takes() -> None:
+    """Undecided at p = 0.03 reads like a mistake, so the sentence names its level; above 5% it does not."""
+    shape = replace(TWO, seeds=3, designs=("cumulative", "add_one"))
+    near = 0
+    for move in (0.03, 0.1, 0.15):
+        model = build_report(scored(shape, lambda label, s, move=move: spread(label, s, move)))
+        (level,) = (int(x) for w in model.words for x in re.findall(r"correction is below (\d)% for held-out", w))
+        for text in [model.answer, *model.summary, *model.words]:
+            for p, after in re.findall(r"undecided[^(]*\(?[^(]*p = (0\.\d+) after ([^).]*)", text):
+                assert (f"a claim takes p below {level}%" in after) == (level / 100 <= float(p) < 0.05), text
+                near += "a claim takes" in after
+    assert near >= 3
+
+
 def test_all_tricks_without_spread_are_not_undecided() -> None:
     """Base 0 and arms 1 in all seeds: neither the answer nor the ladder calls a difference of 1 undecided."""
     shape = replace(TWO, seeds=3, designs=("cumulative", "add_one"))
