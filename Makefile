@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 SUPPORTED := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-slow test-fast test-mutants test-faults test-fuzz test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons test-debian newest release site audit audit-secrets docs health clean
+.PHONY: help quickstart setup check lint test test-slow test-fast test-mutants test-faults test-fuzz test-runners test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons test-debian newest release site audit audit-secrets docs health clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -73,6 +73,11 @@ test-mutants: $(DEV) ## break each guard of the store and each formula of the ob
 
 test-faults: $(DEV) ## kill processes, servers and clusters, then audit; SHORT=1, SEED=N, MINUTES=N, FAULTS="..."
 	PYTHONPATH=tests $(BIN)/python -m faults.main --seed $(or $(SEED),0) --minutes $(or $(MINUTES),30) $(if $(SHORT),--short,--page) $(FAULTS)
+
+# parts of `make test` and `make test-slow`, by themselves; TRL's own environment is test-trl's
+RUNNERS := $(addprefix tests/unit/,command trl verl testing native/test_native_runner_conforms.py) tests/integration/test_runner_page.py
+test-runners: $(DEV) ## what every runner passes, and how failed runs of each kind end; TRL in its environment: test-trl
+	$(PYTEST) -rs $(RUNNERS)
 
 # what `make test` reads a few hundred of
 FUZZED := tests/fuzz tests/unit/run_folder/test_any_bytes.py tests/unit/archive/test_archives.py

@@ -43,6 +43,7 @@ ELSEWHERE = {
     "docs/howto/notebook.md": "package registries; the Python on it: tests/integration/test_notebook.py",
     "docs/howto/ray.md": "a Ray cluster: `make test-clusters`",
     "docs/howto/release.md": "tags and builds: tests/repo/test_release.py",
+    "docs/howto/runner.md": "a package that is installed: tests/integration/test_runner_page.py",
     "docs/howto/service.md": "systemd, and a group of users; the scheduler: tests/integration/test_service.py",
     "docs/howto/slurm.md": "a Slurm cluster: `make test-clusters`",
     "docs/howto/trl.md": "TRL: `make test-trl`",
