@@ -132,9 +132,9 @@ class Environment:
 
 
 def environments() -> Path:
-    """Return the folder of all environments."""
+    """Return the folder of all environments, absolute: programs are started from other folders, too."""
     if named := os.environ.get(FOLDER):
-        return Path(named).expanduser()
+        return Path(named).expanduser().absolute()
     cache_home = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache_home) if cache_home else Path.home() / ".cache") / "paribus" / "environments"
 

@@ -197,6 +197,11 @@ def unknown_runner(name: str) -> str:
     names = [e.name for e in available()]
     if name in names:
         return ""
+    if name == "vllm":
+        return (
+            "vLLM is no runner: it samples for `native`, with `rollout.engine: vllm` in a recipe, and is installed "
+            "together with Paribus: `make vllm`, or `pip install 'paribus[vllm]'` in an environment of its own"
+        )
     return f"there is no runner `{name}`.{did_you_mean(name, names)} Installed: {', '.join(names)}."
 
 

@@ -41,6 +41,7 @@ def test_the_matrix_is_shown_with_options_and_reasons(type_):
     ("words", "message"),
     [
         (("show", "tlr"), "there is no runner `tlr`. Did you mean `trl`?"),
+        (("install", "vllm"), "vLLM is no runner: it samples for `native`, with `rollout.engine: vllm`"),
         (("install", "native"), "`native` runs in this environment. With one of their own: trl"),
         (("check", "trl"), "trl: missing: it is not installed: run `paribus runners install trl`"),
     ],
@@ -50,6 +51,13 @@ def test_mistakes_have_a_remedy(type_, words, message):
     with pytest.raises(ParibusError) as caught:
         type_(*words)
     assert message in str(caught.value)
+
+
+def test_a_relative_folder_of_environments_is_found_from_everywhere(tmp_path, monkeypatch):
+    """Training starts in the folder of a study, so the Python of the environment has an absolute path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(FOLDER, "environments")
+    assert environments.environments() == tmp_path / "environments"
 
 
 def test_an_installation_that_fails_is_unfinished(tmp_path, monkeypatch):
