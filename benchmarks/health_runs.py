@@ -50,7 +50,7 @@ HEALTHY = (
     ("+ dr_grpo", 1),
     ("+ soft_overlong (solo)", 2),
 )
-"""Runs without a fault: arms of the quickstart with some of its seeds."""
+"""Runs without a fault: arms of the quickstart, each with its place after the first seed."""
 SHORT = 3
 """Healthy runs in the short form; each fault has one seed there."""
 
@@ -146,12 +146,12 @@ def with_faults(seeds: Iterable[int]) -> list[Training]:
     ]
 
 
-def without(count: int) -> list[Training]:
-    """Return the first runs without a fault."""
+def without(count: int, begin: int) -> list[Training]:
+    """Return the first runs without a fault, with seeds from the given one on."""
     plan = plan_of("quickstart")
     return [
-        Training(name=f"h{number}", recipe=_arm(plan, arm), seed=seed, evaluate=plan.evaluate)
-        for number, (arm, seed) in enumerate(HEALTHY[:count])
+        Training(name=f"h{number}-{begin + after}", recipe=_arm(plan, arm), seed=begin + after, evaluate=plan.evaluate)
+        for number, (arm, after) in enumerate(HEALTHY[:count])
     ]
 
 
@@ -208,9 +208,9 @@ def healthy_lines(runs: Sequence[Judged]) -> list[str]:
         "| arm, seed | score before, after | warnings, with their onset |",
         "|---|---|---|",
     ]
-    for (arm, seed), run in zip(HEALTHY, runs, strict=False):
+    for (arm, _), run in zip(HEALTHY, runs, strict=False):
         raised = ", ".join(f"{f.detector} ({f.step_onset})" for f in run.diagnosis.raised) or "none"
-        lines.append(f"| {arm}, {seed} | {run.scores[0]:.2f}, {run.scores[1]:.2f} | {raised} |")
+        lines.append(f"| {arm}, {run.training.seed} | {run.scores[0]:.2f}, {run.scores[1]:.2f} | {raised} |")
     return lines
 
 
@@ -253,7 +253,7 @@ def main() -> int:
     seeds = 1 if options.short else options.seeds
     runs = [
         *with_faults(range(options.begin, options.begin + seeds)),
-        *without(SHORT if options.short else len(HEALTHY)),
+        *without(SHORT if options.short else len(HEALTHY), options.begin),
     ]
     if options.short:
         runs = [replace(r, evaluate=r.evaluate.model_copy(update={"problems": 400})) for r in runs]
