@@ -87,8 +87,14 @@ EFFECTS: Mapping[str, frozenset[str]] = {
     "zero_variance": frozenset(
         {"huge_update", "kl_blowup", "grad_spike", "entropy_explosion", "length_collapse", "degenerate_text"}
     ),
+    "reward_hacking": frozenset({"reward_noise"}),
+    "eval_regression": frozenset({"reward_noise"}),
 }
-"""Findings that are the effect of others: a policy that broke gets the same reward for all responses to a prompt."""
+"""Findings that are the effect of others.
+
+A policy that broke gets the same reward for all responses to a prompt; where the reward swings from step to step, an
+evaluation may meet the policy at its low.
+"""
 
 
 def leading(raised: Sequence[Finding]) -> Finding:

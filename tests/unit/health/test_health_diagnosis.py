@@ -60,6 +60,9 @@ def test_an_effect_does_not_lead_before_its_cause():
         assert diagnose([other, effect]).first == effect
     crash = found("reward_crash", "critical", 3)
     assert diagnose([found("entropy_explosion", "warn", 2), crash, effect]).first == crash
+    swings = found("reward_noise", "warn", 40)
+    assert diagnose([swings, found("reward_hacking", "critical", 60)]).first == swings
+    assert diagnose([swings, found("reward_hacking", "critical", 30)]).first.detector == "reward_hacking"
 
 
 def test_at_the_same_step_causes_come_before_effects():
