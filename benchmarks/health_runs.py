@@ -223,7 +223,8 @@ def page_lines(faults: Sequence[Judged], healthy: Sequence[Judged]) -> list[str]
     return [
         "## On real runs\n",
         f"`make -C benchmarks faulty-runs` trains the tiny model with the native runner, {steps} steps each, on the",
-        f"quickstart's search task. Each fault has {seeds} seed{'s' * (counts[-1] > 1)}, from {faults[0].training.seed} on; the recipe holds it where it can,",
+        f"quickstart's search task. Each fault has {seeds} seed{'s' * (counts[-1] > 1)}, from "
+        f"{faults[0].training.seed} on, on which no rule was tuned; the recipe holds it where it can,",
         "else built into the runner from outside (`benchmarks/health_faults.py`). A fault is named if the **first",
         "critical finding** is by the detector that is meant for it, and a mild one also by a warning: a clip of 0.02",
         "does no harm here (compare the scores with those of the healthy runs). Where the verifier itself calls long",
