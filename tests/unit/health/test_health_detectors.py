@@ -343,6 +343,15 @@ def test_an_oscillation_is_noise_whatever_its_period(period):
         assert (found.state, abs(found.step_onset - 60) <= 15) == ("warn", True)
 
 
+def test_the_first_right_answers_are_no_noise():
+    """A reward that is 0 for a while has no noise until it rises, and then little of it."""
+    chance = random.Random(3)
+    rewards = [sum(chance.random() < (0.003 if s < 18 else 0.05) for _ in range(64)) / 64 for s in range(60)]
+    lines = [MetricLine(step=s, time_ms=s, values={"signal/reward": x}) for s, x in enumerate(rewards, 1)]
+    [found] = [f for f in judge_lines(replace(setting(), planned=60), lines) if f.detector == "reward_noise"]
+    assert found.state == "ok"
+
+
 def test_numbers_at_the_end_of_the_floats_are_no_noise():
     """Differences that overflow give neither a warning of numpy nor a finding of "nan"; other rules may judge them."""
     curves = {R: lambda s: 1.7e308 if s % 2 else -1.7e308, E: lambda s: 1.7e308 if s % 3 else 0.5}

@@ -28,23 +28,23 @@ def _noise(run: Window) -> RuleResult | None:
     """
     count, share, memory = math.ceil(2.5 * run.w), run.scale(REWARD) == 1, run.memory
     last = run.last(REWARD, count)
-    if last is None or not math.isfinite(now := roughness(np.arcsin(np.sqrt(last)) if share else last)):
+    if last is None or not math.isfinite(recorded := roughness(last)):
         return None
-    if memory.get("share", share) != share:
-        memory.clear()
-    past: list[float] = [*memory.get("past", []), now]
-    memory.update(share=share, past=past[-count:])
+    now = roughness(np.arcsin(np.sqrt(last))) if share else recorded
+    past: list[tuple[float, float]] = [*memory.get("past", []), (now, recorded)]
+    memory["past"] = past[-count:]
     if len(past) <= count:
         return None
     windows, mean, most, _ = memory.get("before", [0, 0.0, 0.0, 0])
-    mean += (past[0] - mean) / (windows + 1)
-    memory["before"] = [windows + 1, mean, max(most, past[0]), run.step_ago(REWARD, count)]
+    mean += (past[0][0] - mean) / (windows + 1)
+    memory["before"] = [windows + 1, mean, max(most, past[0][1]), run.step_ago(REWARD, count)]
     windows, mean, most, until = memory.get("held", memory["before"])
     usual = mean if share else most
     # the logarithm of the noise of n points has a standard error of about 0.9 / sqrt(n)
     by_chance = run.sure(run.p["chance"]) * 0.9 * math.sqrt(1 / count + 1 / (count + windows - 1))
-    limit = max(usual * max(run.p["factor"], math.exp(by_chance)), run.p["least"] * run.scale(REWARD))
-    if now <= limit:
+    limit = usual * max(run.p["factor"], math.exp(by_chance))
+    # where hardly any answer is right, the first right ones are many times the noise before, on any scale
+    if now <= limit or recorded <= run.p["least"] * run.scale(REWARD):
         memory.pop("held", None)
         return OK
     memory["held"] = [windows, mean, most, until]
