@@ -20,7 +20,7 @@ from health_course_plan import LENGTHS, NOISES, base
 
 REPORT_ONLY = frozenset({
     "rewards in other units", "entropy bonus", "reference reset", "few evaluations", "hard prompts", "warm-up",
-    "gibberish", "slow decline", "oscillating reward", "hot sampler", "score below the start",
+    "gibberish", "slow decline", "hot sampler", "score below the start",
 })  # fmt: skip
 """Kinds and faults that no rule was tuned on."""
 

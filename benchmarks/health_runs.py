@@ -50,7 +50,7 @@ HEALTHY = (
     ("+ dr_grpo", 1),
     ("+ soft_overlong (solo)", 2),
 )
-"""Runs without a fault: arms of the quickstart with some of its seeds."""
+"""Runs without a fault: arms of the quickstart, each with its place after the first seed."""
 SHORT = 3
 """Healthy runs in the short form; each fault has one seed there."""
 
@@ -61,6 +61,7 @@ class Training:
 
     Attributes:
         name: of its folder.
+        arm: label of the arm of the quickstart.
         recipe: what is trained.
         seed: its seed.
         evaluate: how it is evaluated.
@@ -71,6 +72,7 @@ class Training:
     recipe: Recipe
     seed: int
     evaluate: Evaluate
+    arm: str = "base"
     fault: str = ""
 
 
@@ -146,12 +148,18 @@ def with_faults(seeds: Iterable[int]) -> list[Training]:
     ]
 
 
-def without(count: int) -> list[Training]:
-    """Return the first runs without a fault."""
+def without(count: int, begin: int) -> list[Training]:
+    """Return the first runs without a fault, with seeds from the given one on."""
     plan = plan_of("quickstart")
     return [
-        Training(name=f"h{number}", recipe=_arm(plan, arm), seed=seed, evaluate=plan.evaluate)
-        for number, (arm, seed) in enumerate(HEALTHY[:count])
+        Training(
+            name=f"h{number}-{begin + after}",
+            arm=arm,
+            recipe=_arm(plan, arm),
+            seed=begin + after,
+            evaluate=plan.evaluate,
+        )
+        for number, (arm, after) in enumerate(HEALTHY[:count])
     ]
 
 
@@ -208,28 +216,32 @@ def healthy_lines(runs: Sequence[Judged]) -> list[str]:
         "| arm, seed | score before, after | warnings, with their onset |",
         "|---|---|---|",
     ]
-    for (arm, seed), run in zip(HEALTHY, runs, strict=False):
+    for run in runs:
         raised = ", ".join(f"{f.detector} ({f.step_onset})" for f in run.diagnosis.raised) or "none"
-        lines.append(f"| {arm}, {seed} | {run.scores[0]:.2f}, {run.scores[1]:.2f} | {raised} |")
+        before, after = run.scores
+        lines.append(f"| {run.training.arm}, {run.training.seed} | {before:.2f}, {after:.2f} | {raised} |")
     return lines
 
 
-def page_lines(faults: Sequence[Judged], healthy: Sequence[Judged], seeds: int) -> list[str]:
+def page_lines(faults: Sequence[Judged], healthy: Sequence[Judged]) -> list[str]:
     """Return the section of the page."""
+    counts = sorted(Counter(r.training.fault for r in faults).values())
+    seeds = " or ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     steps = faults[0].training.recipe.schedule.steps
     kept = statistics.median(r.scores[1] - r.scores[0] for r in healthy)
     return [
         "## On real runs\n",
         f"`make -C benchmarks faulty-runs` trains the tiny model with the native runner, {steps} steps each, on the",
-        f"quickstart's search task. Each fault has {seeds} seed{'s' * (seeds > 1)}; the recipe holds it where it can,",
+        f"quickstart's search task. Each fault has {seeds} seed{'s' * (counts[-1] > 1)}, from "
+        f"{faults[0].training.seed} on, on which no rule was tuned; the recipe holds it where it can,",
         "else built into the runner from outside (`benchmarks/health_faults.py`). A fault is named if the **first",
         "critical finding** is by the detector that is meant for it, and a mild one also by a warning: a clip of 0.02",
         "does no harm here (compare the scores with those of the healthy runs). Where the verifier itself calls long",
         "responses correct, only held-out evaluations, every 10 steps here, show it: truncation, its effect, comes",
         "first. Rules were made and corrected on runs with other seeds of these faults, and on recorded runs of the",
-        "shipped studies, the healthy ones below among them ([why](../decisions/0026-what-real-runs-showed.md)): take",
-        "this for a check of the machinery, not for a rate on large models. Temperatures nearer to 1, groups mixed in",
-        "part or smaller learning rates were not tried.\n",
+        "shipped studies with seeds from 0 to 2 ([why](../decisions/0026-what-real-runs-showed.md)): take this for a",
+        "check of the machinery, not for a rate on large models. Temperatures nearer to 1, groups mixed in part or",
+        "smaller learning rates were not tried.\n",
         *fault_lines(faults),
         *healthy_lines(healthy),
         f"\nThe median score of the healthy runs rises by {kept:.2f}.",
@@ -245,20 +257,29 @@ def main() -> int:
     parser.add_argument(
         "--begin", type=int, default=101, help="the first seed: others are fresh after a rule has changed"
     )
+    parser.add_argument("--healthy", type=int, default=0, help="the first seed of the runs without a fault")
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="for the runs; runs that are there are not trained again"
     )
+    parser.add_argument("--recorded", action="store_true", help="judge what the folder of --keep holds; train nothing")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     options = parser.parse_args()
+    if options.recorded and options.keep is None:
+        parser.error("--recorded needs --keep FOLDER, which holds the runs")
     seeds = 1 if options.short else options.seeds
     runs = [
         *with_faults(range(options.begin, options.begin + seeds)),
-        *without(SHORT if options.short else len(HEALTHY)),
+        *without(SHORT if options.short else len(HEALTHY), options.healthy),
     ]
     if options.short:
         runs = [replace(r, evaluate=r.evaluate.model_copy(update={"problems": 400})) for r in runs]
+    if options.recorded:
+        runs = [r for r in runs if RunFolder(options.keep / r.name / "a1").result.is_file()]
+        if not {r.fault for r in runs} >= {"", *(f.name for f in FAULTS)}:
+            parser.error(f"{options.keep} lacks a finished run of some fault, or without one")
     cache = (home() / "cache").absolute()
-    load_runner("native").prepare(runs[0].recipe, cache)
+    if not options.recorded:
+        load_runner("native").prepare(runs[0].recipe, cache)
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.jobs, spawn) as pool:
         at = options.keep or Path(folder)
@@ -268,7 +289,7 @@ def main() -> int:
             done.append(run.result())
             print(done[-1].training.fault or done[-1].training.name, "|", done[-1].diagnosis.sentence, flush=True)
     faults, healthy = [r for r in done if r.training.fault], [r for r in done if not r.training.fault]
-    lines = page_lines(faults, healthy, seeds)
+    lines = page_lines(faults, healthy)
     print("\n".join(lines))
     if options.page:
         write(Path(__file__).name, lines)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,7 +45,8 @@ class Judged:
         seed: of the run.
         status: by `paribus health`.
         sentence: its headline.
-        raised: detectors that warn or are critical, in the order of the headline: the worst, earliest first.
+        leads: the detector that leads the verdict; empty if none does.
+        raised: whether any detector warns or is critical.
         rewards: means of the first and the last ten batches.
         doctor: detectors of rldoctor that warn or worse.
     """
@@ -53,7 +55,8 @@ class Judged:
     seed: int
     status: str
     sentence: str
-    raised: Sequence[str]
+    leads: str
+    raised: bool
     rewards: tuple[float, float]
     doctor: Sequence[str]
 
@@ -76,15 +79,15 @@ def judged(at: Path, peers: Path, fault: str, seed: int) -> Judged:
     records = [r for r in json.loads((at / "trainer_state.json").read_text())["log_history"] if "reward" in r]
     script = [str(peers), str(HERE / "health_peers.py"), "judge"]
     peer = subprocess.run(script, input=json.dumps(records) + "\n", check=True, capture_output=True, text=True).stdout
-    found = [f for f in said["findings"] if f["state"] in ("critical", "warn")]
-    found.sort(key=lambda f: (f["state"] != "critical", f["step_onset"]))
+    leads = re.match(r"(?:Critical|Warning): (\w+)", said["sentence"])
     rewards = [r["reward"] for r in records]
     return Judged(
         fault=fault,
         seed=seed,
         status=said["health"],
         sentence=said["sentence"],
-        raised=[f["detector"] for f in found],
+        leads=leads[1] if leads else "",
+        raised=any(f["state"] in ("critical", "warn") for f in said["findings"]),
         rewards=(sum(rewards[:10]) / 10, sum(rewards[-10:]) / 10),
         doctor=json.loads(peer)["rldoctor"],
     )
@@ -94,8 +97,7 @@ def wrong(run: Judged) -> str:
     """Return what is wrong with a verdict, or nothing."""
     if not FAULTS[run.fault]:
         return f"healthy, seed {run.seed}: {run.sentence}" if run.raised else ""
-    named = any(f": {name} since" in run.sentence for name in FAULTS[run.fault])
-    return "" if named else f"{run.fault}, seed {run.seed}: {run.sentence}"
+    return "" if run.leads in FAULTS[run.fault] else f"{run.fault}, seed {run.seed}: {run.sentence}"
 
 
 def page_lines(runs: Sequence[Judged]) -> list[str]:
@@ -106,7 +108,7 @@ def page_lines(runs: Sequence[Judged]) -> list[str]:
         f"`make -C benchmarks trl-runs` trains a small model with TRL 1.16's GRPOTrainer, {STEPS} updates a run,",
         f"{seeds} seed{'s' if seeds > 1 else ''} a row, and reads TRL's own folder with `paribus health FOLDER`;",
         "rldoctor 0.2.0 reads the same records. On these runs rules were corrected (order of findings, onsets,",
-        "length_collapse, clip_zero): no rate, an example.",
+        "length_collapse, clip_zero, causes before effects): no rate, an example.",
         "TRL records no distance between the policy before and after an update, so a learning rate that is too high",
         "shows by what it destroys.\n",
         "| built in | reward before, after | status | headline | named | rldoctor |",
@@ -114,7 +116,7 @@ def page_lines(runs: Sequence[Judged]) -> list[str]:
     ]
     for fault in FAULTS:
         mine = [r for r in runs if r.fault == fault]
-        headlines = Counter(r.raised[0] if r.raised else "none" for r in mine)
+        headlines = Counter(r.leads or "none" for r in mine)
         doctor = Counter(name for r in mine for name in r.doctor)
         right = sum(not wrong(r) for r in mine)
         lines.append(

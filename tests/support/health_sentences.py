@@ -312,15 +312,20 @@ def check_degenerate(lines, f, says):
 
 
 def check_noise(lines, f, says):
-    """The noise of the last points, and the largest of those before that share none with them."""
-    [(now, count, before)] = re.findall(r"step to step is (\S+) over (\d+) points, (\S+) at most before$", says)
+    """The noise of the last points, and the mean of that of those until the named step, or the largest."""
+    pattern = r"varies by (\S+) over (\d+) points, and by (\S+) (in the mean|at most) until step (\d+)"
+    [(now, count, before, how, until)] = re.findall(pattern, says)
     rewards, size = column(lines, REWARD, f.step_detected), int(count)
+    share = min(rewards) >= 0 and max(rewards) <= 1
+    assert share == (how == "in the mean")
+    values = [math.asin(x**0.5) for x in rewards] if share else rewards
 
     def noise(end):
-        steps = [b - a for a, b in itertools.pairwise(rewards[end - size : end])]
-        return 1.4826 * statistics.median(abs(s - statistics.median(steps)) for s in steps) / 2**0.5
+        steps = [b - a for a, b in itertools.pairwise(values[end - size : end])]
+        return statistics.fmean(sorted(abs(s - statistics.median(steps)) for s in steps)[:-1]) * math.pi**0.5 / 2
 
-    assert (now, before) == (two(noise(len(rewards))), two(max(map(noise, range(size, len(rewards) - size + 1)))))
+    earlier = [noise(end) for end in range(size, len(column(lines, REWARD, int(until))) + 1)]
+    assert (now, before) == (two(noise(len(values))), two((statistics.fmean if share else max)(earlier)))
 
 
 def check_follows(lines, f, says):

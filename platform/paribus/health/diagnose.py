@@ -152,10 +152,12 @@ def _by_onset(finding: Finding) -> tuple[int, int]:
 
 
 def _sentence(raised: Sequence[Finding]) -> str:
-    """Return the first critical finding, else the first warning, with the findings before and after it."""
+    """Return the status of the run and the finding that leads, with the findings before and after it."""
     first = leading(raised)
     place = raised.index(first)
-    text = f"{'Critical' if first.state == 'critical' else 'Warning'}: {first.detector}{when(first)}: {first.evidence}"
+    text = (
+        f"{'Critical' if worst(raised) == 'critical' else 'Warning'}: {first.detector}{when(first)}: {first.evidence}"
+    )
     for word, others in (("before it", raised[:place]), ("then", raised[place + 1 :])):
         if others:
             text += f"; {word} " + ", ".join(f"{f.detector} ({f.state}, step {f.step_onset})" for f in others)

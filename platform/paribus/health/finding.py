@@ -83,9 +83,37 @@ def worst(findings: Iterable[Finding]) -> Status:
     return next((s for s in order if s in states), "unknown")
 
 
+EFFECTS: Mapping[str, frozenset[str]] = {
+    "zero_variance": frozenset(
+        {"huge_update", "kl_blowup", "grad_spike", "entropy_explosion", "length_collapse", "degenerate_text"}
+    ),
+    "reward_hacking": frozenset({"reward_noise"}),
+    "eval_regression": frozenset({"reward_noise"}),
+}
+"""Findings that are the effect of others.
+
+A policy that broke gets the same reward for all responses to a prompt; where the reward swings from step to step, an
+evaluation may meet the policy at its low.
+"""
+
+
 def leading(raised: Sequence[Finding]) -> Finding:
-    """Return the first critical one of findings by onset, else the first warning."""
-    return next((f for f in raised if f.state == "critical"), raised[0])
+    """Return the first critical one of findings by onset, else the first warning.
+
+    Where all that is critical is an effect (``EFFECTS``) and an earlier warning is its cause, the cause leads.
+    """
+    first = next((f for f in raised if f.state == "critical"), raised[0])
+    place = raised.index(first)
+    causes = [f for f in raised[:place] if f.detector in EFFECTS.get(first.detector, ()) and _before(f, first)]
+    return causes[0] if causes else first
+
+
+def _before(cause: Finding, effect: Finding) -> bool:
+    """Return whether a cause has an onset before that of an effect, and was not over by then."""
+    if cause.step_onset is None or effect.step_onset is None:
+        return False
+    over = cause.step_cleared is not None and cause.step_cleared <= effect.step_onset
+    return cause.step_onset < effect.step_onset and not over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +134,7 @@ class Diagnosis:
 
     @property
     def first(self) -> Finding | None:
-        """The earliest of the worst findings; an earlier, less severe finding may be its cause."""
+        """The finding that leads the verdict (:func:`leading`)."""
         return leading(self.raised) if self.raised else None
 
     @property
@@ -142,8 +170,8 @@ class HealthFile:
 
     @property
     def detector(self) -> str:
-        """The detector of the worst finding, of several the one with the earliest onset; empty if none was raised."""
-        return next((f.detector for state in RAISED for f in self.raised if f.state == state), "")
+        """The detector that leads the verdict; empty if none was raised."""
+        return leading(self.raised).detector if self.raised else ""
 
 
 def to_json(diagnosis: Diagnosis, line: MetricLine, profile: str) -> dict[str, Any]:
@@ -154,11 +182,10 @@ def to_json(diagnosis: Diagnosis, line: MetricLine, profile: str) -> dict[str, A
         line: the newest of them.
         profile: identity of the thresholds.
     """
-    worst_first = sorted(diagnosis.raised, key=lambda f: RAISED.index(f.state))
     quiet = [f for f in diagnosis.findings if f.state not in RAISED]
     return {
         "status": diagnosis.status,
-        "detector": worst_first[0].detector if worst_first else "",
+        "detector": diagnosis.first.detector if diagnosis.first else "",
         "sentence": diagnosis.sentence,
         "step": line.step,
         "time_ms": line.time_ms,

@@ -234,16 +234,19 @@ def _pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
-def noise(values: Sequence[float]) -> float:
-    """Return the standard deviation of the noise: 1.4826 MAD of the differences over sqrt 2, which ignores a trend.
+def roughness(values: Sequence[float] | np.ndarray) -> float:
+    """Return the standard deviation of the noise: the mean size of the differences from their median, over 2 / sqrt pi.
 
-    The result is not finite if the differences overflow.
+    The largest is left out, which a single break makes. The result is not finite if the differences overflow. An
+    oscillation counts, whatever its period; the median of the sizes would not see one that turns in fewer than half of
+    the steps.
 
-    Source: Rousseeuw and Croux 1993 (the constant); von Neumann et al. 1941 (differences).
+    Source: Levene 1960 (sizes in place of squares); von Neumann et al. 1941 (differences).
     """
     with np.errstate(over="ignore", invalid="ignore"):
         steps = np.diff(np.asarray(values, dtype=float))
-        return float(1.4826 * np.median(np.abs(steps - np.median(steps))) / math.sqrt(2))
+        sizes = np.sort(np.abs(steps - np.median(steps)))
+        return float(sizes[:-1].mean()) * math.sqrt(math.pi) / 2
 
 
 def standard_error(values: Sequence[float], count: int) -> float:

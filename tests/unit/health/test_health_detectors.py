@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -328,6 +329,27 @@ def test_dual_and_capped_tokens_count_as_clipped():
     found = {f.detector: f for f in judge_lines(setting(), run(clip__high_frac=0.05, clip__dual_frac=at(0.0, 0.05)))}
     assert found["clip_saturation_high"].state == "warn"
     assert "% by the dual clip" in found["clip_saturation_high"].evidence
+
+
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_an_oscillation_is_noise_whatever_its_period(period):
+    """A reward that begins to swing is found in short runs and long ones, also where it turns in few of the steps."""
+    chance = random.Random(1)
+    for points in (100, 600):
+        rewards = [0.5 + chance.gauss(0, 0.05) for _ in range(60)]
+        rewards += [chance.gauss(0.7 if s % period < period / 2 else 0.3, 0.05) for s in range(60, points)]
+        lines = [MetricLine(step=s, time_ms=s, values={"signal/reward": x}) for s, x in enumerate(rewards, 1)]
+        [found] = [f for f in judge_lines(replace(setting(), planned=points), lines) if f.detector == "reward_noise"]
+        assert (found.state, abs(found.step_onset - 60) <= 15) == ("warn", True)
+
+
+def test_the_first_right_answers_are_no_noise():
+    """A reward that is 0 for a while has no noise until it rises, and then little of it."""
+    chance = random.Random(3)
+    rewards = [sum(chance.random() < (0.003 if s < 18 else 0.05) for _ in range(64)) / 64 for s in range(60)]
+    lines = [MetricLine(step=s, time_ms=s, values={"signal/reward": x}) for s, x in enumerate(rewards, 1)]
+    [found] = [f for f in judge_lines(replace(setting(), planned=60), lines) if f.detector == "reward_noise"]
+    assert found.state == "ok"
 
 
 def test_numbers_at_the_end_of_the_floats_are_no_noise():

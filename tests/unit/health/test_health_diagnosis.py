@@ -1,6 +1,7 @@
 """Profiles, remedies, the order of causes, and the statistics under the rules."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from paribus.health.finding import Finding
 from paribus.health.profile import load_profile, profile_names
 from paribus.health.remedies import catalogue, patched, remedies_of
 from paribus.health.signals import of_texts, repetitive, with_signals
-from paribus.health.window import noise, trend
+from paribus.health.window import roughness, trend
 from paribus.recipe.presets import load_preset, preset_names
 from paribus.run_folder.folder import HELDOUT, TRAIN, Evaluation, MetricLine
 from paribus.run_folder.samples import Sample
@@ -41,6 +42,27 @@ def test_the_first_critical_finding_is_told_with_what_came_before():
     reverse = diagnose([found("grad_spike", "critical", 30), found("mismatch", "warn", 40)])
     assert reverse.sentence.startswith("Critical: grad_spike")
     assert "disagree" not in reverse.sentence
+
+
+def test_an_effect_does_not_lead_before_its_cause():
+    """Equal rewards are what a broken policy gets: a warning of what broke it leads, unless it came later or was over.
+
+    Found in a run of TRL at a hundred times its learning rate: the entropy rose from step 2 on, and from step 3 on all
+    rewards were equal, which was the headline.
+    """
+    effect = found("zero_variance", "critical", 3)
+    said = diagnose([found("entropy_explosion", "warn", 2), effect])
+    assert said.sentence.startswith("Critical: entropy_explosion since step 2: ")
+    assert said.sentence.endswith("; then zero_variance (critical, step 3).")
+    assert (said.status, said.first.detector) == ("critical", "entropy_explosion")
+    over = replace(found("entropy_explosion", "warn", 1), step_cleared=2)
+    for other in (over, found("entropy_explosion", "warn", 9), found("truncation", "warn", 2)):
+        assert diagnose([other, effect]).first == effect
+    crash = found("reward_crash", "critical", 3)
+    assert diagnose([found("entropy_explosion", "warn", 2), crash, effect]).first == crash
+    swings = found("reward_noise", "warn", 40)
+    assert diagnose([swings, found("reward_hacking", "critical", 60)]).first == swings
+    assert diagnose([swings, found("reward_hacking", "critical", 30)]).first.detector == "reward_hacking"
 
 
 def test_at_the_same_step_causes_come_before_effects():
@@ -128,7 +150,7 @@ def test_noise_is_blind_to_a_trend():
     rng = np.random.default_rng(0)
     x = rng.normal(0, 0.3, 4000)
     for slope in (0.0, 0.05):
-        assert noise(list(x + slope * np.arange(4000))) == pytest.approx(0.3, rel=0.1)
+        assert roughness(x + slope * np.arange(4000)) == pytest.approx(0.3, rel=0.1)
 
 
 def test_the_trend_test_is_that_of_kendall():

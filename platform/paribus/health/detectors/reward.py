@@ -11,7 +11,7 @@ import numpy as np
 from paribus.health.detector import OK, Detector, RuleResult
 from paribus.health.evaluations import Looked, error_of, evaluations, expected, quantile
 from paribus.health.signals import REWARD, SCORE, SCORE_SE, TASK
-from paribus.health.window import Window, noise
+from paribus.health.window import Window, roughness
 from paribus.recipe.analysis.facts import rewards_correctness_alone
 from paribus.recipe.recipe import Recipe
 
@@ -21,23 +21,36 @@ _PARTS = {_CORRECT: "the share of correct responses", TASK: "its part for correc
 
 
 def _noise(run: Window) -> RuleResult | None:
-    """Compare the noise with the most there was in earlier windows: that of a mean of 0 and 1 grows towards 0.5."""
-    count = math.ceil(2.5 * run.w)
+    """Compare the noise with its mean over earlier windows, on a scale on which the noise of a share is the same.
+
+    The noise of other rewards than shares may grow with them: they are compared with the largest. As long as the rule
+    holds, what it compares with stays as it was.
+    """
+    count, share, memory = math.ceil(2.5 * run.w), run.scale(REWARD) == 1, run.memory
     last = run.last(REWARD, count)
-    if last is None or not math.isfinite(now := noise(last)):
+    if last is None or not math.isfinite(recorded := roughness(last)):
         return None
-    past: list[float] = [*run.memory.get("past", []), now]
+    now = roughness(np.arcsin(np.sqrt(last))) if share else recorded
+    past: list[tuple[float, float]] = [*memory.get("past", []), (now, recorded)]
+    memory["past"] = past[-count:]
     if len(past) <= count:
-        run.memory["past"] = past
         return None
-    usual = run.memory["usual"] = max(past[0], run.memory.get("usual", 0.0))
-    run.memory["past"] = past[1:]
-    # the logarithm of the noise of n points has a standard error of about 1.2 / sqrt(n)
-    by_chance = math.exp(run.sure(run.p["chance"]) * 1.2 * math.sqrt(2 / count))
-    limit = max(usual * max(run.p["factor"], by_chance), run.p["least"] * run.scale(REWARD))
-    if now <= limit:
+    windows, mean, most, _ = memory.get("before", [0, 0.0, 0.0, 0])
+    mean += (past[0][0] - mean) / (windows + 1)
+    memory["before"] = [windows + 1, mean, max(most, past[0][1]), run.step_ago(REWARD, count)]
+    windows, mean, most, until = memory.get("held", memory["before"])
+    usual = mean if share else most
+    # the logarithm of the noise of n points has a standard error of about 0.9 / sqrt(n)
+    by_chance = run.sure(run.p["chance"]) * 0.9 * math.sqrt(1 / count + 1 / (count + windows - 1))
+    limit = usual * max(run.p["factor"], math.exp(by_chance))
+    # where hardly any answer is right, the first right ones are many times the noise before, on any scale
+    if now <= limit or recorded <= run.p["least"] * run.scale(REWARD):
+        memory.pop("held", None)
         return OK
-    text = f"the reward's noise from step to step is {now:.2g} over {count} points, {usual:.2g} at most before"
+    memory["held"] = [windows, mean, most, until]
+    text = f"from step to step the reward varies by {now:.2g} over {count} points, and by {usual:.2g} "
+    text += f"{'in the mean' if share else 'at most'} until step {until}"
+    text += " (a share p as arcsin of its root)" if share else ""
     numbers = {"noise": now, "before": usual, "limit": limit}
     return RuleResult(state="warn", evidence=text, numbers=numbers, onset=run.step_ago(REWARD, count // 2))
 
