@@ -210,6 +210,36 @@ def test_a_head_that_keeps_old_weights_is_caught(fresh: Pair, monkeypatch: pytes
             sampler.load(policy.model.named_parameters())
 
 
+def test_an_engine_that_rested_samples_from_new_weights(untied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: level 2, then weights, the reload and the cache in this order; on a CPU the memory itself stays."""
+    policy, sampler = _pair(untied, recipe_of(untied))
+    inner = sampler._inner
+    sampler.load(policy.model.named_parameters())
+    sampler.rest()
+    assert not inner._llm.llm_engine.is_sleeping()  # a CPU does not rest
+    monkeypatch.setattr(inner, "_on_gpu", True)
+    calls: list[object] = []
+    for name in ("sleep", "wake_up", "collective_rpc"):
+        call = getattr(inner._llm, name)
+
+        def noted(*given: object, name: str = name, call: Callable[..., object] = call, **more: object) -> object:
+            calls.append((name, *given, *(value for key, value in more.items() if key == "level")))
+            return call(*given, **more)
+
+        monkeypatch.setattr(inner._llm, name, noted)
+    for _ in range(2):
+        sampler.rest()
+        sampler.rest()  # it rests already
+        assert inner._llm.llm_engine.is_sleeping()
+        moved(policy, 0.02)
+        assert sampler.load(policy.model.named_parameters())[LARGEST] <= 1e-4
+        assert not inner._llm.llm_engine.is_sleeping()
+        requests = _requests(policy)
+        assert _apart(policy, requests, complete(sampler, requests)) <= 1e-4
+    awake = [("wake_up", ["weights"]), ("collective_rpc", "reload_weights"), ("wake_up", ["kv_cache"])]
+    assert calls == 2 * [("sleep", 2), *awake]
+
+
 def test_a_request_to_stop_leaves_the_sampling_and_bfloat16_is_watched_too(tied: Path) -> None:
     """The check stands before each step of the engine."""
     left = [3]

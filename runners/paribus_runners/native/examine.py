@@ -187,10 +187,17 @@ def _read(task: DatasetTask, names: Sequence[str]) -> tuple[dict[str, Entries], 
     for name in names:
         try:
             read[name] = entries_of(task, name)
-            faults += read[name].faults
+            faults += map(_with_remedy, read[name].faults)
         except ParibusError as error:
-            faults.append(str(error))
+            faults.append(_with_remedy(str(error)))
     return ({} if faults else read), faults
+
+
+def _with_remedy(fault: str) -> str:
+    if fault.endswith(" holds no problems"):
+        return f"{fault}: write one row for each, or name another source"
+    nearest = nearest_file(fault)  # as :meth:`.runner.NativeRunner.hashes` says it, so that it is said once
+    return f"{fault}.{nearest}" if nearest else fault
 
 
 def _prompts(task: DatasetTask, model: ModelFiles, read: dict[str, Entries]) -> tuple[list[str], list[str]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paribus.errors import did_you_mean
 from paribus.evaluate import Evaluate
 from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import ROUTERS, Lora, Model, Recipe
@@ -61,7 +62,7 @@ class ModelFiles:
             if not folder.is_dir():
                 folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
         except (OSError, ValueError):
-            return cls(unseen=f"not shown, because the model {name} is not in the hub's cache here")
+            return cls(unseen=f"not shown, because the model {name} is not in the hub's cache here{_no_folder(folder)}")
         config, wrong = _settings(folder / "config.json")
         generation, also_wrong = _settings(folder / "generation_config.json")
         if damaged := [*wrong, *also_wrong]:
@@ -146,6 +147,13 @@ class ModelFiles:
 
     def _shown(self, tokens: tuple[int, ...]) -> str:
         return " or ".join(f"`{word}`" for word in self.tokenizer.convert_ids_to_tokens(list(tokens)))
+
+
+def _no_folder(folder: Path) -> str:
+    """Return that a name of the hub's form is no folder here, if it looks as if one was meant."""
+    above = folder.parent
+    near = did_you_mean(str(folder), [str(x) for x in above.iterdir() if x.is_dir()]) if above.is_dir() else ""
+    return f", and there is no folder {folder}.{near}" if near or (above.name and above.is_dir()) else ""
 
 
 def _settings(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:

@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file
 
 from paribus.contract import Evaluate, Examination, Options
-from paribus.errors import RunnerError
+from paribus.errors import ParibusError, RunnerError
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native import chat, runner
 from paribus_runners.native.model_files import shapes_in
@@ -167,7 +167,7 @@ def with_set(recipe: Recipe, rows: Path, problems: int = 5, **task: Any) -> Exam
     ("rows", "task", "message"),
     [
         ([{"text": "a", "answer": "1"}], {}, ":1: there is no column `prompt`"),
-        ([], {}, " holds no problems"),
+        ([], {}, " holds no problems: write one row for each, or name another source"),
         (None, {}, ":1: not JSON"),
         ([{"prompt": "a", "answer": "1"}], {"system": "Think."}, "takes no system message"),
     ],
@@ -269,14 +269,38 @@ def test_a_plan_sees_a_model_without_a_token_that_ends_a_response(
     assert Policy.load(str(folder), None, "float32").ends == (3,)
 
 
-def test_a_model_that_is_not_here_is_not_downloaded_for_a_plan(made: Callable[..., Recipe], tmp_path: Path) -> None:
-    """The plan says what it does not show; of a damaged tokenizer, what is wrong."""
+def test_a_model_that_is_not_here_is_not_downloaded_for_a_plan(
+    made: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan says what it doesn't show, which folder may have been meant, and what is wrong with a tokenizer."""
     found = seen(made("some/model"))
     assert found.facts[-1] == "first prompt: not shown, because the model some/model is not in the hub's cache here"
     assert found.faults == ()
+    monkeypatch.chdir(tmp_path)
+    for folder in ("models/mine", "empty"):
+        Path(folder).mkdir(parents=True)
+    for name, more in (
+        ("models/mein", ", and there is no folder models/mein. Did you mean `models/mine`?"),
+        ("empty/model", ", and there is no folder empty/model."),
+        ("modles", ", and there is no folder modles. Did you mean `models`?"),
+        ("gpt2", ""),
+    ):
+        assert seen(made(name)).facts[-1].endswith(f"the model {name} is not in the hub's cache here{more}")
     recipe = made()
     (tmp_path / "model" / "tokenizer.json").write_text("{")
     assert "its tokenizer cannot be loaded" in seen(recipe).faults[0]
+
+
+def test_a_misspelt_file_is_said_once(
+    made: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reads the rows and what hashes them give one message, with the nearest name."""
+    monkeypatch.chdir(tmp_path)
+    recipe = made(train={"path": "trian.jsonl"})
+    with pytest.raises(ParibusError) as caught:
+        runner.hashes(recipe, Options())
+    assert seen(recipe).faults == (str(caught.value),)
+    assert str(caught.value).endswith("where relative paths begin. Did you mean `train.jsonl`?")
 
 
 def test_the_hash_of_a_model_covers_its_template(made: Callable[..., Recipe], tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -248,32 +250,41 @@ def test_entropies_that_the_sampler_does_not_give_are_those_of_one_process(
     assert_nearly_equal_runs(two, one)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("case", ["plain", "pairs", "critic"])
 def test_gradients_are_those_of_one_process(
-    recipe: Recipe, policy: Policy, tmp_path: Path, case: str, size: int
+    recipe: Recipe, policy: Policy, tmp_path: Path, case: str, size: int, dtype: torch.dtype
 ) -> None:
-    """To 1e-5 of their norm, also where some processes have nothing to do."""
+    """To 1e-5 of their norm, also where some processes have nothing to do.
+
+    In float64, of samples whose log-probabilities are not rounded in shares, to 1e-6 (seen: 2e-8, as the model's norms
+    stay in float32): the rest is what float32 rounds.
+    """
     recipe = changed(recipe, **CASES[case], schedule={"prompts_per_step": 4, "group_size": 6})
+    exact = dtype == torch.float64
+    model = copy.deepcopy(policy.model).to(dtype)
+    trained = replace(policy, model=model, head_dtype=dtype)
 
     def gradients(here: World) -> list[torch.Tensor]:
-        learner = Learner.of(recipe, policy, here)
-        source = Source(policy, learner.reference, Chain(), 0, TorchSampler(policy), world=here)
+        reference = Learner.of(recipe, policy).reference
+        source = Source(policy, reference, Chain(), 0, TorchSampler(policy), world=World() if exact else here)
         rollouts = collect(recipe, source, 1).rollouts
+        learner = Learner.of(recipe, trained, here)
         experience = weigh(recipe, rollouts, learner.before(recipe, rollouts))
         found = []
         for batch in minibatches(recipe, experience, Random(0)):
             for tokens in passes(recipe, tokens_of(recipe, experience, batch)):
                 learner.optimizer.zero_grad(set_to_none=True)
                 list(update.backward(recipe, learner, rollouts, batch, tokens))
-                here.sum_gradients(list(policy.model.parameters()))
-                found += [p.grad.clone() for p in policy.model.parameters()]
+                here.sum_gradients(list(model.parameters()))
+                found += [p.grad.clone() for p in model.parameters()]
         return found
 
     expected = gradients(World())
     for mine in in_ranks(size, tmp_path / "ranks", gradients):
         a, b = (torch.cat([g.flatten() for g in x]).double() for x in (mine, expected))
-        assert float((a - b).norm()) <= 1e-5 * float(b.norm())
+        assert float((a - b).norm()) <= (1e-6 if exact else 1e-5) * float(b.norm())
         assert float(b.norm()) > 0
 
 
