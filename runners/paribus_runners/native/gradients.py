@@ -55,7 +55,7 @@ def gradients(asked: GradientJob) -> Gradients:
     """
     with settled(), ExitStack() as stack:
         progress = Progress() if asked.checkpoint is None else checkpoint.read(asked.checkpoint, asked.run)
-        asked = _at(asked, progress.step + 1)
+        asked = asked.at(progress.step + 1)
         place = _Place.of(asked, progress, stack)
         base = place.experience(asked.base)
         arms = {name: base if arm == asked.base else place.experience(arm) for name, arm in asked.arms.items()}
@@ -170,12 +170,6 @@ class _Place:
         step = self.progress.step + 1
         self.learner.set_rate(self.run, step)
         return len(updates(self.run, self.learner, self.experience(self.run), seed, step).policy)
-
-
-def _at(asked: GradientJob, step: int) -> GradientJob:
-    """Return what is asked for with each recipe as it acts in a step."""
-    arms = {name: arm.at(step) for name, arm in asked.arms.items()}
-    return replace(asked, recipe=asked.recipe.at(step), base=asked.base.at(step), arms=arms)
 
 
 def _reference(recipe: Recipe, cache: Path, policy: Policy) -> Policy:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from paribus.contract import GradientJob, Options
 from paribus.recipe import analysis
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe, difference
+from paribus_runners.capabilities import matrix_for
 from paribus_runners.native import runner
 from paribus_runners.native.requirements import sampler_faults
 from support.native_runs import changed, lines_of, same, weights_of
@@ -61,6 +63,29 @@ def test_a_run_samples_and_learns_at_the_temperature_of_the_step(recipe: Recipe,
     assert "sampling/temperature" not in plain[1]
     assert [{k: v for k, v in x.items() if k != "sampling/temperature"} for x in line] == plain
     assert same(weights_of(paths[1]), weights_of(paths[2]))
+
+
+def test_gradients_are_taken_at_the_temperature_of_their_step() -> None:
+    """The recipes of the run, of the base and of the arms are those of the step whose rollouts they share."""
+    steady = Recipe()
+    line = Recipe.model_validate({"schedule": {"steps": 5, "temperature_change": {"kind": "linear", "to": 0.6}}})
+    asked = GradientJob(
+        run="run", recipe=line, options=Options(), seed=0, cache="c", checkpoint=None, base=steady, arms={"line": line}
+    ).at(3)
+    found = [recipe.schedule.temperature for recipe in (asked.recipe, asked.base, asked.arms["line"])]
+    assert found == pytest.approx([0.8, 1.0, 0.8])
+
+
+@pytest.mark.parametrize(("trainer", "version"), [("trl", "1.16.0"), ("verl", "0.9.1")])
+def test_trainers_of_others_refuse_what_they_do_in_another_way(trainer: str, version: str) -> None:
+    """Truncated sampling, moving temperatures and budgets of prompts are unsupported there, with what to write."""
+    schedule = {"top_p": 0.9, "top_k": 5, "temperature_change": {"kind": "linear", "to": 0.5}, "prompts": 100}
+    can = matrix_for(trainer, version).capabilities
+    found = {x.feature: x for x in can.support(Recipe.model_validate({"schedule": schedule}))}
+    for name in schedule:
+        assert found[f"schedule.{name}"].level == "unsupported"
+        assert "Nearest: `schedule." in found[f"schedule.{name}"].reason
+    assert not {x.feature for x in can.support(Recipe())} & {f"schedule.{name}" for name in schedule}
 
 
 def test_plans_say_what_a_temperature_cannot_do() -> None:
