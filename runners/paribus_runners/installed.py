@@ -35,6 +35,7 @@ class InstalledRunner(NativeRunner):
     counted: ClassVar[tuple[str, ...]]
     own_options: ClassVar[type[BaseModel]]
     ends_by_tokens = False
+    ends_by_prompts = False
 
     def own(self, options: Options | None) -> Any:
         """Return the options of the runner; the defaults where they are wrong, which is refused elsewhere."""

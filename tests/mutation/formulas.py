@@ -82,6 +82,14 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "objective/segment.py": ("objective_responses.py",),
     "objective/token_weight.py": ("objective_tokens.py",),
     "objective/value.py": ("objective_critic.py",),
+    "support.py": (
+        "support.py::test_supports_are_taken_apart_and_put_together",
+        "support.py::test_chunks_over_a_support_agree_with_the_textbook",
+        "support.py::test_top_k_comes_before_top_p",
+    ),
+    "head.py": ("support.py::test_chunks_over_a_support_agree_with_the_textbook",),
+    "trainer.py": ("temperatures.py::test_a_run_samples_and_learns_at_the_temperature_of_the_step",),
+    "rollout/torch.py": ("sampler.py::test_draws_follow_the_renormalised_nucleus",),
     "rollout/retired.py": (
         "retired.py::test_without_solved_prompts_the_walk_is_that_of_every_run",
         "retired.py::test_each_pass_goes_once_through_the_prompts_that_are_left",
@@ -94,6 +102,26 @@ TESTS: Mapping[str, tuple[str, ...]] = {
 """Of ``tests/unit/native/test_*``, the files or tests that are asked about each file, quickest first."""
 
 _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "support.py": (
+        ("logits.masked_fill(outside, -math.inf)", "logits", "the learner takes the whole vocabulary"),
+        ("logp.masked_fill(outside, 0.0)).sum(-1)", "logits.log_softmax(-1)).sum(-1)", "an entropy of two distributions"),
+        ("top_p * running[..., -1:]", "top_p", "top-p of all, not of what top-k leaves"),
+        ("(running - ordered < share)", "(running < share)", "the token that reaches the share is left out"),
+        ("self.size[:first].sum()", "self.size[: first + 1].sum()", "the sets of the places after them"),
+        ("(length.cumsum(0) - length)[rows]", "length.cumsum(0)[rows]", "the sets of the next places"),
+    ),
+    "head.py": (
+        ("z.masked_fill_(outside, -math.inf)", "pass", "the whole vocabulary in chunks"),
+        ("self.support.between(first, first + len(z))", "self.support.between(0, len(z))", "each chunk has the first sets"),
+    ),
+    "trainer.py": (
+        ("recipe = self._recipe.at(step)", "recipe = self._recipe", "the learner keeps the first temperature"),
+        ("self._recipe.at(ahead), self._source", "self._recipe.at(step), self._source", "stale rollouts at the temperature of now"),
+    ),
+    "rollout/torch.py": (
+        ("logp, entropy = restricted(scaled, drawn == 0)", "entropy = restricted(scaled, drawn == 0)[1]",
+         "the sampler's log-probability over the whole vocabulary"),
+    ),
     "objective/reward.py": (
         ("2 * y - 1", "y - 1", "a map to -1 and 0"),
         ("weight, level.factor * {", "weight, 1.0 * {", "the factor is forgotten"),

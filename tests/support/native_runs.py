@@ -29,6 +29,8 @@ STATES: dict[str, dict[str, Any]] = {
     "history": {"baseline": f.History(), "scale": f.HistorySmooth()},
     "ahead": {"schedule": {"staleness": 1}, "correction": f.TokenTruncate()},
     "retired": {"task": ChainTask(problems=14), "schedule": {"retire_at": 0.125, "staleness": 1}},
+    "cooling": {"schedule": {"temperature_change": {"kind": "linear", "to": 0.5}, "staleness": 1}},
+    "truncated": {"schedule": {"top_p": 0.9, "top_k": 6, "staleness": 1}, "kl": f.KlInLoss()},
     "surplus": {"filter": f.RefillAsync(metric="correct"), "schedule": {"group_size": 12}, "kl": f.KlInLoss()},
 }
 """Recipes by what a run carries from step to step beside the policy and its optimizer."""

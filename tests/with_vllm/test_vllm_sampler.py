@@ -19,8 +19,8 @@ from paribus_runners.native.rollout import vllm
 from paribus_runners.native.rollout.engine import sampler_of
 from paribus_runners.native.rollout.proof import LARGEST, MEAN, ProvenSampler
 from paribus_runners.native.rollout.sampler import Requests, complete
-from paribus_runners.native.rollout.torch import nucleus
 from paribus_runners.native.stopping import Stopped
+from paribus_runners.native.support import truncated
 from paribus_runners.native.world import World
 from paribus_runners.tasks import Chain
 
@@ -103,10 +103,10 @@ def test_responses_end_at_an_end_mark_or_at_the_limit(pair: Pair) -> None:
     responses = complete(sampler, requests)
     assert len(responses) == 20
     assert responses.entropy is None
-    for ids, truncated in zip(responses.tokens(), responses.truncated.tolist(), strict=True):
-        assert (ids[-1] in policy.ends) != truncated
+    for ids, cut in zip(responses.tokens(), responses.truncated.tolist(), strict=True):
+        assert (ids[-1] in policy.ends) != cut
         assert not set(ids[:-1]) & set(policy.ends)
-        assert len(ids) == ROOM or not truncated
+        assert len(ids) == ROOM or not cut
 
 
 def test_a_seed_repeats_and_another_differs_everywhere(fresh: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_a_nucleus_holds_every_token_of_an_evaluation(pair: Pair) -> None:
         layout = pack([len(row)], [()], policy.device)
         with torch.no_grad():
             logits = policy.head.logits(policy.hidden(row, layout.positions, layout))
-        p = nucleus(logits[len(prompt) - 1 : -1].softmax(-1), 0.6 + 1e-4)
+        p = truncated(logits[len(prompt) - 1 : -1].softmax(-1), 0.6 + 1e-4, None)
         assert (p.gather(1, torch.tensor(ids)[:, None]) > 0).all()
     assert complete(sampler, _requests(policy, temperature=1.0)).tokens() != responses.tokens()
 

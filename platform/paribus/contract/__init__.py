@@ -44,8 +44,8 @@ numbers depend on more files than the one that defines the class, ``sources`` if
 and ``examine`` to show a plan what the data hold. A runner that sets ``evaluates_sets`` also evaluates the sets of
 ``evaluate.sets``, each with its own problems, responses, temperature, top-p and length limit; without it, a study with
 sets is refused. One that sets ``ends_by_tokens`` ends a run with the first step after which ``schedule.spent`` holds,
-and evaluates all sets after it; without it, a study with ``schedule.tokens`` is refused. Test the runner with
-``paribus.testing.runner_suite.RunnerTestCase``.
+and evaluates all sets after it; without it, a study with ``schedule.tokens`` is refused, as without
+``ends_by_prompts`` one with ``schedule.prompts``. Test the runner with ``paribus.testing.runner_suite.RunnerTestCase``.
 """
 
 from paribus.contract.files import file_hash, files_in, input_hash

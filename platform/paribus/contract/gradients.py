@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -39,6 +39,11 @@ class GradientJob:
     base: Recipe
     arms: Mapping[str, Recipe]
     after_updates: bool = False
+
+    def at(self, step: int) -> GradientJob:
+        """Return what is asked for with each recipe as it acts in a step."""
+        arms = {name: arm.at(step) for name, arm in self.arms.items()}
+        return replace(self, recipe=self.recipe.at(step), base=self.base.at(step), arms=arms)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,11 +29,13 @@ class RunnerBase:
         passthrough_model: pydantic model of :attr:`Options.passthrough`; ``None``: nothing is passed through.
         evaluates_sets: whether runs evaluate all sets of ``job.evaluate.due``, not ``heldout`` alone.
         ends_by_tokens: whether runs end with the step that spends ``schedule.tokens``, and evaluate after it.
+        ends_by_prompts: the same of ``schedule.prompts``.
     """
 
     name: str
     evaluates_sets: bool = False
     ends_by_tokens: bool = False
+    ends_by_prompts: bool = False
     options_model: type[BaseModel] | None = None
     passthrough_model: type[BaseModel] | None = None
 

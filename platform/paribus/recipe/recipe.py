@@ -278,13 +278,25 @@ class Recipe(f.Level):
         added = {"rollout": Rollout(), "compute": Compute()}
         return {k: v for k, v in values.items() if k not in added or getattr(self, k) != added[k]}
 
+    def at(self, step: int) -> Recipe:
+        """Return the recipe as it acts in a step: with the temperature that the schedule has then."""
+        if self.schedule.temperature_change.kind == "none":
+            return self
+        now = {"temperature": self.schedule.temperature_at(step), "temperature_change": f.SteadyTemperature()}
+        return self.model_copy(update={"schedule": self.schedule.model_copy(update=now)})
+
     @property
     def most_tokens(self) -> int:
         """Tokens that ``schedule.steps`` steps generate if each response and each number of rounds is the largest."""
+        return self.most_prompts * self.schedule.group_size * self.schedule.max_new_tokens
+
+    @property
+    def most_prompts(self) -> int:
+        """Prompts that ``schedule.steps`` steps sample if each number of rounds is the largest."""
         schedule, value = self.schedule, self.auxiliary.value
         rounds = self.filter.max_generation_batches if isinstance(self.filter, f.Refill | f.RefillAsync) else 1
         before = value.pretrain_steps if value else 0
-        return (schedule.steps + before) * rounds * schedule.responses * schedule.max_new_tokens
+        return (schedule.steps + before) * rounds * schedule.prompts_per_step
 
     @model_validator(mode="after")
     def _coupled(self) -> Recipe:
@@ -297,10 +309,12 @@ class Recipe(f.Level):
         """Return the combinations of levels that have no meaning (``couplings`` in docs/reference/recipes.md)."""
         return [
             *self._levels_that_go_together(),
+            *self._schedule_problems(),
             *self._group_problems(),
             *self._pass_at_k_problems(),
             *self._pair_problems(),
             *self._mirror_problems(),
+            *self._truncation_problems(),
         ]
 
     def _levels_that_go_together(self) -> list[str]:
@@ -323,6 +337,13 @@ class Recipe(f.Level):
                 "scale none or batch_whiten"
             )
         found += self._routing_problems()
+        if self.reward.combine == "norm_then_sum":
+            found += self._norm_then_sum_problems()
+        return found
+
+    def _schedule_problems(self) -> list[str]:
+        """Return what of the schedule is never reached, or comes too late."""
+        found: list[str] = []
         if isinstance(self.length.rule, f.SoftOverlong) and self.length.rule.soft_start >= self.schedule.max_new_tokens:
             found.append(
                 f"length.rule.soft_start ({self.length.rule.soft_start}) is never passed: "
@@ -334,8 +355,16 @@ class Recipe(f.Level):
                 f"schedule.tokens ({tokens:,}) is never spent: {self.schedule.steps} steps generate at most {most:,} "
                 "tokens. Raise schedule.steps"
             )
-        if self.reward.combine == "norm_then_sum":
-            found += self._norm_then_sum_problems()
+        if (prompts := self.schedule.prompts) is not None and prompts > self.most_prompts:
+            found.append(
+                f"schedule.prompts ({prompts:,}) is never spent: {self.schedule.steps} steps sample at most "
+                f"{self.most_prompts:,} prompts. Raise schedule.steps"
+            )
+        if self.schedule.temperature_change.kind != "none" and self.filter.kind == "refill_async":
+            found.append(
+                "`filter: refill_async` trains on groups of an earlier step, and their log-probabilities are of its "
+                "temperature, not of one that `schedule.temperature_change` has moved: set `filter: refill`"
+            )
         return found
 
     def _routing_problems(self) -> list[str]:
@@ -451,6 +480,18 @@ class Recipe(f.Level):
         wrong = [name for name, holds in off.items() if not holds]
         return [f"`loss: opmd` regresses whole responses and has no {', no '.join(wrong)}"] if wrong else []
 
+    def _truncation_problems(self) -> list[str]:
+        """Return what is about the whole vocabulary where tokens are sampled from a part of it."""
+        if not self.schedule.truncates:
+            return []
+        wrong = []
+        if self.loss.kind == "pair_dpo":
+            wrong.append("`loss: pair_dpo` compares responses by their probability under the whole distribution")
+        if self.auxiliary.positive_nll:
+            wrong.append("`auxiliary.positive_nll` raises the probability of a response under the whole distribution")
+        ends = "with `schedule.top_p` or `schedule.top_k` there are only those of the tokens that were left: switch off"
+        return [f"{each}, and {ends} one of the two" for each in wrong]
+
 
 def canonical_json(value: object) -> str:
     """Return the one JSON text of a value: sorted keys, no spaces, so that equal values give equal texts."""
@@ -488,6 +529,8 @@ def _compared(recipe: Recipe, other: Recipe) -> dict[str, Any]:
     values = recipe.model_dump(mode="json")
     values |= {"rollout": recipe.rollout.model_dump(), "compute": recipe.compute.model_dump()}
     values["length"]["keep"] = recipe.length.keep.model_dump()
+    values["schedule"]["temperature_change"] = recipe.schedule.temperature_change.model_dump(mode="json")
+    values["schedule"]["top_p"] = recipe.schedule.top_p
     values["model"]["logits_dtype"] = recipe.model.logits_dtype
     own = recipe.reward.functions
     for name in own.keys() - other.reward.functions.keys():

@@ -205,9 +205,9 @@ def provenance(analysis: Analysis) -> dict[str, str]:
 
 
 def _horizon(plan: Plan) -> dict[str, str]:
-    """Return what ends the runs, where that is a budget of tokens."""
+    """Return what ends the runs, where that is a budget."""
     found = dict.fromkeys(a.recipe.schedule.horizon for a in plan.arms)
-    return {"horizon": "; ".join(found)} if any(a.recipe.schedule.tokens is not None for a in plan.arms) else {}
+    return {"horizon": "; ".join(found)} if any(any(a.recipe.schedule.budgets) for a in plan.arms) else {}
 
 
 def _adaptive(plan: Plan) -> dict[str, str]:

@@ -105,19 +105,20 @@ def warnings(analysis: Analysis) -> list[str]:
 
 
 def _budgets(analysis: Analysis) -> list[str]:
-    """Return which runs ended before they had spent their budget of generated tokens."""
-    budgets = {arm.key: arm.recipe.schedule.tokens or 0 for arm in analysis.plan.arms}
-    ended = (r for r in analysis.data.runs if r.outcome == "finished")
-    short = Counter(analysis.label(r.arm) for r in ended if (last_value(r, GENERATED) or 0) < budgets[r.arm])
-    names = listed(f"`{name}` ({n})" for name, n in short.items())
-    return (
-        [
-            f"{short.total()} of {len(analysis.data.runs)} runs ended by `schedule.steps` before they had spent "
-            f"`schedule.tokens`, so they cost less than the others: {names}."
-        ]
-        if short
-        else []
-    )
+    """Return which runs ended before they had spent their budget of generated tokens or of sampled prompts."""
+    metrics = {"tokens": GENERATED, "prompts": "budget/prompts_sampled"}
+    short: dict[str, Counter[str]] = {}
+    for run in (r for r in analysis.data.runs if r.outcome == "finished"):
+        schedule = analysis.plan.arm(run.arm).recipe.schedule
+        budgets = {name: most for name in metrics if (most := getattr(schedule, name)) is not None}
+        if budgets and all((last_value(run, metrics[name]) or 0) < most for name, most in budgets.items()):
+            words = " or ".join(f"`schedule.{name}`" for name in budgets)
+            short.setdefault(words, Counter())[analysis.label(run.arm)] += 1
+    return [
+        f"{count.total()} of {len(analysis.data.runs)} runs ended by `schedule.steps` before they had spent {words}, "
+        f"so they cost less than the others: {listed(f'`{name}` ({n})' for name, n in count.items())}."
+        for words, count in short.items()
+    ]
 
 
 def _checkpoints(analysis: Analysis) -> list[str]:

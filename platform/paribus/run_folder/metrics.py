@@ -186,6 +186,11 @@ STEP_METRICS: tuple[Metric, ...] = (
             "share of the step's groups whose prompt was trained on before; absent without running statistics"),
     _metric("sampling/generation_batches", "sampling rounds", "count", "lower",
             "sampling rounds in the step; above 1 only where the filter refills"),
+    _metric("sampling/temperature", "temperature", "temperature", "neither",
+            "temperature of the step, in sampling and in all log-probabilities; absent unless it changes"),
+    _metric("sampling/support_mean", "tokens to choose from", "tokens", "neither",
+            "tokens that schedule.top_p and schedule.top_k leave at a place, mean over generated tokens; "
+            "log-probabilities, entropies and KL are then over these; absent without them"),
     _metric("sampling/retired_frac", "retired prompts", "fraction", "neither",
             "share of the training problems that are left out from now on, because their pass rate reached "
             "schedule.retire_at; absent without it"),

@@ -138,7 +138,8 @@ def evaluation_share(sizes: Sequence[SetSize], recipe: Recipe) -> float:
     """
     schedule = recipe.schedule
     training = schedule.steps * schedule.responses * schedule.max_new_tokens
-    training = min(training, schedule.tokens or training)
+    by_prompts = (schedule.prompts or recipe.most_prompts) * schedule.group_size * schedule.max_new_tokens
+    training = min(training, schedule.tokens or training, by_prompts)
     evaluation = sum(size.tokens for size in sizes)
     return evaluation / (evaluation + training)
 

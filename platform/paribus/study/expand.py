@@ -250,6 +250,8 @@ def _unsupported(plan: Plan, runner: Runner, support: Mapping[str, Sequence[Supp
         need = runner.requirements(arm.recipe, plan.options)
         if arm.recipe.schedule.tokens is not None and not getattr(runner, "ends_by_tokens", False):
             found.append("It does not end a run by `schedule.tokens`: remove the budget; `schedule.steps` ends a run.")
+        if arm.recipe.schedule.prompts is not None and not getattr(runner, "ends_by_prompts", False):
+            found.append("It does not end a run by `schedule.prompts`: remove the budget; `schedule.steps` ends a run.")
         if asked is not None and asked < need.least_gpus:
             found.append(f"A run needs at least {need.least_gpus:g} GPUs, and `resources.gpus` is {asked:g}.")
         if asked and need.most_gpus == 0:

@@ -164,20 +164,20 @@ def _unequal_budgets(rows: Sequence[Row], arms: Sequence[Arm]) -> Iterator[PlanW
     """Yield the designs whose arms sample different numbers of responses, or end at different numbers of tokens."""
     schedules = {arm.key: arm.recipe.schedule for arm in arms}
     for design in dict.fromkeys(row.design for row in rows):
-        ends: dict[int | None, Row] = {}
+        ends: dict[tuple[int | None, int | None], Row] = {}
         for row in rows:
             if row.design == design:
-                ends.setdefault(schedules[row.arm].tokens, row)
+                ends.setdefault(schedules[row.arm].budgets, row)
         if len(ends) > 1:
             each = ", ".join(f"`{r.label}` {schedules[r.arm].horizon}" for r in [*ends.values()][:_NAMED])
             yield PlanWarning(
                 code="unequal_budget",
                 arm=[*ends.values()][1].label,
                 message=f"{design}: arms end at different horizons ({each}): part of a difference may be compute. Give "
-                "all arms the same `schedule.tokens`, or none",
+                "all arms the same `schedule.tokens` or `schedule.prompts`, or none",
             )
-        if ends.keys() != {None}:
-            continue  # where all end at the same number of tokens, the number of responses is a result
+        if ends.keys() != {(None, None)}:
+            continue  # where all end at the same number of tokens or prompts, the number of steps is a result
         sizes: dict[tuple[int, int, int], str] = {}
         for row in rows:
             if row.design == design:

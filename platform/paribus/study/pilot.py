@@ -131,11 +131,13 @@ def cost_of(times: PilotTimes, recipe: Recipe, evaluate: Evaluate) -> Cost:
 
 
 def _steps(recipe: Recipe, length: float | None) -> int:
-    """Return the steps of a run; with a budget of tokens, those that responses of the probe's length take at most."""
-    schedule = recipe.schedule
+    """Return the steps of a run; with a budget, those that it lasts for with responses of the probe's length."""
+    schedule, steps = recipe.schedule, recipe.schedule.steps
+    if schedule.prompts is not None:
+        steps = min(steps, ceil(schedule.prompts / schedule.prompts_per_step))
     if schedule.tokens is None or not length:
-        return schedule.steps
-    return min(schedule.steps, ceil(schedule.tokens / (schedule.responses * length)))
+        return steps
+    return min(steps, ceil(schedule.tokens / (schedule.responses * length)))
 
 
 def _evaluations(recipe: Recipe, evaluate: Evaluate) -> float:

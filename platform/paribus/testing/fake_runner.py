@@ -51,6 +51,7 @@ class FakeRunner(RunnerBase):
         name: the runner's name.
         evaluates_sets: whether studies may have sets.
         ends_by_tokens: whether recipes may have a budget of generated tokens.
+        ends_by_prompts: the same of sampled prompts.
         missing: pairs of a ``clip.kind`` and why recipes with it are unsupported.
         approximate: pairs of a ``clip.kind`` and why recipes with it are trained approximately.
         gpus: least and most GPUs of a run.
@@ -61,6 +62,7 @@ class FakeRunner(RunnerBase):
     name: str = "fake"
     evaluates_sets: bool = True
     ends_by_tokens: bool = True
+    ends_by_prompts: bool = True
     missing: tuple[tuple[str, str], ...] = ()
     approximate: tuple[tuple[str, str], ...] = ()
     gpus: tuple[float, float | None] = (0.0, None)
@@ -133,7 +135,7 @@ def train(path: Path) -> None:
     write_json(folder.environment, {"fake": True})
     first = _resume(folder)
     schedule = job.recipe.schedule
-    last = next(step for step in count(1) if schedule.spent(step, TOKENS * step))
+    last = next(step for step in count(1) if schedule.spent(step, TOKENS * step, schedule.prompts_per_step * step))
     for step in range(first, last + 1):
         time.sleep(orders.get("step_s", 0.0))
         if stopping:

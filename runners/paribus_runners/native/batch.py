@@ -62,7 +62,7 @@ def in_loss(recipe: Recipe, experience: Experience) -> Tensor:
 def tokens_of(recipe: Recipe, experience: Experience, batch: Batch) -> Tokens:
     """Return all tokens of an optimizer batch, with the weights that its global denominators give them."""
     rollouts, rows = experience.rollouts, batch.rows
-    at = rollouts.responses.places(rows)
+    at, support = rollouts.responses.places(rows), rollouts.responses.support
     row = torch.arange(len(rows)).repeat_interleave(rollouts.responses.length[rows])
     old = experience.old[at]
     right = rollouts.scored.correct[rows][row]
@@ -81,6 +81,7 @@ def tokens_of(recipe: Recipe, experience: Experience, batch: Batch) -> Tokens:
         reference=None if rollouts.reference is None else rollouts.reference[at],
         sampler=rollouts.responses.logp[at] if correction.off_policy_mask(recipe.correction) else None,
         routing=experience.routed(rows),
+        support=None if support is None else support.select(at),
     )
 
 
@@ -120,4 +121,6 @@ def part(tokens: Tokens, first: int, end: int, device: torch.device) -> Tokens:
     values: dict[str, Any] = {x.name: getattr(tokens, x.name) for x in fields(tokens)}
     chosen = {name: x[here].to(device) for name, x in values.items() if isinstance(x, Tensor)}
     routing = None if tokens.routing is None else tokens.routing.select(here).to(device)
-    return Tokens(**{**values, **chosen, "row": chosen["row"] - first, "rows": end - first, "routing": routing})
+    support = None if tokens.support is None else tokens.support.select(here).to(device)
+    whole = {"row": chosen["row"] - first, "rows": end - first, "routing": routing, "support": support}
+    return Tokens(**{**values, **chosen, **whole})

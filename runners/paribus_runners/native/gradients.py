@@ -54,7 +54,9 @@ def gradients(asked: GradientJob) -> Gradients:
         ParibusError: data or a reward function cannot be read.
     """
     with settled(), ExitStack() as stack:
-        place = _Place.of(asked, stack)
+        progress = Progress() if asked.checkpoint is None else checkpoint.read(asked.checkpoint, asked.run)
+        asked = asked.at(progress.step + 1)
+        place = _Place.of(asked, progress, stack)
         base = place.experience(asked.base)
         arms = {name: base if arm == asked.base else place.experience(arm) for name, arm in asked.arms.items()}
         backwards = base.rollouts.groups(range(len(base.rollouts.prompts))[::-1])
@@ -107,10 +109,9 @@ class _Place:
     columns: Sequence[RewardFunction]
 
     @classmethod
-    def of(cls, asked: GradientJob, stack: ExitStack) -> _Place:
+    def of(cls, asked: GradientJob, progress: Progress, stack: ExitStack) -> _Place:
         """Load the weights, and return them with the rollouts that a step from there trains on."""
         run, every = asked.recipe, (asked.recipe, asked.base, *asked.arms.values())
-        progress = Progress() if asked.checkpoint is None else checkpoint.read(asked.checkpoint, asked.run)
         policy, cache = _initial(asked, stack)
         networks: dict[f.ModelReference | None, Policy] = {}
         for arm in every:

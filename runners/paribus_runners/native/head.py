@@ -7,6 +7,7 @@ backward pass computes the logits of each chunk again, which costs a fourth matr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from paribus.errors import RunnerError
+from paribus_runners.native.support import Support, restricted
 
 CHUNK = 2**25
 """Logits that exist at once: 128 MiB in float32. A pass holds two or three such pieces."""
@@ -67,7 +69,13 @@ class Head:
         return wide if self.scaling == 1 else wide / self.scaling
 
     def score(
-        self, hidden: Tensor, targets: Tensor, temperature: float, *, with_entropy: bool = False
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        temperature: float,
+        *,
+        with_entropy: bool = False,
+        support: Support | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the log-probability of each target [n], nats, and if requested the entropy [n]; both with gradient.
 
@@ -75,24 +83,36 @@ class Head:
             hidden: [n, H] final hidden states.
             targets: [n] tokens.
             temperature: logits are divided by it.
-            with_entropy: also return the entropy over the full vocabulary.
+            with_entropy: also return the entropy.
+            support: which tokens each target was chosen from; ``None``: the whole vocabulary.
         """
         if len(self.weight) <= SMALL and len(hidden) <= self.rows():
-            logp = (self.logits(hidden) / temperature).log_softmax(-1)
+            logits = self.logits(hidden) / temperature
+            if support is not None:
+                logp, entropy = restricted(logits, support.outside(len(self.weight)))
+                return logp.gather(1, targets[:, None]).squeeze(1), entropy if with_entropy else None
+            logp = logits.log_softmax(-1)
             chosen = logp.gather(1, targets[:, None]).squeeze(1)
             return chosen, -(logp.exp() * logp).sum(-1) if with_entropy else None
-        settings = _Settings(self.dtype, self.scaling * temperature, self.rows())
+        settings = _Settings(self.dtype, self.scaling * temperature, self.rows(), support)
         found = _Chunked.apply(hidden, self.weight, self.bias, targets, settings)  # type: ignore[no-untyped-call]
         chosen, entropy = found
         return chosen, entropy if with_entropy else None
 
 
 class _Settings(NamedTuple):
-    """Type of the matrix products, what logits are divided by, and the rows of a chunk."""
+    """Type of the matrix products, divisor of the logits, rows of a chunk, and what targets were chosen from."""
 
     dtype: torch.dtype
     divisor: float
     rows: int
+    support: Support | None = None
+
+    def outside(self, first: int, z: Tensor) -> Tensor | None:
+        """Return where logits of a chunk that begins with row ``first`` are left out."""
+        if self.support is None:
+            return None
+        return self.support.between(first, first + len(z)).outside(z.shape[1])
 
 
 class _Chunked(torch.autograd.Function):
@@ -112,10 +132,14 @@ class _Chunked(torch.autograd.Function):
         for i in range(0, len(x), settings.rows):
             here = slice(i, i + settings.rows)
             z = _logits(x[here], w, b, room).div_(settings.divisor)
+            if (outside := settings.outside(i, z)) is not None:
+                z.masked_fill_(outside, -math.inf)
             top = z.amax(1, keepdim=True)
             z.sub_(top)
             e = torch.exp(z, out=other[: len(z)])
             mass = e.sum(1)
+            if outside is not None:
+                z.masked_fill_(outside, 0.0)  # 0 log 0 = 0
             chosen[here] = z.gather(1, targets[here, None]).squeeze(1) - mass.log()
             entropy[here] = mass.log() - e.mul_(z).sum(1) / mass
             total[here] = top.squeeze(1) + mass.log()
@@ -128,7 +152,8 @@ class _Chunked(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor | None, ge: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, total, entropy = ctx.saved_tensors
-        dtype, divisor, rows = ctx.settings
+        settings = ctx.settings
+        dtype, divisor, rows = settings.dtype, settings.divisor, settings.rows
         x, w, b = _cast(dtype, hidden, weight, bias)
         g = torch.zeros_like(total) if g is None else g
         shapes = (hidden, weight, bias)
@@ -143,6 +168,8 @@ class _Chunked(torch.autograd.Function):
             else:
                 p = torch.exp(z, out=other[: len(z)])
                 z.add_(entropy[here, None]).mul_(ge[here, None]).add_(g[here, None]).mul_(p).neg_()
+            if (outside := settings.outside(i, z)) is not None:
+                z.masked_fill_(outside, 0.0)
             z.scatter_add_(1, targets[here, None], g[here, None])
             d = z.div_(divisor).to(dtype)
             if dx is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from paribus_runners.native.attention import Packing, pack
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
+from paribus_runners.native.support import Support
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Scores:
 
     Attributes:
         logp: [T] log-probability, nats.
-        entropy: [T] entropy over the full vocabulary, nats; None if not requested.
+        entropy: [T] entropy of the distribution, nats; None if not requested.
         router: [T, layers, experts] log-probabilities of the routers where the token was predicted, which is at the
             token before it, nats, without gradient; None if not requested.
     """
@@ -72,6 +73,7 @@ def score(
     *,
     with_entropy: bool = False,
     with_router: bool = False,
+    support: Support | None = None,
 ) -> Scores:
     """Return the log-probability of each response token at ``temperature``, and what else is requested.
 
@@ -80,8 +82,9 @@ def score(
         prompts: tokens of each prompt; a prompt is computed once for all of its responses.
         groups: tokens of the responses to each prompt.
         temperature: logits are divided by it.
-        with_entropy: also return the entropy over the full vocabulary.
+        with_entropy: also return the entropy.
         with_router: also return the log-probabilities of the routers of a mixture of experts.
+        support: what each token was chosen from, over which its probability is taken; ``None``: the whole vocabulary.
 
     Raises:
         RunnerError: ``with_router`` of a model without routers.
@@ -91,7 +94,7 @@ def score(
         hidden, router = policy.hidden_and_router(row.ids, row.layout.positions, row.layout, row.at)
     else:
         hidden, router = policy.hidden(row.ids, row.layout.positions, row.layout, row.at), None
-    logp, entropy = policy.head.score(hidden, row.targets, temperature, with_entropy=with_entropy)
+    logp, entropy = policy.head.score(hidden, row.targets, temperature, with_entropy=with_entropy, support=support)
     return Scores(logp, entropy, router)
 
 
@@ -109,7 +112,7 @@ def score_all(
     with_entropy: bool = False,
     with_router: bool = False,
 ) -> Scores:
-    """Return what :func:`score` does for all sampled responses, without gradient, on the CPU.
+    """Return what :func:`score` does for all sampled responses over their supports, without gradient, on the CPU.
 
     Args:
         policy: the model.
@@ -119,8 +122,16 @@ def score_all(
         with_entropy: also return the entropies.
         with_router: also return the log-probabilities of the routers.
     """
-    passes = by_prompt(prompts, responses, policy.device)
-    parts = [score(policy, *part, temperature, with_entropy=with_entropy, with_router=with_router) for part in passes]
+    parts, done, support = list[Scores](), 0, None
+    for some, groups in by_prompt(prompts, responses, policy.device):
+        first, done = done, done + sum(len(x) for group in groups for x in group)
+        if responses.support is not None:
+            support = responses.support.between(first, done).to(policy.device)
+        parts.append(
+            score(
+                policy, some, groups, temperature, with_entropy=with_entropy, with_router=with_router, support=support
+            )
+        )
     entropy = torch.cat([p.entropy.cpu() for p in parts if p.entropy is not None]) if with_entropy else None
     router = torch.cat([p.router.cpu() for p in parts if p.router is not None]) if with_router else None
     return Scores(torch.cat([p.logp.cpu() for p in parts]), entropy, router)

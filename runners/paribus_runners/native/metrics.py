@@ -34,6 +34,11 @@ class Spent:
     prompts_sampled: int = 0
     optimizer_steps: int = 0
 
+    @property
+    def sampling(self) -> tuple[int, int]:
+        """What a horizon may count beside steps: generated tokens and sampled prompts."""
+        return self.gen_tokens, self.prompts_sampled
+
     def sampled(self, rollouts: Rollouts) -> Spent:
         """Return the costs after these rollouts, which are not trained on."""
         tokens = int(rollouts.responses.length[rollouts.fresh].sum())
@@ -101,6 +106,8 @@ def _of_rollouts(recipe: Recipe, rollouts: Rollouts, trained: int) -> dict[str, 
         "sampling/generation_batches": float(rollouts.rounds),
         "sampling/waste_frac": 1 - trained / float(L.sum()),
     }
+    if responses.support is not None:
+        values["sampling/support_mean"] = float(responses.support.size.double().mean())
     values |= _of_rewards(recipe, scored.rewards[fresh], scored.faults[fresh])
     sets = [("correct", correct), ("incorrect", ~correct)]
     if not isinstance(recipe.length.keep, f.KeepAll):

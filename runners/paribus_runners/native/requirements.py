@@ -51,7 +51,14 @@ def sampler_faults(recipe: Recipe) -> Iterator[str]:
             "`rollout.engine: vllm` computes logits in the type of its weights, and the learner would in float32 alone "
             "(`model.logits_dtype`): set `rollout.dtype: float32`, or `rollout.engine: torch`"
         )
-    yield from _temperature("schedule.temperature", recipe.schedule.temperature)
+    if recipe.schedule.truncates:
+        yield (
+            "`rollout.engine: vllm` does not say which tokens it left out, so the learner's probabilities would be "
+            "those of another distribution: set `rollout.engine: torch`, or `schedule.top_p: 1` and `top_k: null`"
+        )
+    for temperature in recipe.schedule.temperatures:
+        place = "temperature" if temperature == recipe.schedule.temperature else "temperature_change"
+        yield from _temperature(f"schedule.{place}", temperature)
     if not of_sampler(recipe.rollout):
         yield (
             "`rollout.engine: vllm` needs vLLM, which is not installed in this environment. Give it one of its own, "

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paribus_runners.native.support import Support, stretches
+
 
 @dataclass(frozen=True)
 class Responses:
@@ -17,10 +19,10 @@ class Responses:
     Attributes:
         ids: [T] tokens, the end marks included.
         logp: [T] log-probability of each token at the sampling temperature, as the sampler computed it, nats.
-        entropy: [T] entropy over the full vocabulary at the sampling temperature, nats; ``None`` if the sampler gives
-            none.
+        entropy: [T] entropy of the distribution that was sampled from, nats; ``None`` if the sampler gives none.
         length: [N] tokens.
         truncated: [N] whether the length limit ended the response.
+        support: what each token was chosen from; ``None``: the whole vocabulary.
     """
 
     ids: Tensor
@@ -28,6 +30,7 @@ class Responses:
     entropy: Tensor | None
     length: Tensor
     truncated: Tensor
+    support: Support | None = None
 
     def __len__(self) -> int:
         return len(self.length)
@@ -57,8 +60,7 @@ class Responses:
 
     def places(self, rows: Tensor) -> Tensor:
         """Return the places of the tokens of the responses ``rows``, a mask or indices, in their order."""
-        length, first = self.length[rows], self.first[rows]
-        return torch.arange(int(length.sum())) + (first - length.cumsum(0) + length).repeat_interleave(length)
+        return stretches(self.length, rows)
 
     def tokens(self) -> list[list[int]]:
         """Return the tokens of each response."""
@@ -69,12 +71,18 @@ class Responses:
         """Return the responses ``rows``, a mask or indices."""
         at = self.places(rows)
         entropy = None if self.entropy is None else self.entropy[at]
-        return Responses(self.ids[at], self.logp[at], entropy, self.length[rows], self.truncated[rows])
+        support = None if self.support is None else self.support.select(at)
+        return Responses(self.ids[at], self.logp[at], entropy, self.length[rows], self.truncated[rows], support)
 
     @staticmethod
     def concat(parts: Sequence[Responses]) -> Responses:
-        """Return the responses of all parts in order; entropies only if all parts have them."""
+        """Return the responses of all parts in order; entropies and supports only if all parts have them."""
         names = ("ids", "logp", "length", "truncated")
         values: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in names}
         entropies = [p.entropy for p in parts if p.entropy is not None]
-        return Responses(**values, entropy=torch.cat(entropies) if len(entropies) == len(parts) else None)
+        supports = [p.support for p in parts if p.support is not None]
+        return Responses(
+            **values,
+            entropy=torch.cat(entropies) if len(entropies) == len(parts) else None,
+            support=Support.join(supports) if len(supports) == len(parts) else None,
+        )

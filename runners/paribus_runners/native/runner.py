@@ -57,6 +57,7 @@ class NativeRunner(RunnerBase):
     name = "native"
     evaluates_sets = True
     ends_by_tokens = True
+    ends_by_prompts = True
     options_model = NativeOptions
 
     def support(self, recipe: Recipe, options: Options) -> Sequence[Support]:

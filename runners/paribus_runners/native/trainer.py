@@ -76,7 +76,7 @@ class Trainer:
             progress, values = self._pretrain()
             self._write(0, self._evaluated(progress, {**values, **synced}))
             self._boundary(progress)
-        while not schedule.spent(progress.step, progress.spent.gen_tokens):
+        while not schedule.spent(progress.step, *progress.spent.sampling):
             try:
                 progress, values = self._step(progress)
             except AllRetired:
@@ -106,7 +106,7 @@ class Trainer:
         if level is None:
             return Progress(), {}
         spent, values = Progress().spent, dict[str, float]()
-        recipe = self._recipe.model_copy(
+        recipe = self._recipe.at(0).model_copy(
             update={"baseline": self._recipe.baseline.model_copy(update={"critic_lambda": 1.0})}
         )
         for step in range(1, level.pretrain_steps + 1):
@@ -125,7 +125,8 @@ class Trainer:
     def _step(self, progress: Progress) -> tuple[Progress, dict[str, float]]:
         """Sample, verify, filter, weigh and update once; return progress and metrics."""
         start = time.perf_counter()
-        step, recipe, learner = progress.step + 1, self._recipe, self._learner
+        step, learner = progress.step + 1, self._learner
+        recipe = self._recipe.at(step)
         phases = self._world.phases
         phases.enter("rollout", step)
         queued, retired = self._sample(progress, step)
@@ -159,6 +160,8 @@ class Trainer:
             "perf/time_step_s": end - start,
             "perf/gen_tokens_per_s": float(rollouts.responses.length[rollouts.fresh].sum()) / rollouts.seconds_sampling,
         }
+        if self._recipe.schedule.temperature_change.kind != "none":
+            values["sampling/temperature"] = recipe.schedule.temperature
         if recipe.schedule.retire_at is not None and (size := size_of(self._grader.task)) is not None:
             values["sampling/retired_frac"] = len(retired.prompts) / size
         return Progress(step, spent, experience.history, queued, retired), values
@@ -177,11 +180,11 @@ class Trainer:
         for rollouts in steps:
             sampled = sampled.sampled(rollouts)
         for ahead in range(step + len(steps), step + schedule.staleness + 1):
-            if schedule.spent(ahead - 1, sampled.gen_tokens):
+            if schedule.spent(ahead - 1, *sampled.sampling):
                 break
             try:
                 rollouts, surplus, retired = collect(
-                    self._recipe, self._source, ahead, progress.spent.optimizer_steps, surplus, retired
+                    self._recipe.at(ahead), self._source, ahead, progress.spent.optimizer_steps, surplus, retired
                 )
             except AllRetired:
                 if not steps:
@@ -199,7 +202,7 @@ class Trainer:
     def _evaluated(self, progress: Progress, values: dict[str, float]) -> dict[str, float]:
         """Evaluate the sets that are due, write their records, and add the metrics to ``values``."""
         step, schedule = progress.step, self._recipe.schedule
-        ended = schedule.spent(step, progress.spent.gen_tokens)
+        ended = schedule.spent(step, *progress.spent.sampling)
         due = self._job.evaluate.due(step, step if ended else schedule.steps)
         if not due:
             return values

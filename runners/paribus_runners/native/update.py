@@ -135,16 +135,16 @@ def ready(
     """Return an update as it can be split; a clip that looks at the whole batch costs a forward pass over it."""
     if recipe.clip.kind not in WHOLE_BATCH or recipe.loss.kind != "policy_gradient":
         return Prepared(recipe, tokens, None)
-    return prepared(recipe, tokens, _ahead(recipe, learner, rollouts, batch), random)
+    return prepared(recipe, tokens, _ahead(recipe, learner, rollouts, batch, tokens), random)
 
 
 @torch.no_grad()
-def _ahead(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch) -> Tensor:
+def _ahead(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch, tokens: Tokens) -> Tensor:
     """Return [T] the log-probability of all tokens of a batch under the policy as it is, nats; in all processes."""
-    mine = [
-        score(learner.policy, prompts, texts, recipe.schedule.temperature).logp.cpu()
-        for _, _, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, learner.policy.device.type)
-    ]
+    policy, mine = learner.policy, list[Tensor]()
+    for first, end, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, policy.device.type):
+        support = part(tokens, first, end, policy.device).support
+        mine.append(score(policy, prompts, texts, recipe.schedule.temperature, support=support).logp.cpu())
     every = learner.world.gather(torch.cat(mine) if mine else None)
     return torch.cat([logp for logp in every if logp is not None])
 
@@ -182,6 +182,7 @@ def backward(
             recipe.schedule.temperature,
             with_entropy=measure or recipe.auxiliary.entropy != 0,
             with_router=shift is not None,
+            support=mine.support,
         )
         old = now.logp.detach() if mine.correction is None else None
         if old is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from itertools import product
 from math import comb
 from random import Random
@@ -27,6 +28,7 @@ from paribus_runners.native.head import Head
 from paribus_runners.native.log_probabilities import score
 from paribus_runners.native.objective import kl
 from paribus_runners.native.objective.loss import loss
+from paribus_runners.native.support import restricted
 
 RIGHT = torch.tensor([True, False, True, False])
 POLICY = torch.tensor([0.3, -0.2, 0.9, 0.0]).double()
@@ -49,19 +51,33 @@ def _success(logits: Tensor) -> Tensor:
     return _of(logits.softmax(0)[RIGHT].sum(), logits)
 
 
-def _expected(recipe: Recipe, size: int, made: Any, *, sampler: Tensor | None = None) -> Tensor:
-    """Return the expectation of minus the gradient of the loss of a group of ``size`` arms by its logits."""
+def _expected(
+    recipe: Recipe,
+    size: int,
+    made: Any,
+    *,
+    sampler: Tensor | None = None,
+    left: Sequence[int] = range(4),
+    learner_knows: bool = True,
+) -> Tensor:
+    """Return the expectation of minus the gradient of the loss of a group of ``size`` arms by its logits.
+
+    Arms are drawn from those that are ``left``; a learner that knows it takes its probabilities over these.
+    """
     logits = _logits()
-    logp = logits.log_softmax(0)
-    drawn = logp.detach() if sampler is None else sampler
-    arms = torch.tensor(list(product(range(4), repeat=size)))
+    outside = ~torch.isin(torch.arange(4), torch.tensor(left))
+    over = restricted(logits, outside)[0]
+    logp = over if learner_knows else logits.log_softmax(0)
+    drawn = over.detach() if sampler is None else restricted(sampler, outside)[0]
+    reference = restricted(REFERENCE, outside)[0]
+    arms = torch.tensor(list(product(left, repeat=size)))
     flat = arms.flatten()
     rollouts = made(
         recipe,
         RIGHT[arms].tolist(),
         lengths=[1] * len(flat),
         logp=drawn[flat],
-        reference=None if recipe.kl.kind == "off" else REFERENCE[flat],
+        reference=None if recipe.kl.kind == "off" else reference[flat],
     )
     before = Before(logp=logp.detach()[flat]) if weighs_sampler(recipe) else Before()
     experience = weigh(recipe, rollouts, before)
@@ -144,6 +160,35 @@ def test_reinforce_climbs_j(size: int, made: Any) -> None:
     """The expected gradient of the preset is grad J."""
     got = _expected(load_preset("reinforce").recipe, size, made)
     torch.testing.assert_close(got, BETTER * _success(_logits()), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("left", [(0, 1), (0, 1, 3), (1, 2, 3)], ids=str)
+def test_with_arms_left_out_rloo_climbs_the_objective_of_the_others(left: Sequence[int], made: Any) -> None:
+    """U6: with top-k or top-p the gradient is that of J - beta KL over the arms that are left.
+
+    The ratio of a learner that takes all arms holds their mass, and so does its gradient (trl#6789).
+    """
+    recipe = load_preset("rloo").recipe.model_copy(update={"ratio": f.TokenRatio(), "clip": f.NoClip()})
+    logits, inside = _logits(), torch.isin(torch.arange(4), torch.tensor(left))
+    p, ref = (x[inside].softmax(0) for x in (logits, REFERENCE))
+    want = _of(BETTER * p[RIGHT[inside]].sum() - 0.03 * (p * (p / ref).log()).sum(), logits)
+    torch.testing.assert_close(_expected(recipe, 2, made, left=left), want, rtol=1e-6, atol=1e-7)
+    biased = _expected(recipe, 2, made, left=left, learner_knows=False)
+    torch.testing.assert_close(biased, logits.softmax(0)[inside].sum() * want, rtol=1e-6, atol=1e-7)
+
+
+def test_with_arms_left_out_by_an_older_policy_a_correction_is_unbiased(made: Any) -> None:
+    """T-I2: the arms that are left are those of the sampler; the weight restores the gradient of J over them."""
+    left = (0, 1, 3)
+    recipe = Recipe(
+        correction=f.SequenceTruncate(cap=1e9), baseline=f.NoBaseline(), scale=f.NoScale(),
+        aggregation=f.SequenceSum(), ratio=f.NoRatio(),
+    )  # fmt: skip
+    logits = _logits()
+    want = BETTER * _of(logits[list(left)].softmax(0)[0], logits)
+    torch.testing.assert_close(_expected(recipe, 1, made, sampler=OLD, left=left), want, rtol=1e-6, atol=1e-7)
+    biased = _expected(recipe, 1, made, sampler=OLD, left=left, learner_knows=False)
+    assert (biased - want).abs().max() > 0.01
 
 
 @pytest.mark.parametrize(

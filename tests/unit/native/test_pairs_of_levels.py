@@ -43,6 +43,8 @@ WHOLE: Mapping[Level, Any] = {
     ("kl", "loss_isw"): {"kind": "loss_isw", "beta": 0.1},
     ("kl.reference", "model"): {"kind": "model", "name": "tiny_moe"},
     ("length.rule", "soft_overlong"): {"kind": "soft_overlong", "soft_start": 4, "hard_cap": 8},
+    ("schedule.temperature_change", "linear"): {"kind": "linear", "to": 0.5},
+    ("schedule.temperature_change", "stages"): {"kind": "stages", "begins": (2,), "temperatures": (0.5,)},
     ("clip", "clip_cov"): {"kind": "clip_cov", "fraction": 0.1, "cov_low": 0.0},
     ("clip", "kl_cov"): {"kind": "kl_cov", "fraction": 0.1},
     ("correction", "off_policy_mask"): {"kind": "off_policy_mask", "delta": 0.05},

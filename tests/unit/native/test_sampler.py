@@ -15,6 +15,7 @@ from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout import torch as sampler
 from paribus_runners.native.rollout.sampler import Requests, complete, in_order
 from paribus_runners.native.rollout.torch import TorchSampler
+from paribus_runners.native.support import truncated
 from paribus_runners.tasks import Chain
 
 ROOM = 10
@@ -103,7 +104,7 @@ def test_truncated_means_without_end_mark(policy: Policy, prompts: list[list[int
 def test_tokens_follow_their_probabilities() -> None:
     """Evenly spread uniform numbers give each token its share, and never one of probability zero."""
     logits = torch.tensor([0.5, 0.25, 0.0, 0.25]).log().expand(1000, 4)
-    token, logp, entropy = sampler.draw(logits, torch.arange(1000, dtype=torch.float64) / 1000, 1.0)
+    token, logp, entropy, _ = sampler.draw(logits, torch.arange(1000, dtype=torch.float64) / 1000, 1.0)
     assert token.bincount(minlength=4).tolist() == [500, 250, 0, 250]
     assert logp[0].exp().item() == pytest.approx(0.5)
     assert entropy[0].item() == pytest.approx(1.5 * 0.6931472, abs=1e-6)
@@ -112,13 +113,13 @@ def test_tokens_follow_their_probabilities() -> None:
 def test_the_largest_uniform_number_gives_the_last_possible_token() -> None:
     """Rounding never leads past the vocabulary or to an impossible token."""
     logits = torch.tensor([[0.1, 0.2, 0.7, 0.0]]).log()
-    token, _, _ = sampler.draw(logits, torch.tensor([1 - 2**-53], dtype=torch.float64), 1.0)
+    token = sampler.draw(logits, torch.tensor([1 - 2**-53], dtype=torch.float64), 1.0).token
     assert token.tolist() == [2]
 
 
 def test_probabilities_that_are_not_finite_do_not_stop_sampling() -> None:
     """A policy that has blown up gives tokens and nan, so that the metrics can show it."""
-    token, logp, entropy = sampler.draw(torch.full((2, 4), torch.nan), torch.rand(2, dtype=torch.float64), 1.0)
+    token, logp, entropy, _ = sampler.draw(torch.full((2, 4), torch.nan), torch.rand(2, dtype=torch.float64), 1.0)
     assert token.max() < 4
     assert bool(logp.isnan().all())
     assert bool(entropy.isnan().all())
@@ -164,26 +165,29 @@ def test_a_nucleus_holds_the_fewest_tokens_that_reach_top_p() -> None:
     for top_p in (0.05, 0.3, 0.5, 0.9, 0.999):
         p = (3 * torch.randn(20, 6, generator=generator, dtype=torch.float64)).softmax(-1)
         p[0] = torch.tensor([0.25, 0.25, 0.25, 0.25, 0, 0])
-        kept = sampler.nucleus(p, top_p)
+        kept = truncated(p, top_p, None)
         for row, mine in zip(p.tolist(), kept.tolist(), strict=True):
             sizes = [n for n in range(1, 7) if any(sum(c) >= top_p for c in combinations(row, n))]
             assert sum(x > 0 for x in mine) == sizes[0]
             assert sum(mine) >= top_p
             assert sorted(mine, reverse=True)[: sizes[0]] == sorted(row, reverse=True)[: sizes[0]]
-    assert sampler.nucleus(torch.tensor([[0.25] * 4]), 0.5).tolist() == [[0.25, 0.25, 0, 0]]
+    assert truncated(torch.tensor([[0.25] * 4]), 0.5, None).tolist() == [[0.25, 0.25, 0, 0]]
 
 
 def test_draws_follow_the_renormalised_nucleus() -> None:
-    """Frequencies over evenly spaced numbers are the probabilities; the log-probability is that of all tokens."""
+    """Frequencies over evenly spaced numbers are the probabilities, and so say log-probability and entropy."""
     logits = torch.tensor([[2.0, 0.0, 1.0, -1.0]]).double()
     numbers = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
-    token, logp, entropy = sampler.draw(logits.expand(len(numbers), -1), numbers, 0.8, 0.9)
+    token, logp, entropy, support = sampler.draw(logits.expand(len(numbers), -1), numbers, 0.8, 0.9, record=True)
     p = (logits[0] / 0.8).softmax(-1)
     inside = torch.tensor([p[0], 0, p[2], 0])  # 0.73 and 0.21: the two reach 0.9
     frequencies = torch.bincount(token, minlength=4) / len(numbers)
     torch.testing.assert_close(frequencies.double(), (inside / inside.sum()).double(), rtol=0, atol=1e-4)
-    torch.testing.assert_close(logp, p.log()[token])
-    torch.testing.assert_close(entropy[0], -(p * p.log()).sum())
+    left = inside / inside.sum()
+    torch.testing.assert_close(logp, left.log()[token])
+    torch.testing.assert_close(entropy[0], -(left * left.log().clamp_min(-99)).sum())
+    assert support is not None
+    assert (support.ids.view(-1, 2) == torch.tensor([0, 2])).all()
     whole = sampler.draw(logits.expand(len(numbers), -1), numbers, 0.8)[0]
     assert torch.equal(whole, sampler.draw(logits.expand(len(numbers), -1), numbers, 0.8, 1.0)[0])
     assert set(whole.tolist()) == {0, 1, 2, 3}

@@ -80,6 +80,19 @@ def test_a_run_has_one_step_and_no_more_than_its_steps(recipe: Recipe, job_folde
         assert [line["step"] for line in lines_of(folder)] == list(range(last + 1))
 
 
+@pytest.mark.parametrize("state", ["refill", "ahead"])
+def test_a_budget_of_prompts_ends_a_run_as_well(recipe: Recipe, job_folder: JobFolder, state: str) -> None:
+    """A budget of exactly the prompts of 2 steps ends with step 2, one more with step 3; the first one ends a run."""
+    long = job_folder(of(recipe, state, steps=4), name="long")
+    runner.run(long)
+    whole = lines_of(long)
+    after = [int(line.get("budget/prompts_sampled", 0)) for line in whole]
+    for prompts, tokens, last in ((after[2], None, 2), (after[2] + 1, None, 3), (after[3], 1, 1)):
+        folder = job_folder(of(recipe, state, steps=4, prompts=prompts, tokens=tokens), name=f"{prompts}-{tokens}")
+        runner.run(folder)
+        assert [trained(x) for x in lines_of(folder)] == [trained(x) for x in whole[: last + 1]]
+
+
 @pytest.mark.parametrize("state", ["ahead", "surplus"])
 def test_a_sampler_that_runs_ahead_stops_where_the_budget_is_spent(
     recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, state: str

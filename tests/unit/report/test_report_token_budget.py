@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from paribus.report.build import build_report
 from paribus.report.inputs import RunData, StudyData
 from paribus.report.model import Line, ReportModel
@@ -14,10 +16,10 @@ TOKENS = 10_000
 SCORE = "eval/heldout/avg_at_1"
 
 
-def with_budget(*, spent: bool = True) -> StudyData:
+def with_budget(*, spent: bool = True, name: str = "tokens") -> StudyData:
     """A study of two arms whose seeds reach the budget at steps 6, 7 and 9 of at most 9, or whose last does not."""
     data = made_up_study(Shape(steps=9, every=3, designs=("add_one",), tricks=("clip_higher",)))
-    schedule = {"tokens": TOKENS, "steps": 9}
+    schedule = {name: TOKENS, "steps": 9}
     arms = tuple(
         replace(a, recipe=a.recipe.model_copy(update={"schedule": a.recipe.schedule.model_copy(update=schedule)}))
         for a in data.plan.arms
@@ -32,7 +34,8 @@ def _ending(run: RunData, last: int, tokens: int) -> RunData:
     final = next(x.values[SCORE] for x in run.lines if x.step == 9)
     lines = []
     for line in (x for x in run.lines if x.step <= last):
-        values = {**line.values, "budget/gen_tokens": tokens * line.step / last}
+        paid = tokens * line.step / last
+        values = {**line.values, "budget/gen_tokens": paid, "budget/prompts_sampled": paid}
         lines.append(
             MetricLine(
                 step=line.step, time_ms=line.time_ms, values=values | ({SCORE: final} if line.step == last else {})
@@ -66,16 +69,17 @@ def test_the_report_states_the_horizon_and_shows_evaluations_that_all_seeds_have
     assert model.provenance["horizon"] == "10,000 generated tokens (at most 9 steps)"
     table = next(t for t in model.tables if t.key == "training")
     assert [c.label for c in table.columns] == ["step 0", "step 3", "step 6", "step 9"]
-    assert any("end by their budget of tokens" in note for note in table.notes)
+    assert any("end by their budget" in note for note in table.notes)
     assert not any("schedule.tokens" in text for text in model.warnings)
     assert "horizon" not in build_report(made_up_study()).provenance
 
 
-def test_runs_that_ended_before_their_budget_are_named() -> None:
+@pytest.mark.parametrize("name", ["tokens", "prompts"])
+def test_runs_that_ended_before_their_budget_are_named(name: str) -> None:
     """A run that its number of steps has ended has cost less, and the report warns of it."""
-    model = build_report(with_budget(spent=False))
-    (text,) = (text for text in model.warnings if "schedule.tokens" in text)
+    model = build_report(with_budget(spent=False, name=name))
+    (text,) = (text for text in model.warnings if f"schedule.{name}" in text)
     assert text == (
-        "4 of 6 runs ended by `schedule.steps` before they had spent `schedule.tokens`, so they cost less than the "
+        f"4 of 6 runs ended by `schedule.steps` before they had spent `schedule.{name}`, so they cost less than the "
         "others: `base` (2) and `clip_higher` (2)."
     )

@@ -179,6 +179,17 @@ def test_a_budget_that_is_never_spent_and_a_runner_without_budgets_are_refused(r
         ParibusError, match=r"does not end a run by `schedule.tokens`.*\(arms: `base`, `\+ more`, `\+ small`\)"
     ):
         make_plan(read(TOKENS), FakeRunner(ends_by_tokens=False))
+    prompts = TOKENS.replace("tokens: 100000", "prompts: 300").replace(
+        "schedule.tokens: null", "schedule.prompts: null"
+    )
+    with pytest.raises(ParibusError, match=r"does not end a run by `schedule.prompts`"):
+        make_plan(read(prompts), FakeRunner(ends_by_prompts=False))
+    found = notes(make_plan(read(prompts), FakeRunner()))
+    assert "`base` 300 sampled prompts (at most 100 steps), `+ whole` 100 steps" in found["unequal_budget"][0]
+    with pytest.raises(
+        ParibusError, match=r"schedule.prompts \(9,999\) is never spent: 100 steps sample at most 1,600"
+    ):
+        read(prompts.replace("prompts: 300", "prompts: 9999"))
 
 
 def test_arms_of_unequal_budgets_and_tricks_that_are_undone_are_named(read: Read) -> None:

@@ -86,8 +86,10 @@ def test_a_learning_rate_is_the_models_own(read: Read) -> None:
          "study.yaml:3:14: tricks.a.loss_type: `loss_type` is TRL's name; here: `aggregation: const`"),
         (HEAD + "tricks: {a: {scale_rewards: false}}\ndesigns: {d: {kind: add_one}}\n",
          "study.yaml:3:14: tricks.a.scale_rewards: `scale_rewards` is TRL's name; here: `scale: none`"),
+        (HEAD + "tricks: {a: {min_p: 0.9}}\ndesigns: {d: {kind: add_one}}\n",
+         "study.yaml:3:14: tricks.a.min_p: `min_p` is of TRL, and nothing here does that (responses are sampled"),
         (HEAD + "tricks: {a: {top_p: 0.9}}\ndesigns: {d: {kind: add_one}}\n",
-         "study.yaml:3:14: tricks.a.top_p: `top_p` is of TRL, and nothing here does that (responses are sampled"),
+         "study.yaml:3:14: tricks.a.top_p: `top_p` is TRL's name; here: `schedule.top_p` (here the learner takes"),
         (HEAD + "tricks: {a: {actor_rollout_ref: {actor: {clip_ratio_high: 0.28, foo: 1}}}}\n"
          "designs: {d: {kind: add_one}}\n",
          "study.yaml:3:42: tricks.a.actor_rollout_ref.actor.clip_ratio_high: "

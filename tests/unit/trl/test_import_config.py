@@ -113,7 +113,7 @@ def test_what_has_no_place_is_named_and_a_misspelt_option_is_found():
     assert lost["epsilon_hihg"] == (
         "TRL has no option `epsilon_hihg`, and ignores it in a file. Did you mean `epsilon_high`?"
     )
-    assert "sampled from the whole distribution" in lost["top_p"]
+    assert "TRL takes the whole vocabulary" in lost["top_p"]
     assert {"logging_steps", "vllm_mode", "lr_scheduler_type", "num_train_epochs"} <= lost.keys()
     assert "seed" not in lost
 

@@ -239,7 +239,7 @@ def test_what_has_no_place_is_named():
     }  # fmt: skip
     lost = translate({"data.train_batch_size": 256, **given}, CAPABILITIES).lost
     assert lost[f"{ACTOR}clip_ratio_hihg"] == "no part of a recipe. Did you mean `clip_ratio_high`?"
-    assert "sampled from the whole distribution" in lost["actor_rollout_ref.rollout.top_p"]
+    assert "verl takes the whole vocabulary" in lost["actor_rollout_ref.rollout.top_p"]
     assert "`32`: no recipe has it" in lost["actor_rollout_ref.model.lora_rank"]
     assert {"trainer.logger", f"{ACTOR}clip_ratio", "reward.custom_reward_function.path"} <= lost.keys()
     assert not {"data.seed", "actor_rollout_ref.rollout.ignore_eos"} & lost.keys()

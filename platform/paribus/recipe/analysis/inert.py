@@ -187,6 +187,16 @@ def _nothing_comes_back(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         yield _Plain("schedule", plain, "`schedule.retire_at`", "the task draws new problems without end")
 
 
+def _steady(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    schedule = recipe.schedule
+    if schedule.temperature_change.kind == "none":
+        return
+    if {schedule.temperature_at(step) for step in range(1, schedule.steps + 1)} == {schedule.temperature}:
+        plain = schedule.model_copy(update={"temperature_change": f.SteadyTemperature()})
+        cause = f"each step of the run has `schedule.temperature: {schedule.temperature:g}`"
+        yield _Plain("schedule", plain, "`schedule.temperature_change`", cause)
+
+
 def _keeps_all(recipe: Recipe, _: bool) -> Iterator[_Plain]:
     keep, size = recipe.length.keep, recipe.schedule.group_size
     if not isinstance(keep, f.KeepAll) and keep.count == size:
@@ -235,6 +245,7 @@ _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
     _ratio_of_one,  # after the rules that make the advantages of a response one
     _same_metric,
     _nothing_comes_back,
+    _steady,
     _keeps_all,
     _nothing_to_count,
     _still_reference,

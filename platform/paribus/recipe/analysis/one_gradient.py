@@ -20,6 +20,7 @@ _PATHS = {
     "schedule": _OTHER_ROLLOUTS,
     "schedule.steps": _END,
     "schedule.tokens": _END,
+    "schedule.prompts": _END,
     "schedule.minibatches": _LATER,
     "schedule.epochs": _LATER,
     "schedule.staleness": "says by how many steps sampling lags behind; the rollouts are given",

@@ -23,6 +23,11 @@ def untrainable(recipe: Recipe) -> str:
     """Return why no advantage of a recipe can differ from 0, so that nothing is ever trained; empty if one can."""
     level = recipe.baseline.kind
     other = recipe.auxiliary.entropy or recipe.auxiliary.positive_nll or recipe.kl.kind == "advantage"
+    if recipe.schedule.top_k == 1:
+        return (
+            "`schedule.top_k: 1` trains nothing: each token is the only one that is left, so its log-probability is 0 "
+            "under every policy. Set `schedule.top_k` to 2 or more"
+        )
     if recipe.schedule.group_size > 1 or level not in _OWN_MEAN or other:
         return ""
     return (
@@ -52,6 +57,17 @@ def limits(recipe: Recipe) -> Iterator[str]:
             f"{schedule.minibatches}`: the minibatches differ in size, and a response in a small one weighs more. "
             "Choose a divisor"
         )
+    change = schedule.temperature_change
+    if isinstance(change, f.LinearTemperature) and (change.over or 0) > schedule.steps:
+        yield (
+            f"`schedule.temperature_change.over: {change.over}` is past the last step: the temperature ends at "
+            f"{schedule.temperature_at(schedule.steps):.3g}, not at {change.to:g}. Set it to {schedule.steps} or less"
+        )
+    if isinstance(change, f.StagedTemperature) and change.begins[-1] > schedule.steps:
+        yield (
+            f"`schedule.temperature_change.begins` names step {change.begins[-1]}, and a run has {schedule.steps}: "
+            "that stage never begins. Leave it out, or raise `schedule.steps`"
+        )
     yield from _sign_of_rounding(recipe)
 
 
@@ -71,8 +87,9 @@ def magnitudes(recipe: Recipe) -> Iterator[str]:
     if rate > most:
         usual = "1e-4 to 1e-3 for the tiny models" if most == MOST_RATE_TINY else "1e-6 to 1e-5"
         yield f"`optimizer.learning_rate: {rate:g}` moves each weight by about that much an update: usual is {usual}"
-    if recipe.schedule.temperature > MOST_TEMPERATURE:
-        yield f"`schedule.temperature: {recipe.schedule.temperature:g}` samples nearly random text: usual is 0.6 to 1.2"
+    if (hottest := max(recipe.schedule.temperatures)) > MOST_TEMPERATURE:
+        place = "temperature" if hottest == recipe.schedule.temperature else "temperature_change"
+        yield f"`schedule.{place}: {hottest:g}` samples nearly random text: usual is 0.6 to 1.2"
     for name, bound in zip(("low", "high"), ratio_band(recipe) or (), strict=False):
         if bound > MOST_BAND:
             yield (

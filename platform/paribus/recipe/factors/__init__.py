@@ -95,7 +95,14 @@ from paribus.recipe.factors.scale import (
     PassAtKStd,
     Scale,
 )
-from paribus.recipe.factors.schedule import Joint, Lopti, Schedule
+from paribus.recipe.factors.schedule import (
+    Joint,
+    LinearTemperature,
+    Lopti,
+    Schedule,
+    StagedTemperature,
+    SteadyTemperature,
+)
 from paribus.recipe.factors.token_weight import AdvantageReweight, RouterShift, TokenWeight, TopEntropy, UniformWeight
 
 __all__ = [
@@ -149,6 +156,7 @@ __all__ = [
     "Length",
     "LengthAdaptiveLambda",
     "Level",
+    "LinearTemperature",
     "LogClip",
     "Lopti",
     "Loss",
@@ -189,6 +197,8 @@ __all__ = [
     "SequenceTruncate",
     "SoftGate",
     "SoftOverlong",
+    "StagedTemperature",
+    "SteadyTemperature",
     "SyncedReference",
     "TokenBatch",
     "TokenGroup",

@@ -305,9 +305,9 @@ class Analysis:
         """Levels at which the sentences of the report claim something."""
         return levels_of(self.plan, self.primary_settings.every)
 
-    def ends_by_tokens(self, arm: str) -> bool:
-        """Whether runs of the arm end by a budget of generated tokens."""
-        return self.plan.arm(arm).recipe.schedule.tokens is not None
+    def ends_by_budget(self, arm: str) -> bool:
+        """Whether runs of the arm end by a budget, so that seeds may end at different steps."""
+        return any(self.plan.arm(arm).recipe.schedule.budgets)
 
     @property
     def largest(self) -> float:

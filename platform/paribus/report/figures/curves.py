@@ -131,8 +131,8 @@ class Grid:
         """Return the score by tokens (``cost`` 0) or device time (``cost`` 1)."""
         paid = analysis.paid(run)
         points = self.points(run, analysis.score.metric)
-        if cost == 0 and analysis.ends_by_tokens(run.arm) and points and run.outcome == "finished":
-            points = {**points, END: points[max(points)]}  # seeds end at different steps, but at the same tokens
+        if cost == 0 and analysis.ends_by_budget(run.arm) and points and run.outcome == "finished":
+            points = {**points, END: points[max(points)]}  # seeds end at different steps, but at like costs
         found = {b: (paid[int(x)][cost] * scale, v) for b, (x, v) in points.items()}
         return {bucket: (x, value) for bucket, (x, value) in found.items() if math.isfinite(x)}
 

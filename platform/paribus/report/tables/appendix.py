@@ -97,8 +97,8 @@ EXTREMES = (
 )
 
 
-BY_TOKENS = (
-    "Runs end by their budget of tokens, each at a step of its own: the evaluation at that step, which the score "
+BY_BUDGET = (
+    "Runs end by their budget, each at a step of its own: the evaluation at that step, which the score "
     "holds, is in the curve over tokens."
 )
 
@@ -125,9 +125,9 @@ def cost_table(analysis: Analysis) -> Table:
 def training_table(analysis: Analysis) -> Table | None:
     """Return the score at the evaluations, which is the numbers of the curves; ``None`` before the first evaluation."""
     by_arm = {arm.key: _by_step(analysis, arm.key) for arm in analysis.plan.arms}
-    by_tokens = any(analysis.ends_by_tokens(arm.key) for arm in analysis.plan.arms)
+    by_budget = any(analysis.ends_by_budget(arm.key) for arm in analysis.plan.arms)
     steps = sorted(set().union(*by_arm.values()))
-    if by_tokens:  # the last evaluation of each run lies at another step
+    if by_budget:  # the last evaluation of each run lies at another step
         steps = [step for step in steps if step % analysis.primary_settings.every == 0]
     if not steps:
         return None
@@ -148,7 +148,7 @@ def training_table(analysis: Analysis) -> Table | None:
         rows=tuple(rows),
         notes=(
             "Single evaluations, not the score by the checkpoint rule.",
-            *([BY_TOKENS] if by_tokens else []),
+            *([BY_BUDGET] if by_budget else []),
             *([f"{SHOWN_STEPS} of {len(steps)} evaluations, evenly spread."] if len(steps) > SHOWN_STEPS else []),
             *interval_notes(rows, HALF_WIDTH),
         ),

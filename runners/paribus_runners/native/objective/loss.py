@@ -11,6 +11,7 @@ from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.objective import clip, correction, kl, mirror, pair, ratio
 from paribus_runners.native.objective.router import Routing
+from paribus_runners.native.support import Support
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Tokens:
         sampler: [T] log-probability as the sampler computed it; ``None`` without a mask by the sign of the advantage.
         penalty: [T] weight of |log r| of the token, which KL-Cov charges; ``None`` without it.
         routing: how the tokens were routed at the start of the updates; ``None`` without router shift.
+        support: what the tokens were chosen from; ``None``: the whole vocabulary.
     """
 
     row: Tensor
@@ -45,6 +47,7 @@ class Tokens:
     sampler: Tensor | None = None
     penalty: Tensor | None = None
     routing: Routing | None = None
+    support: Support | None = None
 
 
 class Loss(NamedTuple):

@@ -127,7 +127,10 @@ def _round(
         schedule.max_new_tokens,
         schedule.temperature,
         (source.seed, "rollout", step, round_),
+        schedule.top_p,
         places=share.places,
+        top_k=schedule.top_k,
+        with_support=True,
     )
     start = time.perf_counter()
     stream = source.sampler.sample(requests) if share.places else iter(())

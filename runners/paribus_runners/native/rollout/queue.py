@@ -15,6 +15,7 @@ from torch import Tensor
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import PER_RESPONSE, Rollouts
+from paribus_runners.native.support import Support
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class RolloutQueue:
 
 _PLAIN = ("prompts", "problems", "rounds", "seconds_sampling", "seconds_reward")
 _OWN = ("born", "carried", "kept")
-_RESPONSES = tuple(f.name for f in fields(Responses) if f.name != "entropy")
+_RESPONSES = tuple(f.name for f in fields(Responses) if f.name not in ("entropy", "support"))
 
 
 def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
@@ -70,6 +71,8 @@ def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
     yield from ((f"scored/{name}", getattr(rollouts.scored, name)) for name in ("group", *PER_RESPONSE))
     if rollouts.responses.entropy is not None:
         yield "responses/entropy", rollouts.responses.entropy
+    if (support := rollouts.responses.support) is not None:
+        yield from (("support/ids", support.ids), ("support/size", support.size))
     if rollouts.reference is not None:
         yield "reference", rollouts.reference
 
@@ -85,9 +88,10 @@ def _rollouts(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> Rollou
     parts = {name: tensors[f"responses/{name}"] for name in _RESPONSES}
     if parts["ids"].dim() != 1:
         raise ValueError("its queue of rollouts was written by an earlier version")
+    support = Support(tensors["support/ids"], tensors["support/size"]) if "support/ids" in tensors else None
     return Rollouts(
         **values,
-        responses=Responses(**parts, entropy=tensors.get("responses/entropy")),
+        responses=Responses(**parts, entropy=tensors.get("responses/entropy"), support=support),
         scored=Scored(groups=plain["groups"], **scored),
         reference=tensors.get("reference"),
     )

@@ -26,11 +26,12 @@ class Requests:
         room: tokens that a response may have.
         temperature: logits are divided by it.
         place: where in the run; with the index of a prompt it fixes what is sampled, never history or the batch.
-        top_p: tokens come from the fewest that add up to it; below 1 in evaluations alone, because log-probabilities
-            are those of the whole distribution.
+        top_p: tokens come from the fewest that add up to this share, of those that ``top_k`` leaves.
         apart: requests that differ in ``room`` alone share the random numbers of each response.
         places: index of each prompt among all prompts of the ``place``, ascending, where these are a share of them; by
             default they are all.
+        top_k: tokens come from this many, the most likely; ``None``: from all.
+        with_support: say of each token what it was chosen from, where some tokens are left out.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -41,6 +42,8 @@ class Requests:
     top_p: float = 1.0
     apart: bool = False
     places: Sequence[int] | None = None
+    top_k: int | None = None
+    with_support: bool = False
 
     @property
     def among_all(self) -> Sequence[int]:
@@ -67,8 +70,8 @@ class Finished(NamedTuple):
 class Sampler(Protocol):
     """Samples responses from the policy. Training and evaluation use the same one.
 
-    Its log-probabilities are those at the requested temperature over the full vocabulary: a sampler that leaves tokens
-    out would give others than the learner computes. Entropies are welcome, and computed by the learner if absent.
+    Its log-probabilities are those at the requested temperature, over what the token was chosen from: all tokens, or
+    the support that it says. Entropies are welcome, and computed by the learner if absent.
     """
 
     @property

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from paribus_runners.native.head import Head
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.sampler import Finished, Requests, number
+from paribus_runners.native.support import Support, restricted, truncated
 
 EVICT = 0.25
 """Finished responses are dropped when they make up this share of the batch."""
@@ -65,7 +67,7 @@ class TorchSampler:
                 continue
             prompts = requests.prompts[begin:end]
             table = torch.stack([next(numbers) for _ in range(len(prompts) * requests.copies)]).to(self.policy.device)
-            responses = _sample(self.policy, prompts, requests.copies, table, requests.temperature, requests.top_p)
+            responses = _sample(self.policy, prompts, requests, table)
             yield Finished(range(begin, end), responses)
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, float]:
@@ -89,12 +91,10 @@ def _numbers(requests: Requests) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _sample(
-    policy: Policy, prompts: Sequence[Sequence[int]], copies: int, uniforms: Tensor, temperature: float, top_p: float
-) -> Responses:
-    device, (total, room) = policy.device, uniforms.shape
+def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, uniforms: Tensor) -> Responses:
+    device, (total, room), copies = policy.device, uniforms.shape, requests.copies
     hidden, cache, positions = _prefill(policy, prompts, copies, room)
-    drawn = _draw(policy.head, hidden, uniforms[:, 0], temperature, top_p, copies)
+    drawn = _draw(policy.head, hidden, uniforms[:, 0], requests, copies)
     ends = torch.tensor(policy.ends, device=device)
     ids = torch.zeros(total, room, dtype=torch.long, device=device)
     logp = torch.zeros(total, room, device=device)
@@ -103,9 +103,12 @@ def _sample(
     truncated = torch.ones(total, dtype=torch.bool, device=device)
     rows = torch.arange(total, device=device)
     alive = torch.ones(total, dtype=torch.bool, device=device)
+    supports: list[tuple[Tensor, Support]] = []
     for t in range(room):
-        token, token_logp, token_entropy = drawn
-        ids[rows, t], logp[rows, t], entropy[rows, t] = token, token_logp, token_entropy
+        token = drawn.token
+        ids[rows, t], logp[rows, t], entropy[rows, t] = token, drawn.logp, drawn.entropy
+        if drawn.support is not None:
+            supports.append((rows * room + t, drawn.support))
         ended = alive & torch.isin(token, ends)
         length[rows[ended]], truncated[rows[ended]] = t + 1, False
         alive = alive & ~ended
@@ -118,10 +121,29 @@ def _sample(
             cache.keep(keep)
         cache.advance()
         hidden = policy.hidden(token, positions[rows] + t, cache)
-        drawn = _draw(policy.head, hidden, uniforms[rows, t + 1], temperature, top_p)
+        drawn = _draw(policy.head, hidden, uniforms[rows, t + 1], requests)
     generated = torch.arange(room, device=device) < length[:, None]
-    values = (ids[generated], logp[generated], entropy[generated], length, truncated)
-    return Responses(*(x.cpu() for x in values))
+    return Responses(
+        ids=ids[generated].cpu(),
+        logp=logp[generated].cpu(),
+        entropy=entropy[generated].cpu(),
+        length=length.cpu(),
+        truncated=truncated.cpu(),
+        support=_in_order(supports, generated.flatten()) if supports else None,
+    )
+
+
+def _in_order(parts: Sequence[tuple[Tensor, Support]], generated: Tensor) -> Support:
+    """Return the supports of generated tokens, response after response, on the CPU.
+
+    Args:
+        parts: [n] places of tokens in the table of all, with their supports.
+        generated: which places of this table hold tokens.
+    """
+    places, every = torch.cat([at for at, _ in parts]), Support.join([support for _, support in parts])
+    order = places.argsort()
+    order = order[generated[places[order]]]
+    return every.select(order).to(torch.device("cpu"))
 
 
 def _prefill(
@@ -139,39 +161,57 @@ def _prefill(
     return hidden, cache, positions
 
 
-def _draw(
-    head: Head, hidden: Tensor, uniform: Tensor, temperature: float, top_p: float, copies: int = 1
-) -> tuple[Tensor, Tensor, Tensor]:
+class Drawn(NamedTuple):
+    """Tokens [n], their log-probability and entropy [n], nats, and what they were chosen from, if that is asked for."""
+
+    token: Tensor
+    logp: Tensor
+    entropy: Tensor
+    support: Support | None = None
+
+
+def _draw(head: Head, hidden: Tensor, uniform: Tensor, requests: Requests, copies: int = 1) -> Drawn:
     """Return what :func:`draw` does for ``copies`` of each hidden state [n, H], few logits at a time."""
     size = max(1, head.rows() // copies)
     parts = []
     for i in range(0, len(hidden), size):
         logits = head.logits(hidden[i : i + size]).repeat_interleave(copies, 0)
-        parts.append(draw(logits, uniform[i * copies :][: len(logits)], temperature, top_p))
-    token, logp, entropy = (torch.cat(x) for x in zip(*parts, strict=True))
-    return token, logp, entropy
+        mine = uniform[i * copies :][: len(logits)]
+        parts.append(
+            draw(logits, mine, requests.temperature, requests.top_p, requests.top_k, record=requests.with_support)
+        )
+    supports = [p.support for p in parts if p.support is not None]
+    token, logp, entropy = (torch.cat(x) for x in zip(*(p[:3] for p in parts), strict=True))
+    return Drawn(token, logp, entropy, Support.join(supports) if supports else None)
 
 
-def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Return token, its log-probability and the entropy of the distribution, each [n], from logits [n, V].
+def draw(
+    logits: Tensor,
+    uniform: Tensor,
+    temperature: float,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    *,
+    record: bool = False,
+) -> Drawn:
+    """Return tokens drawn from logits [n, V].
 
-    With ``top_p`` below 1 the token comes from the :func:`nucleus`; the two others are of the whole distribution.
+    With ``top_p`` below 1, or ``top_k``, they come from the tokens that :func:`.support.truncated` leaves, and
+    log-probability and entropy are those of the distribution over these. ``record`` says which they are.
     """
-    logp = (logits / temperature).log_softmax(-1)
-    p = logp.exp()
-    entropy = -(p * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
-    drawn = p if top_p == 1 else nucleus(p, top_p)
+    scaled = logits / temperature
+    logp = scaled.log_softmax(-1)
+    p, support = logp.exp(), None
+    if top_p == 1 and top_k is None:
+        drawn = p
+        entropy = -(p * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
+    else:
+        drawn = truncated(p, top_p, top_k)
+        logp, entropy = restricted(scaled, drawn == 0)
+        if record:
+            kept = drawn > 0
+            support = Support(kept.nonzero()[:, 1].int(), kept.sum(-1))
     cumulative = drawn.cumsum(-1, dtype=torch.float64)
     threshold = uniform[:, None] * cumulative[:, -1:]
     token = torch.searchsorted(cumulative, threshold, right=True).squeeze(1).clamp_max(logits.shape[1] - 1)
-    return token, logp.gather(1, token[:, None]).squeeze(1), entropy
-
-
-def nucleus(p: Tensor, top_p: float) -> Tensor:
-    """Return probabilities [n, V] with 0 for all but the fewest tokens that add up to ``top_p``; not renormalised.
-
-    Of equally likely tokens the first ones stay. Source: Holtzman et al. 2020, arXiv 1904.09751, section 3.1.
-    """
-    ordered, places = p.sort(dim=-1, descending=True, stable=True)
-    before = ordered.cumsum(-1, dtype=torch.float64) - ordered
-    return torch.zeros_like(p).scatter(-1, places, ordered * (before < top_p))
+    return Drawn(token, logp.gather(1, token[:, None]).squeeze(1), entropy, support)
