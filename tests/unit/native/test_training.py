@@ -51,6 +51,7 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
         "clip/positive_share",
         "group/pass_at_k",
         "sampling/retired_frac",
+        "turns/",
         "response/length_mean_kept",
         "correction/",
         "critic/",

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paribus_runners.native.objective.advantage import Scored
-from paribus_runners.native.responses import Responses
+from paribus_runners.native.responses import Given, Responses
 from paribus_runners.native.rollout.rollouts import PER_RESPONSE, Rollouts
 
 
@@ -61,7 +61,8 @@ class RolloutQueue:
 
 _PLAIN = ("prompts", "problems", "rounds", "seconds_sampling", "seconds_reward")
 _OWN = ("born", "carried", "kept")
-_RESPONSES = tuple(f.name for f in fields(Responses) if f.name != "entropy")
+_RESPONSES = tuple(f.name for f in fields(Responses) if f.name not in ("entropy", "given"))
+_GIVEN = tuple(f.name for f in fields(Given))
 
 
 def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
@@ -70,6 +71,8 @@ def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
     yield from ((f"scored/{name}", getattr(rollouts.scored, name)) for name in ("group", *PER_RESPONSE))
     if rollouts.responses.entropy is not None:
         yield "responses/entropy", rollouts.responses.entropy
+    if (given := rollouts.responses.given) is not None:
+        yield from ((f"given/{name}", getattr(given, name)) for name in _GIVEN)
     if rollouts.reference is not None:
         yield "reference", rollouts.reference
 
@@ -85,9 +88,10 @@ def _rollouts(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> Rollou
     parts = {name: tensors[f"responses/{name}"] for name in _RESPONSES}
     if parts["ids"].dim() != 1:
         raise ValueError("its queue of rollouts was written by an earlier version")
+    given = Given(**{name: tensors[f"given/{name}"] for name in _GIVEN}) if "given/ids" in tensors else None
     return Rollouts(
         **values,
-        responses=Responses(**parts, entropy=tensors.get("responses/entropy")),
+        responses=Responses(**parts, entropy=tensors.get("responses/entropy"), given=given),
         scored=Scored(groups=plain["groups"], **scored),
         reference=tensors.get("reference"),
     )

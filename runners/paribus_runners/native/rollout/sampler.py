@@ -16,6 +16,43 @@ Place = tuple[int | str, ...]
 """Where in a run something random happens, e.g. seed, purpose, step, round: all randomness follows from it."""
 
 
+class Ended(NamedTuple):
+    """A response whose model has ended a turn.
+
+    Attributes:
+        prompt: index of its prompt among those of the requests.
+        tokens: the response so far, with all answers, without the end mark that ended the turn.
+        turn: the number of the turn, from 1.
+    """
+
+    prompt: int
+    tokens: Sequence[int]
+    turn: int
+
+
+class Turns(Protocol):
+    """What answers turns of the model.
+
+    Attributes:
+        marks: tokens that end a turn beside the end marks.
+        most: answers that a response may get.
+        room: tokens that an answer may have.
+        longest: tokens that the model may write in a turn; ``None``: no limit of its own.
+    """
+
+    @property
+    def marks(self) -> Sequence[int]: ...
+    @property
+    def most(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def longest(self) -> int | None: ...
+
+    def answers(self, ended: Sequence[Ended]) -> list[tuple[Sequence[int] | None, bool]]:
+        """Return for each the tokens of its answer, or ``None`` where the response ends, and whether a call failed."""
+
+
 @dataclass(frozen=True)
 class Requests:
     """What to sample in one go.
@@ -23,7 +60,7 @@ class Requests:
     Attributes:
         prompts: tokens of each of P prompts.
         copies: responses to each prompt.
-        room: tokens that a response may have.
+        room: tokens that the model may write in a response.
         temperature: logits are divided by it.
         place: where in the run; with the index of a prompt it fixes what is sampled, never history or the batch.
         top_p: tokens come from the fewest that add up to it; below 1 in evaluations alone, because log-probabilities
@@ -31,6 +68,7 @@ class Requests:
         apart: requests that differ in ``room`` alone share the random numbers of each response.
         places: index of each prompt among all prompts of the ``place``, ascending, where these are a share of them; by
             default they are all.
+        turns: what answers turns of the model; ``None``: its end mark ends a response.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -41,6 +79,7 @@ class Requests:
     top_p: float = 1.0
     apart: bool = False
     places: Sequence[int] | None = None
+    turns: Turns | None = None
 
     @property
     def among_all(self) -> Sequence[int]:
