@@ -13,11 +13,15 @@ from safetensors.torch import load_file
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import ChainTask, Recipe
+from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.metrics import STEP_METRICS
 from paribus_runners.native import trainer
 
+TOOL = FunctionTurns(
+    path="paribus_runners.tasks.tools.running_sum", marks=("?",), most=3, answer_tokens=2, timeout_s=60
+)
 STATES: dict[str, dict[str, Any]] = {
     "plain": {},
     "critic": {
@@ -29,6 +33,7 @@ STATES: dict[str, dict[str, Any]] = {
     "history": {"baseline": f.History(), "scale": f.HistorySmooth()},
     "ahead": {"schedule": {"staleness": 1}, "correction": f.TokenTruncate()},
     "retired": {"task": ChainTask(problems=14), "schedule": {"retire_at": 0.125, "staleness": 1}},
+    "turns": {"schedule": {"staleness": 1}, "turns": TOOL},
     "surplus": {"filter": f.RefillAsync(metric="correct"), "schedule": {"group_size": 12}, "kl": f.KlInLoss()},
 }
 """Recipes by what a run carries from step to step beside the policy and its optimizer."""

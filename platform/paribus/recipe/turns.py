@@ -30,7 +30,7 @@ class FunctionTurns(Level):
         "that is not there is imported as any installed one"
     )
     marks: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), description="texts that end a turn beside the end mark, each one token of the model, e.g. `[\"?\"]`"
+        default=(), description='texts that end a turn beside the end mark, each one token of the model, e.g. `["?"]`'
     )
     most: Count = Field(default=4, description="answers that a response may get; after them no turn is answered")
     answer_tokens: Count = Field(

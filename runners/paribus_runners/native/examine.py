@@ -129,7 +129,10 @@ def _own(
         facts = [_counts(task, read), *_shown(written, lengths, model, read["train"].entries[0])]
         faults += wrong
         warnings += [*_overlap(read["train"], read["heldout"]), *_few(read["heldout"], problems)]
-        warnings += [*_unanswerable(task, read), *_too_long("schedule.max_new_tokens", lengths, limit, model.context, given)]
+        warnings += [
+            *_unanswerable(task, read),
+            *_too_long("schedule.max_new_tokens", lengths, limit, model.context, given),
+        ]
     found = Examination(facts=tuple(facts), warnings=tuple(warnings), faults=tuple(faults))
     return found, read, max(lengths, default=0)
 
@@ -263,9 +266,7 @@ def _lengths(written: Sequence[str], tokenizer: Any) -> list[int]:
     return [len(ids) for ids in tokenizer(list(map(str, written)), add_special_tokens=special).input_ids]
 
 
-def _too_long(
-    place: str, lengths: Sequence[int], limit: int, context: int | None, given: int
-) -> list[tuple[str, str]]:
+def _too_long(place: str, lengths: Sequence[int], limit: int, context: int | None, given: int) -> list[tuple[str, str]]:
     """Return a warning if prompts with ``limit`` tokens of the model and ``given`` ones are more than it can read."""
     over = [n for n in lengths if n + limit + given > (context or math.inf)]
     if not over or context is None:

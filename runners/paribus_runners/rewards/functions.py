@@ -1,7 +1,8 @@
 """Functions of the user: where their source is, and what is wrong with it, without importing it.
 
-A reward function has the shape of TRL's ``reward_funcs``: it takes ``prompts``, ``completions`` and the columns of the data as
-keyword arguments, lists with one entry a response, and returns one number for each.
+A reward function has the shape of TRL's ``reward_funcs``: it takes ``prompts``, ``completions`` and the columns of the
+data as keyword arguments, lists with one entry a response, and returns one number for each. A function that answers
+turns takes ``turns`` as well, and returns a text or ``None`` for each.
 """
 
 from __future__ import annotations
@@ -146,9 +147,7 @@ def _definitions(body: Sequence[ast.stmt]) -> dict[str, ast.stmt]:
     return found
 
 
-def _unfit(
-    node: ast.stmt, name: str, columns: Mapping[str, str] | None, given: Sequence[str]
-) -> Iterator[str]:
+def _unfit(node: ast.stmt, name: str, columns: Mapping[str, str] | None, given: Sequence[str]) -> Iterator[str]:
     """Yield why a definition cannot be called with the arguments that are ``given`` and the columns of the data."""
     if isinstance(node, ast.ClassDef):
         yield f"defines `{name}` as a class: write a function, or an instance with `__call__`"

@@ -291,9 +291,7 @@ class Session:
         policy, room = self._policy, chosen.max_new_tokens or self._recipe.schedule.max_new_tokens
         place, apart = (self._job.seed, "evaluate", name, step), name != HELDOUT
         prompts = policy.encode([problem.prompt for problem in problems])
-        requests = Requests(
-            prompts, chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places
-        )
+        requests = Requests(prompts, chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places)
         responses = complete(TorchSampler(policy), requests)
         ended = (~responses.truncated).tolist()
         texts = policy.decode(responses.tokens())

@@ -46,9 +46,7 @@ class Conversation:
     def answers(self, ended: Sequence[Ended]) -> list[tuple[Sequence[int] | None, bool]]:
         """Return for each turn the tokens of its answer, or ``None`` where the response ends, and whether it failed."""
         texts = self.policy.decode([one.tokens for one in ended])
-        asked = [
-            Asked(self.problems[one.prompt], text, one.turn) for one, text in zip(ended, texts, strict=True)
-        ]
+        asked = [Asked(self.problems[one.prompt], text, one.turn) for one, text in zip(ended, texts, strict=True)]
         found: list[tuple[Sequence[int] | None, bool]] = []
         for answer in self.environment.answers(asked):
             if answer.text is None:

@@ -31,23 +31,23 @@ class Ended(NamedTuple):
 
 
 class Turns(Protocol):
-    """What answers turns of the model.
-
-    Attributes:
-        marks: tokens that end a turn beside the end marks.
-        most: answers that a response may get.
-        room: tokens that an answer may have.
-        longest: tokens that the model may write in a turn; ``None``: no limit of its own.
-    """
+    """What answers turns of the model."""
 
     @property
-    def marks(self) -> Sequence[int]: ...
+    def marks(self) -> Sequence[int]:
+        """Tokens that end a turn beside the end marks."""
+
     @property
-    def most(self) -> int: ...
+    def most(self) -> int:
+        """Answers that a response may get."""
+
     @property
-    def room(self) -> int: ...
+    def room(self) -> int:
+        """Tokens that an answer may have."""
+
     @property
-    def longest(self) -> int | None: ...
+    def longest(self) -> int | None:
+        """Tokens that the model may write in a turn; ``None``: no limit of its own."""
 
     def answers(self, ended: Sequence[Ended]) -> list[tuple[Sequence[int] | None, bool]]:
         """Return for each the tokens of its answer, or ``None`` where the response ends, and whether a call failed."""

@@ -124,8 +124,9 @@ def _sample(
         hidden = policy.hidden(token, positions[rows] + t, cache)
         drawn = _draw(policy.head, hidden, uniforms[rows, t + 1], temperature, top_p)
     generated = torch.arange(room, device=device) < length[:, None]
-    values = (ids[generated], logp[generated], entropy[generated], length, truncated)
-    return Responses(*(x.cpu() for x in values))
+    return Responses(
+        ids[generated].cpu(), logp[generated].cpu(), entropy[generated].cpu(), length.cpu(), truncated.cpu()
+    )
 
 
 @dataclass
