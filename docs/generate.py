@@ -129,12 +129,12 @@ def recipes_page() -> str:
     """Return factors, levels, parameters and presets, with the presets that the native runner trains."""
     lines = [
         "# Recipes\n",
-        "A recipe is `model`, `task`, `optimizer`, the 13 factors of the objective, and how a run samples (`rollout`) and uses",
-        "its devices (`compute`). A text is short for a level with its defaults: `scale: none` is `scale: {kind: none}`. The",
+        "A recipe is `model`, `task`, `optimizer`, the 13 factors of the objective, what answers the model inside a response",
+        "(`turns`), and how a run samples (`rollout`) and uses its devices (`compute`). A text is short for a level with its defaults: `scale: none` is `scale: {kind: none}`. The",
         "order of operations is fixed: reward map, length rule, KL in the reward, group filter, baseline, advantage scale,",
         "masks, ratio, clip, importance correction, KL in the loss, aggregation, auxiliary losses.\n",
     ]
-    for name in ("model", "task", "optimizer", "loss", *FACTORS, "rollout", "compute"):
+    for name in ("model", "task", "optimizer", "loss", *FACTORS, "turns", "rollout", "compute"):
         number = f" (F{FACTORS.index(name)})" if name in FACTORS else ""
         lines += [f"## {name}{number}\n", "| level | meaning | parameters |", "|---|---|---|"]
         for level in levels_of(Recipe.model_fields[name]):

@@ -215,9 +215,7 @@ class Capabilities(_Part):
 
 def values_of(recipe: Recipe) -> dict[str, Any]:
     """Return all values of a recipe by their places, also those that stored recipes leave out."""
-    values = recipe.model_dump(mode="json")
-    values |= {"rollout": recipe.rollout.model_dump(), "compute": recipe.compute.model_dump()}
-    return flatten(values)
+    return flatten(recipe.whole())
 
 
 @dataclass(frozen=True)

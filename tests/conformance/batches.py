@@ -25,7 +25,7 @@ class Batch:
         score: [N] the task's score.
         second: [N] another reward of the same responses, 1 or -1.
         correct: [N] correctness.
-        length: [N] tokens.
+        length: [N] tokens that the model wrote.
         truncated: [N] whether the length limit ended the response.
         new: [N, W] log-probability under the policy that is updated.
         old: [N, W] the same under the learner before the updates.
@@ -33,6 +33,7 @@ class Batch:
         reference: [N, W] the same under the reference.
         entropy: [N, W] entropy of the policy.
         value: [N, W] the critic's value.
+        written: [N, W] True on the tokens that the model wrote, where an environment wrote others between them.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Batch:
     reference: Tensor
     entropy: Tensor
     value: Tensor
+    written: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -71,8 +73,19 @@ class Batch:
 
     @property
     def mask(self) -> Tensor:
-        """[N, W] True on the tokens of a response."""
-        return torch.arange(self.new.shape[1]) < self.length[:, None]
+        """[N, W] True on the tokens of a response that the model wrote."""
+        return torch.arange(self.new.shape[1]) < self.length[:, None] if self.written is None else self.written
+
+    @property
+    def whole(self) -> Tensor:
+        """[N] tokens of a response, with those that an environment wrote."""
+        place = torch.arange(1, self.new.shape[1] + 1)
+        return (self.mask * place).amax(1)
+
+    @property
+    def text(self) -> Tensor:
+        """[N, W] True on all of these."""
+        return torch.arange(self.new.shape[1]) < self.whole[:, None]
 
     def reward(self, kind: str) -> Tensor:
         """Return [N] the reward under a map of :class:`paribus.recipe.factors.Reward`."""
@@ -129,6 +142,25 @@ def before_an_update(batch: Batch) -> Batch:
     return replace(batch, new=batch.old.clone())
 
 
+def answered(batch: Batch, seed: int) -> Batch:
+    """Return the batch under the name ``turns``, with answers of an environment before some tokens, as holes."""
+    draw = torch.Generator().manual_seed(seed)
+    shape = batch.mask.shape
+    before = torch.randint(1, 5, shape, generator=draw) * (torch.rand(shape, generator=draw) < 0.15) * batch.mask
+    before[:, 0] = 0
+    place = (before.cumsum(1) + torch.arange(shape[1])).clamp_min(0)
+    width = int(place[batch.mask].max()) + 1
+    rows = torch.arange(batch.rows)[:, None].expand(shape)[batch.mask]
+    written = torch.zeros(batch.rows, width, dtype=torch.bool)
+    written[rows, place[batch.mask]] = True
+    names = ("new", "old", "sampler", "reference", "entropy", "value")
+    wide = {k: torch.full(written.shape, GARBAGE, dtype=torch.float64) for k in names}
+    return replace(
+        batch, name="turns", written=written,
+        **{k: v.masked_scatter(written, getattr(batch, k)[batch.mask]) for k, v in wide.items()},
+    )  # fmt: skip
+
+
 BATCHES = {
     b.name: b
     for b in (
@@ -139,9 +171,10 @@ BATCHES = {
         make("alone", 5, groups=8, size=1, longest=24),
         make("far", 10, groups=4, size=4, longest=24, far=9.0),
         before_an_update(make("fresh", 11, groups=6, size=8, longest=24)),
+        answered(make("turns", 12, groups=6, size=8, longest=24), 13),
     )
 }
 """By name. ``alone``: groups of one; ``far``: old policy and reference are far away; ``fresh``: no update was made yet;
-rows ask for these three by name."""
+``turns``: masks have holes. Rows ask for these four by name."""
 ORDINARY = ("eight", "two", "scalar", "limit")
 """The batches of a row that names none."""

@@ -59,7 +59,8 @@ class Row:
     @property
     def name(self) -> str:
         """What the test is called."""
-        return "-".join([self.library, *self.levels, *map(str, self.options.values())]).replace(" ", "")
+        batches = () if self.batches == ORDINARY else self.batches
+        return "-".join([self.library, *self.levels, *map(str, self.options.values()), *batches]).replace(" ", "")
 
     def recipe(self, batch: Batch, does: bool = False) -> Recipe:
         """Return our recipe, or with ``does`` the one that reproduces the library."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import get_args
 
 from conformance import rows_trl, rows_verl
+from conformance.batches import ORDINARY
 from conformance.row import Row
 from paribus.recipe.factors import Level
 from paribus.recipe.factors.length import Length
@@ -13,6 +15,17 @@ from paribus.recipe.presets import load_preset, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe
 
 ROWS: tuple[Row, ...] = (*rows_trl.AGREE, *rows_verl.AGREE, *rows_trl.DEVIATE, *rows_verl.DEVIATE)
+
+COUNTS_ALL = ("soft_punish_cache", "reward.reward_kwargs.overlong_buffer_cfg.len")
+"""Options by which a library punishes the length of a response with its answers; ours counts its own tokens."""
+HOLES: tuple[Row, ...] = tuple(
+    replace(row, batches=("turns",))
+    for row in (*rows_trl.AGREE, *rows_verl.AGREE)
+    if row.batches == ORDINARY
+    and row.options.get("trainer") != "RLOOTrainer"  # it has no `tool_mask`
+    and not {*COUNTS_ALL} & row.options.keys()
+)
+"""Every agreement, on masks with holes: TRL's `tool_mask`, verl's `response_mask`."""
 
 SAMPLING = "decides what is sampled, not what the loss is"
 OFFICIAL_ONLY = "only in the code of its authors"

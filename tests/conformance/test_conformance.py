@@ -5,7 +5,7 @@ import torch
 
 from conformance.batches import BATCHES, ORDINARY
 from conformance.row import TOLERANCE, VISIBLE
-from conformance.table import ALONE, ROWS, compared, levels, neutral
+from conformance.table import ALONE, HOLES, ROWS, compared, levels, neutral
 from paribus_runners.native.head import Head
 
 pytestmark = [
@@ -22,6 +22,18 @@ def test_a_row_is_what_the_table_says(row):
     else:
         assert plain > VISIBLE
         assert reproduced <= TOLERANCE
+
+
+@pytest.mark.parametrize("row", HOLES, ids=lambda row: row.name)
+def test_a_row_agrees_on_masks_with_holes(row):
+    """What an environment wrote between turns has no part in either side's ratios, means, estimates and gradients."""
+    assert (~row_batch().mask & row_batch().text).any()
+    assert row.errors()[0] <= TOLERANCE
+
+
+def row_batch():
+    """Return the batch whose masks have holes."""
+    return BATCHES["turns"]
 
 
 def test_every_level_is_compared_or_excused():

@@ -75,13 +75,16 @@ class Given:
     now: tuple[Tensor, Tensor]
 
     def _generate(self, prompts):
-        lengths, truncated = self.batch.length.tolist(), self.batch.truncated.tolist()
+        lengths, truncated = self.batch.whole.tolist(), self.batch.truncated.tolist()
         ids = [[WORD] * (n - 1) + [WORD if cut else EOS] for n, cut in zip(lengths, truncated, strict=True)]
         texts = [""] * len(ids)
         if isinstance(self, RLOOTrainer):
             return [[WORD]] * len(ids), ids, texts
         sampled = [row[:n] for row, n in zip(self.batch.sampler.tolist(), lengths, strict=True)]
-        return [[WORD]] * len(ids), ids, None, texts, sampled, {}, None, None
+        tools = None
+        if self.batch.written is not None:
+            tools = [row[:n] for row, n in zip(self.batch.written.long().tolist(), lengths, strict=True)]
+        return [[WORD]] * len(ids), ids, tools, texts, sampled, {}, None, None
 
     def _calculate_rewards(self, *_):
         return self.rewards

@@ -61,7 +61,7 @@ def outcome(options: Mapping[str, Any], batch: Batch, reward: str, actor: ActorC
             {
                 "prompts": torch.ones(len(rows), 1, dtype=torch.long),
                 "responses": torch.ones_like(mask[rows], dtype=torch.long),
-                "attention_mask": torch.cat([torch.ones(len(rows), 1), batch.mask[rows]], 1).long(),
+                "attention_mask": torch.cat([torch.ones(len(rows), 1), batch.text[rows]], 1).long(),
                 "response_mask": mask[rows].long(),
                 "old_log_probs": batch.old[rows],
                 "ref_log_prob": batch.reference[rows],
@@ -72,13 +72,13 @@ def outcome(options: Mapping[str, Any], batch: Batch, reward: str, actor: ActorC
             batch_size=len(rows),
         )
         shown = {
-            "log_probs": shifted(new[rows], batch.mask[rows]),
-            "entropy": shifted(batch.entropy[rows], batch.mask[rows]),
+            "log_probs": shifted(new[rows], batch.text[rows]),
+            "entropy": shifted(batch.entropy[rows], batch.text[rows]),
         }
         if (teacher := distillation_of(config)) is None:
             value = value + ppo_loss(actor, shown, data)[0]
         else:
-            data["teacher_logprobs"] = whole_texts(batch.reference[rows], batch.mask[rows])
+            data["teacher_logprobs"] = whole_texts(batch.reference[rows], batch.text[rows])
             value = value + distillation_ppo_loss(actor, teacher, shown, data)[0]
     (gradient,) = torch.autograd.grad(value, new)
     return Outcome(padded(advantage, batch.mask), float(value.detach()), gradient)
@@ -87,7 +87,7 @@ def outcome(options: Mapping[str, Any], batch: Batch, reward: str, actor: ActorC
 def critic(options: Mapping[str, Any], batch: Batch) -> Outcome:
     """Return the critic's targets in the place of advantages, its loss, and the gradient with respect to its values."""
     config, mask = {**DEFAULTS, **options}, batch.mask.long()
-    reward = torch.zeros_like(batch.new).scatter(1, batch.length[:, None] - 1, batch.score[:, None])
+    reward = torch.zeros_like(batch.new).scatter(1, batch.whole[:, None] - 1, batch.score[:, None])
     gamma, lam = config["algorithm.gamma"], config["algorithm.lam"]
     returns = core_algos.compute_gae_advantage_return(reward, batch.value, mask, gamma, lam)[1]
     new = batch.value_now.clone().requires_grad_()
@@ -121,7 +121,7 @@ def distillation_of(config: Mapping[str, Any]) -> DistillationConfig | None:
 def advantages(config: Mapping[str, Any], batch: Batch, reward: str) -> Tensor:
     """Return [N, W] the advantages of an estimator."""
     scores = torch.zeros_like(batch.new)
-    scores[torch.arange(batch.rows), batch.length - 1] = batch.reward(reward)
+    scores[torch.arange(batch.rows), batch.whole - 1] = batch.reward(reward)
     if buffer := config["reward.reward_kwargs.overlong_buffer_cfg.len"]:
         scores = scored_by_dapo(buffer, batch, reward)
     beta = config["algorithm.kl_ctrl.kl_coef"] if config["algorithm.use_kl_in_reward"] else 0.0

@@ -89,7 +89,6 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "head.py": ("support.py::test_chunks_over_a_support_agree_with_the_textbook",),
     "trainer.py": ("temperatures.py::test_a_run_samples_and_learns_at_the_temperature_of_the_step",),
-    "rollout/torch.py": ("sampler.py::test_draws_follow_the_renormalised_nucleus",),
     "rollout/retired.py": (
         "retired.py::test_without_solved_prompts_the_walk_is_that_of_every_run",
         "retired.py::test_each_pass_goes_once_through_the_prompts_that_are_left",
@@ -97,6 +96,17 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "retired.py::test_prompts_go_by_the_share_of_right_responses",
     ),
     "experience.py": ("distillation.py", "objective_history.py", "objective_correction.py", "objective_presets.py"),
+    "responses.py": (
+        "turns.py::test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote",
+        "turns.py::test_selecting_and_joining_keep_answers_in_their_places",
+    ),
+    "log_probabilities.py": ("turns.py::test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote",),
+    "rollout/torch.py": (
+        "sampler.py::test_draws_follow_the_renormalised_nucleus",
+        "turns.py::test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote",
+        "turns.py::test_the_environment_reads_the_response_so_far",
+        "turns.py::test_limits_end_a_response",
+    ),
     "batch.py": ("objective_batches.py", "objective_pairs.py", "objective_presets.py", "objective_correction.py"),
 }
 """Of ``tests/unit/native/test_*``, the files or tests that are asked about each file, quickest first."""
@@ -117,10 +127,6 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "trainer.py": (
         ("recipe = self._recipe.at(step)", "recipe = self._recipe", "the learner keeps the first temperature"),
         ("self._recipe.at(ahead), self._source", "self._recipe.at(step), self._source", "stale rollouts at the temperature of now"),
-    ),
-    "rollout/torch.py": (
-        ("logp, entropy = restricted(scaled, drawn == 0)", "entropy = restricted(scaled, drawn == 0)[1]",
-         "the sampler's log-probability over the whole vocabulary"),
     ),
     "objective/reward.py": (
         ("2 * y - 1", "y - 1", "a map to -1 and 0"),
@@ -373,6 +379,23 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("Retired(found[-1][0] + 1, self.prompts)", "Retired(self.place + wanted, self.prompts)", "holes count as visits"),
         ("Retired(self.place, self.prompts | {", "Retired(self.place, {", "earlier prompts come back"),
         ("self.place, size)\n", "0, size)\n", "every step begins the walk anew"),
+    ),
+    "responses.py": (
+        ("waiting[0][0] == count", "waiting[0][0] == count + 1", "answers one token too early"),
+        ("written.append(len(tokens))", "written.append(len(written))", "an answer counts as written"),
+        ("given = None if self.given is None else self.given.select(rows)", "given = self.given", "answers of other rows"),
+    ),
+    "log_probabilities.py": (
+        ("before += [places[i] for i in written]", "before += [places[k] for k in range(len(written))]", "answers not counted"),
+        ("written = response.written if", "written = range(len(response)) if", "answers are targets"),
+    ),
+    "rollout/torch.py": (
+        ("logp, entropy = restricted(scaled, drawn == 0)", "entropy = restricted(scaled, drawn == 0)[1]",
+         "the sampler's log-probability over the whole vocabulary"),
+        ("wrote = not self.waiting", "wrote = True", "answers are drawn"),
+        ("[len(self.ids)] * len(answer)", "[len(self.whole)] * len(answer)", "answers counted as written before"),
+        ("or row.answers == turns.most", "or row.answers > turns.most", "one answer too many"),
+        ("length - row.began == turns.longest", "length == turns.longest", "one limit for all turns"),
     ),
     "experience.py": (
         ("old, responses.logp, row", "responses.logp, old, row", "sampler and learner swapped"),

@@ -13,11 +13,15 @@ from safetensors.torch import load_file
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import ChainTask, Recipe
+from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.metrics import STEP_METRICS
 from paribus_runners.native import trainer
 
+TOOL = FunctionTurns(
+    path="paribus_runners.tasks.tools.running_sum", marks=("?",), most=3, answer_tokens=2, timeout_s=60
+)
 STATES: dict[str, dict[str, Any]] = {
     "plain": {},
     "critic": {
@@ -31,6 +35,7 @@ STATES: dict[str, dict[str, Any]] = {
     "retired": {"task": ChainTask(problems=14), "schedule": {"retire_at": 0.125, "staleness": 1}},
     "cooling": {"schedule": {"temperature_change": {"kind": "linear", "to": 0.5}, "staleness": 1}},
     "truncated": {"schedule": {"top_p": 0.9, "top_k": 6, "staleness": 1}, "kl": f.KlInLoss()},
+    "turns": {"schedule": {"staleness": 1}, "turns": TOOL},
     "surplus": {"filter": f.RefillAsync(metric="correct"), "schedule": {"group_size": 12}, "kl": f.KlInLoss()},
 }
 """Recipes by what a run carries from step to step beside the policy and its optimizer."""

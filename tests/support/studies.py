@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paribus.contract import Evaluate
-from paribus.recipe.recipe import Recipe, difference, fingerprint_of
+from paribus.recipe.recipe import LATER, Recipe, difference, fingerprint_of
 from paribus.report.inputs import Outcome, RunData, StudyData
 from paribus.run_folder.folder import SHORT, Evaluation, MetricLine
 from paribus.study.plan import Arm, Plan, PlannedRun, Row
@@ -171,7 +171,7 @@ def _rows(shape: Shape) -> tuple[list[Row], dict[str, tuple[str, ...]]]:
 
     def add(design: str, kind: str, label: str, tricks: Sequence[str], parent: str | None) -> None:
         recipe = _recipe(Recipe(), tuple(tricks))
-        stated = recipe.model_dump(mode="json", exclude={"rollout", "compute"})  # the golden files hold these keys
+        stated = recipe.model_dump(mode="json", exclude=set(LATER))  # the golden files hold these keys
         key = fingerprint_of(stated)[:SHORT]
         tricks_of.setdefault(key, tuple(tricks))
         row = Row(design=design, kind=kind, label=label, arm=key, parent=parent, tricks=tuple(tricks), changes={})

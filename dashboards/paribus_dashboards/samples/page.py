@@ -219,11 +219,21 @@ def _number(value: float | None) -> str:
 def _text(place: int, sample: Sample, title: str, compared: Group | None) -> tuple[Markup, str]:
     own = sample.response[:MAX_CHARACTERS]
     if compared is None:
-        return visible(own), ""
+        return turns(own, sample.given), ""
     texts = [s.response[:MAX_CHARACTERS] for s in compared.samples]
     at = nearest(own, texts, place)
     found = difference(texts[at], own)
     return marked(found), _note(found, f"response {at + 1} of {title}" if len(texts) > 1 else title)
+
+
+def turns(text: str, given: Sequence[tuple[int, int]]) -> Markup:
+    """Return a response as HTML, with what an environment wrote marked."""
+    frame, found, end = Markup('<mark title="written by the environment">{}</mark>'), list[Markup](), 0
+    for first, behind in given:
+        if first < len(text):
+            found += [visible(text[end:first]), frame.format(visible(text[first:behind]))]
+            end = behind
+    return Markup("").join([*found, visible(text[end:])])
 
 
 def _note(found: Difference, title: str) -> str:

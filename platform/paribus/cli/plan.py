@@ -234,6 +234,8 @@ def _print_base(plan: Plan, out: Console) -> None:
     plain = recipe.model_copy(update={"reward": recipe.reward.model_copy(update={"functions": {}})})
     for name in factors:
         out.print(f"  {name:<13}{describe(getattr(plain, name))}")
+    if recipe.turns.kind != "single":
+        out.print(f"  {'turns':<13}{describe(recipe.turns)}")
     if recipe.rollout != Rollout():
         out.print(f"  {'rollout':<13}{describe(recipe.rollout)}")
     if recipe.compute != Compute():

@@ -72,7 +72,7 @@ class RunnerBase:
         weights = files_in(model) if model.is_dir() else []
         return Hashes(
             code=fingerprint_of([_hash_of(Path(inspect.getfile(type(self)))), dict(versions)]),
-            data=_hash_of_task(recipe.task, *([options.sources] if recipe.reward.functions else [])),
+            data=_hash_of_task(recipe.task, *([options.sources] if recipe.functions else [])),
             model=fingerprint_of(
                 [recipe.model.name, recipe.model.revision, [[str(p.relative_to(model)), _hash_of(p)] for p in weights]]
             ),

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from paribus.recipe import factors as f
+from paribus.recipe.turns import FunctionTurns, SingleTurn, Turns
 
 FACTORS: tuple[str, ...] = (
     "schedule",
@@ -245,6 +246,10 @@ class Compute(f.Level):
     )
 
 
+LATER = ("turns", "rollout", "compute")
+"""Sections added after version 0.1; stored recipes leave them out where they do nothing."""
+
+
 class Recipe(f.Level):
     """Model, task, optimizer, the 13 factors of the objective, and how a run samples and computes.
 
@@ -268,6 +273,7 @@ class Recipe(f.Level):
     correction: f.Correction = f.NoCorrection()
     token_weight: f.TokenWeight = f.UniformWeight()
     auxiliary: f.Auxiliary = f.Auxiliary()
+    turns: Turns = SingleTurn()
     rollout: Rollout = Rollout()
     compute: Compute = Compute()
 
@@ -275,7 +281,7 @@ class Recipe(f.Level):
     def _without_default_sections(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out sections added after version 0.1 that have no effect: its processes read plans and jobs too."""
         values: dict[str, Any] = dump(self)
-        added = {"rollout": Rollout(), "compute": Compute()}
+        added = {name: type(self).model_fields[name].default for name in LATER}
         return {k: v for k, v in values.items() if k not in added or getattr(self, k) != added[k]}
 
     def at(self, step: int) -> Recipe:
@@ -284,6 +290,16 @@ class Recipe(f.Level):
             return self
         now = {"temperature": self.schedule.temperature_at(step), "temperature_change": f.SteadyTemperature()}
         return self.model_copy(update={"schedule": self.schedule.model_copy(update=now)})
+
+    def whole(self) -> dict[str, Any]:
+        """Return all values as JSON has them, also of sections that stored recipes leave out."""
+        return self.model_dump(mode="json") | {name: getattr(self, name).model_dump(mode="json") for name in LATER}
+
+    @property
+    def functions(self) -> tuple[f.RewardFunction | FunctionTurns, ...]:
+        """Everything that calls Python functions of the user."""
+        turns = (self.turns,) if isinstance(self.turns, FunctionTurns) else ()
+        return (*self.reward.functions.values(), *turns)
 
     @property
     def most_tokens(self) -> int:
@@ -526,8 +542,7 @@ def difference(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
 
 def _compared(recipe: Recipe, other: Recipe) -> dict[str, Any]:
     """Return the values of a recipe by path, as :func:`difference` compares them with another."""
-    values = recipe.model_dump(mode="json")
-    values |= {"rollout": recipe.rollout.model_dump(), "compute": recipe.compute.model_dump()}
+    values = recipe.whole()
     values["length"]["keep"] = recipe.length.keep.model_dump()
     values["schedule"]["temperature_change"] = recipe.schedule.temperature_change.model_dump(mode="json")
     values["schedule"]["top_p"] = recipe.schedule.top_p

@@ -66,7 +66,16 @@ STEP_METRICS: tuple[Metric, ...] = (
     _metric("response/length_mean_kept", "length (kept)", "tokens", "neither",
             "mean length of the generated responses that `length.keep` keeps; absent where it keeps all"),
     _metric("response/truncated_frac", "truncated", "fraction", "lower",
-            "share of generated responses that hit the length limit"),
+            "share of generated responses that hit a limit: schedule.max_new_tokens, and with several turns "
+            "turns.turn_tokens, or turns.most where a mark asks for more"),
+    _metric("turns/answers_mean", "answers", "answers", "neither",
+            "mean answers of the environment in a generated response; absent with `turns: single`, as all of `turns/`"),
+    _metric("turns/given_frac", "given tokens", "fraction", "neither",
+            "share of the tokens of generated responses that the environment wrote: they are read, and no other metric "
+            "and no part of the loss counts them"),
+    _metric("turns/failed_frac", "failed answers", "fraction", "lower",
+            "share of generated responses that ended because a call of the environment failed: time-out, exception, a "
+            "result that is no text, more tokens than `turns.answer_tokens`"),
     _metric("reward/correct_frac", "train accuracy", "fraction", "higher",
             "share of generated responses that the verifier accepts"),
     _metric("reward/mean", "reward", "reward", "higher",

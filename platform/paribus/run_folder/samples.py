@@ -63,7 +63,8 @@ class Sample:
         reward: what the objective saw.
         parts: the terms that sum to the reward, by name.
         advantage: after baseline and scale.
-        tokens: generated tokens, including the end mark.
+        tokens: tokens that the model wrote, including the end mark.
+        given: parts of the response that an environment wrote: first character, and the one behind the last.
         mismatch: mean absolute difference of the log-probabilities of learner and sampler, nats per token.
     """
 
@@ -79,6 +80,7 @@ class Sample:
     parts: Mapping[str, float] = field(default_factory=dict)
     advantage: float | None = None
     tokens: int | None = None
+    given: tuple[tuple[int, int], ...] = ()
     mismatch: float | None = None
 
 
@@ -114,6 +116,7 @@ def parse_sample(line: bytes) -> Sample | None:
         parts={k: v for k, v in known.items() if v is not None},
         advantage=_number(raw.get("advantage")),
         tokens=_whole(raw.get("tokens")),
+        given=_parts(raw.get("given"), len(raw["response"])),
         mismatch=_number(raw.get("logp_abs_diff_mean")),
     )
 
@@ -124,6 +127,18 @@ def _text(value: object, other: str) -> str:
 
 def _flag(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
+
+
+def _parts(value: object, size: int) -> tuple[tuple[int, int], ...]:
+    """Return parts of a text, ascending; none if they are no such parts."""
+    found: list[tuple[int, int]] = []
+    for pair in value if isinstance(value, list) else []:
+        ends = [_whole(x) for x in pair] if isinstance(pair, list) else []
+        before = found[-1][1] if found else 0
+        if len(ends) != 2 or ends[0] is None or ends[1] is None or not before <= ends[0] <= ends[1] <= size:
+            return ()
+        found.append((ends[0], ends[1]))
+    return tuple(found)
 
 
 def _whole(value: object) -> int | None:

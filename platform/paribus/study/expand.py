@@ -184,7 +184,7 @@ def _seen(arms: Sequence[Arm], runner: Runner, evaluate: Evaluate, options: Opti
     """Return what the runner sees of the data and models of all arms, each message once."""
     distinct: dict[tuple[object, ...], Recipe] = {}
     for recipe in (arm.recipe for arm in arms):
-        distinct.setdefault((recipe.model, recipe.task, recipe.schedule.max_new_tokens), recipe)
+        distinct.setdefault((recipe.model, recipe.task, recipe.turns, recipe.schedule.max_new_tokens), recipe)
     found = [runner.examine(recipe, evaluate, options) for recipe in distinct.values()]
     return Examination(
         facts=tuple(dict.fromkeys(x for each in found for x in each.facts)),

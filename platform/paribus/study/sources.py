@@ -113,10 +113,10 @@ def imported(text: str, package: str) -> Iterator[str]:
 
 
 def beside_study(folder: Path, recipes: Iterable[Recipe]) -> dict[str, str]:
-    """Return the files in the study's folder that the reward functions of its recipes come from, by path.
+    """Return the files in the study's folder that the functions of its recipes come from, by path.
 
     Raises:
         ParibusError: one of them cannot be read.
     """
-    paths = {function.path for recipe in recipes for function in recipe.reward.functions.values()}
+    paths = {function.path for recipe in recipes for function in recipe.functions}
     return follow(sorted({path.rpartition(".")[0] for path in paths}), beside(folder))

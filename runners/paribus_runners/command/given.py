@@ -126,8 +126,7 @@ def settings_of(recipe: Recipe, evaluate: Evaluate, rest: Mapping[str, Any]) -> 
         evaluate: the same, after ``evaluate.``.
         rest: values of the attempt, by name.
     """
-    values = recipe.model_dump(mode="json")
-    values |= {"rollout": recipe.rollout.model_dump(), "compute": recipe.compute.model_dump()}
+    values = recipe.whole()
     measured = {**evaluate.model_dump(mode="json"), "primary": evaluate.primary_metric}
     return {**rest, **flatten(values), **flatten({"evaluate": measured})}
 

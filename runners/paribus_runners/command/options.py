@@ -234,8 +234,7 @@ def _refusal(name: str, found: Mapping[str, Any], default: Mapping[str, Any], cl
 
 
 def _values(recipe: Recipe) -> dict[str, Any]:
-    values = recipe.model_dump(mode="json")
-    return flatten(values | {"rollout": recipe.rollout.model_dump(), "compute": recipe.compute.model_dump()})
+    return flatten(recipe.whole())
 
 
 def _claimed(path: str, found: Mapping[str, Any], claims: Sequence[tuple[str, str]]) -> bool:

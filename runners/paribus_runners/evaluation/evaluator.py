@@ -23,8 +23,8 @@ class Sampled(NamedTuple):
 
     Attributes:
         text: the response without its end mark.
-        tokens: generated tokens, the end mark included.
-        finished: whether the model ended the response; False where it hit the length limit.
+        tokens: tokens that the model wrote, the end mark included.
+        finished: whether the model ended the response; False where it hit a limit.
     """
 
     text: str
@@ -32,8 +32,8 @@ class Sampled(NamedTuple):
     finished: bool
 
 
-Sampler = Callable[[Sequence[str], Sequence[int]], Sequence[Sampled]]
-"""Takes prompts and their places in the set, and returns k responses to each prompt, next to each other."""
+Sampler = Callable[[Sequence[Problem], Sequence[int]], Sequence[Sampled]]
+"""Takes problems and their places in the set, and returns k responses to each, next to each other."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def answered(
     places = share(len(problems))
     if not places:
         return []
-    responses = sample([problems[place].prompt for place in places], places)
+    responses = sample([problems[place] for place in places], places)
     groups = [tuple(responses[i * k : (i + 1) * k]) for i in range(len(places))]
     batch = grader.batch(rewards=False)
     for place, group in zip(places, groups, strict=True):

@@ -18,9 +18,10 @@ from paribus.contract import Evaluate, Examination
 from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Source, Task
+from paribus.recipe.turns import FunctionTurns, Turns
 from paribus_runners.native import chat
 from paribus_runners.native.model_files import ModelFiles
-from paribus_runners.native.requirements import other_vocabulary, set_faults
+from paribus_runners.native.requirements import mark_faults, other_vocabulary, set_faults
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.verifiers import EXTRACT, verify_answer
 from paribus_runners.tasks import chain, search
@@ -48,17 +49,19 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
     if recipe.model.name in MODELS or not any(isinstance(task, DatasetTask | JsonlTask) for task in tasks):
         return Examination(faults=hot)
     model = ModelFiles.of(recipe.model.name, recipe.model.revision)
+    hot = (*hot, *_mark_faults(recipe.turns, model.tokenizer))
     limit = recipe.schedule.max_new_tokens
+    given = recipe.turns.room if isinstance(recipe.turns, FunctionTurns) else 0
     own, read, longest = Examination(), dict[str, Entries](), 0
     fatal = "context" if recipe.rollout.engine == "vllm" else None  # vLLM takes no prompt that leaves no room
     if isinstance(recipe.task, DatasetTask):  # `support` looks at the files of `jsonl`
-        own, read, longest = _own(recipe.task, model, evaluate.problems, limit)
+        own, read, longest = _own(recipe.task, model, evaluate.problems, limit, given)
     elif isinstance(recipe.task, JsonlTask):
         read = {"train": _lines(recipe.task.train), "heldout": _lines(recipe.task.heldout)}
         own = Examination(warnings=tuple(_unanswerable(recipe.task, read)))
         written = [entry.problem.prompt for found in read.values() for entry in found.entries]
         longest = max(_lengths(written, model.tokenizer), default=0)
-    sets = _sets(recipe.task, model, evaluate, read, limit)
+    sets = _sets(recipe.task, model, evaluate, read, limit, given)
     chats = any(isinstance(task, DatasetTask) and task.template == "chat" for task in tasks)
     heard = [warning for each in (own, *sets) for warning in each.warnings]
     heard += model.turn_warnings() if chats else ()
@@ -94,6 +97,15 @@ def _reference_faults(recipe: Recipe) -> list[str]:
     return [problem] if problem else []
 
 
+def _mark_faults(turns: Turns, tokenizer: Any) -> list[str]:
+    """Return which texts cannot end a turn, if the tokenizer is here."""
+    if tokenizer is None or not isinstance(turns, FunctionTurns):
+        return []
+    return mark_faults(
+        turns.marks, lambda text: tokenizer(text, add_special_tokens=False).input_ids, tokenizer.unk_token_id
+    )
+
+
 def nearest_file(fault: str) -> str:
     """Return `` Did you mean `x`?`` for a file that is not there, if the folder has one with nearly this name."""
     found = re.search(r"cannot read (.+): No such file|there is no (\S+) in .*, where relative paths begin", fault)
@@ -104,7 +116,7 @@ def nearest_file(fault: str) -> str:
 
 
 def _own(
-    task: DatasetTask, model: ModelFiles, problems: int, limit: int
+    task: DatasetTask, model: ModelFiles, problems: int, limit: int, given: int
 ) -> tuple[Examination, dict[str, Entries], int]:
     """Return what to say about the task that a run trains on, what its sources hold, and its longest prompt."""
     read, faults = _read(task, ("train", "heldout"))
@@ -117,13 +129,16 @@ def _own(
         facts = [_counts(task, read), *_shown(written, lengths, model, read["train"].entries[0])]
         faults += wrong
         warnings += [*_overlap(read["train"], read["heldout"]), *_few(read["heldout"], problems)]
-        warnings += [*_unanswerable(task, read), *_too_long("schedule.max_new_tokens", lengths, limit, model.context)]
+        warnings += [
+            *_unanswerable(task, read),
+            *_too_long("schedule.max_new_tokens", lengths, limit, model.context, given),
+        ]
     found = Examination(facts=tuple(facts), warnings=tuple(warnings), faults=tuple(faults))
     return found, read, max(lengths, default=0)
 
 
 def _sets(
-    own: Task, model: ModelFiles, evaluate: Evaluate, read: Mapping[str, Entries], limit: int
+    own: Task, model: ModelFiles, evaluate: Evaluate, read: Mapping[str, Entries], limit: int, given: int
 ) -> list[Examination]:
     """Return what to say about each evaluation set with problems of its own.
 
@@ -133,6 +148,7 @@ def _sets(
         evaluate: the sets.
         read: what the sources of this task hold; empty if they have faults.
         limit: tokens of a response where a set has no limit of its own.
+        given: tokens that an environment may add to a response.
     """
     named = {name: each for name, each in evaluate.sets.items() if isinstance(each.task, DatasetTask | JsonlTask)}
     if not named:
@@ -142,12 +158,18 @@ def _sets(
     for name, each in named.items():
         stated = each.problems if each.problems != evaluate.problems else 0
         most = each.max_new_tokens or limit
-        found.append(_set(f"evaluate.sets.{name}", each.task, model, train, stated, most))
+        found.append(_set(f"evaluate.sets.{name}", each.task, model, train, (stated, most, given)))
     return found
 
 
-def _set(where: str, task: Task | None, model: ModelFiles, train: Entries, problems: int, limit: int) -> Examination:
-    """Return what to say about an evaluation set; its messages begin with its place."""
+def _set(
+    where: str, task: Task | None, model: ModelFiles, train: Entries, numbers: tuple[int, int, int]
+) -> Examination:
+    """Return what to say about an evaluation set; its messages begin with its place.
+
+    The numbers are its problems, and the tokens of a response that the model and an environment may write.
+    """
+    problems, limit, given = numbers
     facts: list[str] = []
     warnings: list[tuple[str, str]] = []
     faults: list[str] = []
@@ -162,7 +184,7 @@ def _set(where: str, task: Task | None, model: ModelFiles, train: Entries, probl
             written, wrong = _prompts(task, model, read)
             faults += wrong
             lengths = _lengths(written, model.tokenizer)
-            warnings += _too_long(f"{where}.max_new_tokens", lengths, limit, model.context)
+            warnings += _too_long(f"{where}.max_new_tokens", lengths, limit, model.context, given)
             facts.append(f"`{where}`: {_count(heldout, 'problems', place_of(task.heldout))}")
             warnings += _few(heldout, problems, where, f"{where}.task.heldout")
     heard = [*_overlap(train, heldout, "problems of this set"), *_unanswerable(task, {"heldout": heldout})]
@@ -251,15 +273,16 @@ def _lengths(written: Sequence[str], tokenizer: Any) -> list[int]:
     return [len(ids) for ids in tokenizer(list(map(str, written)), add_special_tokens=special).input_ids]
 
 
-def _too_long(place: str, lengths: Sequence[int], limit: int, context: int | None) -> list[tuple[str, str]]:
-    """Return a warning if prompts with a response of ``limit`` tokens are longer than the model can read."""
-    over = [n for n in lengths if n + limit > (context or math.inf)]
+def _too_long(place: str, lengths: Sequence[int], limit: int, context: int | None, given: int) -> list[tuple[str, str]]:
+    """Return a warning if prompts with ``limit`` tokens of the model and ``given`` ones are more than it can read."""
+    over = [n for n in lengths if n + limit + given > (context or math.inf)]
     if not over or context is None:
         return []
+    answers = f" and {given:,} tokens of answers (`turns.most` x `turns.answer_tokens`)" if given else ""
     message = (
         f"{len(over):,} of {len(lengths):,} prompts (the longest has {max(over):,} tokens) with a response of "
-        f"`{place}: {limit}` are longer than the {context:,} tokens that the model was made for: lower it to "
-        f"{max(context - max(over), 1):,}, or leave the longest prompts out"
+        f"`{place}: {limit}`{answers} are longer than the {context:,} tokens that the model was made for: lower it to "
+        f"{max(context - max(over) - given, 1):,}, or leave the longest prompts out"
     )
     return [("context", message)]
 

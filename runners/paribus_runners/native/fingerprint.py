@@ -71,17 +71,17 @@ def code(recipe: Recipe) -> str:
 
 
 def data(recipe: Recipe, sources: Mapping[str, str] | None = None) -> str:
-    """Return a hash of problems, verifier and reward functions.
+    """Return a hash of problems, verifier, and the functions that answer turns or reward.
 
     Args:
         recipe: the recipe.
-        sources: the files beside the study that its reward functions come from, by path.
+        sources: the files beside the study that these functions come from, by path.
 
     Raises:
         ParibusError: a file cannot be read, or the source of a function is not valid Python.
     """
     found = problems(recipe.task)
-    functions = recipe.reward.functions.values()
+    functions = recipe.functions
     files = {path: text for function in functions for path, text in source_files(function, sources or {}).items()}
     if not functions:
         return found

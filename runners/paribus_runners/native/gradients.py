@@ -36,7 +36,7 @@ from paribus_runners.native.rollout.engine import sampler_of
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.update import backward, updates
 from paribus_runners.native.world import World
-from paribus_runners.tasks import Grader, task_of
+from paribus_runners.tasks import Grader, environment_of, task_of
 
 RARE = 0.2
 """Probability below which a token counts as rare: those that clip-higher is for (DAPO, arXiv 2503.14476, 3.1)."""
@@ -198,12 +198,15 @@ def _sampled(
 ) -> Rollouts:
     """Return what the run samples in the first round of a step, graded by all functions, without a filter."""
     beside = None
-    if columns and asked.options.sources:
+    if (columns or asked.recipe.functions) and asked.options.sources:
         beside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paribus-")))
         write_sources(asked.options.sources, beside)
-    task = task_of(asked.recipe.task, policy.render, columns=bool(columns))
+    task = task_of(asked.recipe.task, policy.render, columns=bool(columns or asked.recipe.functions))
     named = {f"{number:06}": function for number, function in enumerate(columns)}
-    grader = stack.enter_context(Grader(task, named, beside))
+    environment = environment_of(asked.recipe.turns, beside)
+    if environment is not None:
+        stack.enter_context(environment)
+    grader = stack.enter_context(Grader(task, named, beside, environment))
     sampler = sampler_of(asked.recipe, policy, task, asked.seed, lambda: None, World())
     sampler.load(policy.model.named_parameters())
     plain = asked.recipe.model_copy(update={"filter": f.NoFilter()})

@@ -74,7 +74,7 @@ class Learner:
         need = _Need.of(recipe, rollouts)
         if not need.scores and self.critic is None:
             return Before()
-        lengths = rollouts.responses.length.view(len(rollouts.prompts), -1).sum(1).tolist()
+        lengths = rollouts.responses.read.view(len(rollouts.prompts), -1).sum(1).tolist()
         mine = self.world.share([len(p) + n for p, n in zip(rollouts.prompts, lengths, strict=True)])
         share = rollouts if len(mine) == len(rollouts.prompts) else rollouts.groups(mine)
         found = self.world.gather(self._before(recipe, share, need) if mine else None)

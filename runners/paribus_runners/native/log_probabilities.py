@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor
 
 from paribus_runners.native.attention import Packing, pack
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.responses import Responses
+from paribus_runners.native.responses import Responses, Whole
 from paribus_runners.native.support import Support
 
 
@@ -38,8 +37,8 @@ class Row:
     Attributes:
         ids: [n] tokens.
         layout: how they attend to each other.
-        at: [T] for each response token the place of the token before it, where it is predicted.
-        targets: [T] the response tokens.
+        at: [T] for each token that the model wrote the place of the token before it, where it is predicted.
+        targets: [T] these tokens.
     """
 
     ids: Tensor
@@ -49,7 +48,10 @@ class Row:
 
 
 def line_up(prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sequence[int]]], device: torch.device) -> Row:
-    """Return the row of ``prompts`` and, behind each, the responses of its group."""
+    """Return the row of ``prompts`` and, behind each, the responses of its group.
+
+    What an environment wrote is read, and is no target.
+    """
     layout = pack([len(p) for p in prompts], [[len(r) for r in g] for g in groups], device)
     ids: list[int] = []
     before: list[int] = []
@@ -58,9 +60,11 @@ def line_up(prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sequence
         last = len(ids) + len(prompt) - 1
         ids += prompt
         for response in group:
-            before += [last, *range(len(ids), len(ids) + len(response) - 1)]
+            places = [last, *range(len(ids), len(ids) + len(response) - 1)]
+            written = response.written if isinstance(response, Whole) else range(len(response))
+            before += [places[i] for i in written]
+            targets += [response[i] for i in written]
             ids += response
-        targets += chain.from_iterable(group)
     tensors = [torch.tensor(x, device=device) for x in (ids, before, targets)]
     return Row(tensors[0], layout, tensors[1], tensors[2])
 
@@ -80,7 +84,7 @@ def score(
     Args:
         policy: the model; gradients flow to its weights unless disabled.
         prompts: tokens of each prompt; a prompt is computed once for all of its responses.
-        groups: tokens of the responses to each prompt.
+        groups: tokens of the responses to each prompt, as :meth:`.responses.Responses.tokens` gives them.
         temperature: logits are divided by it.
         with_entropy: also return the entropy.
         with_router: also return the log-probabilities of the routers of a mixture of experts.

@@ -29,7 +29,7 @@ from paribus_runners.native.tiny import make as tiny
 from paribus_runners.native.tiny.spec import MODELS, WarmUp
 from paribus_runners.native.trainer import Trainer
 from paribus_runners.native.world import World
-from paribus_runners.tasks import Grader, task_of
+from paribus_runners.tasks import Grader, environment_of, task_of
 
 log = logging.getLogger(__name__)
 
@@ -120,21 +120,26 @@ def train(folder: RunFolder, job: Job, world: World | None = None) -> None:
 def _graders(job: Job, folder: RunFolder, learner: Learner, stack: ExitStack) -> tuple[Grader, dict[str, Grader]]:
     """Return the grader of a job, and those of the evaluation sets that have problems of their own.
 
-    The files of the reward functions are written into the folder, as they were planned.
+    The files of the functions are written into the folder, as they were planned. All share one environment.
     """
-    functions, sources = job.recipe.reward.functions, job.options.sources
+    recipe, sources = job.recipe, job.options.sources
     place, render = folder.path / "rewards", learner.policy.render
-    if functions and sources and learner.world.writes:
+    if recipe.functions and sources and learner.world.writes:
         write_sources(sources, place)
     learner.world.gather(None)  # the files are there
-    task = task_of(job.recipe.task, render, columns=bool(functions))
-    grader = stack.enter_context(Grader(task, functions, place if functions and sources else None))
+    beside = place if recipe.functions and sources else None
+    environment = environment_of(recipe.turns, beside)
+    if environment is not None:
+        stack.enter_context(environment)
+    task = task_of(recipe.task, render, columns=bool(recipe.functions))
+    grader = stack.enter_context(Grader(task, recipe.reward.functions, beside, environment))
     sets = {name: each.task for name, each in job.evaluate.sets.items() if each.task is not None}
-    return grader, {name: stack.enter_context(Grader(task_of(task, render))) for name, task in sets.items()}
+    others = {name: task_of(own, render, columns=environment is not None) for name, own in sets.items()}
+    return grader, {name: stack.enter_context(Grader(own, environment=environment)) for name, own in others.items()}
 
 
 def write_sources(sources: Mapping[str, str], place: Path) -> None:
-    """Write the files of reward functions, as they were planned, into the folder ``place``."""
+    """Write the files of functions, as they were planned, into the folder ``place``."""
     for name, text in sources.items():
         file = place / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from paribus_runners.native.objective.advantage import raw_reward, shaped_reward
 from paribus_runners.native.objective.filter import present
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.objective.whole_batch import Found
+from paribus_runners.native.responses import Responses
 from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.update import Part, Updates
 from paribus_runners.rewards.pool import FAULTS
@@ -115,10 +116,23 @@ def _of_rollouts(recipe: Recipe, rollouts: Rollouts, trained: int) -> dict[str, 
     for name, rows in sets:
         if rows.any():
             values[f"response/length_mean_{name}"] = float(L[rows].mean())
+    values |= _of_turns(responses)
     if rollouts.reference is not None:
         u = (responses.logp - rollouts.reference[rollouts.responses.places(fresh)]).double()
         values["kl/ref_k3"] = float(kl.estimate("k3", u).mean())
     return values
+
+
+def _of_turns(responses: Responses) -> dict[str, float]:
+    """Return what an environment wrote into responses, which no other metric counts; empty without one."""
+    given = responses.given
+    if given is None:
+        return {}
+    return {
+        "turns/answers_mean": float(given.answers.double().mean()),
+        "turns/given_frac": float(given.size.sum()) / float(responses.read.sum()),
+        "turns/failed_frac": _share(given.failed),
+    }
 
 
 def _of_rewards(recipe: Recipe, rewards: Tensor, faults: Tensor) -> dict[str, float]:

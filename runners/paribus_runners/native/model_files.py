@@ -96,7 +96,8 @@ class ModelFiles:
     def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int) -> list[str]:
         """Return a line on the peak memory of each phase.
 
-        None if sizes of the model or its prompts are not known, or if the reference is another model.
+        None if sizes of the model or its prompts are not known, if the reference is another model, or if an environment
+        answers turns.
 
         Args:
             recipe: what is trained.
@@ -105,6 +106,8 @@ class ModelFiles:
         """
         model, lora = Architecture.of(self.config), recipe.model.lora
         if model is None or not self.shapes or not prompt or self.faults or other_reference(recipe) is not None:
+            return []
+        if recipe.turns.kind != "single":
             return []
         numbers = sum(map(math.prod, self.shapes.values()))
         held = Held(weights=numbers, trained=numbers)

@@ -140,6 +140,11 @@ class Policy:
                     tokens[i] = ids
         return [[blank] * (self.width - len(ids)) + ids for ids in tokens]
 
+    def encode_inside(self, text: str) -> list[int]:
+        """Return the tokens of a text that stands inside a response: special tokens that it names, and no others."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
+        return ids
+
     def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each response, without its end mark."""
         bare = [ids[:-1] if ids and ids[-1] in self.ends else ids for ids in responses]

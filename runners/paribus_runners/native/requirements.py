@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -56,6 +56,11 @@ def sampler_faults(recipe: Recipe) -> Iterator[str]:
             "`rollout.engine: vllm` does not say which tokens it left out, so the learner's probabilities would be "
             "those of another distribution: set `rollout.engine: torch`, or `schedule.top_p: 1` and `top_k: null`"
         )
+    if recipe.turns.kind != "single":
+        yield (
+            "`rollout.engine: vllm` samples a response in one go, and `turns` reads answers inside of it: set "
+            "`rollout.engine: torch`, or `turns: single`"
+        )
     for temperature in recipe.schedule.temperatures:
         place = "temperature" if temperature == recipe.schedule.temperature else "temperature_change"
         yield from _temperature(f"schedule.{place}", temperature)
@@ -96,6 +101,26 @@ def other_vocabulary(name: str, own: Mapping[str, int], others: Mapping[str, int
         f"{len(unknown):,} of the {len(own):,} tokens of `model.name`, e.g. {min(unknown)!r}. Name a model with the "
         "same tokenizer: one of the same family, or a checkpoint of the same model"
     )
+
+
+def mark_faults(marks: Sequence[str], encode: Callable[[str], Sequence[int]], unknown: int | None) -> list[str]:
+    """Return which texts cannot end a turn, because they are not one token of the model.
+
+    Args:
+        marks: the texts.
+        encode: returns the tokens of a text, without further special tokens.
+        unknown: the token of what the model does not know; ``None`` if it knows everything.
+    """
+    found = []
+    for mark in marks:
+        ids = encode(mark)
+        if len(ids) != 1 or ids[0] == unknown:
+            what = f"{len(ids)} tokens" if len(ids) != 1 else "no token"
+            found.append(
+                f"`turns.marks`: {mark!r} is {what} of `model.name`, and a turn ends with one token: name another "
+                "text, or leave `turns.marks` out, so that the end mark alone ends a turn"
+            )
+    return found
 
 
 def _temperature(place: str, value: float) -> Iterator[str]:

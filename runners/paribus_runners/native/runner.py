@@ -28,14 +28,16 @@ from paribus.errors import MissingExtra, ParibusError, install_command
 from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.coefficients import Response, ResponseCoefficients
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Task
+from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.attempt_files import read_job
 from paribus.run_folder.folder import RunFolder
 from paribus.study.evaluation import arm_hashes
 from paribus_runners.native import fingerprint
 from paribus_runners.native.examine import examine, nearest_file
-from paribus_runners.native.requirements import adapter_faults, of_sampler, sampler_faults, versions
+from paribus_runners.native.requirements import adapter_faults, mark_faults, of_sampler, sampler_faults, versions
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.functions import fault
+from paribus_runners.tasks import chain, environment, search
 from paribus_runners.tasks.dataset import columns_of
 from paribus_runners.tasks.formats import verifier_of
 from paribus_runners.tasks.jsonl import columns, first_fault
@@ -83,6 +85,8 @@ class NativeRunner(RunnerBase):
                   for fault in adapter_faults(recipe)]  # fmt: skip
         found += [Support(feature="reward.functions", level="unsupported", reason=f"{fault}.")
                   for fault in _reward_faults(recipe, options)]  # fmt: skip
+        found += [Support(feature="turns", level="unsupported", reason=f"{fault}.")
+                  for fault in _turn_faults(recipe, options)]  # fmt: skip
         return found
 
     def requirements(self, recipe: Recipe, options: Options) -> Requirements:
@@ -189,17 +193,30 @@ class NativeRunner(RunnerBase):
 
 def _reward_faults(recipe: Recipe, options: Options) -> Iterator[str]:
     """Yield what keeps the verifier or a reward function from running, as far as it shows without running it."""
-    task = recipe.task
-    if missing := _missing_verifier(task):
+    if missing := _missing_verifier(recipe.task):
         yield missing
-    if not recipe.reward.functions:
-        return
-    known: dict[str, str] | None = {"answer": ""}
-    if isinstance(task, JsonlTask | DatasetTask):
-        known = columns(task) if isinstance(task, JsonlTask) else columns_of(task)
     for name, function in recipe.reward.functions.items():
-        if problem := fault(name, function, options.sources, known):
+        if problem := fault(f"reward.functions.{name}", function, options.sources, _columns(recipe.task)):
             yield problem
+
+
+def _turn_faults(recipe: Recipe, options: Options) -> Iterator[str]:
+    """Yield what keeps turns from being answered, as far as it shows without loading model and function."""
+    turns = recipe.turns
+    if not isinstance(turns, FunctionTurns):
+        return
+    if problem := fault("turns", turns, options.sources, _columns(recipe.task), environment.GIVEN):
+        yield problem
+    if recipe.model.name in MODELS and recipe.task.kind in ("chain", "search"):
+        symbols = (chain if recipe.task.kind == "chain" else search).SYMBOLS
+        yield from mark_faults(turns.marks, lambda text: [symbols.find(letter) for letter in text], -1)
+
+
+def _columns(task: Task) -> dict[str, str] | None:
+    """Return the columns of the problems, each with the first place that lacks it; ``None`` if they can't be read."""
+    if isinstance(task, JsonlTask | DatasetTask):
+        return columns(task) if isinstance(task, JsonlTask) else columns_of(task)
+    return {"answer": ""}
 
 
 def _verifier(task: Task) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from paribus_runners.native.experience import Experience
 from paribus_runners.native.objective import length, reward
 from paribus_runners.native.objective.advantage import Scored, per_token, shaped_reward
 from paribus_runners.native.policy import Policy
+from paribus_runners.native.responses import Whole
 
 GROUPS = 2
 """Groups that are kept of each step."""
@@ -38,7 +40,8 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
     rows = (rollouts.scored.group < len(shown)).nonzero().squeeze(1)
     responses = rollouts.responses.select(rows)
     prompts = policy.decode_prompts([rollouts.prompts[i] for i in shown])
-    texts, size = policy.decode(responses.tokens()), len(rows) // max(1, len(shown))
+    tokens = responses.tokens()
+    texts, size = policy.decode(tokens), len(rows) // max(1, len(shown))
     rewards, parts = shaped_reward(recipe, rollouts.scored), _parts(recipe, rollouts.scored)
     difference = (experience.old - rollouts.responses.logp).abs()[rollouts.responses.places(rows)]
     apart = responses.padded(difference, recipe.schedule.max_new_tokens).sum(1) / responses.length
@@ -56,6 +59,8 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
             "reward": _number(rewards[row]),
             "tokens": int(responses.length[place]),
         }
+        if isinstance(whole := tokens[place], Whole):
+            record["given"] = _given(policy, whole)
         if len(parts) > 1:
             record["reward_parts"] = {name: _number(values[row]) for name, values in parts.items()}
         if bool(rollouts.kept[row]) and not per_token(recipe) and recipe.kl.kind != "advantage":
@@ -64,6 +69,17 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
             record["logp_abs_diff_mean"] = _number(apart[place])
         found.append(record)
     return found
+
+
+def _given(policy: Policy, whole: Whole) -> list[tuple[int, int]]:
+    """Return where in the text of a response an environment wrote: first character, and the one behind the last."""
+    written = set(whole.written)
+    runs = [list(run) for is_own, run in groupby(range(len(whole)), key=written.__contains__) if not is_own]
+
+    def characters(count: int) -> int:
+        return len(policy.tokenizer.decode(whole[:count], clean_up_tokenization_spaces=False))
+
+    return [(characters(run[0]), characters(run[-1] + 1)) for run in runs]
 
 
 def _number(value: Tensor) -> float | str:

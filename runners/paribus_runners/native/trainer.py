@@ -24,13 +24,14 @@ from paribus_runners.native.checkpoint import Progress
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.rollout.collect import Source, collect
+from paribus_runners.native.rollout.conversation import conversation
 from paribus_runners.native.rollout.engine import sampler_of
 from paribus_runners.native.rollout.queue import RolloutQueue
 from paribus_runners.native.rollout.retired import AllRetired, Retired
 from paribus_runners.native.rollout.sampler import Requests, complete
 from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
-from paribus_runners.tasks import Grader, size_of
+from paribus_runners.tasks import Grader, Problem, size_of
 
 
 class Trainer:
@@ -210,7 +211,7 @@ class Trainer:
         start, found = time.perf_counter(), dict[str, float]()
         for name, chosen in due.items():
             grader = self._others.get(name, self._grader)
-            sample = partial(self._sample_set, name, chosen, step)
+            sample = partial(self._sample_set, name, chosen, grader, step)
             mine = answered(chosen, grader, sample, self._world.turns, self._world.phases.progress)
             outcome = evaluated(name, chosen, chain.from_iterable(self._world.gather(mine)), step)
             if self._world.writes:
@@ -222,12 +223,20 @@ class Trainer:
         return values | found | times
 
     def _sample_set(
-        self, name: str, chosen: EvaluationSet, step: int, prompts: Sequence[str], places: Sequence[int]
+        self,
+        name: str,
+        chosen: EvaluationSet,
+        grader: Grader,
+        step: int,
+        problems: Sequence[Problem],
+        places: Sequence[int],
     ) -> list[Sampled]:
         policy, room = self._learner.policy, chosen.max_new_tokens or self._recipe.schedule.max_new_tokens
         place, apart = (self._job.seed, "evaluate", name, step), name != HELDOUT
-        encoded = policy.encode(prompts)
-        requests = Requests(encoded, chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places)
+        encoded, turns = policy.encode([x.prompt for x in problems]), conversation(grader.environment, policy, problems)
+        requests = Requests(
+            encoded, chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places, turns
+        )
         responses = complete(self._sampler, requests)
         texts = policy.decode(responses.tokens())
         ended = (~responses.truncated).tolist()

@@ -1,7 +1,8 @@
-"""Reward functions of the user: where their source is, and what is wrong with it, without importing it.
+"""Functions of the user: where their source is, and what is wrong with it, without importing it.
 
-A function has the shape of TRL's ``reward_funcs``: it takes ``prompts``, ``completions`` and the columns of the data as
-keyword arguments, lists with one entry a response, and returns one number for each.
+A reward function has the shape of TRL's ``reward_funcs``: it takes ``prompts``, ``completions`` and the columns of the
+data as keyword arguments, lists with one entry a response, and returns one number for each. A function that answers
+turns takes ``turns`` as well, and returns a text or ``None`` for each.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from paribus.errors import did_you_mean
 from paribus.recipe.factors import RewardFunction
+from paribus.recipe.turns import FunctionTurns
 from paribus.study.sources import Find, Source, follow, read
 from paribus_runners.rewards.pool import Fault, Outcome
 
@@ -54,7 +56,7 @@ def _spec(module: str) -> ModuleSpec | None:
     return spec
 
 
-def source_files(function: RewardFunction, sources: Mapping[str, str]) -> dict[str, str]:
+def source_files(function: RewardFunction | FunctionTurns, sources: Mapping[str, str]) -> dict[str, str]:
     """Return the files that a function comes from, by path: those beside the study, else those of its package.
 
     Args:
@@ -76,20 +78,27 @@ def _given(sources: Mapping[str, str]) -> Find:
     return find
 
 
-def fault(name: str, function: RewardFunction, sources: Mapping[str, str], columns: Mapping[str, str] | None) -> str:
+def fault(
+    place: str,
+    function: RewardFunction | FunctionTurns,
+    sources: Mapping[str, str],
+    columns: Mapping[str, str] | None,
+    given: Sequence[str] = GIVEN,
+) -> str:
     """Return what is wrong with a function as far as its source shows it, with what to do; empty if nothing is.
 
     Args:
-        name: its name in the study.
+        place: where the recipe names it.
         function: the function.
         sources: the files beside the study, by path.
         columns: columns of the data, each with the place of the first row that lacks it, or an empty text; ``None`` if
             they are not known, because the data cannot be read.
+        given: the arguments that it gets beside these columns.
 
     Raises:
         ParibusError: a source file cannot be read.
     """
-    place = f"`reward.functions.{name}.path: {function.path}`"
+    place = f"`{place}.path: {function.path}`"
     module, _, wanted = function.path.rpartition(".")
     source = _given(sources)(module) or installed(module)
     if source is None:
@@ -110,7 +119,7 @@ def fault(name: str, function: RewardFunction, sources: Mapping[str, str], colum
         there = f"Its functions: {', '.join(f'`{f}`' for f in functions[:8])}" if functions else "It has no functions"
         return f"{place}: {source.path} has no `{wanted}`.{did_you_mean(wanted, functions)} {there}"
     return "".join(f"{place}: {source.path}:{found[wanted].lineno} {problem}"
-                   for problem in _unfit(found[wanted], wanted, columns))  # fmt: skip
+                   for problem in _unfit(found[wanted], wanted, columns, given))  # fmt: skip
 
 
 def _is_compiled(module: str) -> bool:
@@ -138,8 +147,8 @@ def _definitions(body: Sequence[ast.stmt]) -> dict[str, ast.stmt]:
     return found
 
 
-def _unfit(node: ast.stmt, name: str, columns: Mapping[str, str] | None) -> Iterator[str]:
-    """Yield why a definition cannot serve as a reward function."""
+def _unfit(node: ast.stmt, name: str, columns: Mapping[str, str] | None, given: Sequence[str]) -> Iterator[str]:
+    """Yield why a definition cannot be called with the arguments that are ``given`` and the columns of the data."""
     if isinstance(node, ast.ClassDef):
         yield f"defines `{name}` as a class: write a function, or an instance with `__call__`"
     elif isinstance(node, ast.Import):
@@ -152,7 +161,7 @@ def _unfit(node: ast.stmt, name: str, columns: Mapping[str, str] | None) -> Iter
         usual = [*a.posonlyargs, *a.args]
         needed = usual[: len(usual) - len(a.defaults)]
         needed += [x for x, default in zip(a.kwonlyargs, a.kw_defaults, strict=True) if default is None]
-        there = [*GIVEN, *(columns or ())]
+        there = [*given, *(columns or ())]
         if a.posonlyargs:
             yield f"takes `{a.posonlyargs[0].arg}` by position only: it is called with keyword arguments"
         elif columns is not None and (lacking := [x.arg for x in needed if x.arg not in there]):

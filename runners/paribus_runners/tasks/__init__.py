@@ -10,13 +10,14 @@ from paribus.recipe.recipe import Task as TaskLevel
 from paribus_runners.tasks.base import Problem, Rendered, Task
 from paribus_runners.tasks.chain import Chain
 from paribus_runners.tasks.dataset import Dataset, Message, Render
+from paribus_runners.tasks.environment import Answer, Asked, Environment, environment_of
 from paribus_runners.tasks.grader import Batch, Grader
 from paribus_runners.tasks.jsonl import Jsonl
 from paribus_runners.tasks.search import Search
 
 __all__ = [
-    "Batch", "Chain", "Dataset", "Grader", "Jsonl", "Message", "Problem", "Render", "Rendered", "Search", "Task",
-    "size_of", "task_of",
+    "Answer", "Asked", "Batch", "Chain", "Dataset", "Environment", "Grader", "Jsonl", "Message", "Problem", "Render",
+    "Rendered", "Search", "Task", "environment_of", "size_of", "task_of",
 ]  # fmt: skip
 
 
@@ -26,7 +27,7 @@ def task_of(level: TaskLevel, render: Render | None = None, *, columns: bool = F
     Args:
         level: the task of the recipe.
         render: writes messages out by the model's chat template; needed by ``dataset`` alone.
-        columns: keep the other columns of a dataset, for reward functions; those of JSON lines are always kept.
+        columns: keep the other columns of a dataset, for functions; those of JSON lines are always kept.
 
     Raises:
         ParibusError: a problem file is missing or malformed.

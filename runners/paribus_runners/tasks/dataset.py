@@ -67,7 +67,7 @@ class Dataset:
     Args:
         task: the level of the recipe.
         render: writes messages out; ``None`` is enough for ``template: none``.
-        columns: keep the other columns of the training rows, for reward functions.
+        columns: keep the other columns of all rows, for functions.
 
     Raises:
         ParibusError: a source cannot be read, or rows have faults; all are listed.
@@ -76,7 +76,7 @@ class Dataset:
     def __init__(self, task: DatasetTask, render: Render | None, *, columns: bool = False) -> None:
         if task.template == "chat" and render is None:
             raise ParibusError("`task.template: chat` needs a runner that writes prompts by the model's chat template")
-        read = {"heldout": entries_of(task, "heldout", columns=columns and task.train == task.heldout)}
+        read = {"heldout": entries_of(task, "heldout", columns=columns)}
         if task.train != task.heldout:  # an evaluation set has one source
             read = {"train": entries_of(task, "train", columns=columns), **read}
         if faults := [fault for found in read.values() for fault in found.faults]:

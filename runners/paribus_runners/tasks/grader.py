@@ -5,25 +5,19 @@ What may hang runs in worker processes. Groups are submitted as they are finishe
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from paribus.masking import mask
 from paribus.recipe.factors import RewardFunction
+from paribus_runners.rewards.failure_log import FailureLog
 from paribus_runners.rewards.functions import scores
 from paribus_runners.rewards.pool import FAULTS, Fault, Outcome, Pool, Worker, workers
 from paribus_runners.rewards.verifiers import Verdict
 from paribus_runners.tasks.base import Problem, Task
-
-SHOWN = 5
-"""Failures of each function, and texts that it prints, that go to the log."""
-
-log = logging.getLogger(__name__)
+from paribus_runners.tasks.environment import Environment
 
 
 class Graded(NamedTuple):
@@ -49,6 +43,7 @@ class Grader:
             answer]`` for each of ``completions`` and ``answer``), its responses are verified in worker processes.
         functions: the reward functions by name.
         folder: where the files beside the study lie; ``None`` without any.
+        environment: what answers turns of the model in these problems; whoever made it ends it.
 
     Attributes:
         confined: what keeps the worker processes from writing elsewhere; empty if there are none.
@@ -58,11 +53,14 @@ class Grader:
     """
 
     def __init__(
-        self, task: Task, functions: Mapping[str, RewardFunction] | None = None, folder: Path | None = None
+        self,
+        task: Task,
+        functions: Mapping[str, RewardFunction] | None = None,
+        folder: Path | None = None,
+        environment: Environment | None = None,
     ) -> None:
         self.task, self._functions = task, dict(sorted((functions or {}).items()))
-        self._failed: Counter[str] = Counter()
-        self._printed: Counter[str] = Counter()
+        self.environment, self._log = environment, FailureLog()
         apart: Worker | None = getattr(task, "verifier_worker", None)
         beside = "" if folder is None else str(folder)
         with ExitStack() as stack:
@@ -76,7 +74,7 @@ class Grader:
             pools = (*([self._verifier] if self._verifier else []), *self._pools.values())
             for pool in pools:
                 pool.wait_until_loaded()
-            self.confined = pools[0].confined if pools else ""
+            self.confined = pools[0].confined if pools else "" if environment is None else environment.confined
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Grader:
@@ -112,7 +110,7 @@ class Grader:
         for name, future in pending.called.items():
             function, outcome = self._functions[name], future.result()
             found, fault, reason = scores(outcome, pending.size)
-            self._log(f"reward function `{name}` ({function.path})", fault, reason, outcome)
+            self._log.note(f"reward function `{name}` ({function.path})", fault is not None, reason, outcome)
             for row in range(pending.size):
                 rewards[row].append(found[row] if fault is None else function.on_failure)
                 faults[row].append(code(fault))
@@ -126,20 +124,8 @@ class Grader:
                 return Verdict.of(bool(correct), str(answer)), None
             except (TypeError, ValueError):
                 fault, reason = "not_a_number", "returned no verdict"
-        self._log("the verifier", fault, reason, outcome)
+        self._log.note("the verifier", fault is not None, reason, outcome)
         return Verdict.of(False, ""), fault
-
-    def _log(self, who: str, fault: Fault | None, reason: str, outcome: Outcome) -> None:
-        """Log the first failures and the first printed texts of each function; more would fill the disk."""
-        if outcome.printed and self._printed[who] < SHOWN:
-            self._printed[who] += 1
-            log.warning("%s printed: %s", who, mask(outcome.printed.rstrip()))
-        if fault is None:
-            return
-        self._failed[who] += 1
-        if self._failed[who] <= SHOWN:
-            last = "; further failures are only counted" if self._failed[who] == SHOWN else ""
-            log.warning("%s failed: %s%s\n%s", who, mask(reason), last, mask(outcome.detail))
 
 
 class _Pending(NamedTuple):

@@ -37,7 +37,7 @@ from paribus_runners.native.rollout.sampler import Finished, Requests, complete
 from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.native.stopping import StopCheck, Stopped, Termination
 from paribus_runners.native.update import Part, Update, Updates, observe
-from paribus_runners.tasks import Grader
+from paribus_runners.tasks import Grader, Problem
 from paribus_runners.trl.options import TrlOptions, options_of
 from paribus_runners.trl.recorded import Given, RecordedTrainer
 
@@ -286,13 +286,12 @@ class Session:
         return values | found | times
 
     def _sample_set(
-        self, name: str, chosen: EvaluationSet, step: int, prompts: Sequence[str], places: Sequence[int]
+        self, name: str, chosen: EvaluationSet, step: int, problems: Sequence[Problem], places: Sequence[int]
     ) -> list[Sampled]:
         policy, room = self._policy, chosen.max_new_tokens or self._recipe.schedule.max_new_tokens
         place, apart = (self._job.seed, "evaluate", name, step), name != HELDOUT
-        requests = Requests(
-            policy.encode(prompts), chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places
-        )
+        prompts = policy.encode([problem.prompt for problem in problems])
+        requests = Requests(prompts, chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places)
         responses = complete(TorchSampler(policy), requests)
         ended = (~responses.truncated).tolist()
         texts = policy.decode(responses.tokens())

@@ -45,7 +45,7 @@ def _records(k: int, problems: int, seed: int) -> tuple[Evaluation, list[list[Sa
         answers = [chance.choice(["", "a", "b/right", "c", "d/right"]) for _ in range(k)]
         made.append([Sampled(text, chance.randint(1, 9), chance.random() < 0.7) for text in answers])
 
-    def sample(prompts: Sequence[str], places: Sequence[int]) -> list[Sampled]:
+    def sample(prompts: Sequence[Problem], places: Sequence[int]) -> list[Sampled]:
         assert len(prompts) == len(places) == problems
         return [response for group in made for response in group]
 

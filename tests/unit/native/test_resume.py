@@ -44,6 +44,7 @@ FILES = {
     "history": "history.json",
     "retired": "retired.json",
     "ahead": "backlog.safetensors",
+    "turns": "backlog.safetensors",
     "surplus": "backlog.safetensors",
 }
 """Where a checkpoint keeps what a run carries."""

@@ -53,6 +53,7 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
         "sampling/retired_frac",
         "sampling/support_mean",
         "sampling/temperature",
+        "turns/",
         "response/length_mean_kept",
         "correction/",
         "critic/",

@@ -42,7 +42,7 @@ if sys.platform:
 
 
 def _fault(path: str, text: str = MINE, columns: tuple[str, ...] = ("answer",)) -> str:
-    return fault("f", RewardFunction(path=path), {"mine.py": text}, dict.fromkeys(columns, ""))
+    return fault("reward.functions.f", RewardFunction(path=path), {"mine.py": text}, dict.fromkeys(columns, ""))
 
 
 @pytest.mark.parametrize("name", ["brevity", "plain", "branch", "encode", "made"])

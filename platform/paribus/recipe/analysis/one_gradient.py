@@ -15,6 +15,7 @@ _PATHS = {
     "model": "is another policy, with other parameters",
     "task": _OTHER_ROLLOUTS,
     "optimizer": "acts on the gradient after it was computed",
+    "turns": _OTHER_ROLLOUTS,
     "rollout": _OTHER_ROLLOUTS,
     "compute": "says how a run uses its devices",
     "schedule": _OTHER_ROLLOUTS,
@@ -79,7 +80,7 @@ def _hidden(path: str) -> str:
 def on_rollouts_of(run: Recipe, arm: Recipe) -> Recipe:
     """Return the objective of an arm with one update on all rollouts of a run."""
     one = {"minibatches": 1, "epochs": 1, "staleness": 0, "update": f.Joint()}
-    given = {name: getattr(run, name) for name in ("model", "task", "optimizer", "rollout", "compute")}
+    given = {name: getattr(run, name) for name in ("model", "task", "optimizer", "turns", "rollout", "compute")}
     if _routed_elsewhere(run, arm):
         given["token_weight"] = f.UniformWeight()
     return arm.model_copy(update={**given, "schedule": run.schedule.model_copy(update=one)})

@@ -28,6 +28,17 @@ class Weights(Level):
     )
 
 
+def dotted(path: str, example: str) -> str:
+    """Return a path that names a function of a module.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if "." not in path or not all(part.isidentifier() for part in path.split(".")):
+        raise ValueError(f"`{path}` is not `module.function`: write e.g. `{example}`")
+    return path
+
+
 class RewardFunction(Level):
     """A Python function of the user that scores all responses to one prompt in one call."""
 
@@ -47,9 +58,7 @@ class RewardFunction(Level):
     @field_validator("path")
     @classmethod
     def _dotted(cls, path: str) -> str:
-        if "." not in path or not all(part.isidentifier() for part in path.split(".")):
-            raise ValueError(f"`{path}` is not `module.function`: write e.g. `my_rewards.brevity`")
-        return path
+        return dotted(path, "my_rewards.brevity")
 
 
 class Functions(dict[str, RewardFunction]):

@@ -17,6 +17,7 @@ from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.objective.filter import good_groups, present
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
+from paribus_runners.native.rollout.conversation import conversation
 from paribus_runners.native.rollout.retired import Retired, identity
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.rollout.sampler import Finished, Requests, Sampler
@@ -131,6 +132,7 @@ def _round(
         places=share.places,
         top_k=schedule.top_k,
         with_support=True,
+        turns=share.conversation,
     )
     start = time.perf_counter()
     stream = source.sampler.sample(requests) if share.places else iter(())
@@ -162,6 +164,7 @@ class _Share:
         places: which of the problems they are for.
         prompts: the tokens of their prompts.
         done: the places of those that have ended, in the order in which they did.
+        conversation: what answers turns of the model; ``None``: nothing does.
         seconds: time spent in verification so far.
     """
 
@@ -172,6 +175,9 @@ class _Share:
         self.seconds = 0.0
         self._recipe, self._source, self._problems, self._updates = recipe, source, problems, updates
         self._grader = source.grader or Grader(source.task)
+        environment = self._grader.environment
+        assert (environment is None) == (recipe.turns.kind == "single")
+        self.conversation = conversation(environment, source.policy, [problems[i] for i in self.places])
         self._waiting: list[tuple[Finished, Batch]] = []
         self._parts: list[Rollouts] = []
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paribus_runners.native.objective.advantage import Scored
-from paribus_runners.native.responses import Responses
+from paribus_runners.native.responses import Given, Responses
 from paribus_runners.native.rollout.rollouts import PER_RESPONSE, Rollouts
 from paribus_runners.native.support import Support
 
@@ -62,7 +62,8 @@ class RolloutQueue:
 
 _PLAIN = ("prompts", "problems", "rounds", "seconds_sampling", "seconds_reward")
 _OWN = ("born", "carried", "kept")
-_RESPONSES = tuple(f.name for f in fields(Responses) if f.name not in ("entropy", "support"))
+_RESPONSES = tuple(f.name for f in fields(Responses) if f.name not in ("entropy", "support", "given"))
+_GIVEN = tuple(f.name for f in fields(Given))
 
 
 def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
@@ -73,6 +74,8 @@ def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
         yield "responses/entropy", rollouts.responses.entropy
     if (support := rollouts.responses.support) is not None:
         yield from (("support/ids", support.ids), ("support/size", support.size))
+    if (given := rollouts.responses.given) is not None:
+        yield from ((f"given/{name}", getattr(given, name)) for name in _GIVEN)
     if rollouts.reference is not None:
         yield "reference", rollouts.reference
 
@@ -89,9 +92,10 @@ def _rollouts(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> Rollou
     if parts["ids"].dim() != 1:
         raise ValueError("its queue of rollouts was written by an earlier version")
     support = Support(tensors["support/ids"], tensors["support/size"]) if "support/ids" in tensors else None
+    given = Given(**{name: tensors[f"given/{name}"] for name in _GIVEN}) if "given/ids" in tensors else None
     return Rollouts(
         **values,
-        responses=Responses(**parts, entropy=tensors.get("responses/entropy"), support=support),
+        responses=Responses(**parts, entropy=tensors.get("responses/entropy"), support=support, given=given),
         scored=Scored(groups=plain["groups"], **scored),
         reference=tensors.get("reference"),
     )

@@ -16,6 +16,43 @@ Place = tuple[int | str, ...]
 """Where in a run something random happens, e.g. seed, purpose, step, round: all randomness follows from it."""
 
 
+class Ended(NamedTuple):
+    """A response whose model has ended a turn.
+
+    Attributes:
+        prompt: index of its prompt among those of the requests.
+        tokens: the response so far, with all answers, without the end mark that ended the turn.
+        turn: the number of the turn, from 1.
+    """
+
+    prompt: int
+    tokens: Sequence[int]
+    turn: int
+
+
+class Turns(Protocol):
+    """What answers turns of the model."""
+
+    @property
+    def marks(self) -> Sequence[int]:
+        """Tokens that end a turn beside the end marks."""
+
+    @property
+    def most(self) -> int:
+        """Answers that a response may get."""
+
+    @property
+    def room(self) -> int:
+        """Tokens that an answer may have."""
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that the model may write in a turn; ``None``: no limit of its own."""
+
+    def answers(self, ended: Sequence[Ended]) -> list[tuple[Sequence[int] | None, bool]]:
+        """Return for each the tokens of its answer, or ``None`` where the response ends, and whether a call failed."""
+
+
 @dataclass(frozen=True)
 class Requests:
     """What to sample in one go.
@@ -23,7 +60,7 @@ class Requests:
     Attributes:
         prompts: tokens of each of P prompts.
         copies: responses to each prompt.
-        room: tokens that a response may have.
+        room: tokens that the model may write in a response.
         temperature: logits are divided by it.
         place: where in the run; with the index of a prompt it fixes what is sampled, never history or the batch.
         top_p: tokens come from the fewest that add up to this share, of those that ``top_k`` leaves.
@@ -32,6 +69,7 @@ class Requests:
             default they are all.
         top_k: tokens come from this many, the most likely; ``None``: from all.
         with_support: say of each token what it was chosen from, where some tokens are left out.
+        turns: what answers turns of the model; ``None``: its end mark ends a response.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -44,6 +82,7 @@ class Requests:
     places: Sequence[int] | None = None
     top_k: int | None = None
     with_support: bool = False
+    turns: Turns | None = None
 
     @property
     def among_all(self) -> Sequence[int]:

@@ -6,8 +6,9 @@ Finished responses leave the batch.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,8 +18,8 @@ from torch import Tensor
 from paribus_runners.native.attention import KeyCache, pack
 from paribus_runners.native.head import Head
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.responses import Responses
-from paribus_runners.native.rollout.sampler import Finished, Requests, number
+from paribus_runners.native.responses import Given, Responses
+from paribus_runners.native.rollout.sampler import Ended, Finished, Requests, Turns, number
 from paribus_runners.native.support import Support, restricted, truncated
 
 EVICT = 0.25
@@ -67,7 +68,10 @@ class TorchSampler:
                 continue
             prompts = requests.prompts[begin:end]
             table = torch.stack([next(numbers) for _ in range(len(prompts) * requests.copies)]).to(self.policy.device)
-            responses = _sample(self.policy, prompts, requests, table)
+            if requests.turns is None:
+                responses = _sample(self.policy, prompts, requests, table)
+            else:
+                responses = _sample_turns(self.policy, requests, begin, prompts, table)
             yield Finished(range(begin, end), responses)
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, float]:
@@ -133,16 +137,140 @@ def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests
     )
 
 
-def _in_order(parts: Sequence[tuple[Tensor, Support]], generated: Tensor) -> Support:
+@dataclass
+class _Row:
+    """A response of several turns that is being sampled.
+
+    Attributes:
+        prompt: index of its prompt.
+        ids: tokens that the model wrote, with log-probability and entropy of each.
+        whole: these and the answers, in order.
+        given: the tokens of the answers; ``at``: how many tokens the model had written before each.
+        waiting: tokens of an answer that are still to be read.
+        began: tokens that the model had written before this turn.
+        answers: answers so far.
+        over: whether it has ended; ``truncated``: by a limit; ``failed``: by a call that failed.
+    """
+
+    prompt: int
+    ids: list[int] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    whole: list[int] = field(default_factory=list)
+    given: list[int] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+    waiting: deque[int] = field(default_factory=deque)
+    began: int = 0
+    answers: int = 0
+    over: bool = False
+    truncated: bool = False
+    failed: bool = False
+
+    def next(self, token: int, logp: float, entropy: float) -> bool:
+        """Append the token that is read next, of an answer or else this one; return whether the model wrote it."""
+        wrote = not self.waiting
+        if wrote:
+            self.ids.append(token)
+            self.logp.append(logp)
+            self.entropy.append(entropy)
+        self.whole.append(token if wrote else self.waiting.popleft())
+        return wrote
+
+    def read(self, answer: Sequence[int] | None, failed: bool) -> None:
+        """Take an answer; ``None`` ends the response."""
+        if answer is None:
+            self.over, self.failed = True, failed
+            return
+        self.waiting.extend(answer)
+        self.given += answer
+        self.at += [len(self.ids)] * len(answer)
+        self.answers, self.began = self.answers + 1, len(self.ids)
+
+
+@torch.no_grad()
+def _sample_turns(
+    policy: Policy, requests: Requests, begin: int, prompts: Sequence[Sequence[int]], uniforms: Tensor
+) -> Responses:
+    """Return responses whose turns are answered; all rows read one token in each pass, written or given.
+
+    The random number of a token is that of its place among the tokens that the model writes, so that a response without
+    answers is that of :func:`_sample`.
+    """
+    turns, copies, room = requests.turns, requests.copies, uniforms.shape[1]
+    assert turns is not None
+    hidden, cache, positions = _prefill(policy, prompts, copies, room + turns.most * turns.room)
+    every = [_Row(begin + i // copies) for i in range(len(uniforms))]
+    rows, read = list(range(len(every))), 0
+    supports: list[tuple[Tensor, Support]] = []
+    drawn = _draw(policy.head, hidden, uniforms[:, 0], requests, copies)
+    while True:
+        values = enumerate(zip(rows, *(x.tolist() for x in drawn[:3]), strict=True))
+        here = [k for k, (i, *value) in values if not every[i].over and every[i].next(*value)]
+        wrote = [every[rows[k]] for k in here]
+        if drawn.support is not None:
+            at = torch.tensor([rows[k] * room + len(every[rows[k]].ids) - 1 for k in here], device=policy.device)
+            supports.append((at, drawn.support.select(torch.tensor(here, device=policy.device))))
+        ended = [row for row in wrote if _turn_ends(row, policy.ends, turns, room)]
+        asked = [Ended(row.prompt, row.whole, row.answers + 1) for row in ended]
+        for row, answer in zip(ended, turns.answers(asked) if asked else (), strict=True):
+            row.read(*answer)
+        left = [i for i in rows if not every[i].over]
+        if not left:
+            return _of_rows(every, _in_order(supports) if supports else None)
+        if len(left) <= (1 - EVICT) * len(rows):
+            cache.keep(torch.tensor([k for k, i in enumerate(rows) if not every[i].over], device=policy.device))
+            rows = left
+        cache.advance()
+        among = torch.tensor(rows, device=policy.device)
+        token = torch.tensor([every[i].whole[-1] for i in rows], device=policy.device)
+        hidden = policy.hidden(token, positions[among] + read, cache)
+        place = torch.tensor([min(len(every[i].ids), room - 1) for i in rows], device=policy.device)
+        drawn = _draw(policy.head, hidden, uniforms[among, place], requests)
+        read += 1
+
+
+def _turn_ends(row: _Row, ends: Sequence[int], turns: Turns, room: int) -> bool:
+    """Return whether the last token of a row ends a turn that is to be answered; end the row at a limit."""
+    token, length = row.ids[-1], len(row.ids)
+    full = length == room
+    if token in ends or token in turns.marks:
+        if full or row.answers == turns.most:
+            row.over, row.truncated = True, token not in ends
+        return not row.over
+    if full or (turns.longest is not None and length - row.began == turns.longest):
+        row.over = row.truncated = True
+    return False
+
+
+def _of_rows(every: Sequence[_Row], support: Support | None) -> Responses:
+    given = Given(
+        ids=torch.tensor([x for row in every for x in row.given], dtype=torch.long),
+        at=torch.tensor([x for row in every for x in row.at], dtype=torch.long),
+        size=torch.tensor([len(row.given) for row in every]),
+        answers=torch.tensor([row.answers for row in every]),
+        failed=torch.tensor([row.failed for row in every]),
+    )
+    return Responses(
+        ids=torch.tensor([x for row in every for x in row.ids]),
+        logp=torch.tensor([x for row in every for x in row.logp]),
+        entropy=torch.tensor([x for row in every for x in row.entropy]),
+        length=torch.tensor([len(row.ids) for row in every]),
+        truncated=torch.tensor([row.truncated for row in every]),
+        support=support,
+        given=given,
+    )
+
+
+def _in_order(parts: Sequence[tuple[Tensor, Support]], generated: Tensor | None = None) -> Support:
     """Return the supports of generated tokens, response after response, on the CPU.
 
     Args:
         parts: [n] places of tokens in the table of all, with their supports.
-        generated: which places of this table hold tokens.
+        generated: which places of this table hold tokens; ``None``: all of the parts do.
     """
     places, every = torch.cat([at for at, _ in parts]), Support.join([support for _, support in parts])
     order = places.argsort()
-    order = order[generated[places[order]]]
+    order = order if generated is None else order[generated[places[order]]]
     return every.select(order).to(torch.device("cpu"))
 
 
