@@ -19,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from paribus.errors import ParibusError, ServerError
@@ -253,5 +254,11 @@ def _wrong_request(_: Request, error: Exception) -> Response:
     return failure(422, ServerError(f"`{'.'.join(map(str, first['loc'][1:]))}`: {first['msg']}"))
 
 
-def _no_route(_: Request, error: Exception) -> Response:
-    return failure(getattr(error, "status_code", 404), ServerError("the server has no such address."))
+def _no_route(request: Request, error: Exception) -> Response:
+    """Refuse an address that there is not, or a method that it does not take; RFC 9110 wants those that it does."""
+    if (status := getattr(error, "status_code", 404)) != 405:
+        return failure(status, ServerError("the server has no such address."))
+    here = [r for r in request.app.routes if r.matches(request.scope)[0] is not Match.NONE]
+    methods = {method for route in here for method in route.methods}
+    allowed = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+    return failure(405, ServerError(f"this address takes {allowed}, not {request.method[:40]}."), allow=allowed)

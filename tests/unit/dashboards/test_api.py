@@ -163,6 +163,10 @@ def test_errors_are_sentences(site: Site) -> None:
     assert "`page`" in said(site.get("/api/studies/made-up?page=0", secret))
     assert "has no arm `x`" in said(site.post("/api/studies/made-up/cancel?arm=x", secret))
     assert "no such address" in said(site.get("/api/other", secret))
+    for address, allowed in (("/api/studies", "GET, HEAD, POST"), ("/api/studies/made-up/cancel", "POST")):
+        answer = site.client.request("TRACE", address, headers={"authorization": f"Bearer {secret}"})
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)  # which schemathesis missed
+        assert f"takes {allowed}" in said(answer)
     assert "is not a study that `paribus submit` has sent" in said(site.post("/api/studies", secret, content=b"x"))
     assert "more than" in said(site.post("/api/studies", secret, content=bytes(MOST_BUNDLE + 1)))
     assert "`priority`" in said(site.post("/api/studies?priority=first", secret, content=b"x"))
