@@ -235,7 +235,7 @@ class Trainer:
         place, apart = (self._job.seed, "evaluate", name, step), name != HELDOUT
         encoded, turns = policy.encode([x.prompt for x in problems]), conversation(grader.environment, policy, problems)
         requests = Requests(
-            encoded, chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places, turns
+            encoded, chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places, turns=turns
         )
         responses = complete(self._sampler, requests)
         texts = policy.decode(responses.tokens())

@@ -65,8 +65,8 @@ def _marks(policy: Policy) -> list[int]:
     return [policy.encode_inside(x)[0] for x in "0?5b"]
 
 
-def _sample(policy: Policy, prompts: list[list[int]], turns: Dice | None) -> Responses:
-    requests = Requests(prompts, COPIES, ROOM, 0.9, ("test",), turns=turns)
+def _sample(policy: Policy, prompts: list[list[int]], turns: Dice | None, top_k: int | None = None) -> Responses:
+    requests = Requests(prompts, COPIES, ROOM, 0.9, ("test",), top_k=top_k, with_support=top_k is not None, turns=turns)
     return complete(TorchSampler(policy), requests)
 
 
@@ -101,6 +101,21 @@ def test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote(
     assert given is not None
     assert given.answers.sum() > len(responses)
     assert int(responses.read.sum()) == sum(map(len, responses.tokens())) > int(responses.length.sum())
+
+
+def test_turns_of_a_truncated_distribution_are_scored_over_what_was_left(
+    policy: Policy, prompts: list[list[int]]
+) -> None:
+    """With top-k, each written token has the set that it was chosen from, in its place between the answers."""
+    responses = _sample(policy, prompts, Dice(_marks(policy)), top_k=4)
+    assert responses.support is not None
+    assert responses.given is not None
+    assert responses.given.answers.any()
+    assert responses.support.size.tolist() == [4] * len(responses.ids)
+    assert (responses.support.ids.view(-1, 4) == responses.ids[:, None]).any(1).all()
+    found = score_all(policy, prompts, responses, 0.9, with_entropy=True)
+    torch.testing.assert_close(found.logp, responses.logp, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.entropy, responses.entropy, rtol=0, atol=1e-5)
 
 
 def test_the_environment_reads_the_response_so_far(policy: Policy, prompts: list[list[int]]) -> None:

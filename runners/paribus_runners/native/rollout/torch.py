@@ -208,8 +208,9 @@ def _sample_turns(
         here = [k for k, (i, *value) in values if not every[i].over and every[i].next(*value)]
         wrote = [every[rows[k]] for k in here]
         if drawn.support is not None:
-            at = torch.tensor([rows[k] * room + len(every[rows[k]].ids) - 1 for k in here], device=policy.device)
-            supports.append((at, drawn.support.select(torch.tensor(here, device=policy.device))))
+            places = [rows[k] * room + len(every[rows[k]].ids) - 1 for k in here]
+            at, chosen = torch.tensor([places, here], dtype=torch.long, device=policy.device)
+            supports.append((at, drawn.support.select(chosen)))
         ended = [row for row in wrote if _turn_ends(row, policy.ends, turns, room)]
         asked = [Ended(row.prompt, row.whole, row.answers + 1) for row in ended]
         for row, answer in zip(ended, turns.answers(asked) if asked else (), strict=True):
