@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from paribus.home import home, make_home
 from paribus.run_folder.checkpoints import published, read_manifest, tokens
 from paribus.run_folder.folder import SHORT, RunFolder
 from paribus.store.database import named_server
+from paribus.store.trained import TrainedModels
 from paribus.store.untouched import open_untouched
 from paribus.study.evaluation import arm_hashes
 from paribus.study.expand import draft_file
@@ -38,6 +40,7 @@ from paribus.study.gradients import (
     write_probe,
 )
 from paribus.study.plan import Plan
+from paribus.study.stages import located
 from paribus.version import VERSION
 
 HELP_AT = "Step of a run: `RUN:STEP`, RUN being the first digits of a fingerprint; or 0: the base as it begins."
@@ -94,12 +97,18 @@ def _located(study: str, place: str, where: Path) -> tuple[Plan, Place]:
     if not (step.isascii() and step.isdigit() and (digits or int(step) == 0)):
         raise click.BadParameter(f"`{place}` is not RUN:STEP, such as 3f2a:40, nor 0", param_hint="--at")
     if not digits:
-        plan = draft_file(Path(study)).checked() if is_file(study) else _stored(study, where)
+        plan = (
+            draft_file(Path(study), models=TrainedModels(where)).checked() if is_file(study) else _stored(study, where)
+        )
         run = next(run for run in plan.runs if run.arm == plan.base)
         return plan, Place(run.fingerprint, plan.base, run.seed, plan, None)
     with open_untouched(where, named_server()) as reader:
         owner, run_ = find_run(reader, digits)
-        plan = draft_file(Path(study)).checked() if is_file(study) else reader.study(study_name(study)).plan
+        plan = (
+            draft_file(Path(study), models=TrainedModels(where)).checked()
+            if is_file(study)
+            else reader.study(study_name(study)).plan
+        )
     checkpoint = _checkpoint(where / "runs" / run_.fingerprint[:SHORT], run_.fingerprint, int(step))
     return plan, Place(run_.fingerprint, run_.arm, run_.seed, owner, checkpoint)
 
@@ -153,11 +162,21 @@ def probed(plan: Plan, place: Place, where: Path, *, after_updates: bool) -> Gra
     if arm.hashes is not None and (now.data, now.model) != (arm.hashes.data, arm.hashes.model):
         what = "data" if now.data != arm.hashes.data else f"the initial model ({arm.recipe.model.name})"
         raise ParibusError(f"{what} changed since the run {place.run[:SHORT]} was planned: restore the files.")
-    asked = objectives(plan, arm.recipe)
-    found = runner.gradients(GradientJob(
-        run=place.run, recipe=arm.recipe, options=place.plan.options, seed=place.seed, cache=str(where / "cache"),
-        checkpoint=place.checkpoint, base=asked.base, arms=asked.arms, after_updates=after_updates,
-    ))  # fmt: skip
+    asked, stage = objectives(plan, arm.recipe), place.plan.stages.get(place.run)
+    begun = partial(located, home=where, paths={} if stage is None else stage.models)
+    found = runner.gradients(
+        GradientJob(
+            run=place.run,
+            recipe=begun(arm.recipe),
+            options=place.plan.options,
+            seed=place.seed,
+            cache=str(where / "cache"),
+            checkpoint=place.checkpoint,
+            base=begun(asked.base),
+            arms={key: begun(each) for key, each in asked.arms.items()},
+            after_updates=after_updates,
+        )
+    )
     return GradientProbe(
         study=plan.study,
         base=plan.base,

@@ -18,6 +18,7 @@ from paribus.report.collect import read_study
 from paribus.report.follow_up import follow_up
 from paribus.store.history import past_runs, recorded_runs
 from paribus.store.reader import Reader
+from paribus.store.trained import TrainedModels
 from paribus.study.costs import run_costs, total
 from paribus.study.expand import PlanDraft, draft_file
 from paribus.study.load import load_study
@@ -34,8 +35,8 @@ from paribus.yaml_file.write import yaml_text
 @json_option
 def command(study: Path, out: Path | None, seeds: int, folder: Path | None, as_json: bool) -> None:
     """Write the study file that the results of STUDY ask for, with the reasons and what it will cost."""
-    spec = load_study(study).spec
-    with Reader.open(folder or home()) as reader:
+    spec, where = load_study(study).spec, folder or home()
+    with Reader.open(where) as reader:
         found = follow_up(Analysis(read_study(reader, spec.study)), spec, seeds)
     path = (out or Path(f"{found.changes['study']}.yaml")) if found.changes else None
     if path is not None:
@@ -51,7 +52,7 @@ def command(study: Path, out: Path | None, seeds: int, folder: Path | None, as_j
     for reason in found.left_out:
         click.echo(f"- not asked for: {reason}")
     if path is not None:
-        click.echo(f"\n{path}: {cost_of(draft_file(path), folder or home())}")
+        click.echo(f"\n{path}: {cost_of(draft_file(path, models=TrainedModels(where)), where)}")
         click.echo(f"Look at it: paribus plan {path}")
 
 

@@ -21,6 +21,7 @@ from paribus.engines.options import engine_settings
 from paribus.home import home
 from paribus.recipe.recipe import Compute, Rollout
 from paribus.store.history import past_runs, recorded_runs
+from paribus.store.trained import TrainedModels
 from paribus.study.adaptive import interim_text, levels_text, ranking_text, runs_between
 from paribus.study.costs import Cost, run_costs, total
 from paribus.study.evaluation import evaluation_share, set_sizes
@@ -77,7 +78,7 @@ def command(
     on_paper = None if cluster is None else _read_cluster(cluster)
     if on_paper is None and stated != (None, None, 0):
         raise click.UsageError("--failure-hours, --preemption-hours and --draw need --cluster")
-    draft = draft_file(study, changes)
+    draft = draft_file(study, changes, models=TrainedModels(home()))
     plan, spec, of_path = draft.plan, draft.study.spec, draft.study.path
     recorded = recorded_runs(home(), [run.fingerprint for run in plan.runs])
     left = any(run.fingerprint not in recorded for run in plan.runs)

@@ -22,6 +22,7 @@ from paribus.scheduler.serve import Settings, Summary, run_study
 from paribus.store.database import Unreachable
 from paribus.store.history import recorded_runs
 from paribus.store.reader import Reader
+from paribus.store.trained import TrainedModels
 from paribus.study.expand import draft_file
 from paribus.study.plan import Plan
 from paribus.study.study_files import keep_report
@@ -59,7 +60,7 @@ def command(
 
     If a `paribus scheduler` serves the home folder, the scheduler trains the study, and this command attaches to it.
     """
-    draft = draft_file(study, changes)
+    draft = draft_file(study, changes, models=TrainedModels(folder or home()))
     plan = draft.checked()
     adaptive = Adaptive(grown)
     made: list[WrittenReport | Exception] = []

@@ -22,8 +22,9 @@ from paribus.notebook.tables import arms_frame
 from paribus.report.tables.changes import changes_text
 from paribus.store.database import FILE
 from paribus.store.history import recorded_runs
+from paribus.store.trained import TrainedModels
 from paribus.store.untouched import copy_file
-from paribus.study.expand import draft_plan
+from paribus.study.expand import make_plan
 from paribus.study.load import LoadedStudy, load_document, load_study, read_study
 from paribus.study.plan import Plan
 from paribus.yaml_file.compose import placed
@@ -121,9 +122,8 @@ class Study:
         Raises:
             ParibusError: the study cannot be run: its runner does not support it, or data cannot be read.
         """
-        draft = draft_plan(self._loaded, load_runner(self._loaded.spec.runner.kind))
-        plan = draft.checked()
         folder = usual_home() if home is None else Path(home)
+        plan = self._planned(folder)
         return StudyPlan(plan, _recorded(folder, plan))
 
     def run(
@@ -157,7 +157,7 @@ class Study:
         from paribus.notebook.results import results
 
         self._refuse_other_file()
-        draft_plan(self._loaded, load_runner(self._loaded.spec.runner.kind)).checked()
+        self._planned(usual_home() if home is None else Path(home))
         options = ["--engine", engine, "--report" if report else "--no-report"]
         options += ["--slots", str(slots)] if slots is not None else []
         options += ["--engine-options", os.fspath(engine_options)] if engine_options is not None else []
@@ -165,6 +165,9 @@ class Study:
         with self._written() as file:
             run_command(["run", str(file), *options], print)
         return results(self.name, home=home)
+
+    def _planned(self, home: Path) -> Plan:
+        return make_plan(self._loaded, load_runner(self._loaded.spec.runner.kind), TrainedModels(home))
 
     @contextmanager
     def _written(self) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from paribus.recipe import factors as f
+from paribus.recipe.trained import name_faults
 from paribus.recipe.turns import FunctionTurns, SingleTurn, Turns
 
 FACTORS: tuple[str, ...] = (
@@ -62,8 +63,9 @@ class Model(f.Level):
 
     name: Annotated[str, Field(min_length=1)] = Field(
         default="tiny",
-        description="`tiny`, `tiny_wide` or `tiny_moe` (made on the spot), a local folder, or a name on the Hugging "
-        "Face hub",
+        description="`tiny`, `tiny_wide` or `tiny_moe` (made on the spot), a local folder, a name on the Hugging Face "
+        "hub, or `study:NAME/ARM`: what a run of another study has trained with the same seed (`@3` at the end: with "
+        "seed 3)",
     )
     revision: str | None = Field(default=None, description="commit of the hub repository; pin it for a published table")
     dtype: Literal["float32", "bfloat16"] = Field(
@@ -75,6 +77,12 @@ class Model(f.Level):
         "`dtype`; `float32` under bfloat16: ScaleRL",
     )
     lora: Lora | None = Field(default=None, description="train adapters in place of the weights; absent: the weights")
+
+    @model_validator(mode="after")
+    def _named(self) -> Model:
+        if fault := name_faults(self.name, self.revision):
+            raise ValueError(fault)
+        return self
 
     @property
     def head_dtype(self) -> str:

@@ -11,6 +11,7 @@ from paribus.scheduler.adaptive import Adaptive
 from paribus.store.models import Terms
 from paribus.store.states import RECORDED, RunState
 from paribus.store.store import Store
+from paribus.store.trained import TrainedModels
 from paribus.study.expand import draft_file
 from paribus.study.plan import Plan
 
@@ -50,7 +51,7 @@ def submit_file(file: Path, home: Path, terms: Terms, changes: Sequence[str] = (
     Raises:
         ParibusError: the study is wrong or cannot be trained here, or the store cannot be used.
     """
-    draft = draft_file(file, changes, sent=sent)
+    draft = draft_file(file, changes, sent=sent, models=TrainedModels(home))
     plan = draft.checked()
     with Store.open(home) as store:
         before = _submitted(store, plan)

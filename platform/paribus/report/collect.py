@@ -170,10 +170,11 @@ def _provenance(
 def _initial_weights(plan: Plan, environments: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Return what the runs recorded of the weights they began with; nothing where none recorded any."""
     found: dict[str, set[str]] = {}
-    models = {arm.key: arm.hashes.model if arm.hashes else arm.recipe.model.name for arm in plan.all_arms}
     for run in plan.all_runs:
         if weights := environments.get(run.fingerprint, {}).get(INITIAL_WEIGHTS):
-            found.setdefault(models[run.arm], set()).add(weights[:SHORT])
+            hashes = plan.hashes_of(run.arm, run.fingerprint)
+            model = hashes.model if hashes else plan.arm(run.arm).recipe.model.name
+            found.setdefault(model, set()).add(weights[:SHORT])
     if not found:
         return {}
     text = "; ".join(" / ".join(sorted(each)) for each in found.values())
@@ -187,4 +188,24 @@ def _fingerprints(plan: Plan) -> dict[str, str]:
     names, hashes = ("code", "data", "initial model"), plan.arm(plan.base).hashes
     if hashes is None:
         return dict.fromkeys(names, f"{NOT_RECORDED} by the version that planned the study")
-    return {name: text[:SHORT] for name, text in zip(names, (hashes.code, hashes.data, hashes.model), strict=True)}
+    found = {name: text[:SHORT] for name, text in zip(names, (hashes.code, hashes.data, hashes.model), strict=True)}
+    return found | _stages(plan)
+
+
+def _stages(plan: Plan) -> dict[str, str]:
+    """Return which runs of other studies trained the models that runs of this one begin with; nothing if none did."""
+    seeds = {run.fingerprint: run.seed for run in plan.all_runs}
+    trained: dict[str, dict[int, str]] = {}
+    for fingerprint, seed in seeds.items():
+        stage = plan.stages.get(fingerprint)
+        for name, run in stage.runs.items() if stage else ():
+            trained.setdefault(name, {})[seed] = run[:SHORT]
+    if not trained:
+        return {}
+    texts = []
+    for name, runs in trained.items():
+        each = ", ".join(f"{run} (seed {seed})" for seed, run in sorted(runs.items()))
+        texts.append(f"{name}: run {next(iter(runs.values()))}" if len({*runs.values()}) == 1 else f"{name}: {each}")
+    base = plan.stages.get(plan.runs[0].fingerprint)
+    first = {} if base is None else {"initial model": f"{base.model_hash[:SHORT]} (seed {plan.runs[0].seed})"}
+    return first | {"trained before by": "; ".join(texts)}

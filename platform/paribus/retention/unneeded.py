@@ -43,7 +43,8 @@ class Rule:
     """What a user does not want to keep.
 
     Attributes:
-        models: whether the newest checkpoint of each run with a result is kept.
+        models: whether the newest checkpoint of each run with a result is kept; that of a run whose model runs of
+            other studies begin with always is.
         samples: whether the responses as text of all runs with a result are kept, not only of those that a report
             shows.
     """
@@ -91,6 +92,7 @@ def unneeded(reader: Reader, study: str | None, rule: Rule) -> Iterator[Unneeded
     """
     wanted = None if study is None else _runs_of(reader, study)
     shown = frozenset() if rule.samples else _shown_runs(reader)
+    bases = frozenset() if rule.models else frozenset(reader.begun_with())
     now = reader.now()
     for run in reader.attempted_runs():
         if wanted is not None and run.fingerprint not in wanted:
@@ -98,7 +100,9 @@ def unneeded(reader: Reader, study: str | None, rule: Rule) -> Iterator[Unneeded
         attempts = _attempts(reader.home, run)
         if run.state in LIVE or any(may_write(a, run, now) or not _is_readable(a) for a in attempts):
             continue
-        kept = _trained_model(run, attempts, rule) if run.state in RECORDED else _resumable(attempts)
+        kept = _trained_model(run, attempts) if run.state in RECORDED else _resumable(attempts)
+        if run.state in RECORDED and not rule.models and run.fingerprint not in bases:
+            kept = []
         for folder in attempts:
             given_up = run.state in RECORDED and not rule.samples and run.fingerprint not in shown
             found = tuple(_items(folder, kept, gone=given_up))
@@ -194,9 +198,9 @@ def may_write(folder: RunFolder, run: AttemptedRun, now: float) -> bool:
 # ---- which checkpoints are needed --------------------------------------------------------------------
 
 
-def _trained_model(run: AttemptedRun, attempts: Sequence[RunFolder], rule: Rule) -> list[Path]:
+def _trained_model(run: AttemptedRun, attempts: Sequence[RunFolder]) -> list[Path]:
     newest = [folder for folder in attempts if folder.path.name == f"a{run.token}"]
-    return [place for folder in newest if rule.models for place in published(folder)[:1]]
+    return [place for folder in newest for place in published(folder)[:1]]
 
 
 def _resumable(attempts: Sequence[RunFolder]) -> list[Path]:

@@ -26,6 +26,7 @@ from paribus.scheduler.home_lock import lock_home
 from paribus.scheduler.setup_jobs import SetupJobs, shared_parts
 from paribus.study.pilot import Pilot, PilotTimes, pilot_times, shortened
 from paribus.study.plan import Arm, Plan
+from paribus.study.stages import located
 
 LENGTH, EVALUATION = "response/length_mean", "perf/time_eval_s"
 _LOOK_S = 0.05
@@ -78,7 +79,8 @@ def run_pilots(
 def _folder(plan: Plan, arm: Arm, gpus: float, home: Path, scratch: Path) -> RunFolder:
     """Return the folder of an arm's pilot, with its job: a short run that is evaluated only before and after it."""
     run = next(run for run in plan.runs if run.arm == arm.key)
-    recipe = shortened(arm.recipe)
+    stage = plan.stages.get(run.fingerprint)
+    recipe = located(shortened(arm.recipe), home, {} if stage is None else stage.models)
     job = Job(
         run=run.fingerprint,
         study=plan.study,

@@ -30,6 +30,7 @@ from paribus.store.devices import Pool
 from paribus.store.models import Claim, StudyRecord, Unit, unit_of
 from paribus.store.states import TERMINAL
 from paribus.store.store import Store
+from paribus.study.stages import located
 
 CLAIMS = 8
 """Most runs that are claimed at once: all must be submitted before the first lease expires."""
@@ -380,7 +381,7 @@ class Scheduler:
 
     def _start(self, active: ActiveStudy, claim: Claim) -> None:
         study, plan = active.study, active.study.plan
-        arm = plan.arm(claim.arm)
+        arm, stage = plan.arm(claim.arm), plan.stages.get(claim.fingerprint)
         folder = RunFolder.of(self._store.home, claim.fingerprint, claim.token)
         job = Job(
             run=claim.fingerprint,
@@ -391,7 +392,7 @@ class Scheduler:
             seed=claim.seed,
             gpus=active.need.gpus,
             token=claim.token,
-            recipe=arm.recipe,
+            recipe=located(arm.recipe, self._store.home, {} if stage is None else stage.models),
             evaluate=plan.evaluate,
             cache=str(self._store.home / "cache"),
             stop_on=plan.stop_on,
@@ -400,7 +401,7 @@ class Scheduler:
             mirror=plan.mirror,
             checkpoint=plan.checkpoint,
             timeouts=plan.timeouts,
-            hashes=arm.hashes,
+            hashes=plan.hashes_of(claim.arm, claim.fingerprint),
         )
         try:
             folder.path.mkdir(parents=True)

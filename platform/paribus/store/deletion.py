@@ -6,6 +6,7 @@ this one is deleted. Numbers of deleted rows are never given away again, so an a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ class Deletion:
         shared: names of the other studies that have some of its runs, and how many: these runs stay.
         kept: number of the runs that stay.
         open: number of its runs that have not ended.
+        later: names of the other studies whose runs begin with models of runs that go.
     """
 
     study: str
@@ -40,13 +42,19 @@ class Deletion:
     shared: Mapping[str, int]
     kept: int
     open: int
+    later: tuple[str, ...] = ()
 
     def require_ended(self) -> None:
-        """Check that all runs have ended.
+        """Check that all runs have ended, and that no later stage needs their models.
 
         Raises:
-            StoreError: some have not, or an attempt still holds one.
+            StoreError: some have not, or an attempt still holds one; or another study begins with a model of one.
         """
+        if self.later:
+            raise StoreError(
+                f"runs of {', '.join(f'`{name}`' for name in self.later)} begin with models of `{self.study}`: delete "
+                "the later study first, or keep both."
+            )
         if self.open:
             raise StoreError(
                 f"`{self.study}` has {self.open} runs that have not ended: `paribus cancel {self.study}` first, and "
@@ -72,6 +80,8 @@ def what_goes(connection: sa.Connection, name: str) -> Deletion:
     mine = connection.execute(sa.select(t.run.c.id).where(_going(plans))).scalars().all()
     going = {row.id: row for row in rows if row.id in {*mine}}
     recorded = sa.select(sa.func.count()).select_from(t.result).where(t.result.c.run_id.in_(_ids(plans)))
+    after = begun_with(connection)
+    later = {other for row in going.values() for other in after.get(row.fingerprint, ())}
     return Deletion(
         study=name,
         plans=int(connection.execute(sa.select(sa.func.count()).select_from(plans.subquery())).scalar_one()),
@@ -80,7 +90,19 @@ def what_goes(connection: sa.Connection, name: str) -> Deletion:
         shared={str(row[0]): int(row[1]) for row in shared},
         kept=len(rows) - len(going),
         open=sum(bool(row.open) for row in rows),
+        later=tuple(sorted(later - {name})),
     )
+
+
+def begun_with(connection: sa.Connection) -> dict[str, tuple[str, ...]]:
+    """Return the runs whose models runs of other studies begin with, and the names of these studies."""
+    found: dict[str, set[str]] = {}
+    plans = connection.execute(sa.select(t.study.c.name, t.study.c.plan).where(t.study.c.plan.like(_STAGES)))
+    for name, text in plans:
+        for stage in json.loads(text).get("stages", {}).values():
+            for run in stage["runs"].values():
+                found.setdefault(run, set()).add(name)
+    return {run: tuple(sorted(names)) for run, names in found.items()}
 
 
 def delete_study(connection: sa.Connection, now: Now, expected: Deletion, author: str) -> None:
@@ -114,6 +136,8 @@ def delete_study(connection: sa.Connection, now: Now, expected: Deletion, author
 
 
 _BATCH = 500
+_STAGES = '%"stages":{"%'
+"""Pattern of the plans with stages, as they are written."""
 
 
 def _delete_runs(connection: sa.Connection, runs: Sequence[int]) -> None:

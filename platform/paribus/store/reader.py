@@ -16,7 +16,7 @@ from paribus.store import remarks
 from paribus.store import tables as t
 from paribus.store.budget import UNITS, read_budget
 from paribus.store.database import FILE, Database, database_url
-from paribus.store.deletion import Deletion, what_goes
+from paribus.store.deletion import Deletion, begun_with, what_goes
 from paribus.store.devices import devices_of
 from paribus.store.migrate import refuse_other_revision
 from paribus.store.models import (
@@ -172,6 +172,11 @@ class Reader:
         self.study(name)  # a wrong name is an error that lists the others
         with self.database.read() as connection:
             return what_goes(connection, name)
+
+    def begun_with(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the runs whose models runs of other studies begin with, and the names of these studies."""
+        with self.database.read() as connection:
+            return begun_with(connection)
 
     def latest_version(self, plan: Plan) -> Plan:
         """Return the plan to continue with: the largest submitted plan that grew from this one, else this one.

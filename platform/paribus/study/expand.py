@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from paribus.study.evaluation import arm_hashes, unreadable_sets
 from paribus.study.fingerprint import fingerprints, recipe_key, stops_of
 from paribus.study.lint import lint
 from paribus.study.load import LoadedStudy, ResolvedRow, load_study
-from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking
+from paribus.study.plan import Arm, Plan, PlannedRun, Row, SearchRanking, Stage
 from paribus.study.spec import Search, Study
+from paribus.study.stages import Models, find_stages, names
 from paribus.study.study_files import without_secrets
 from paribus.yaml_file.document import Fault
 from paribus.yaml_file.write import whole_text
@@ -73,24 +74,27 @@ class PlanDraft:
         return self.plan
 
 
-def draft_file(path: Path, changes: Sequence[str] = (), *, sent: bool = False) -> PlanDraft:
+def draft_file(
+    path: Path, changes: Sequence[str] = (), *, sent: bool = False, models: Models | None = None
+) -> PlanDraft:
     """Return the plan of a study file, whether or not it can be run.
 
     Args:
         path: the file.
         changes: values of ``--set``, as in :func:`paribus.study.load.read_study`.
         sent: the file comes from another machine, as there.
+        models: finds models that runs of other studies have trained; ``None``: a study that names one is not run.
 
     Raises:
         StudyFileError: the file is not a valid study; every problem is listed with its place.
     """
     study = load_study(path, changes, installed=True, sent=sent)
-    draft = draft_plan(study, load_runner(study.spec.runner.kind))
+    draft = draft_plan(study, load_runner(study.spec.runner.kind), models)
     assert study.root is not None  # it came from a file
     return replace(draft, plan=replace(draft.plan, text=without_secrets(whole_text(path, study.root))))
 
 
-def make_plan(study: LoadedStudy, runner: Runner) -> Plan:
+def make_plan(study: LoadedStudy, runner: Runner, models: Models | None = None) -> Plan:
     """Return the plan of a study that can be run.
 
     Raises:
@@ -98,11 +102,11 @@ def make_plan(study: LoadedStudy, runner: Runner) -> Plan:
         UnsupportedRecipe: the runner cannot train some arms; all reasons are listed with the arms.
         UnreadableInput: data or a model cannot be read.
     """
-    return draft_plan(study, runner).checked()
+    return draft_plan(study, runner, models).checked()
 
 
-def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
-    """Return the plan of a study, whether or not it can be run.
+def draft_plan(loaded: LoadedStudy, runner: Runner, models: Models | None = None) -> PlanDraft:
+    """Return the plan of a study, whether or not it can be run; ``models`` as in :func:`draft_file`.
 
     Raises:
         StudyFileError: options of the runner are wrong, or it cannot evaluate a set.
@@ -113,13 +117,18 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
     distinct, rows = _arms_and_rows(loaded.base, loaded.rows)
     if faults := unreadable_sets(runner, [arm.recipe for arm in distinct], options, study.evaluate):
         raise loaded.error(faults)
-    support = {arm.key: tuple(runner.support(arm.recipe, options)) for arm in distinct}
-    arms = tuple(_examined(arm, runner, loaded, support[arm.key], unread) for arm in distinct)
-    seen = _seen(distinct, runner, study.evaluate, options)
-    unread |= dict.fromkeys(seen.faults)
+    if faults := [*_tuned_stages(study, distinct)]:
+        raise loaded.error(faults)
     at = study.seeds.at
     seeds = tuple(range(study.seeds.start, study.seeds.start + at[-1]))
-    runs = tuple(_runs(study, options, arms, seeds))
+    seeds_of = _seeds_of(study, distinct, seeds)
+    stages = find_stages(distinct, seeds_of, runner, options, models)
+    unread |= dict.fromkeys(stages.faults)
+    support = {key: tuple(runner.support(recipe, options)) for key, recipe in stages.recipes.items()}
+    arms = tuple(_examined(arm, runner, loaded, support[arm.key], unread) for arm in distinct)
+    seen = _seen(stages.recipes.values(), runner, study.evaluate, options)
+    unread |= dict.fromkeys(seen.faults)
+    runs = tuple(_runs(study, options, arms, seeds_of, stages.of))
     first = at[0] * len(arms)
     plan = Plan(
         study=study.study,
@@ -163,6 +172,7 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         later=runs[first:],
         ranking=_ranking(loaded),
         options=options,
+        stages={r.fingerprint: stages.of[r.arm, r.seed] for r in runs if (r.arm, r.seed) in stages.of},
     )
     unsupported = _unsupported(plan, runner, support)
     return PlanDraft(
@@ -170,20 +180,29 @@ def draft_plan(loaded: LoadedStudy, runner: Runner) -> PlanDraft:
         plan=with_fingerprint(plan),
         unsupported=unsupported,
         unread=tuple(unread),
-        facts=seen.facts,
+        facts=(*stages.facts, *seen.facts),
         native={
             arm.key: found
             for arm in arms
             if all(s.level != "unsupported" for s in support[arm.key])
-            and (found := runner.native_options(arm.recipe, options))
+            and (found := runner.native_options(stages.recipes[arm.key], options))
         },
     )
 
 
-def _seen(arms: Sequence[Arm], runner: Runner, evaluate: Evaluate, options: Options) -> Examination:
+def _tuned_stages(study: Study, arms: Sequence[Arm]) -> Iterator[Fault]:
+    """Yield a fault if a search tunes what begins with a model of a study: its later arms are planned without one."""
+    found = next((name for arm in arms for _, name in names(arm.recipe)), "")
+    for label, design in study.designs.items():
+        if found and isinstance(design, Search):
+            message = f"a search has no base of another study (`{found}`): tune the earlier stage, or name a folder"
+            yield Fault(place=("designs", label), message=message, at_key=True)
+
+
+def _seen(recipes: Iterable[Recipe], runner: Runner, evaluate: Evaluate, options: Options) -> Examination:
     """Return what the runner sees of the data and models of all arms, each message once."""
     distinct: dict[tuple[object, ...], Recipe] = {}
-    for recipe in (arm.recipe for arm in arms):
+    for recipe in recipes:
         distinct.setdefault((recipe.model, recipe.task, recipe.turns, recipe.schedule.max_new_tokens), recipe)
     found = [runner.examine(recipe, evaluate, options) for recipe in distinct.values()]
     return Examination(
@@ -335,16 +354,33 @@ def matches(plan: Plan, arm: Arm, hashes: Hashes) -> bool:
     return run is None or run_fingerprints(now, plan.evaluate, plan.options, stops)(run.seed) == run.fingerprint
 
 
-def _runs(study: Study, options: Options, arms: Sequence[Arm], seeds: Sequence[int]) -> Iterator[PlannedRun]:
+def _seeds_of(study: Study, arms: Sequence[Arm], seeds: Sequence[int]) -> Mapping[str, Sequence[int]]:
+    """Return the seeds of each arm, by its key."""
+    keys = [arm.key for arm in arms]
+    return dict.fromkeys(keys, seeds) if study.seeds.paired else own_seeds(keys, study.seeds.start, len(seeds))
+
+
+def _runs(
+    study: Study,
+    options: Options,
+    arms: Sequence[Arm],
+    seeds: Mapping[str, Sequence[int]],
+    stages: Mapping[tuple[str, int], Stage],
+) -> Iterator[PlannedRun]:
     """Yield the runs seed by seed, the base arm first, so that a study that is cut short has whole blocks."""
     stops = stops_of(study.health.stop_on, study.health.profile)
     identify = {arm.key: run_fingerprints(arm, study.evaluate, options, stops) for arm in arms}
-    own = {} if study.seeds.paired else own_seeds([arm.key for arm in arms], study.seeds.start, len(seeds))
     order = 0
-    for k, shared in enumerate(seeds):
+    for k in range(len(seeds[arms[0].key])):
         for arm in arms:
-            seed = shared if study.seeds.paired else own[arm.key][k]
-            yield PlannedRun(fingerprint=identify[arm.key](seed), arm=arm.key, seed=seed, order=order)
+            seed = seeds[arm.key][k]
+            if stage := stages.get((arm.key, seed)):
+                assert arm.hashes is not None  # it was examined
+                begun = replace(arm, hashes=replace(arm.hashes, model=stage.model_hash))
+                fingerprint = run_fingerprints(begun, study.evaluate, options, stops)(seed)
+            else:
+                fingerprint = identify[arm.key](seed)
+            yield PlannedRun(fingerprint=fingerprint, arm=arm.key, seed=seed, order=order)
             order += 1
 
 

@@ -79,6 +79,21 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage:
+    """The models of other studies' runs that a run begins with.
+
+    Attributes:
+        models: name in the recipe to the folder of the model, inside the home folder.
+        runs: name in the recipe to the fingerprint of the run that trained it.
+        model_hash: of the initial model; in the run's fingerprint it stands for that of the arm.
+    """
+
+    models: Mapping[str, str]
+    runs: Mapping[str, str]
+    model_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanWarning:
     """Something to know before you spend compute.
 
@@ -189,6 +204,7 @@ class Plan:
         options: what the study says to its runner beside the recipe.
         text: the study file without known secrets, for copies such as MLflow's; no part of the fingerprint. Empty: the
             study came from no file, or an earlier version made the plan.
+        stages: fingerprint of a run to the models of other studies' runs that it begins with.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(serialize_by_alias=True)  # stored under the first names
@@ -228,6 +244,12 @@ class Plan:
     rules: Rules = ()
     mirror: tuple[str, ...] = ("mlflow",)
     text: str = ""
+    stages: Mapping[str, Stage] = field(default_factory=dict)
+
+    def hashes_of(self, arm: str, run: str) -> Hashes | None:
+        """Return the hashes of code, data and initial model of a run of an arm; ``None`` in plans of version 0.1."""
+        hashes, stage = self.arm(arm).hashes, self.stages.get(run)
+        return hashes if hashes is None or stage is None else replace(hashes, model=stage.model_hash)
 
     @property
     def adaptive(self) -> bool:

@@ -165,7 +165,8 @@ class NativeRunner(RunnerBase):
         outside = any(isinstance(task, JsonlTask | DatasetTask) for task in tasks)  # generated problems can't change
         other = other_reference(job.recipe)
         models = [job.recipe.model.name, *(() if other is None else (other.name,))]
-        if job.hashes is None or not (outside or any(Path(name).expanduser().is_dir() for name in models)):
+        folders = [Path(name).expanduser() for name in models]
+        if job.hashes is None or not (outside or any(path.is_dir() or path.is_absolute() for path in folders)):
             return
         now = arm_hashes(self, job.recipe, job.options, job.evaluate)
         changed = []

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from paribus.recipe.factors.level import Count, Fraction, Level, Positive
+from paribus.recipe.trained import name_faults
 
 
 class NoKl(Level):
@@ -37,9 +38,16 @@ class ModelReference(Level):
 
     kind: Literal["model"] = "model"
     name: Annotated[str, Field(min_length=1)] = Field(
-        description="as `model.name`: a tiny model, a local folder (e.g. `model` of a checkpoint), or a name on the hub"
+        description="as `model.name`: a tiny model, a local folder, a name on the hub, or the model of a run "
+        "(`study:NAME/ARM`)"
     )
     revision: str | None = Field(default=None, description="commit of the hub repository")
+
+    @model_validator(mode="after")
+    def _named(self) -> ModelReference:
+        if fault := name_faults(self.name, self.revision):
+            raise ValueError(fault)
+        return self
 
 
 class _Kl(Level):
