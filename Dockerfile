@@ -1,6 +1,6 @@
 # All images: `core` (commands, dashboard), `train` (scheduler, MLflow, Ray, native runner), `vllm` (the same with vLLM).
 # docs/howto/deploy.md has what to type. BASE: any Debian or Ubuntu with Python 3.11 to 3.13 and its `venv` as python3.
-# Pin it by the digest of the image that you have checked: --build-arg BASE=docker.io/library/python@sha256:...
+# This tag is moved to newer images: the page says how to pin the one that you have checked, by its digest.
 ARG BASE=docker.io/library/python:3.12-slim-bookworm
 
 # VERSION: what the package calls itself; git, which else says it, is not in the build context
@@ -20,6 +20,8 @@ RUN python3 -m venv /pip \
 
 # Images hold neither pip nor bytecode, a quarter of their size: what is imported is compiled once a container, in /tmp.
 FROM ${BASE} AS core
+ARG BASE
+LABEL org.opencontainers.image.base.name=${BASE}
 COPY --from=wheel /wheels /opt/packages
 RUN python3 -m venv --without-pip /opt/paribus && python3 -m venv /tmp/pip \
  && /tmp/pip/bin/pip --python /opt/paribus install --quiet --no-cache-dir --no-compile \

@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 SUPPORTED := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-slow test-fast test-mutants test-faults test-fuzz test-runners test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons test-debian newest release site audit audit-secrets docs health clean
+.PHONY: help quickstart setup check lint test test-slow test-fast test-mutants test-faults test-fuzz test-guided test-runners test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons test-debian newest release site audit audit-secrets docs health clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -84,6 +84,19 @@ FUZZED := tests/fuzz tests/unit/run_folder/test_any_bytes.py tests/unit/archive/
 test-fuzz: $(DEV) ## damaged files of every kind, and requests of the dashboard; N=100000 inputs a kind, SEED=N
 	PARIBUS_DAMAGED_FILES=$(or $(N),20000) PARIBUS_DAMAGE_SEED=$(or $(SEED),0) OMP_NUM_THREADS=1 \
 	$(BIN)/python -m pytest $(FUZZED) -k "any or damage or rows" -n $(or $(JOBS),2) --timeout 0 -p no:cacheprovider --durations 0
+
+# atheris has wheels for few Pythons, 3.11 among them; the readers, and what they need, are those of .venv
+GUIDED := .guided-venv
+$(GUIDED)/.installed: tests/fuzz/requirements.txt $(DEV)
+	$(PYTHON) -m venv $(GUIDED)
+	$(GUIDED)/bin/python -m pip install --quiet --requirement tests/fuzz/requirements.txt
+	$(BIN)/python -c "import site; print('import site; site.addsitedir(%r)' % site.getsitepackages()[0])" \
+	  > "$$($(GUIDED)/bin/python -c 'import site; print(site.getsitepackages()[0])')/shared.pth"
+	@touch $@
+
+test-guided: $(GUIDED)/.installed ## atheris on each reader and schemathesis on the server; SECONDS=60 each, SEED=N, KINDS="..."
+	PYTHONPATH=tests $(GUIDED)/bin/python -m fuzz.schema --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(GUIDED)/bin/python -m fuzz.guided --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(KINDS)
 
 CONFORMANCE := .conformance-venv
 $(CONFORMANCE)/.installed: tests/conformance/requirements.txt tests/conformance/requirements-verl.txt constraints.txt
@@ -231,5 +244,5 @@ screenshots: $(BROWSER) # pictures of the quickstart's report for docs/images
 	$(BIN)/python docs/screenshots.py reports/quickstart/report.html
 
 clean: # remove the environments and builds, but not your runs
-	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(TRL) $(AUDIT) $(WANDB) $(LOWEST) $(SITE) .python3.*-venv dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CONFORMANCE) $(VLLM) $(TRL) $(AUDIT) $(WANDB) $(LOWEST) $(SITE) $(GUIDED) .python3.*-venv dist build .pytest_cache .mypy_cache .ruff_cache
 	$(MAKE) --no-print-directory -C benchmarks clean

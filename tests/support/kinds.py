@@ -37,10 +37,10 @@ class Kind:
     made: st.SearchStrategy[bytes] | None = None
 
 
-def check_kind(label: str, kind: Kind, folder: Path) -> None:
-    """Give a reader inputs; each error must be one of ours, fit on a terminal, and be short enough to be read.
+def reader(kind: Kind, folder: Path) -> Callable[[bytes], None]:
+    """Return what writes bytes into a file and reads them.
 
-    All but a fiftieth are damaged files, which cost a hundredth of what Hypothesis needs to draw one input.
+    An error must be one of ours, fit on a terminal, and be short enough to be read.
     """
     path = folder / kind.name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,6 +56,16 @@ def check_kind(label: str, kind: Kind, folder: Path) -> None:
             assert max(map(len, said.splitlines())) < 2000, said
             assert place in said or not kind.named, said
 
+    return read
+
+
+def check_kind(label: str, kind: Kind, folder: Path) -> None:
+    """Give a reader inputs.
+
+    All but a fiftieth are damaged files, which cost a hundredth of what Hypothesis needs to draw one input.
+    """
+    read = reader(kind, folder)
+
     def work() -> None:
         for number in range(-len(TEXTS), int(COUNT * kind.share)):
             data = TEXTS[number] if number < 0 else _damaged(kind, dice(label, number))
@@ -68,8 +78,8 @@ def check_kind(label: str, kind: Kind, folder: Path) -> None:
 
     drawn = _made_up(kind)
     drawn.validate()  # makes the tables of Unicode here, once, and not in each fork
-    path.write_bytes(kind.valid[0])
-    kind.read(path)
+    (folder / kind.name).write_bytes(kind.valid[0])
+    kind.read(folder / kind.name)
     confined(work, folder)
 
 

@@ -44,10 +44,15 @@ from support.studies import Shape
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home folder with a study whose runs have ended."""
     folder = tmp_path_factory.mktemp("any") / "home"
+    make_home(folder)
+    return folder
+
+
+def make_home(folder: Path) -> None:
+    """Make a home folder whose runs have all files that are read."""
     made_up_home(folder, Shape(steps=8, designs=("add_one",), tricks=("clip_higher",), seeds=3))
     for path in sorted((folder / "runs").glob("*/a*")):
         complete(RunFolder(path))
-    return folder
 
 
 def complete(folder: RunFolder) -> None:
@@ -201,36 +206,50 @@ def test_any_bytes_give_values_or_one_error_that_names_the_file(home: Path, tmp_
     confined(lambda: _read_damaged_files(home, tmp_path, kind), tmp_path)
 
 
-def _read_damaged_files(home: Path, tmp_path: Path, kind: str) -> None:
-    path, use = KINDS[kind].path, KINDS[kind].use
-    real = [p.read_bytes() for p in sorted((home / "runs").glob(f"*/a*/{path}"))][:6] or [b"0\n", b"-15\n"]
+def real_files(home: Path, kind: str) -> list[bytes]:
+    """Return files of a kind as they are in a home folder."""
+    real = [p.read_bytes() for p in sorted((home / "runs").glob(f"*/a*/{KINDS[kind].path}"))][:6] or [b"0\n", b"-15\n"]
     if kind == "samples":  # a few lines: what is wrong with one shows as well there, ten times as fast
         real = [b"".join(data.splitlines(keepends=True)[:12]) for data in real]
     if kind == "outcome":
         real += [json.dumps(o).encode() for o in OUTCOMES]
-    folder = RunFolder(tmp_path)
-    folder.metrics.write_bytes(next(iter((home / "runs").glob("*/a*/metrics.jsonl"))).read_bytes())
-    file = tmp_path / path
+    return real
+
+
+def reader(home: Path, place: Path, kind: str) -> Callable[[bytes], bool]:
+    """Return what writes bytes as a file of a run folder, reads them, and returns whether they were refused."""
+    folder, file, use = RunFolder(place), place / KINDS[kind].path, KINDS[kind].use
     file.parent.mkdir(parents=True, exist_ok=True)
+    folder.metrics.write_bytes(next(iter((home / "runs").glob("*/a*/metrics.jsonl"))).read_bytes())
+
+    def read(data: bytes) -> bool:
+        file.write_bytes(data)
+        try:
+            use(folder)
+        except RunFolderError as error:
+            told = str(error)
+            assert str(file) in told, told
+            assert told.isprintable(), told
+            assert len(told) < 300 + 2 * len(str(file)), told
+            return True
+        return False
+
+    return read
+
+
+def _read_damaged_files(home: Path, tmp_path: Path, kind: str) -> None:
+    real, read = real_files(home, kind), reader(home, tmp_path, kind)
     refused = 0
     for number in range(-len(TEXTS), COUNT):
         chance = dice(kind, number)
         data = TEXTS[number] if number < 0 else damaged(real, chance)
         if kind == "series" and number % 2:
             data = with_other_header(chance.choice(real), chance)
-        file.write_bytes(data)
-        told = str(file)
         try:
-            use(folder)
-        except RunFolderError as error:
-            refused += 1
-            told = str(error)
+            refused += read(data)
         except Exception as error:
             error.add_note(f"{kind} {number}: {data[:500]!r}")
             raise
-        assert str(file) in told, told
-        assert told.isprintable(), told
-        assert len(told) < 300 + 2 * len(str(file)), told
     assert refused > COUNT / 10 or kind in ("samples", "health", "series", "exit status")
 
 

@@ -78,6 +78,16 @@ def test_the_page_names_every_variable_of_the_file():
     assert {name for name in names if f"`{name}`" not in page and not name.endswith("_IMAGE")} == set()
 
 
+def test_every_image_has_one_base_that_can_be_pinned():
+    """By one variable, whose default is the Dockerfile's; each image says on what it was built."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    default = re.search(r"^ARG BASE=(\S+)$", dockerfile, re.MULTILINE)[1]
+    built = [service["build"] for service in SERVICES.values() if "build" in service]
+    assert {build["target"] for build in built} == {"core", "train", "vllm"}
+    assert {build["args"]["BASE"] for build in built} == {f"${{PARIBUS_BASE:-{default}}}"}
+    assert "LABEL org.opencontainers.image.base.name=${BASE}" in dockerfile
+
+
 def test_the_port_is_on_the_loopback_address():
     """Unless another address is named."""
     assert SERVICES["dashboard"]["ports"] == ["${PARIBUS_BIND:-127.0.0.1}:${PARIBUS_PORT:-8765}:8765"]
