@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from paribus.health.context import ALONE
 from paribus.health.diagnose import DETECTORS, when
-from paribus.health.finding import RAISED, Diagnosis, Finding, Remedy, Status
+from paribus.health.finding import RAISED, Diagnosis, Finding, Remedy, Status, earlier
 from paribus.health.profile import Profile
 from paribus.health.window import window_size
 from paribus.report.render.plotly import COLOURS
@@ -181,7 +181,7 @@ def headline(diagnosis: Diagnosis, context: str = "") -> str:
     first = diagnosis.first
     state = "Critical" if diagnosis.status == "critical" else "Warning"
     text = f"{state}: {spaced(first.detector)}{when(first)}"
-    before = [spaced(f.detector) for f in diagnosis.raised[: diagnosis.raised.index(first)]]
+    before = [spaced(f.detector) for f in earlier(diagnosis.raised, first)]
     text += f", after {', '.join(before)}" if before else ""
     return f"{text}. {context or ALONE}"
 

@@ -16,7 +16,7 @@ from paribus.health.detectors import (
     reward,
     updates,
 )
-from paribus.health.finding import RAISED, Diagnosis, Finding, leading, worst
+from paribus.health.finding import RAISED, Diagnosis, Finding, earlier, leading, worst
 from paribus.run_folder.folder import MetricLine
 
 DETECTORS: tuple[Detector, ...] = (
@@ -154,11 +154,11 @@ def _by_onset(finding: Finding) -> tuple[int, int]:
 def _sentence(raised: Sequence[Finding]) -> str:
     """Return the status of the run and the finding that leads, with the findings before and after it."""
     first = leading(raised)
-    place = raised.index(first)
-    text = (
-        f"{'Critical' if worst(raised) == 'critical' else 'Warning'}: {first.detector}{when(first)}: {first.evidence}"
-    )
-    for word, others in (("before it", raised[:place]), ("then", raised[place + 1 :])):
+    before = earlier(raised, first)
+    after = [f for f in raised if f is not first and f not in before]
+    state = "Critical" if worst(raised) == "critical" else "Warning"
+    text = f"{state}: {first.detector}{when(first)}: {first.evidence}"
+    for word, others in (("before it", before), ("then", after)):
         if others:
             text += f"; {word} " + ", ".join(f"{f.detector} ({f.state}, step {f.step_onset})" for f in others)
     names = [p.name for p in PATTERNS if _matches(p, raised)]

@@ -108,6 +108,11 @@ def leading(raised: Sequence[Finding]) -> Finding:
     return causes[0] if causes else first
 
 
+def earlier(raised: Sequence[Finding], finding: Finding) -> list[Finding]:
+    """Return the findings that began at an earlier step than this one, in their order."""
+    return [f for f in raised if (f.step_onset or 0) < (finding.step_onset or 0)]
+
+
 def _before(cause: Finding, effect: Finding) -> bool:
     """Return whether a cause has an onset before that of an effect, and was not over by then."""
     if cause.step_onset is None or effect.step_onset is None:

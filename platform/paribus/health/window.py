@@ -160,11 +160,15 @@ class Window:
         """
         return NormalDist().inv_cdf(1 - level / (self.looks * tests))
 
+    def is_share(self, metric: str) -> bool:
+        """Return whether all values so far lie between 0 and 1."""
+        known = self._series.get(metric, {})
+        return bool(known.get("low", 0.0) >= 0 and known.get("high", 1.0) <= 1)
+
     def scale(self, metric: str) -> float:
         """Return 1 for a metric from 0 to 1, else the range of its values so far: units differ between trainers."""
         known = self._series.get(metric, {})
-        low, high = known.get("low", 0.0), known.get("high", 1.0)
-        return 1.0 if low >= 0 and high <= 1 else float(high - low) or 1.0
+        return 1.0 if self.is_share(metric) else float(known["high"] - known["low"]) or 1.0
 
     def exchange(self, metric: str, into: str) -> float:
         """Return how much of one metric a unit of another is worth, if both count from 0 to about 1; else 0.

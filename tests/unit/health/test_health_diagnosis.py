@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from paribus.errors import StudyFileError
+from paribus.health.context import ALONE
 from paribus.health.diagnose import DETECTORS, diagnose
 from paribus.health.finding import Finding
 from paribus.health.profile import load_profile, profile_names
@@ -17,6 +18,7 @@ from paribus.health.window import roughness, trend
 from paribus.recipe.presets import load_preset, preset_names
 from paribus.run_folder.folder import HELDOUT, TRAIN, Evaluation, MetricLine
 from paribus.run_folder.samples import Sample
+from paribus_dashboards.health.view import headline
 
 
 def found(detector, state, onset):
@@ -42,6 +44,15 @@ def test_the_first_critical_finding_is_told_with_what_came_before():
     reverse = diagnose([found("grad_spike", "critical", 30), found("mismatch", "warn", 40)])
     assert reverse.sentence.startswith("Critical: grad_spike")
     assert "disagree" not in reverse.sentence
+
+
+def test_what_began_later_is_not_said_to_come_before():
+    """A cause that is listed first, since both began within a window, began later all the same."""
+    said = diagnose([found("entropy_collapse", "warn", 7), found("reward_crash", "critical", 3)], near=5)
+    assert [f.detector for f in said.raised] == ["entropy_collapse", "reward_crash"]
+    assert "; then entropy_collapse (warn, step 7)" in said.sentence
+    assert "before it" not in said.sentence
+    assert headline(said) == f"Critical: reward crash since step 3. {ALONE}"
 
 
 def test_an_effect_does_not_lead_before_its_cause():

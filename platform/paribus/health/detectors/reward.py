@@ -26,7 +26,7 @@ def _noise(run: Window) -> RuleResult | None:
     The noise of other rewards than shares may grow with them: they are compared with the largest. As long as the rule
     holds, what it compares with stays as it was.
     """
-    count, share, memory = math.ceil(2.5 * run.w), run.scale(REWARD) == 1, run.memory
+    count, share, memory = math.ceil(2.5 * run.w), run.is_share(REWARD), run.memory
     last = run.last(REWARD, count)
     if last is None or not math.isfinite(recorded := roughness(last)):
         return None
