@@ -141,12 +141,13 @@ class Responses:
         names = ("ids", "logp", "length", "truncated")
         values: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in names}
         entropies = [p.entropy for p in parts if p.entropy is not None]
-        supports = [p.support for p in parts if p.support is not None]
+        full = [p for p in parts if len(p)]
+        supports = [p.support for p in full if p.support is not None]
         given = [p.given for p in parts if p.given is not None]
         return Responses(
             **values,
             entropy=torch.cat(entropies) if len(entropies) == len(parts) else None,
-            support=Support.join(supports) if len(supports) == len(parts) else None,
+            support=Support.join(supports) if supports and len(supports) == len(full) else None,
             given=Given.concat(given) if given else None,
         )
 

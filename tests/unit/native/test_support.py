@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -128,10 +129,12 @@ def test_the_learner_finds_the_probabilities_of_the_sampler(
     scores = score_all(policy, prompts, responses, 0.7, with_entropy=True)
     torch.testing.assert_close(scores.logp, responses.logp, rtol=0, atol=1e-5)
     torch.testing.assert_close(scores.entropy, responses.entropy, rtol=0, atol=1e-5)
-    whole = score_all(policy, prompts, Responses(*list(vars(responses).values())[:5]), 0.7).logp
+    whole = score_all(policy, prompts, replace(responses, support=None), 0.7).logp
     lost = responses.logp - whole
     assert lost.min() > -1e-5
     assert lost.max() > 0.05
+    nothing = replace(responses.select(torch.tensor([], dtype=torch.long)), support=None)
+    assert Responses.concat([nothing, responses]).support is not None  # a process may have had no prompt to sample
     some = responses.select(torch.tensor([7, 2]))
     again = score_all(policy, [prompts[2], prompts[0]], some, 0.7).logp
     torch.testing.assert_close(again, some.logp, rtol=0, atol=1e-5)
