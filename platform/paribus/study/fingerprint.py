@@ -25,6 +25,8 @@ ADDED: Mapping[str, Any] = {
     "length.keep.kind": "all",
     "model.lora": None,
     "model.logits_dtype": "auto",
+    "model.train": None,
+    "model.freeze": None,
 }
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""
 
