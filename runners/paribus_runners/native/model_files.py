@@ -95,10 +95,10 @@ class ModelFiles:
             held = f"{TRAINED * numbers / 1e9:,.1f} GB"
             return [f"memory: {numbers:,} parameters; weights, gradients and moments take {held} {rest}"]
         added = self._adapters(model.lora)
-        frozen, trained = FROZEN[model.dtype] * numbers / 1e9, TRAINED * added / 1e9
+        frozen, moved = FROZEN[model.dtype] * numbers / 1e9, TRAINED * added / 1e9
         return [
             f"memory: {numbers:,} parameters in {model.dtype} take {frozen:,.1f} GB, and {added:,} of adapters with "
-            f"gradients and moments {trained:,.1f} GB, {rest}"
+            f"gradients and moments {moved:,.1f} GB, {rest}"
         ]
 
     def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int) -> list[str]:
