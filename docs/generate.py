@@ -43,6 +43,7 @@ from paribus.recipe.formula import formula, render
 from paribus.recipe.presets import RESERVED, Preset, load_preset, nearest, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe, difference
 from paribus.recipe.trainer_names import TrainerName, trainer_names
+from paribus.recipe.unified import SHOWN, methods
 from paribus.run_folder.metrics import EVAL_METRICS, REWARD_METRICS, STEP_METRICS
 from paribus.store.states import TRANSITIONS
 
@@ -153,6 +154,17 @@ def recipes_page() -> str:
         lines.append(f"| `{preset.name}` | {cell(preset.title)} | {cell(preset.treats)} | {cell(trained)} |")
     lines += ["\nRefused names, each with what to write instead:\n", "| name | why |", "|---|---|"]
     lines += [f"| `{name}` | {cell(why)} |" for name, why in RESERVED.items()]
+    lines += [
+        "\n## Gradient coefficients\n",
+        "GC of the first token of four responses to one prompt, in the form of DeepSeekMath's Eq. 5: grad J = E[1/|o| sum GC",
+        "grad log pi]. Every ratio is 1, and the reference gives each token 0.9 of the policy's probability. As `paribus recipes",
+        "unified` prints it; what it says is in [algorithms.md](../algorithms.md#what-to-know-before-you-compare).\n",
+        f"| method | responses of | {' | '.join(SHOWN)} |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in methods(runner.coefficients):
+        shown = ("-" if x is None else f"{x:+.3g}" if x else "0" for x in row.gc)
+        lines.append(f"| {row.name} | {row.responses} | {' | '.join(shown)} |")
     lines += [
         "\n## Formulas\n",
         "Assembled from the levels, as `paribus recipes show` prints them. Letters that no line defines:\n",

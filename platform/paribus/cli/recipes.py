@@ -25,6 +25,7 @@ from paribus.recipe.formula import Formula, formula, names
 from paribus.recipe.presets import Preset, load_preset, nearest, preset_names
 from paribus.recipe.recipe import FACTORS, Recipe, difference, flatten
 from paribus.recipe.resolve import Step, resolve
+from paribus.recipe.unified import SHOWN, methods
 from paribus.yaml_file.document import parse_document, plain
 
 
@@ -197,6 +198,22 @@ def _grid(rows: Iterable[tuple[str, ...]]) -> None:
 
 
 # ---- coefficients -----------------------------------------------------------------------------------
+
+
+@command.command()
+@json_option
+def unified(as_json: bool) -> None:
+    """Print the gradient coefficient of SFT, RFT, online RFT and all presets, for the same eight responses."""
+    rows = methods(load_runner("native").coefficients)
+    if as_json:
+        click.echo(json.dumps({"responses": SHOWN, "methods": [asdict(row) for row in rows]}, indent=1))
+        return
+    out = console()
+    out.print("grad J = E[1/|o| sum GC grad log pi]; GC of a token, every ratio 1", style="bold")
+    listed = table("method", "responses of", *SHOWN)
+    for row in rows:
+        listed.add_row(row.name, row.responses, *("-" if x is None else _number(x) for x in row.gc))
+    out.print(listed)
 
 
 @command.command()

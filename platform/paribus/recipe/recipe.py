@@ -58,6 +58,10 @@ class Lora(f.Level):
         return layers
 
 
+Parameters = Annotated[tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.*?\[\]!-]+$")], ...], Field(min_length=1)]
+"""Parameters of a model: `embeddings`, `head`, `blocks`, `first_4`, `last_4`, or names with `*`, such as `*.mlp.*`."""
+
+
 class Model(f.Level):
     """The causal language model that is trained."""
 
@@ -78,10 +82,21 @@ class Model(f.Level):
     )
     lora: Lora | None = Field(default=None, description="train adapters in place of the weights; absent: the weights")
 
+    train: Parameters | None = Field(
+        default=None,
+        description="only these parameters are trained: `embeddings`, `head`, `blocks`, `first_4` or `last_4` blocks, "
+        "or names with `*`, such as `*.mlp.*`; absent: all",
+    )
+    freeze: Parameters | None = Field(default=None, description="all but these are trained, in place of `train`")
+
     @model_validator(mode="after")
     def _named(self) -> Model:
         if fault := name_faults(self.name, self.revision):
             raise ValueError(fault)
+        chosen = [name for name in ("train", "freeze", "lora") if getattr(self, name) is not None]
+        if len(chosen) > 1:
+            ways = " and ".join(f"`model.{name}`" for name in chosen)
+            raise ValueError(f"{ways} exclude each other: each says what is trained. Keep one")
         return self
 
     @property
@@ -93,7 +108,7 @@ class Model(f.Level):
     def _without_later_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out options that came later where they do nothing: recipes keep their text from before."""
         values: dict[str, Any] = dump(self)
-        plain = {"lora": None, "logits_dtype": "auto"}
+        plain = {"lora": None, "logits_dtype": "auto", "train": None, "freeze": None}
         return {k: v for k, v in values.items() if k not in plain or v != plain[k]}
 
 

@@ -30,6 +30,8 @@ ADDED: Mapping[str, Any] = {
     "model.lora": None,
     "model.logits_dtype": "auto",
     "turns.kind": "single",
+    "model.train": None,
+    "model.freeze": None,
 }
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""
 

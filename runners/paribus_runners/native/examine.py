@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from paribus.contract import Evaluate, Examination
-from paribus.errors import ParibusError, did_you_mean
+from paribus.errors import ParibusError, RunnerError, did_you_mean
 from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import DatasetTask, JsonlTask, Recipe, Source, Task
 from paribus.recipe.turns import FunctionTurns, Turns
 from paribus_runners.native import chat
+from paribus_runners.native.frozen import chosen, names_of
 from paribus_runners.native.model_files import ModelFiles
 from paribus_runners.native.requirements import mark_faults, other_vocabulary, set_faults
 from paribus_runners.native.tiny.spec import MODELS
@@ -44,10 +45,11 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
             limit of responses alone.
         evaluate: how many problems the evaluation uses, and its further sets.
     """
-    hot = (*set_faults(recipe, evaluate), *_reference_faults(recipe))
+    facts, faults = _trained(recipe)
+    hot = (*set_faults(recipe, evaluate), *_reference_faults(recipe), *faults)
     tasks = [recipe.task, *(each.task for each in evaluate.sets.values())]
     if recipe.model.name in MODELS or not any(isinstance(task, DatasetTask | JsonlTask) for task in tasks):
-        return Examination(faults=hot)
+        return Examination(faults=hot, facts=facts)
     model = ModelFiles.of(recipe.model.name, recipe.model.revision)
     hot = (*hot, *_mark_faults(recipe.turns, model.tokenizer))
     limit = recipe.schedule.max_new_tokens
@@ -68,6 +70,7 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
     wrong = [fault for each in (own, *sets) for fault in each.faults]
     return Examination(
         facts=(
+            *facts,
             *(fact for each in (own, *sets) for fact in each.facts),
             *model.memory(recipe.model),
             *model.phases(recipe, evaluate, longest),
@@ -75,6 +78,26 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
         warnings=tuple((code, message) for code, message in heard if code != fatal),
         faults=(*wrong, *(message for code, message in heard if code == fatal), *model.faults, *hot),
     )
+
+
+def _trained(recipe: Recipe) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return a line on what is trained where that is not all, and what is wrong with it, as far as names are known."""
+    model = recipe.model
+    if model.train is None and model.freeze is None:
+        return (), ()
+    if model.name in MODELS:
+        names, sizes = names_of(MODELS[model.name]), {}
+    else:
+        shapes = ModelFiles.of(model.name, model.revision).parameters
+        names, sizes = [*shapes], {name: math.prod(shape) for name, shape in shapes.items()}
+    if not names:
+        return (), ()
+    try:
+        found = chosen(model, names)
+    except RunnerError as error:
+        return (), (str(error),)
+    numbers = f" with {sum(sizes[name] for name in found):,} of {sum(sizes.values()):,} numbers" if sizes else ""
+    return (f"trained: {len(found)} of {len(names)} parameters of the model{numbers}",), ()
 
 
 def _reference_faults(recipe: Recipe) -> list[str]:

@@ -18,7 +18,7 @@ from paribus.run_folder.attempt_files import read_environment, read_job
 from paribus.run_folder.folder import INITIAL_WEIGHTS, SHORT, RunFolder, write_json
 from paribus.run_folder.phases import Phases
 from paribus.run_folder.resume import take_over
-from paribus_runners.native import checkpoint, fingerprint, gradient_checkpointing, resume
+from paribus_runners.native import checkpoint, fingerprint, frozen, gradient_checkpointing, resume
 from paribus_runners.native import versions as environment
 from paribus_runners.native.launch import launch, processes_of, threads
 from paribus_runners.native.learner import Learner
@@ -164,6 +164,11 @@ def initial_policy(recipe: Recipe, cache: Path, seed: int) -> Policy:
     if name in MODELS:
         name, revision = str(_made(recipe, cache, name)), None
     policy = Policy.load(name, revision, model.dtype, model.lora, seed, model.head_dtype)
+    if model.train is not None or model.freeze is not None:
+        parameters = dict(policy.model.named_parameters())
+        trained = frozen.chosen(model, [*parameters])
+        for each, weights in parameters.items():
+            weights.requires_grad_(each in trained)
     if recipe.compute.gradient_checkpointing:
         gradient_checkpointing.switch_on(policy.model)
     return policy

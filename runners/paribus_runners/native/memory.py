@@ -86,11 +86,13 @@ class Held:
         weights: parameters of the model.
         trained: parameters that are trained.
         frozen: bytes of a parameter that is not.
+        inside: whether those that are trained are some of ``weights``, and not adapters beside all of them.
     """
 
     weights: int
     trained: int
     frozen: int = FULL
+    inside: bool = False
 
     def bytes(self, recipe: Recipe, *, gradients: bool = True) -> int:
         """Return the bytes of weights, gradients, moments, reference and critic.
@@ -99,7 +101,8 @@ class Held:
             recipe: says whether there is a reference or a critic.
             gradients: whether the policy's gradients are there; they are freed before each update.
         """
-        shared = self.weights * self.frozen if self.trained < self.weights else 0
+        still = self.weights - (self.trained if self.inside else 0)
+        shared = still * self.frozen if self.trained < self.weights else 0
         found = shared + self.trained * FULL * (4 if gradients else 3)
         if has_reference(recipe):
             found += self.trained * FULL
@@ -240,4 +243,5 @@ class Phases:
 
     def _autocast(self) -> int:
         """Return the bytes of the copies of weights in bfloat16 that a pass keeps until its end."""
-        return self.held.weights * self.width if self.width < FULL and self.held.trained == self.held.weights else 0
+        cast = self.held.inside or self.held.trained == self.held.weights  # weights beside adapters have the type
+        return self.held.weights * self.width if self.width < FULL and cast else 0

@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import did_you_mean
+from paribus.errors import RunnerError, did_you_mean
 from paribus.evaluate import Evaluate
 from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import ROUTERS, Lora, Model, Recipe
 from paribus_runners.native import chat
+from paribus_runners.native.frozen import chosen, is_head
 from paribus_runners.native.memory import Architecture, Device, Held, Phases
 
 TRAINED = 16
@@ -83,14 +85,20 @@ class ModelFiles:
             return []
         numbers = sum(map(math.prod, self.shapes.values()))
         rest = "in each process of a run, before activations and samples"
+        if (trained := self._trained(model)) < numbers:
+            size = FROZEN["float32"] * (numbers - trained) + TRAINED * trained
+            return [
+                f"memory: {numbers:,} parameters, of which {trained:,} are trained; weights, and gradients and moments "
+                f"of these, take {size / 1e9:,.1f} GB {rest}"
+            ]
         if model.lora is None:
             held = f"{TRAINED * numbers / 1e9:,.1f} GB"
             return [f"memory: {numbers:,} parameters; weights, gradients and moments take {held} {rest}"]
         added = self._adapters(model.lora)
-        frozen, trained = FROZEN[model.dtype] * numbers / 1e9, TRAINED * added / 1e9
+        frozen, moved = FROZEN[model.dtype] * numbers / 1e9, TRAINED * added / 1e9
         return [
             f"memory: {numbers:,} parameters in {model.dtype} take {frozen:,.1f} GB, and {added:,} of adapters with "
-            f"gradients and moments {trained:,.1f} GB, {rest}"
+            f"gradients and moments {moved:,.1f} GB, {rest}"
         ]
 
     def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int) -> list[str]:
@@ -110,7 +118,8 @@ class ModelFiles:
         if recipe.turns.kind != "single":
             return []
         numbers = sum(map(math.prod, self.shapes.values()))
-        held = Held(weights=numbers, trained=numbers)
+        trained = self._trained(recipe.model)
+        held = Held(weights=numbers, trained=trained, inside=trained < numbers)
         if lora is not None:
             held = Held(weights=numbers, trained=self._adapters(lora), frozen=FROZEN[recipe.model.dtype])
         shown = []
@@ -122,6 +131,25 @@ class ModelFiles:
             shown.append(f"on {place} {', '.join(parts)}")
         rest = "" if recipe.rollout.engine == "torch" else "; vLLM has a limit of its own"
         return [f"peak memory of one process, computed for responses at their limit: {'; '.join(shown)}{rest}"]
+
+    @property
+    def parameters(self) -> Mapping[str, tuple[int, ...]]:
+        """The parameters of the model, each once: an output layer that is the embeddings has none of its own.
+
+        None of a mixture of experts, which Transformers stores under other names than it trains.
+        """
+        tied = self.config.get("tie_word_embeddings", False)
+        if any("experts" in name.split(".") for name in self.shapes):
+            return {}
+        return {name: shape for name, shape in self.shapes.items() if not (tied and is_head(name))}
+
+    def _trained(self, model: Model) -> int:
+        """Return how many numbers are trained; all if an entry means none, which others report."""
+        if not self.parameters or (model.train is None and model.freeze is None):
+            return sum(map(math.prod, self.shapes.values()))
+        with suppress(RunnerError):
+            return sum(math.prod(self.parameters[name]) for name in chosen(model, [*self.parameters]))
+        return sum(map(math.prod, self.shapes.values()))
 
     def _adapters(self, settings: Lora) -> int:
         """Return how many numbers the adapters have: rank x (in + out) beside each linear layer."""
