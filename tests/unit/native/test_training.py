@@ -52,6 +52,7 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
         "group/pass_at_k",
         "sampling/retired_frac",
         "turns/",
+        "group/steps_mean",
         "response/length_mean_kept",
         "correction/",
         "critic/",
