@@ -33,6 +33,7 @@ ALONE: dict[str, str] = {
     "filter: drop": SAMPLING,
     "filter: refill": SAMPLING,
     "filter: refill_async": SAMPLING,
+    "baseline: group_steps": "process supervision; both libraries sum the rewards of a response",
     "baseline: history": OFFICIAL_ONLY,
     "scale: batch_std_centred": "verl whitens instead: see `preset: reinforce_pp_baseline` above",
     "scale: history_smooth": OFFICIAL_ONLY,

@@ -72,6 +72,10 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "objective_whole_batch.py",
     ),
     "objective/mirror.py": ("objective_groups.py",),
+    "objective/step.py": (
+        "objective_steps.py::test_advantages_are_those_of_an_independent_computation",
+        "objective_steps.py::test_responses_that_are_left_out_have_no_part",
+    ),
     "objective/pair.py": ("objective_pairs.py",),
     "objective/pass_at_k.py": ("objective_pass_at_k.py",),
     "objective/ratio.py": ("objective_clips.py", "objective_tokens.py"),
@@ -336,6 +340,15 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("positive / (positive + negative + EPS)", "positive / (negative + EPS)", "a ratio for a share"),
         ("low=1 - found.low, high=found.high - 1", "low=1 - level.low_start, high=level.high_start - 1", "bounds found and not used"),
         ("and low < level.low_end:", "and low < level.low_start:", "the lower bound never moves"),
+    ),
+    "objective/step.py": (
+        ("& kept[row]", "", "dropped responses move the mean"),
+        ("dense.flip(1).cumsum(1).flip(1)[mask]", "dense.cumsum(1)[mask]", "the steps before a token"),
+        ("dense.flip(1).cumsum(1).flip(1)[mask]", "dense[mask]", "a step rewards its last token alone"),
+        ("scored.group[row[ends]]", "row[ends]", "steps normalised in their response"),
+        ("value = function.weight * level.factor *", "value = level.factor *", "weights of functions forgotten"),
+        ("whole = whole - function.weight", "whole = whole + 0 * function.weight", "steps count in the outcome again"),
+        ("found[last] = found[last].nan_to_num() + whole", "found[last] = whole", "the outcome replaces the last step"),
     ),
     "objective/mirror.py": (
         ("return level.tau / 2 * (weight", "return level.tau * (weight", "no half"),

@@ -148,12 +148,13 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
     """Return the symbols whose form depends on more than one factor."""
     critic = recipe.baseline.kind == "critic_gae"
     by_token = getattr(recipe.kl, "unit", "sequence") == "token"
-    t = "_t" if critic or by_token or recipe.kl.kind == "advantage" else ""
-    reward = "R_t" if by_token and not critic else "R"
+    steps = recipe.baseline.kind == "group_steps"
+    t = "_t" if critic or by_token or steps or recipe.kl.kind == "advantage" else ""
+    reward = "r_j" if steps else "R_t" if by_token and not critic else "R"
     advantage, raw = f"A{t}", f"Â{t}"
     gae = advantage if recipe.scale.kind == "none" else raw
     centred = reward if recipe.baseline.kind == "none" else f"{reward} − b"
-    centred = _term(recipe, "baseline.control") or centred
+    centred = "Σ_{j ≥ t} (r_j − b)" if steps else _term(recipe, "baseline.control") or centred
     mean = "b" if recipe.baseline.kind == "group_mean" else "mean of its group"
     return {
         "R": reward,
@@ -163,7 +164,7 @@ def _symbols(recipe: Recipe) -> dict[str, str]:
         "gae": gae,
         "gae_next": gae.replace("_t", "_{t+1}"),
         "centred": centred,
-        "numerator": f"({centred})" if " " in centred else centred,
+        "numerator": f"({centred})" if " " in centred and not steps else centred,
         "deviation": f"({reward} − {mean})",
         "plain": f"{advantage} log π(o_t)" if recipe.ratio.kind == "none" else f"r {advantage}",
         "shift": _term(recipe, "token_weight.target"),

@@ -104,6 +104,12 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
                 "{gae} = δ_t + γ λ {gae_next},  {lambda_}",
             )
         ),
+        "group_steps": Piece(
+            (
+                "r_j = reward of the step that ends at token j; what rewards the whole response stands at j = L",
+                "b = mean of r over all steps of the group",
+            )
+        ),
         "history": Piece(("n = visits of the prompt so far, with this one",)),
         "pass_at_k": Piece(("M = mean of max {R} over the sets of {k} responses of the group that hold this one",)),
     },

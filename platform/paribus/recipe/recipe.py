@@ -351,6 +351,7 @@ class Recipe(f.Level):
             *self._schedule_problems(),
             *self._group_problems(),
             *self._pass_at_k_problems(),
+            *self._step_problems(),
             *self._pair_problems(),
             *self._mirror_problems(),
             *self._truncation_problems(),
@@ -485,6 +486,25 @@ class Recipe(f.Level):
                 "`baseline: pass_at_k` needs whole groups, and `length.truncated: drop` removes responses from them: "
                 "set mask_loss"
             )
+        return found
+
+    def _step_problems(self) -> list[str]:
+        """Return what has no place beside rewards of steps, which need a baseline that reads them."""
+        steps = [name for name, function in self.reward.functions.items() if function.unit == "step"]
+        if self.baseline.kind != "group_steps":
+            needs = ", ".join(f"`reward.functions.{name}.unit: step`" for name in steps)
+            return [f"{needs} needs `baseline: group_steps`, which reads the rewards of steps"] if steps else []
+        found: list[str] = []
+        if self.scale.kind not in ("none", "group_std"):
+            found.append(
+                "`baseline: group_steps` normalises over the steps of a group: scale must be none or group_std"
+            )
+        if self.reward.combine == "norm_then_sum":
+            found.append("`baseline: group_steps` adds rewards at a token: `reward.combine` must be sum_then_norm")
+        if self.loss.kind == "opmd":
+            found.append("`loss: opmd` regresses whole responses, and `baseline: group_steps` has advantages of tokens")
+        if not steps and not self.reward.counts:
+            found.append("`baseline: group_steps` has nothing to read: give a reward a weight")
         return found
 
     def _pair_problems(self) -> list[str]:

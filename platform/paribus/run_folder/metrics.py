@@ -96,6 +96,8 @@ STEP_METRICS: tuple[Metric, ...] = (
     _metric("group/pass_at_k", "train pass@k", "fraction", "higher",
             "unbiased probability that at least one of baseline.k responses is right, mean over generated groups; "
             "absent without `baseline: pass_at_k`"),
+    _metric("group/steps_mean", "steps", "steps", "neither",
+            "mean number of steps that reward functions found in a generated response; absent without `unit: step`"),
     _metric("clip/low_frac", "clipped low", "fraction", "neither",
             "share of trained tokens with A < 0 and r below the lower bound, over all updates of the step; under "
             "dppo_tv and dppo_kl: with A < 0 whose probability fell further than allowed"),

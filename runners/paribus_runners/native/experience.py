@@ -11,7 +11,7 @@ from torch import Tensor
 from paribus.recipe import factors as f
 from paribus.recipe.analysis.facts import corrected_by_the_update
 from paribus.recipe.recipe import Recipe
-from paribus_runners.native.objective import correction, history, kl
+from paribus_runners.native.objective import correction, history, kl, step
 from paribus_runners.native.objective.advantage import advantages, per_token, shaped_reward, token_advantages
 from paribus_runners.native.objective.history import Visits
 from paribus_runners.native.objective.router import Routing
@@ -94,7 +94,10 @@ def weigh(
     before, visited = before or Before(), visited or {}
     responses, scored, row = rollouts.responses, rollouts.scored, rollouts.responses.row
     returns = None
-    if per_token(recipe):
+    if recipe.baseline.kind == "group_steps":
+        ends = step.rewards(recipe, scored, rollouts.steps, responses.length)
+        A = step.advantages(recipe, scored, rollouts.kept, ends, responses.length)
+    elif per_token(recipe):
         A, returns = _by_token(recipe, rollouts, before.value)
     else:
         visits: list[Visits] = []

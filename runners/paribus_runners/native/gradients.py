@@ -150,6 +150,8 @@ class _Place:
             charge = rollouts.responses.padded(charges(recipe.kl, rollouts.responses, reference), limit).sum(1)
         at = [self.columns.index(_measured(x)) for x in recipe.reward.functions.values()]
         scored = replace(scored, kl=charge, rewards=scored.rewards[:, at])
+        if rollouts.steps is not None:
+            rollouts = replace(rollouts, steps=rollouts.steps[:, at])
         good = good_groups(recipe, scored)
         first = good & (good.cumsum(0) <= recipe.schedule.prompts_per_step)
         kept = length.present(recipe.length, scored.truncated) & first[scored.group]

@@ -214,6 +214,9 @@ def _of_groups(recipe: Recipe, rollouts: Rollouts) -> dict[str, float]:
         "group/all_correct_frac": _share(right == 1),
         "group/all_wrong_frac": _share(right == 0),
     }
+    if rollouts.steps is not None:
+        ends = (~rollouts.steps.isnan()).any(1)[rollouts.responses.places(fresh)]
+        values["group/steps_mean"] = float(ends.sum()) / int(fresh.sum())
     if isinstance(recipe.baseline, f.PassAtK):
         counts = segment.total(scored.correct[fresh].long(), group, groups).tolist()
         values["group/pass_at_k"] = pass_at_k(counts, recipe.schedule.group_size, recipe.baseline.k)

@@ -195,6 +195,41 @@ def scores(outcome: Outcome, count: int) -> tuple[list[float], Fault | None, str
     return [float(x) for x in value], None, ""
 
 
+Steps = list[tuple[int, float]]
+"""The steps of a response: characters up to the end of each, ascending, and its reward."""
+
+
+def step_scores(outcome: Outcome, texts: Sequence[str]) -> tuple[list[Steps], Fault | None, str]:
+    """Return the steps of each response of a call, or how and why it failed.
+
+    Args:
+        outcome: of the call.
+        texts: the responses.
+    """
+    if outcome.fault is not None:
+        return [], outcome.fault, outcome.reason
+    value = outcome.value
+    if not isinstance(value, list):
+        return [], "not_a_number", f"returned {_kind(value)}, not a list with the steps of each response"
+    if len(value) != len(texts):
+        return [], "wrong_length", f"returned steps of {len(value)} for {len(texts)} responses"
+    found: list[Steps] = []
+    for rows, text in zip(value, texts, strict=True):
+        steps: Steps = []
+        for row in rows if isinstance(rows, list) else [rows]:
+            if not isinstance(row, list) or len(row) != 2 or type(row[0]) is not int or not _is_score(row[1]):
+                return [], "not_a_number", f"returned {str(row)[:40]} for a step, not [end, number]"
+            if not (steps[-1][0] if steps else 0) < row[0] <= len(text):
+                return [], "wrong_length", f"ends a step at {row[0]} of {len(text)} characters, or not behind the last"
+            steps.append((row[0], float(row[1])))
+        found.append(steps)
+    return found, None, ""
+
+
+def _is_score(x: object) -> bool:
+    return isinstance(x, bool | int | float) and abs(x) <= MOST_SCORE
+
+
 def _short(number: float) -> str:
     """Return a number that is no score, in a few letters."""
     return f"{number:.3g}" if isinstance(number, float) else f"a whole number of {len(str(abs(number)))} digits"

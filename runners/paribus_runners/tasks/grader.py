@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from paribus.recipe.factors import RewardFunction
 from paribus_runners.rewards.failure_log import FailureLog
-from paribus_runners.rewards.functions import scores
+from paribus_runners.rewards.functions import Steps, scores, step_scores
 from paribus_runners.rewards.pool import FAULTS, Fault, Outcome, Pool, Worker, workers
 from paribus_runners.rewards.verifiers import Verdict
 from paribus_runners.tasks.base import Problem, Task
@@ -25,14 +25,18 @@ class Graded(NamedTuple):
 
     Attributes:
         verdicts: [G] of the task's verifier; one that failed gives an incorrect response without an answer.
-        rewards: [G][F] of the functions, in the order of their names; ``on_failure`` where one failed.
+        rewards: [G][F] of the functions, in the order of their names; ``on_failure`` where one failed; of functions of
+            steps the sum.
         faults: [G][1 + F] how the verifier and the functions failed: 0, or 1 + the place in
             :data:`paribus_runners.rewards.pool.FAULTS`.
+        steps: [G][F] the steps that functions of steps found; empty lists of others. ``on_failure`` is one step at the
+            end.
     """
 
     verdicts: list[Verdict]
     rewards: list[list[float]]
     faults: list[list[int]]
+    steps: list[list[Steps]]
 
 
 class Grader:
@@ -98,23 +102,25 @@ class Grader:
         columns |= {"answer": [problem.answer] * len(texts)}
         arguments = {**columns, "prompts": [problem.prompt] * len(texts), "completions": list(texts)}
         called = {name: pool.submit(arguments) for name, pool in self._pools.items()} if rewards else {}
-        return _Pending(len(texts), verdicts, verified, called)
+        return _Pending(texts, verdicts, verified, called)
 
     def _collect(self, pending: _Pending) -> Graded:
-        verdicts, faults = list(pending.verdicts), [[0] for _ in range(pending.size)]
+        verdicts, faults = list(pending.verdicts), [[0] for _ in range(len(pending.texts))]
         for row, future in enumerate(pending.verified):
             verdict, fault = self._verdict(future.result())
             verdicts.append(verdict)
             faults[row] = [code(fault)]
-        rewards: list[list[float]] = [[] for _ in range(pending.size)]
+        rewards: list[list[float]] = [[] for _ in range(len(pending.texts))]
+        steps: list[list[Steps]] = [[] for _ in range(len(pending.texts))]
         for name, future in pending.called.items():
             function, outcome = self._functions[name], future.result()
-            found, fault, reason = scores(outcome, pending.size)
+            found, ends, fault, reason = _read(function, outcome, pending.texts)
             self._log.note(f"reward function `{name}` ({function.path})", fault is not None, reason, outcome)
-            for row in range(pending.size):
+            for row in range(len(pending.texts)):
                 rewards[row].append(found[row] if fault is None else function.on_failure)
                 faults[row].append(code(fault))
-        return Graded(verdicts, rewards, faults)
+                steps[row].append(ends[row])
+        return Graded(verdicts, rewards, faults, steps)
 
     def _verdict(self, outcome: Outcome) -> tuple[Verdict, Fault | None]:
         fault, reason = outcome.fault, outcome.reason
@@ -128,10 +134,23 @@ class Grader:
         return Verdict.of(False, ""), fault
 
 
-class _Pending(NamedTuple):
-    """A group that was submitted: its size, verdicts or calls for them, and the calls of the functions."""
+def _read(
+    function: RewardFunction, outcome: Outcome, texts: Sequence[str]
+) -> tuple[list[float], list[Steps], Fault | None, str]:
+    """Return the scores of responses, their steps, and how and why a call failed."""
+    if function.unit == "response":
+        found, fault, reason = scores(outcome, len(texts))
+        return found, [[] for _ in texts], fault, reason
+    steps, fault, reason = step_scores(outcome, texts)
+    if fault is not None:
+        steps = [[(len(text), function.on_failure)] for text in texts]
+    return [sum(value for _, value in each) for each in steps], steps, fault, reason
 
-    size: int
+
+class _Pending(NamedTuple):
+    """A group that was submitted: its responses, verdicts or calls for them, and the calls of the functions."""
+
+    texts: Sequence[str]
     verdicts: list[Verdict]
     verified: list[Future[Outcome]]
     called: dict[str, Future[Outcome]]

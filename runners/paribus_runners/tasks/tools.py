@@ -1,7 +1,6 @@
-"""Functions that answer turns of the model in the generated tasks, for `turns.path`; they import nothing of Paribus.
+"""Functions for the generated tasks: one that answers turns of the model, and one that rewards steps.
 
-Each takes lists with one entry a response, as reward functions do, and returns for each the text that the model reads
-next, or ``None`` where the response ends.
+Each takes lists with one entry a response, as a user's own functions do. They import nothing of Paribus.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 _PAIR = re.compile(r"([a-h])(\d)")
+_STEP = re.compile(r"([a-h])\d(\d)")
 
 
 def running_sum(prompts: Sequence[str], completions: Sequence[str]) -> list[str | None]:
@@ -18,6 +18,15 @@ def running_sum(prompts: Sequence[str], completions: Sequence[str]) -> list[str 
     A response that has written out no letter yet gets the first digit. What did not end with ``?`` is at its end.
     """
     return [_sum(*pair) if pair[1].endswith("?") else None for pair in zip(prompts, completions, strict=True)]
+
+
+def step_sums(prompts: Sequence[str], completions: Sequence[str]) -> list[list[tuple[int, float]]]:
+    """Reward each running sum of the task ``chain`` that a response wrote out, as a step: 1 if it is right, else -1."""
+    found: list[list[tuple[int, float]]] = []
+    for prompt, text in zip(prompts, completions, strict=True):
+        right = {letter: _sum(prompt, f"{letter}0") for letter, _ in _PAIR.findall(prompt)}
+        found.append([(x.end(), 1.0 if right.get(x[1]) == x[2] else -1.0) for x in _STEP.finditer(text)])
+    return found
 
 
 def _sum(prompt: str, text: str) -> str | None:

@@ -54,6 +54,7 @@ def test_a_run_leaves_what_the_platform_reads(recipe: Recipe, job_folder: JobFol
         "sampling/support_mean",
         "sampling/temperature",
         "turns/",
+        "group/steps_mean",
         "response/length_mean_kept",
         "correction/",
         "critic/",

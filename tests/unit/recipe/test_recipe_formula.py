@@ -43,6 +43,7 @@ SAMPLES: tuple[dict[str, Any], ...] = (
     {"kl": {"kind": "advantage", "reference": {"kind": "model", "name": "the_teacher"}}},
     {"kl": {"kind": "reward", "unit": "token", "beta": 0.1}, "baseline": "batch_mean", "scale": WHITEN},
     {"baseline": "group_length_weighted", "length.keep": "efficient"},
+    {"baseline": "group_steps"},
     *(
         {"loss": {"kind": "opmd", "unit": unit}, "ratio": "none", "clip": "none", "length.keep": "shortest"}
         for unit in ("sequence", "token")

@@ -99,6 +99,11 @@ def _best_of_one(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         yield _Plain("scale", f.GroupStd(ddof=0, eps=recipe.scale.eps), "`scale: pass_at_k_std`", cause)
 
 
+def _one_step(recipe: Recipe, _: bool) -> Iterator[_Plain]:
+    if recipe.baseline.kind == "group_steps" and all(x.unit == "response" for x in recipe.reward.functions.values()):
+        yield _Plain("baseline", f.GroupMean(), "`group_steps`", "no reward function has `unit: step`")
+
+
 def _nowhere_to_return_to(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
     """The gradient of the squared distance to the old policy is 0 where it has not been left."""
     if recipe.loss.kind == "opmd" and on_policy(recipe) and _agree(recipe, sampler_is_learner):
@@ -238,6 +243,7 @@ _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
     _pairs,
     _empty_first_pass,
     _best_of_one,
+    _one_step,
     _nowhere_to_return_to,
     _weight_of_one,
     _agreement,

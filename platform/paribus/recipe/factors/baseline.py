@@ -68,6 +68,17 @@ class History(Level):
     kind: Literal["history"] = "history"
 
 
+class GroupSteps(Level):
+    """b = mean of the rewards of all steps of the group; A of a token = sum of what follows, step by step.
+
+    Process supervision: the rewards of steps are normalised over all steps of the group, and a token has the sum of
+    those of the steps that end at it or after it (DeepSeekMath, arXiv 2402.03300 section 4.1.3). Rewards of steps come
+    from functions with `unit: step`; what rewards the whole response stands at its last token.
+    """
+
+    kind: Literal["group_steps"] = "group_steps"
+
+
 class PassAtK(Level):
     """The objective is pass@k, or the expected maximum of k rewards, in place of the mean reward.
 
@@ -93,6 +104,14 @@ class PassAtK(Level):
 
 
 Baseline = Annotated[
-    NoBaseline | GroupMean | GroupLeaveOneOut | GroupLengthWeighted | BatchMean | CriticGae | History | PassAtK,
+    NoBaseline
+    | GroupMean
+    | GroupLeaveOneOut
+    | GroupLengthWeighted
+    | BatchMean
+    | CriticGae
+    | History
+    | PassAtK
+    | GroupSteps,
     Field(discriminator="kind"),
 ]

@@ -52,6 +52,11 @@ class RewardFunction(Level):
     on_failure: Weight = Field(
         default=0.0, description="the score of each response of a call that fails: see docs/howto/rewards.md"
     )
+    unit: Literal["response", "step"] = Field(
+        default="response",
+        description="`response`: one number for each; `step`: for each a list of [characters up to the end of a step, "
+        "number], for `baseline: group_steps`",
+    )
     timeout_s: Positive = Field(default=10.0, description="seconds after which a call is ended")
     memory_gib: Positive = Field(default=4.0, description="address space of each of its processes")
 
@@ -59,6 +64,12 @@ class RewardFunction(Level):
     @classmethod
     def _dotted(cls, path: str) -> str:
         return dotted(path, "my_rewards.brevity")
+
+    @model_serializer(mode="wrap")
+    def _without_unit_of_responses(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out ``unit`` where it does nothing: recipes from before there were steps keep their fingerprints."""
+        values: dict[str, Any] = dump(self)
+        return {k: v for k, v in values.items() if (k, v) != ("unit", "response")}
 
 
 class Functions(dict[str, RewardFunction]):

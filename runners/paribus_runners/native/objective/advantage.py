@@ -116,7 +116,7 @@ def _norm_then_sum(recipe: Recipe, scored: Scored, kept: Tensor) -> Tensor:
 
 def per_token(recipe: Recipe) -> bool:
     """Return whether the tokens of a response have advantages of their own."""
-    return recipe.baseline.kind == "critic_gae" or _charges_tokens(recipe.kl)
+    return recipe.baseline.kind in ("critic_gae", "group_steps") or _charges_tokens(recipe.kl)
 
 
 def _charges_tokens(kl: f.Kl) -> bool:

@@ -9,6 +9,7 @@ from itertools import count
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
@@ -21,6 +22,7 @@ from paribus_runners.native.rollout.conversation import conversation
 from paribus_runners.native.rollout.retired import Retired, identity
 from paribus_runners.native.rollout.rollouts import Rollouts, charges
 from paribus_runners.native.rollout.sampler import Finished, Requests, Sampler
+from paribus_runners.native.rollout.step_ends import step_rewards
 from paribus_runners.native.world import World
 from paribus_runners.tasks import Batch, Grader, Problem, Task, size_of
 
@@ -197,9 +199,10 @@ class _Share:
         start, phases = time.perf_counter(), self._source.world.phases
         for finished, batch in self._waiting:
             with phases.within("reward"):
-                scored = _scored(batch, finished.responses, phases.progress)
+                scored, steps = _scored(self._recipe, batch, self._source.policy, finished.responses, phases.progress)
             groups = [(self.prompts[i], self._problems[self.places[i]]) for i in finished.prompts]
-            self._parts.append(_unfiltered(self._recipe, groups, finished.responses, scored, self._updates))
+            part = _unfiltered(self._recipe, groups, finished.responses, scored, self._updates)
+            self._parts.append(replace(part, steps=steps))
         self._waiting.clear()
         self.seconds += time.perf_counter() - start
 
@@ -302,10 +305,18 @@ def _submitted(grader: Grader, problems: Sequence[Problem], policy: Policy, resp
     return batch
 
 
-def _scored(batch: Batch, responses: Responses, progress: Callable[[], None]) -> Scored:
-    """Wait for the grades of a batch, whose responses these are; note ``progress`` with each group."""
+def _scored(
+    recipe: Recipe, batch: Batch, policy: Policy, responses: Responses, progress: Callable[[], None]
+) -> tuple[Scored, Tensor | None]:
+    """Wait for the grades of a batch, whose responses these are; note ``progress`` with each group.
+
+    Returns also the rewards of steps, as :class:`.rollouts.Rollouts` has them.
+    """
     graded, finished = batch.collect(progress), (~responses.truncated).tolist()
     verdicts = [verdict for group in graded for verdict in group.verdicts]
+    steps = None
+    if any(x.unit == "step" for x in recipe.reward.functions.values()):
+        steps = step_rewards(policy, responses, [row for group in graded for row in group.steps])
     return Scored(
         group=torch.arange(len(graded)).repeat_interleave(len(responses) // len(graded)),
         groups=len(graded),
@@ -317,4 +328,4 @@ def _scored(batch: Batch, responses: Responses, progress: Callable[[], None]) ->
         kl=torch.zeros(len(verdicts), dtype=torch.float64),
         rewards=torch.tensor([row for g in graded for row in g.rewards], dtype=torch.float64),
         faults=torch.tensor([row for g in graded for row in g.faults], dtype=torch.int8),
-    )
+    ), steps

@@ -76,8 +76,9 @@ def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
         yield from (("support/ids", support.ids), ("support/size", support.size))
     if (given := rollouts.responses.given) is not None:
         yield from ((f"given/{name}", getattr(given, name)) for name in _GIVEN)
-    if rollouts.reference is not None:
-        yield "reference", rollouts.reference
+    for name in ("reference", "steps"):
+        if (values := getattr(rollouts, name)) is not None:
+            yield name, values
 
 
 def _plain(rollouts: Rollouts) -> dict[str, Any]:
@@ -98,4 +99,5 @@ def _rollouts(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> Rollou
         responses=Responses(**parts, entropy=tensors.get("responses/entropy"), support=support, given=given),
         scored=Scored(groups=plain["groups"], **scored),
         reference=tensors.get("reference"),
+        steps=tensors.get("steps"),
     )

@@ -26,6 +26,8 @@ class Rollouts:
         responses: N responses, groups one after the other.
         scored: verdicts, and everything else that rewards depend on.
         reference: [T] log-probabilities under the reference; ``None`` without one.
+        steps: [T, F] what functions of steps returned for the step that ends at each token, nan where none ends or the
+            function is of responses; ``None`` without functions of steps.
         kept: [N] which responses take part in the baseline: filter and length rule kept them.
         rounds: sampling rounds.
         seconds_sampling: seconds spent in sampling.
@@ -43,6 +45,7 @@ class Rollouts:
     rounds: int
     seconds_sampling: float
     seconds_reward: float
+    steps: Tensor | None = None
 
     @property
     def fresh(self) -> Tensor:
@@ -70,6 +73,7 @@ class Rollouts:
             rounds=0,
             seconds_sampling=0.0,
             seconds_reward=0.0,
+            steps=None if self.steps is None else self.steps[self.responses.places(rows)],
         )
 
     @staticmethod
@@ -78,6 +82,7 @@ class Rollouts:
         if len(parts) == 1:
             return parts[0]
         offsets = [sum(p.scored.groups for p in parts[:i]) for i in range(len(parts))]
+        steps = [p.steps for p in parts if p.steps is not None]
         references = [p.reference for p in parts if p.reference is not None]
         return Rollouts(
             prompts=[x for p in parts for x in p.prompts],
@@ -95,6 +100,7 @@ class Rollouts:
             rounds=sum(p.rounds for p in parts),
             seconds_sampling=sum(p.seconds_sampling for p in parts),
             seconds_reward=sum(p.seconds_reward for p in parts),
+            steps=torch.cat(steps) if steps else None,
         )
 
 
