@@ -90,6 +90,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "support.py::test_supports_are_taken_apart_and_put_together",
         "support.py::test_chunks_over_a_support_agree_with_the_textbook",
         "support.py::test_top_k_comes_before_top_p",
+        "support.py::test_the_support_is_that_of_transformers",
     ),
     "head.py": ("support.py::test_chunks_over_a_support_agree_with_the_textbook",),
     "trainer.py": ("temperatures.py::test_a_run_samples_and_learns_at_the_temperature_of_the_step",),
