@@ -116,8 +116,8 @@ def test_each_study_in_the_documentation_can_be_run(block, tmp_path, monkeypatch
         (tmp_path / "data" / f"{name}.jsonl").write_text("\n".join(lines))
     draft = planned(block, tmp_path)
     assert not draft.unsupported
-    # a model to fill in, an environment to install, and a runner that plans alone
-    missing = ("path/or/hub-name", "paribus runners install", "does not start verl")
+    # a model to fill in, an environment to install, a runner that plans alone, and an earlier stage
+    missing = ("path/or/hub-name", "paribus runners install", "does not start verl", "looked up in a home folder")
     assert all(any(part in message for part in missing) for message in draft.unread), draft.unread
     silent = set(ALWAYS)
     if "study" not in block.keys:

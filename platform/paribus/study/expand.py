@@ -113,17 +113,15 @@ def draft_plan(loaded: LoadedStudy, runner: Runner, models: Models | None = None
     """
     study, options = loaded.spec, loaded.options
     _refuse_wrong_options(loaded, runner)
-    unread: dict[str, None] = {}
     distinct, rows = _arms_and_rows(loaded.base, loaded.rows)
-    if faults := unreadable_sets(runner, [arm.recipe for arm in distinct], options, study.evaluate):
-        raise loaded.error(faults)
-    if faults := [*_tuned_stages(study, distinct)]:
+    sets = unreadable_sets(runner, [arm.recipe for arm in distinct], options, study.evaluate)
+    if faults := [*sets, *_tuned_stages(study, distinct)]:
         raise loaded.error(faults)
     at = study.seeds.at
     seeds = tuple(range(study.seeds.start, study.seeds.start + at[-1]))
     seeds_of = _seeds_of(study, distinct, seeds)
     stages = find_stages(distinct, seeds_of, runner, options, models)
-    unread |= dict.fromkeys(stages.faults)
+    unread: dict[str, None] = dict.fromkeys(stages.faults)
     support = {key: tuple(runner.support(recipe, options)) for key, recipe in stages.recipes.items()}
     arms = tuple(_examined(arm, runner, loaded, support[arm.key], unread) for arm in distinct)
     seen = _seen(stages.recipes.values(), runner, study.evaluate, options)
@@ -174,11 +172,10 @@ def draft_plan(loaded: LoadedStudy, runner: Runner, models: Models | None = None
         options=options,
         stages={r.fingerprint: stages.of[r.arm, r.seed] for r in runs if (r.arm, r.seed) in stages.of},
     )
-    unsupported = _unsupported(plan, runner, support)
     return PlanDraft(
         study=loaded,
         plan=with_fingerprint(plan),
-        unsupported=unsupported,
+        unsupported=_unsupported(plan, runner, support),
         unread=tuple(unread),
         facts=(*stages.facts, *seen.facts),
         native={

@@ -47,7 +47,7 @@ class Grader:
             answer]`` for each of ``completions`` and ``answer``), its responses are verified in worker processes.
         functions: the reward functions by name.
         folder: where the files beside the study lie; ``None`` without any.
-        environment: what answers turns of the model in these problems; whoever made it ends it.
+        environment: what answers turns of the model in these problems; the caller ends it.
 
     Attributes:
         confined: what keeps the worker processes from writing elsewhere; empty if there are none.

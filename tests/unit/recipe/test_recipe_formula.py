@@ -162,7 +162,9 @@ def levels(shape: Shape, path: str) -> Iterator[tuple[str, str]]:
             yield from levels(inner, f"{path}.{name}")
 
 
-ALL = sorted({found for name in ("loss", *FACTORS) for found in levels(recipe_shape().fields[name], name)})
+SAMPLING = "schedule.temperature_change"
+"""Says how responses are sampled, and is no part of the objective."""
+ALL = sorted({x for name in ("loss", *FACTORS) for x in levels(recipe_shape().fields[name], name) if x[0] != SAMPLING})
 
 
 def made(patch: dict[str, Any], start: Recipe | None = None) -> Recipe:

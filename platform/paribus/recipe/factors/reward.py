@@ -32,7 +32,7 @@ def dotted(path: str, example: str) -> str:
     """Return a path that names a function of a module.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it names no function of a module.
     """
     if "." not in path or not all(part.isidentifier() for part in path.split(".")):
         raise ValueError(f"`{path}` is not `module.function`: write e.g. `{example}`")
