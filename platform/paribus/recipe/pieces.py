@@ -106,7 +106,7 @@ PIECES: Mapping[str, Mapping[str, Piece]] = {
         ),
         "group_steps": Piece(
             (
-                "r_j = reward of the step that ends at token j; what rewards the whole response stands at j = L",
+                "r_j = reward of the step that ends at token j, at j = L with what else is in R",
                 "b = mean of r over all steps of the group",
             )
         ),
