@@ -1,6 +1,10 @@
 """Functions for the generated tasks: one that answers turns of the model, and one that rewards steps.
 
-Each takes lists with one entry a response, as a user's own functions do. They import nothing of Paribus.
+Each takes lists with one entry a response, as a user's own functions do. They import nothing of Paribus, so that a run
+depends on this file alone. In a study:
+
+    turns: {kind: function, path: paribus_runners.tasks.tools.running_sum, marks: ["?"]}
+    reward.functions: {sums: {path: paribus_runners.tasks.tools.step_sums, unit: step}}
 """
 
 from __future__ import annotations
