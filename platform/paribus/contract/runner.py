@@ -199,8 +199,8 @@ def unknown_runner(name: str) -> str:
         return ""
     if name == "vllm":
         return (
-            "vLLM is no runner: it samples for `native`, with `rollout.engine: vllm` in a recipe, and is installed "
-            "together with Paribus: `make vllm`, or `pip install 'paribus[vllm]'` in an environment of its own"
+            "vLLM is no runner: it samples for `native`, with `rollout.engine: vllm` in a recipe. It needs an "
+            "environment of its own with Paribus in it: `make vllm` in a checkout, or Paribus with the extra `vllm`"
         )
     return f"there is no runner `{name}`.{did_you_mean(name, names)} Installed: {', '.join(names)}."
 

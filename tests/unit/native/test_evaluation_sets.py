@@ -153,9 +153,11 @@ def test_random_numbers_depend_on_seed_set_step_and_response_alone(
         chosen = EvaluationSet(samples=3, max_new_tokens=limit)
         folder = job_folder(recipe, name=f"{limit}{name}{step}{seed}", seed=seed)
         job = Job.model_validate_json((folder / "job.json").read_bytes())
-        made = trainer.Trainer(job, RunFolder(folder), learner, lambda: False, Grader(task_of(recipe.task)))
+        task = task_of(recipe.task)
+        grader = Grader(task)
+        made = trainer.Trainer(job, RunFolder(folder), learner, lambda: False, grader)
         with pytest.raises(InterruptedError):
-            made._sample_set(name, chosen, step, ["a1b2=", "a1b3="], [0, 1])
+            made._sample_set(name, chosen, grader, step, task.training(0, 1, 0, 2), [0, 1])
         return seen.pop()
 
     short, long = numbers(5, "x", 2), numbers(30, "x", 2)
