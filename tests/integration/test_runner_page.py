@@ -49,9 +49,9 @@ class TestCoin(RunnerTestCase):
 
 
 def test_the_page_has_four_short_files() -> None:
-    """And the runner itself takes 30 lines."""
+    """And the runner itself takes less than 40 lines."""
     assert list(FILES) == ["coin_runner.py", "pyproject.toml", "coins.yaml", "test_coin.py"]
-    assert len([line for line in FILES["coin_runner.py"].splitlines() if line]) <= 30
+    assert len([line for line in FILES["coin_runner.py"].splitlines() if line]) < 40
 
 
 @pytest.mark.slow

@@ -66,8 +66,7 @@ STEP_METRICS: tuple[Metric, ...] = (
     _metric("response/length_mean_kept", "length (kept)", "tokens", "neither",
             "mean length of the generated responses that `length.keep` keeps; absent where it keeps all"),
     _metric("response/truncated_frac", "truncated", "fraction", "lower",
-            "share of generated responses that hit a limit: schedule.max_new_tokens, and with several turns "
-            "turns.turn_tokens, or turns.most where a mark asks for more"),
+            "share of generated responses that hit the length limit, or with several turns one of `turns`"),
     _metric("turns/answers_mean", "answers", "answers", "neither",
             "mean answers of the environment in a generated response; absent with `turns: single`, as all of `turns/`"),
     _metric("turns/given_frac", "given tokens", "fraction", "neither",

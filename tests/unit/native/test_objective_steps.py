@@ -119,7 +119,7 @@ def test_steps_end_at_the_token_that_completes_them(policy: Policy) -> None:
     ids = [*policy.encode_inside("b58?c86#6"), policy.ends[0]]
     own, one = torch.tensor([*ids[:4], *ids[5:]]), torch.tensor([1])
     given = Given(torch.tensor(ids[4:5]), torch.tensor([4]), one, one, torch.tensor([False]))
-    responses = Responses(own, torch.zeros(9), None, torch.tensor([9]), torch.tensor([False]), given)
+    responses = Responses(own, torch.zeros(9), None, torch.tensor([9]), torch.tensor([False]), given=given)
     found = step_rewards(policy, responses, [[[(3, 1.0), (5, 2.0), (6, 3.0), (9, 4.0)], []]])
     assert found.shape == (9, 2)
     assert {t: float(found[t, 0]) for t in range(9) if not found[t, 0].isnan()} == {2: 1.0, 3: 2.0, 4: 3.0, 8: 4.0}

@@ -213,10 +213,11 @@ def test_evaluations_do_not_call_functions() -> None:
     with Grader(Chain(), functions) as grader:
         batch = grader.batch(rewards=False)
         batch.submit(Problem("x", "a3b5=", "8"), ["#8", "#7"], [True, True])
-        ((verdicts, rewards, faults),) = batch.collect()
+        ((verdicts, rewards, faults, steps),) = batch.collect()
     assert [v.correct for v in verdicts] == [True, False]
     assert rewards == [[], []]
     assert faults == [[0], [0]]
+    assert steps == [[], []]
 
 
 def test_failed_rewards_are_a_finding_above_one_percent() -> None:
