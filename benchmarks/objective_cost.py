@@ -97,7 +97,7 @@ def share(preset: str, cache: Path) -> float:
     clock = Clock()
     places = {
         trainer: ("weigh",),
-        update: ("tokens_of", "passes", "part", "_observe"),
+        update: ("tokens_of", "passes", "part", "observe"),
         metrics: ("of_experience", "of_updates", "of_spent"),
     }
     kept = {(module, name): getattr(module, name) for module, names in places.items() for name in names}
@@ -110,7 +110,7 @@ def share(preset: str, cache: Path) -> float:
                 run="f" * 64, study="benchmark", arm=preset, runner="native", seed=0, token=1, recipe=recipe,
                 evaluate=Evaluate(every=STEPS, problems=2), cache=str(cache),
             )  # fmt: skip
-            learner = Learner.of(recipe, native_main._load(job))
+            learner = Learner.of(recipe, native_main.initial_policy(recipe, cache, job.seed))
             run = trainer.Trainer(job, RunFolder(Path(folder)), learner, lambda: False, Grader(task_of(recipe.task)))
             progress, found = Progress(), []
             for _ in range(STEPS):

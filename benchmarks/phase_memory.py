@@ -69,6 +69,7 @@ def measure(case: Case) -> dict[str, Any]:
     from paribus_runners.native.log_probabilities import score, score_all
     from paribus_runners.native.memory import Architecture, Held, Phases
     from paribus_runners.native.policy import Policy
+    from paribus_runners.native.rollout.sampler import Requests
     from paribus_runners.native.rollout.torch import _sample
     from support.chat_model import chat_tokenizer
 
@@ -100,7 +101,7 @@ def measure(case: Case) -> dict[str, Any]:
     uniforms = torch.rand(case.prompts * case.copies, case.room, dtype=torch.float64)
 
     def rollout(room: int = case.room) -> Any:
-        return _sample(policy, prompts, case.copies, uniforms[:, :room], 1.0, 1.0)
+        return _sample(policy, prompts, Requests(prompts, case.copies, room, 1.0, ("memory",)), uniforms[:, :room])
 
     def update(responses: Any) -> None:
         optimizer.zero_grad(set_to_none=True)
