@@ -105,7 +105,10 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "turns.py::test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote",
         "turns.py::test_selecting_and_joining_keep_answers_in_their_places",
     ),
-    "log_probabilities.py": ("turns.py::test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote",),
+    "log_probabilities.py": (
+        "turns.py::test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote",
+        "turns.py::test_turns_of_a_truncated_distribution_are_scored_over_what_was_left",
+    ),
     "rollout/torch.py": (
         "sampler.py::test_draws_follow_the_renormalised_nucleus",
         "turns.py::test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote",
@@ -396,12 +399,13 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "responses.py": (
         ("waiting[0][0] == count", "waiting[0][0] == count + 1", "answers one token too early"),
-        ("written.append(len(tokens))", "written.append(len(written))", "an answer counts as written"),
+        ("places.append(len(tokens))", "places.append(len(places))", "an answer counts as written"),
         ("given = None if self.given is None else self.given.select(rows)", "given = self.given", "answers of other rows"),
     ),
     "log_probabilities.py": (
-        ("before += [places[i] for i in written]", "before += [places[k] for k in range(len(written))]", "answers not counted"),
-        ("written = response.written if", "written = range(len(response)) if", "answers are targets"),
+        ("before += [places[i] for i in own]", "before += [places[k] for k in range(len(own))]", "answers not counted"),
+        ("own = written(response)", "own = range(len(response))", "answers are targets"),
+        ("sum(len(written(x)) for", "sum(len(x) for", "the sets of tokens behind answers"),
     ),
     "rollout/torch.py": (
         ("logp, entropy = restricted(scaled, drawn == 0)", "entropy = restricted(scaled, drawn == 0)[1]",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paribus_runners.native.attention import Packing, pack
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.responses import Responses, Whole
+from paribus_runners.native.responses import Responses, written
 from paribus_runners.native.support import Support
 
 
@@ -61,9 +61,9 @@ def line_up(prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sequence
         ids += prompt
         for response in group:
             places = [last, *range(len(ids), len(ids) + len(response) - 1)]
-            written = response.written if isinstance(response, Whole) else range(len(response))
-            before += [places[i] for i in written]
-            targets += [response[i] for i in written]
+            own = written(response)
+            before += [places[i] for i in own]
+            targets += [response[i] for i in own]
             ids += response
     tensors = [torch.tensor(x, device=device) for x in (ids, before, targets)]
     return Row(tensors[0], layout, tensors[1], tensors[2])
@@ -128,7 +128,7 @@ def score_all(
     """
     parts, done, support = list[Scores](), 0, None
     for some, groups in by_prompt(prompts, responses, policy.device):
-        first, done = done, done + sum(len(x) for group in groups for x in group)
+        first, done = done, done + sum(len(written(x)) for group in groups for x in group)
         if responses.support is not None:
             support = responses.support.between(first, done).to(policy.device)
         parts.append(

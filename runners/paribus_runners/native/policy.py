@@ -145,6 +145,10 @@ class Policy:
         ids: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
         return ids
 
+    def characters(self, tokens: Sequence[int]) -> int:
+        """Return how many characters the text of some tokens has, end marks included."""
+        return len(self.tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
+
     def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each response, without its end mark."""
         bare = [ids[:-1] if ids and ids[-1] in self.ends else ids for ids in responses]

@@ -33,6 +33,11 @@ class Whole(list[int]):
         self.written = tuple(written)
 
 
+def written(tokens: Sequence[int]) -> Sequence[int]:
+    """Return the places of the tokens of a response that the model wrote: all, unless an environment wrote, too."""
+    return tokens.written if isinstance(tokens, Whole) else range(len(tokens))
+
+
 @dataclass(frozen=True)
 class Given:
     """What an environment wrote into N responses, its S tokens end to end. None stands behind the model's last token.
@@ -160,11 +165,11 @@ def _rows(values: Tensor, length: Tensor) -> list[list[int]]:
 def _whole(own: list[int], given: list[int], at: list[int]) -> Whole:
     """Return a response with each given token behind the ``at`` first ones of its own."""
     tokens: list[int] = []
-    written: list[int] = []
+    places: list[int] = []
     waiting = deque(zip(at, given, strict=True))
     for count, token in enumerate(own):
         while waiting and waiting[0][0] == count:
             tokens.append(waiting.popleft()[1])
-        written.append(len(tokens))
+        places.append(len(tokens))
         tokens.append(token)
-    return Whole(tokens, written)
+    return Whole(tokens, places)

@@ -73,13 +73,9 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
 
 def _given(policy: Policy, whole: Whole) -> list[tuple[int, int]]:
     """Return where in the text of a response an environment wrote: first character, and the one behind the last."""
-    written = set(whole.written)
-    runs = [list(run) for is_own, run in groupby(range(len(whole)), key=written.__contains__) if not is_own]
-
-    def characters(count: int) -> int:
-        return len(policy.tokenizer.decode(whole[:count], clean_up_tokenization_spaces=False))
-
-    return [(characters(run[0]), characters(run[-1] + 1)) for run in runs]
+    own = set(whole.written)
+    runs = [list(run) for is_own, run in groupby(range(len(whole)), key=own.__contains__) if not is_own]
+    return [(policy.characters(whole[: run[0]]), policy.characters(whole[: run[-1] + 1])) for run in runs]
 
 
 def _number(value: Tensor) -> float | str:

@@ -18,7 +18,7 @@ from paribus.contract import Evaluate, Options
 from paribus.recipe.recipe import ChainTask, Recipe, Rollout
 from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.folder import RunFolder
-from paribus_runners.native import runner
+from paribus_runners.native import log_probabilities, runner
 from paribus_runners.native.batch import minibatches, tokens_of
 from paribus_runners.native.experience import Before, weigh
 from paribus_runners.native.log_probabilities import score, score_all
@@ -103,10 +103,12 @@ def test_sampler_learner_and_the_plain_model_agree_on_what_the_model_wrote(
     assert int(responses.read.sum()) == sum(map(len, responses.tokens())) > int(responses.length.sum())
 
 
+@pytest.mark.parametrize("budget", [log_probabilities.BUDGET["cpu"], 1])
 def test_turns_of_a_truncated_distribution_are_scored_over_what_was_left(
-    policy: Policy, prompts: list[list[int]]
+    policy: Policy, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
-    """With top-k, each written token has the set that it was chosen from, in its place between the answers."""
+    """With top-k, each written token has the set that it was chosen from, between answers and in several passes."""
+    monkeypatch.setitem(log_probabilities.BUDGET, "cpu", budget)
     responses = _sample(policy, prompts, Dice(_marks(policy)), top_k=4)
     assert responses.support is not None
     assert responses.given is not None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paribus_runners.native.policy import Policy
-from paribus_runners.native.responses import Responses, Whole
+from paribus_runners.native.responses import Responses, written
 from paribus_runners.rewards.functions import Steps
 
 
@@ -29,13 +29,13 @@ def step_rewards(policy: Policy, responses: Responses, steps: Sequence[Sequence[
     for row, (tokens, by_function) in enumerate(zip(responses.tokens(), steps, strict=True)):
         if not any(by_function):
             continue
-        written = tokens.written if isinstance(tokens, Whole) else range(len(tokens))
+        own = written(tokens)
         size = len(policy.decode([tokens])[0])
         for column, ends in enumerate(by_function):
             for end, value in ends:
-                place = len(written) - 1
+                place = len(own) - 1
                 if end < size:
-                    place = max(0, bisect_left(written, _token(policy, tokens, end) + 1) - 1)
+                    place = max(0, bisect_left(own, _token(policy, tokens, end) + 1) - 1)
                 before = found[first[row] + place, column]
                 found[first[row] + place, column] = value + before.nan_to_num()
     return found
@@ -43,8 +43,4 @@ def step_rewards(policy: Policy, responses: Responses, steps: Sequence[Sequence[
 
 def _token(policy: Policy, tokens: Sequence[int], end: int) -> int:
     """Return the place of the token that completes the first ``end`` characters."""
-
-    def characters(count: int) -> int:
-        return len(policy.tokenizer.decode(tokens[:count], clean_up_tokenization_spaces=False))
-
-    return bisect_left(range(1, len(tokens) + 1), end, key=characters)
+    return bisect_left(range(1, len(tokens) + 1), end, key=lambda count: policy.characters(tokens[:count]))
