@@ -13,7 +13,7 @@ import click
 
 from paribus.cli.console import console, describe, table
 from paribus.cli.health import find_run
-from paribus.cli.options import home_option, is_file, json_option, study_name
+from paribus.cli.options import home_option, is_file, json_option
 from paribus.contract import PARTS, GradientJob, load_runner
 from paribus.errors import ParibusError, RunFolderError
 from paribus.home import home, make_home
@@ -97,23 +97,20 @@ def _located(study: str, place: str, where: Path) -> tuple[Plan, Place]:
     if not (step.isascii() and step.isdigit() and (digits or int(step) == 0)):
         raise click.BadParameter(f"`{place}` is not RUN:STEP, such as 3f2a:40, nor 0", param_hint="--at")
     if not digits:
-        plan = (
-            draft_file(Path(study), models=TrainedModels(where)).checked() if is_file(study) else _stored(study, where)
-        )
+        plan = _plan(study, where)
         run = next(run for run in plan.runs if run.arm == plan.base)
         return plan, Place(run.fingerprint, plan.base, run.seed, plan, None)
     with open_untouched(where, named_server()) as reader:
         owner, run_ = find_run(reader, digits)
-        plan = (
-            draft_file(Path(study), models=TrainedModels(where)).checked()
-            if is_file(study)
-            else reader.study(study_name(study)).plan
-        )
+    plan = _plan(study, where)
     checkpoint = _checkpoint(where / "runs" / run_.fingerprint[:SHORT], run_.fingerprint, int(step))
     return plan, Place(run_.fingerprint, run_.arm, run_.seed, owner, checkpoint)
 
 
-def _stored(study: str, where: Path) -> Plan:
+def _plan(study: str, where: Path) -> Plan:
+    """Return the plan of a study file, or of a study in the store."""
+    if is_file(study):
+        return draft_file(Path(study), models=TrainedModels(where)).checked()
     with open_untouched(where, named_server()) as reader:
         return reader.study(study).plan
 
@@ -162,8 +159,8 @@ def probed(plan: Plan, place: Place, where: Path, *, after_updates: bool) -> Gra
     if arm.hashes is not None and (now.data, now.model) != (arm.hashes.data, arm.hashes.model):
         what = "data" if now.data != arm.hashes.data else f"the initial model ({arm.recipe.model.name})"
         raise ParibusError(f"{what} changed since the run {place.run[:SHORT]} was planned: restore the files.")
-    asked, stage = objectives(plan, arm.recipe), place.plan.stages.get(place.run)
-    begun = partial(located, home=where, paths={} if stage is None else stage.models)
+    asked = objectives(plan, arm.recipe)
+    begun = partial(located, home=where, paths=place.plan.models_of(place.run))
     found = runner.gradients(
         GradientJob(
             run=place.run,

@@ -79,8 +79,7 @@ def run_pilots(
 def _folder(plan: Plan, arm: Arm, gpus: float, home: Path, scratch: Path) -> RunFolder:
     """Return the folder of an arm's pilot, with its job: a short run that is evaluated only before and after it."""
     run = next(run for run in plan.runs if run.arm == arm.key)
-    stage = plan.stages.get(run.fingerprint)
-    recipe = located(shortened(arm.recipe), home, {} if stage is None else stage.models)
+    recipe = located(shortened(arm.recipe), home, plan.models_of(run.fingerprint))
     job = Job(
         run=run.fingerprint,
         study=plan.study,

@@ -381,7 +381,7 @@ class Scheduler:
 
     def _start(self, active: ActiveStudy, claim: Claim) -> None:
         study, plan = active.study, active.study.plan
-        arm, stage = plan.arm(claim.arm), plan.stages.get(claim.fingerprint)
+        arm = plan.arm(claim.arm)
         folder = RunFolder.of(self._store.home, claim.fingerprint, claim.token)
         job = Job(
             run=claim.fingerprint,
@@ -392,7 +392,7 @@ class Scheduler:
             seed=claim.seed,
             gpus=active.need.gpus,
             token=claim.token,
-            recipe=located(arm.recipe, self._store.home, {} if stage is None else stage.models),
+            recipe=located(arm.recipe, self._store.home, plan.models_of(claim.fingerprint)),
             evaluate=plan.evaluate,
             cache=str(self._store.home / "cache"),
             stop_on=plan.stop_on,

@@ -246,6 +246,11 @@ class Plan:
     text: str = ""
     stages: Mapping[str, Stage] = field(default_factory=dict)
 
+    def models_of(self, run: str) -> Mapping[str, str]:
+        """Return the models of other studies' runs that a run begins with: name to folder inside the home folder."""
+        stage = self.stages.get(run)
+        return {} if stage is None else stage.models
+
     def hashes_of(self, arm: str, run: str) -> Hashes | None:
         """Return the hashes of code, data and initial model of a run of an arm; ``None`` in plans of version 0.1."""
         hashes, stage = self.arm(arm).hashes, self.stages.get(run)

@@ -1,4 +1,4 @@
-"""Stages: studies whose runs begin with models that runs of other studies have trained, e.g. SFT, then RL.
+"""Stages: studies whose runs begin with models that runs of other studies have trained.
 
 A recipe names such a model (:mod:`paribus.recipe.trained`). The plan looks it up, so a run's fingerprint holds the hash
 of the model's files, and the job of a run names their folder.

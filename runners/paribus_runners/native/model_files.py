@@ -83,7 +83,7 @@ class ModelFiles:
         """Return a line on what a run holds of weights and optimizer; none if the size of the model is not known."""
         if not self.shapes:
             return []
-        numbers = sum(map(math.prod, self.shapes.values()))
+        numbers = self.numbers
         rest = "in each process of a run, before activations and samples"
         if (trained := self._trained(model)) < numbers:
             size = FROZEN["float32"] * (numbers - trained) + TRAINED * trained
@@ -117,7 +117,7 @@ class ModelFiles:
             return []
         if recipe.turns.kind != "single":
             return []
-        numbers = sum(map(math.prod, self.shapes.values()))
+        numbers = self.numbers
         trained = self._trained(recipe.model)
         held = Held(weights=numbers, trained=trained, inside=trained < numbers)
         if lora is not None:
@@ -133,6 +133,11 @@ class ModelFiles:
         return [f"peak memory of one process, computed for responses at their limit: {'; '.join(shown)}{rest}"]
 
     @property
+    def numbers(self) -> int:
+        """How many numbers the weights have."""
+        return sum(map(math.prod, self.shapes.values()))
+
+    @property
     def parameters(self) -> Mapping[str, tuple[int, ...]]:
         """The parameters of the model, each once: an output layer that is the embeddings has none of its own.
 
@@ -145,11 +150,11 @@ class ModelFiles:
 
     def _trained(self, model: Model) -> int:
         """Return how many numbers are trained; all if an entry means none, which others report."""
-        if not self.parameters or (model.train is None and model.freeze is None):
-            return sum(map(math.prod, self.shapes.values()))
+        parameters = self.parameters
         with suppress(RunnerError):
-            return sum(math.prod(self.parameters[name]) for name in chosen(model, [*self.parameters]))
-        return sum(map(math.prod, self.shapes.values()))
+            if parameters and (model.train is not None or model.freeze is not None):
+                return sum(math.prod(parameters[name]) for name in chosen(model, [*parameters]))
+        return self.numbers
 
     def _adapters(self, settings: Lora) -> int:
         """Return how many numbers the adapters have: rank x (in + out) beside each linear layer."""
