@@ -67,9 +67,9 @@ FAST := yaml_file recipe study stats health run_folder rpc monitor cli
 test-fast: $(DEV) ## the tests without processes, servers and training, in under a minute
 	$(PYTEST) -q -m "not slow" $(addprefix tests/unit/,$(FAST))
 
-test-mutants: $(DEV) ## break each guard of the store and each formula of the objective: a test must notice; MUTANTS=N at a time
-	$(BIN)/python tests/mutation/guards.py --jobs $(or $(MUTANTS),2)
-	$(BIN)/python tests/mutation/objective.py --jobs $(or $(MUTANTS),2)
+test-mutants: $(DEV) ## break each guard of the store and each formula of the objective: a test must notice; MUTANTS=N at a time, PARTS=N one in N
+	$(BIN)/python tests/mutation/guards.py --jobs $(or $(MUTANTS),2) --parts $(or $(PARTS),1)
+	$(BIN)/python tests/mutation/objective.py --jobs $(or $(MUTANTS),2) --parts $(or $(PARTS),1)
 
 test-faults: $(DEV) ## kill processes, servers and clusters, then audit; SHORT=1, SEED=N, MINUTES=N, FAULTS="..."
 	PYTHONPATH=tests $(BIN)/python -m faults.main --seed $(or $(SEED),0) --minutes $(or $(MINUTES),30) $(if $(SHORT),--short,--page) $(FAULTS)

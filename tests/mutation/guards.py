@@ -9,11 +9,10 @@ All tests are run until one fails, first the one that saw the fault last time.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass
 
-from trial import ROOT, Trial, table
+from trial import ROOT, Trial, arguments, of_this_commit, table
 
 TESTS = [
     f"tests/unit/store/test_store{name}.py"
@@ -148,18 +147,13 @@ MUTANTS = (
 
 def main() -> int:
     """Print one line a mutant; return 1 if any survives or has no place, or if the tests fail without a fault."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only check that the mutants fit the code")
-    parser.add_argument("--keep", action="store_true", help="write down which test sees each mutant")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
-    parser.add_argument("--only", default="", help="text that the name must contain")
-    chosen = parser.parse_args()
+    chosen = arguments(__doc__)
     misfits = [misfit for mutant in MUTANTS if (misfit := _misfit(mutant))]
     if misfits or chosen.check:
         print("\n".join(misfits) or f"{len(MUTANTS)} mutants have their place")
         return int(bool(misfits))
     trials = [Trial(m.name, m.applied(), tuple(TESTS), WITHOUT) for m in MUTANTS if chosen.only in m.name]
-    return table(trials, TESTS, PRELOADED, jobs=chosen.jobs, keep=chosen.keep)
+    return table(of_this_commit(trials, chosen.parts), TESTS, PRELOADED, jobs=chosen.jobs, keep=chosen.keep)
 
 
 def _misfit(mutant: Mutant) -> str:

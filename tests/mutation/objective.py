@@ -5,11 +5,10 @@ A test that passes with every mistake guards nothing. Run by `make test-mutants`
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 from formulas import MUTANTS, TESTS, Mutant, TableError
-from trial import ROOT, Trial, table
+from trial import ROOT, Trial, arguments, of_this_commit, table
 
 PRELOADED = ["torch", "transformers.modeling_utils", "transformers.models.qwen2_moe.modeling_qwen2_moe",
              "transformers.models.llama.modeling_llama", "tokenizers", "safetensors.torch", "pydantic", "yaml",
@@ -32,12 +31,7 @@ def _paths(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def main() -> int:
     """Return 0 if the tests pass, and fail with every mutant."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
-    parser.add_argument("--check", action="store_true", help="only check that the table fits the code")
-    parser.add_argument("--keep", action="store_true", help="write down which test sees each mutant")
-    parser.add_argument("--only", default="", help="text that the file or the mistake must contain")
-    asked = parser.parse_args()
+    asked = arguments(__doc__)
     chosen = [m for m in MUTANTS if asked.only in m.file or asked.only in m.mimics]
     try:
         trials = [_trial(mutant) for mutant in chosen]
@@ -47,7 +41,7 @@ def main() -> int:
     if asked.check:
         return 0
     tests = sorted({path for names in TESTS.values() for path in _paths(names)})
-    return table(trials, tests, PRELOADED, jobs=asked.jobs, keep=asked.keep)
+    return table(of_this_commit(trials, asked.parts), tests, PRELOADED, jobs=asked.jobs, keep=asked.keep)
 
 
 if __name__ == "__main__":

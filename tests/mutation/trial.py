@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
 import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,6 +133,25 @@ def _plant(trial: Trial, tree: Path) -> None:
 def _seen_by() -> Mapping[str, str]:
     known: Mapping[str, str] = json.loads(SEEN_BY.read_text())
     return known
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    """Return what the command line asks for."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--check", action="store_true", help="only check that the table fits the code")
+    parser.add_argument("--keep", action="store_true", help="write down which test sees each mistake")
+    parser.add_argument("--jobs", type=int, default=2, help="mistakes at a time")
+    parser.add_argument("--only", default="", help="text that the name of a mistake must contain")
+    parser.add_argument("--parts", type=int, default=1, help="try one mistake in so many, others with each commit")
+    return parser.parse_args()
+
+
+def of_this_commit(trials: Sequence[Trial], parts: int) -> list[Trial]:
+    """Return one trial in ``parts``, as the hash of the commit says, and all that no test is known to see."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    commit = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout[:8], 16)
+    known = _seen_by()
+    return [t for t in trials if t.name not in known or (zlib.crc32(t.name.encode()) + commit) % parts == 0]
 
 
 def table(trials: Sequence[Trial], tests: Sequence[str], preloaded: Sequence[str], *, jobs: int, keep: bool) -> int:

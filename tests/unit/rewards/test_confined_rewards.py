@@ -370,7 +370,7 @@ def bombs(completions):
     os._exit(0)
 """
 BOMBED = """
-import os, resource, sys, time
+import faulthandler, os, resource, sys, time
 from pathlib import Path
 from paribus_runners.rewards import worker
 from paribus_runners.rewards.pool import Pool, Worker
@@ -385,6 +385,7 @@ def alive():
             pass
     return found
 
+faulthandler.dump_traceback_later(120, exit=True)
 before, most = alive(), worker._tasks_of_user() + 80
 resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 with Pool(Worker(path="mine.bombs", folder=sys.argv[1], timeout_s=5.0, memory_gib=1.0), 1) as pool:
