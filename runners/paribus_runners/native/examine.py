@@ -97,7 +97,9 @@ def _trained(recipe: Recipe) -> tuple[tuple[str, ...], tuple[str, ...]]:
     except RunnerError as error:
         return (), (str(error),)
     numbers = f" with {sum(sizes[name] for name in found):,} of {sum(sizes.values()):,} numbers" if sizes else ""
-    return (f"trained: {len(found)} of {len(names)} parameters of the model{numbers}",), ()
+    setting = "freeze" if model.train is None else "train"
+    entries = ", ".join(getattr(model, setting))
+    return (f"trained with `model.{setting}: [{entries}]`: {len(found)} of {len(names)} parameters{numbers}",), ()
 
 
 def _reference_faults(recipe: Recipe) -> list[str]:

@@ -150,4 +150,4 @@ def test_a_plan_says_how_much_is_trained_and_held() -> None:
     assert held.bytes(Recipe()) == 16 * trained + 4 * (3 * len(NAMES) - trained)
     assert math.isclose(held.bytes(changed(Recipe(), **STATES["reference"])) - held.bytes(Recipe()), 4 * trained)
     facts = examine(Recipe(model=Model(freeze=("embeddings",))), Evaluate()).facts
-    assert facts == (f"trained: {len(NAMES) - 1} of {len(NAMES)} parameters of the model",)
+    assert facts == (f"trained with `model.freeze: [embeddings]`: {len(NAMES) - 1} of {len(NAMES)} parameters",)

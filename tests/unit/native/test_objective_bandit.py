@@ -333,3 +333,40 @@ def test_kl_in_the_advantage_has_the_gradient_of_the_reverse_kl(made: Any) -> No
     expected = BETTER * _success(logits) - 0.4 * reverse
     got = _expected(plain.model_copy(update={"kl": f.KlInAdvantage(beta=0.4)}), 2, made)
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_steps_climb_what_follows_them_each_by_a_constant(size: int, made: Any) -> None:
+    """Two arms in a row, each a step: their gradients are those of J, times 1 - (steps left) / (steps of the group).
+
+    A group's mean over steps has those that a token leads to in it: two for the first arm, one for the second.
+    """
+    reward = f.Reward(
+        weights=f.Weights(correct=0.0), functions={"step": f.RewardFunction(path="m.step", unit="step", weight=0.5)}
+    )
+    recipe = Recipe(
+        baseline=f.GroupSteps(), scale=f.NoScale(), ratio=f.NoRatio(), aggregation=f.SequenceSum(), reward=reward
+    )
+    first = torch.tensor([1.0, -0.5, 0.0, 2.0]).double()
+    second = torch.tensor(
+        [[0.3, 1.0, -2.0, 0.0], [1.5, 0.0, 0.2, -1.0], [0.0, 0.0, 3.0, 1.0], [-1.0, 0.4, 0.5, 2.0]]
+    ).double()
+    logits = torch.stack([POLICY, REFERENCE]).requires_grad_()
+    logp = logits.log_softmax(1)
+    arms = torch.tensor(list(product(range(4), repeat=2 * size)))  # [groups, 2 * size]
+    pairs = arms.view(-1, 2)
+    flat = logp.flatten()[(pairs + torch.tensor([0, 4])).flatten()]
+    rewards = torch.stack([first[pairs[:, 0]], second[pairs[:, 0], pairs[:, 1]]], 1)
+    rollouts = made(Recipe(), [[True] * size] * len(arms), lengths=[2] * len(pairs), logp=flat.detach())
+    scored = dataclasses.replace(rollouts.scored, rewards=rewards.sum(1, keepdim=True))
+    experience = weigh(recipe, dataclasses.replace(rollouts, steps=rewards.view(-1, 1), scored=scored))
+    (batch,) = minibatches(recipe, experience, Random(0))
+    tokens = tokens_of(recipe, experience, batch)
+    assert batch.rows.tolist() == list(range(len(pairs)))
+    probability = flat.detach().view(len(arms), -1).sum(1).exp().repeat_interleave(2 * size)
+    tokens = dataclasses.replace(tokens, weight=tokens.weight.double() * len(arms) * probability)
+    got = _of(-loss(recipe, flat, tokens).value, logits)
+    p, q = logp.exp()
+    want = 0.5 * _of(p @ first + p @ second @ q, logits)
+    shrunk = torch.tensor([[1 - 1 / size], [1 - 1 / (2 * size)]]).double()
+    torch.testing.assert_close(got, shrunk * want, rtol=1e-6, atol=1e-9)
