@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -62,6 +63,23 @@ def fill(folder: Path) -> Path:
                 write_json(run.result, {"status": "succeeded"})
                 store.finish(claim.run_id, claim.token, {"status": "succeeded"})
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _closed() -> Iterator[None]:
+    """Closes the databases of all homes at the end: a browser of a test does not shut its server down."""
+    made: list[Home] = []
+    begin = Home.__init__
+
+    def noted(home: Home, *given: Any, **named: Any) -> None:
+        begin(home, *given, **named)
+        made.append(home)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Home, "__init__", noted)
+        yield
+    for home in made:
+        home.close()
 
 
 @pytest.fixture(scope="session")
