@@ -149,3 +149,11 @@ def test_the_readme_shows_the_study_that_make_quickstart_runs(tmp_path) -> None:
     assert "paribus run ablations/studies/quickstart.yaml" in (ROOT / "Makefile").read_text()
     fingerprint = draft_plan(quickstart, load_runner("native")).plan.fingerprint
     assert planned(block, tmp_path).plan.fingerprint == fingerprint
+
+
+def test_the_readme_quotes_the_answer_of_the_report() -> None:
+    """The lines that it quotes are the answer of the example's report, word for word."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    quoted = " ".join(line.removeprefix("> ") for line in lines if line.startswith("> "))
+    report = (ROOT / "docs/examples/quickstart/report.md").read_text().splitlines()
+    assert f"**{quoted}**" in report
