@@ -25,11 +25,14 @@ class Sampled(NamedTuple):
         text: the response without its end mark.
         tokens: tokens that the model wrote, the end mark included.
         finished: whether the model ended the response; False where it hit a limit.
+        given: parts of the text that an environment wrote: first character, and the one behind the last; ``None``
+            without one.
     """
 
     text: str
     tokens: int
     finished: bool
+    given: Sequence[tuple[int, int]] | None = None
 
 
 Sampler = Callable[[Sequence[Problem], Sequence[int]], Sequence[Sampled]]
@@ -116,6 +119,7 @@ def evaluated(name: str, chosen: EvaluationSet, answers: Iterable[Answered], ste
             "response": x.responses[0].text,
             "finished": x.responses[0].finished,
             "correct": x.verdicts[0].correct,
+            **({} if x.responses[0].given is None else {"given": x.responses[0].given}),
         }
         for x in ordered[:SHOWN]
     )

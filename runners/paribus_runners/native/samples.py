@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -59,8 +60,8 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
             "reward": _number(rewards[row]),
             "tokens": int(responses.length[place]),
         }
-        if isinstance(whole := tokens[place], Whole):
-            record["given"] = _given(policy, whole)
+        if (parts_given := given(policy, tokens[place])) is not None:
+            record["given"] = parts_given
         if len(parts) > 1:
             record["reward_parts"] = {name: _number(values[row]) for name, values in parts.items()}
         if bool(rollouts.kept[row]) and not per_token(recipe) and recipe.kl.kind != "advantage":
@@ -71,8 +72,14 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
     return found
 
 
-def _given(policy: Policy, whole: Whole) -> list[tuple[int, int]]:
-    """Return where in the text of a response an environment wrote: first character, and the one behind the last."""
+def given(policy: Policy, whole: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Return where in the text of a response an environment wrote: first character, and the one behind the last.
+
+    Returns:
+        ``None`` if the recipe has no environment.
+    """
+    if not isinstance(whole, Whole):
+        return None
     own = set(whole.written)
     runs = [list(run) for is_own, run in groupby(range(len(whole)), key=own.__contains__) if not is_own]
     return [(policy.characters(whole[: run[0]]), policy.characters(whole[: run[-1] + 1])) for run in runs]

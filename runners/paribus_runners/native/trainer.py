@@ -238,9 +238,10 @@ class Trainer:
             encoded, chosen.samples, room, chosen.temperature, place, chosen.top_p, apart, places, turns=turns
         )
         responses = complete(self._sampler, requests)
-        texts = policy.decode(responses.tokens())
-        ended = (~responses.truncated).tolist()
-        return [Sampled(*values) for values in zip(texts, responses.length.tolist(), ended, strict=True)]
+        tokens, ended = responses.tokens(), (~responses.truncated).tolist()
+        marks = [samples.given(policy, whole) for whole in tokens]
+        columns = (policy.decode(tokens), responses.length.tolist(), ended, marks)
+        return [Sampled(*values) for values in zip(*columns, strict=True)]
 
     def _keep(self, records: Iterable[dict[str, Any]]) -> None:
         if not self._world.writes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -299,6 +300,11 @@ def test_a_run_with_a_tool_counts_what_the_model_wrote(recipe: Recipe, job_folde
     assert all(line.values["mismatch/logp_abs_diff_max"] < 1e-4 for line in lines)
     total = sum(line.values["response/length_mean"] * 48 for line in lines)
     assert lines[-1].values["budget/gen_tokens"] == lines[-1].values["budget/trained_tokens"] == pytest.approx(total)
+    records = [json.loads(line) for line in RunFolder(path).samples.read_text().splitlines()]
+    marked = [record for record in records if "given" in record]
+    assert {record.get("set", "heldout") for record in marked} == {"train", "heldout"}
+    texts = [(record["response"], parts) for record in marked for parts in record["given"]]
+    assert all(text[begin:end].isdigit() and text[begin - 1] in "?#" for text, (begin, end) in texts)
 
 
 MINE = """
