@@ -53,6 +53,7 @@ FULL = (
     *TINY,
     Case(name="small vocabulary", layers=6, hidden=256, inner=704, vocabulary=500, prompts=8, copies=8, room=48),
     Case(name="vocabulary of Qwen", layers=2, hidden=256, inner=704, vocabulary=151_936, prompts=8, copies=4, room=48),
+    Case(name="several passes", layers=1, hidden=256, inner=704, vocabulary=151_936, prompts=24, copies=4, room=48),
 )
 PROMPT = 16
 
@@ -66,7 +67,7 @@ def measure(case: Case) -> dict[str, Any]:
     from paribus.recipe.factors import Schedule
     from paribus.recipe.recipe import Compute, Recipe
     from paribus_runners.native import gradient_checkpointing
-    from paribus_runners.native.log_probabilities import score, score_all
+    from paribus_runners.native.log_probabilities import by_prompt, score, score_all
     from paribus_runners.native.memory import Architecture, Held, Phases
     from paribus_runners.native.policy import Policy
     from paribus_runners.native.rollout.sampler import Requests
@@ -105,9 +106,8 @@ def measure(case: Case) -> dict[str, Any]:
 
     def update(responses: Any) -> None:
         optimizer.zero_grad(set_to_none=True)
-        tokens = responses.tokens()
-        groups = [tokens[i : i + case.copies] for i in range(0, len(tokens), case.copies)]
-        score(policy, prompts, groups, 1.0).logp.sum().backward()
+        for some, groups in by_prompt(prompts, responses, policy.device):
+            score(policy, some, groups, 1.0, accumulate=True).logp.sum().backward()
         optimizer.step()
 
     small = rollout(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -199,6 +200,14 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return `` Did you mean `x`?`` for the nearest allowed name, or an empty text."""
     near = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def no_folder(folder: Path) -> str:
+    """Return ``, and there is no folder x.`` with the nearest one, if a name of the hub's form may mean a folder."""
+    above = folder.parent
+    readable = above.is_dir() and os.access(above, os.R_OK | os.X_OK)
+    near = did_you_mean(str(folder), [str(x) for x in above.iterdir() if x.is_dir()]) if readable else ""
+    return f", and there is no folder {folder}.{near}" if near or (above.name and above.is_dir()) else ""
 
 
 def install_command(extra: str) -> str:

@@ -92,7 +92,11 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "support.py::test_top_k_comes_before_top_p",
         "support.py::test_the_support_is_that_of_transformers",
     ),
-    "head.py": ("support.py::test_chunks_over_a_support_agree_with_the_textbook",),
+    "head.py": (
+        "support.py::test_chunks_over_a_support_agree_with_the_textbook",
+        "head.py::test_later_passes_add_to_the_gradient_of_the_first_in_place",
+        "head.py::test_a_gradient_that_is_there_is_left_alone_where_the_weight_gets_none",
+    ),
     "trainer.py": ("temperatures.py::test_a_run_samples_and_learns_at_the_temperature_of_the_step",),
     "rollout/retired.py": (
         "retired.py::test_without_solved_prompts_the_walk_is_that_of_every_run",
@@ -131,6 +135,10 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "head.py": (
         ("z.masked_fill_(outside, -math.inf)", "pass", "the whole vocabulary in chunks"),
         ("self.support.between(first, first + len(z))", "self.support.between(0, len(z))", "each chunk has the first sets"),
+        ("first=i == 0 and there is None", "first=i == 0", "a later pass overwrites the gradient of those before"),
+        ("_Settings(self.dtype, self.scaling * temperature, self.rows(), support, parameter)",
+         "_Settings(self.dtype, self.scaling * temperature, self.rows(), support)", "no pass adds in place"),
+        ("self.weight.is_leaf and self.weight.requires_grad", "self.weight.is_leaf", "a frozen head gets a gradient"),
     ),
     "trainer.py": (
         ("recipe = self._recipe.at(step)", "recipe = self._recipe", "the learner keeps the first temperature"),

@@ -60,7 +60,7 @@ def code(recipe: Recipe) -> str:
     if recipe.token_weight.kind == "top_entropy":
         moved.append("top_entropy: exactly its fraction, the earlier of equal tokens")
     if recipe.model.name not in MODELS:
-        moved.append("logits of large vocabularies in chunks: other rounding")
+        moved.append("logits of large vocabularies in chunks, gradients of several passes in place: other rounding")
     if corrected_by_the_update(recipe):
         moved.append("correction: from the forward pass of the only update, which rounds differently")
     schedule = recipe.schedule

@@ -3,6 +3,9 @@
 Logits of all tokens at once would need many times the memory of the model: 2.5 GB for 4,096 tokens of a vocabulary of
 151,936, and as much again for each step from logits to loss. Here at most a chunk of rows has logits at any moment. The
 backward pass computes the logits of each chunk again, which costs a fourth matrix product beside three.
+
+The weight's gradient is as large as the weight. The learner lets a backward pass add to the gradient that those before
+have left: it would make one more, and with tied embeddings keep it beside a third, that of the embedding.
 """
 
 from __future__ import annotations
@@ -76,6 +79,7 @@ class Head:
         *,
         with_entropy: bool = False,
         support: Support | None = None,
+        accumulate: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the log-probability of each target [n], nats, and if requested the entropy [n]; both with gradient.
 
@@ -85,6 +89,8 @@ class Head:
             temperature: logits are divided by it.
             with_entropy: also return the entropy.
             support: which tokens each target was chosen from; ``None``: the whole vocabulary.
+            accumulate: where the weight is a parameter that has a gradient, its share may be added there and not be
+                returned: for ``backward()``. ``torch.autograd.grad`` and hooks of the parameter would miss it.
         """
         if len(self.weight) <= SMALL and len(hidden) <= self.rows():
             logits = self.logits(hidden) / temperature
@@ -94,19 +100,24 @@ class Head:
             logp = logits.log_softmax(-1)
             chosen = logp.gather(1, targets[:, None]).squeeze(1)
             return chosen, -(logp.exp() * logp).sum(-1) if with_entropy else None
-        settings = _Settings(self.dtype, self.scaling * temperature, self.rows(), support)
+        parameter = self.weight if accumulate and self.weight.is_leaf and self.weight.requires_grad else None
+        settings = _Settings(self.dtype, self.scaling * temperature, self.rows(), support, parameter)
         found = _Chunked.apply(hidden, self.weight, self.bias, targets, settings)  # type: ignore[no-untyped-call]
         chosen, entropy = found
         return chosen, entropy if with_entropy else None
 
 
 class _Settings(NamedTuple):
-    """Type of the matrix products, divisor of the logits, rows of a chunk, and what targets were chosen from."""
+    """Type of the matrix products, divisor of the logits, rows of a chunk, and what targets were chosen from.
+
+    ``parameter`` is the weight if its gradient may be added to what is there.
+    """
 
     dtype: torch.dtype
     divisor: float
     rows: int
     support: Support | None = None
+    parameter: Tensor | None = None
 
     def outside(self, first: int, z: Tensor) -> Tensor | None:
         """Return where logits of a chunk that begins with row ``first`` are left out."""
@@ -156,9 +167,11 @@ class _Chunked(torch.autograd.Function):
         dtype, divisor, rows = settings.dtype, settings.divisor, settings.rows
         x, w, b = _cast(dtype, hidden, weight, bias)
         g = torch.zeros_like(total) if g is None else g
-        shapes = (hidden, weight, bias)
+        there = None if settings.parameter is None else settings.parameter.grad
+        needed = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and there is None, ctx.needs_input_grad[2]
         new = torch.empty_like if len(x) else torch.zeros_like
-        dx, dw, db = (new(s) if n else None for s, n in zip(shapes, ctx.needs_input_grad[:3], strict=True))
+        dx, dw, db = (new(s) if n else None for s, n in zip((hidden, weight, bias), needed, strict=True))
+        sums = dw if there is None else there
         room, other = _room(x, w, rows), None if ge is None else _room(x, w, rows)
         for i in range(0, len(x), rows):
             here = slice(i, i + rows)
@@ -174,8 +187,8 @@ class _Chunked(torch.autograd.Function):
             d = z.div_(divisor).to(dtype)
             if dx is not None:
                 dx[here] = d @ w
-            if dw is not None:
-                _add_product(dw, d.t(), x[here], first=i == 0)
+            if sums is not None:
+                _add_product(sums, d.t(), x[here], first=i == 0 and there is None)
             if db is not None:
                 db.copy_(z.sum(0)) if i == 0 else db.add_(z.sum(0))
         return dx, dw, db, None, None

@@ -78,6 +78,7 @@ def score(
     with_entropy: bool = False,
     with_router: bool = False,
     support: Support | None = None,
+    accumulate: bool = False,
 ) -> Scores:
     """Return the log-probability of each response token at ``temperature``, and what else is requested.
 
@@ -89,6 +90,7 @@ def score(
         with_entropy: also return the entropy.
         with_router: also return the log-probabilities of the routers of a mixture of experts.
         support: what each token was chosen from, over which its probability is taken; ``None``: the whole vocabulary.
+        accumulate: ``backward()`` will be called, and may add in place to the gradients that are there.
 
     Raises:
         RunnerError: ``with_router`` of a model without routers.
@@ -98,7 +100,9 @@ def score(
         hidden, router = policy.hidden_and_router(row.ids, row.layout.positions, row.layout, row.at)
     else:
         hidden, router = policy.hidden(row.ids, row.layout.positions, row.layout, row.at), None
-    logp, entropy = policy.head.score(hidden, row.targets, temperature, with_entropy=with_entropy, support=support)
+    logp, entropy = policy.head.score(
+        hidden, row.targets, temperature, with_entropy=with_entropy, support=support, accumulate=accumulate
+    )
     return Scores(logp, entropy, router)
 
 

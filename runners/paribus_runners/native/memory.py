@@ -49,6 +49,7 @@ class Architecture:
         queries: channels of all queries together.
         keys: channels of all keys together; as many of the values.
         vocabulary: rows of the head.
+        tied: whether the weight of the head is the embeddings.
     """
 
     layers: int
@@ -57,6 +58,7 @@ class Architecture:
     queries: int
     keys: int
     vocabulary: int
+    tied: bool = False
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Architecture | None:
@@ -75,6 +77,7 @@ class Architecture:
             queries=heads * size,
             keys=groups * size,
             vocabulary=vocabulary,
+            tied=config.get("tie_word_embeddings") is True,
         )
 
 
@@ -93,6 +96,11 @@ class Held:
     trained: int
     frozen: int = FULL
     inside: bool = False
+
+    @property
+    def beside(self) -> bool:
+        """Whether adapters are trained: the weights then have the type of the computations, and no gradient."""
+        return self.trained < self.weights and not self.inside
 
     def bytes(self, recipe: Recipe, *, gradients: bool = True) -> int:
         """Return the bytes of weights, gradients, moments, reference and critic.
@@ -186,17 +194,20 @@ class Phases:
     def updating(self, tokens: int) -> int:
         """Return the bytes of an update: what autograd keeps of its first pass while the head is differentiated.
 
-        If the batch needs several passes, the gradients of those before are there, too.
+        If the batch needs several passes, the gradients of those before are there, too: to these a large head adds in
+        place, and embeddings make theirs beside them.
         """
-        m, again = self.model, self.recipe.compute.gradient_checkpointing
+        m, again, several = self.model, self.recipe.compute.gradient_checkpointing, tokens >= self._most()
         block, stream = self._kept(tokens), tokens * self.model.hidden * FULL
         kept = m.layers * (stream if again else block)
-        rest = m.vocabulary * m.hidden * FULL + 2 * stream  # gradients of the head
+        words = 0 if self.held.beside else m.vocabulary * m.hidden
+        head = 0 if several and m.vocabulary > SMALL else words * FULL
+        rest = head + (words * self.width if self.width < FULL else 0) + 2 * stream  # gradients, products of the head
         pieces = self._pieces(tokens, kept=KEPT_LOGITS)
         pieces = pieces + rest if self.recipe.auxiliary.entropy != 0 else max(pieces, pieces // 2 + rest)
-        before = self.held.bytes(self.recipe, gradients=tokens >= self._most())
+        before = self.held.bytes(self.recipe, gradients=several)
         inside = int(INSIDE * block) if again else block
-        last = self.held.bytes(self.recipe) + inside + stream
+        last = self.held.bytes(self.recipe) + max(inside + stream, words * FULL if several or m.tied else 0)
         return max(before + kept + max(pieces, inside if again else 0), last) + self._autocast()
 
     # ---- the terms ---------------------------------------------------------------------------------
@@ -243,5 +254,4 @@ class Phases:
 
     def _autocast(self) -> int:
         """Return the bytes of the copies of weights in bfloat16 that a pass keeps until its end."""
-        cast = self.held.inside or self.held.trained == self.held.weights  # weights beside adapters have the type
-        return self.held.weights * self.width if self.width < FULL and cast else 0
+        return self.held.weights * self.width if self.width < FULL and not self.held.beside else 0

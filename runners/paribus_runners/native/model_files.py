@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import RunnerError, did_you_mean
+from paribus.errors import RunnerError, no_folder
 from paribus.evaluate import Evaluate
 from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import ROUTERS, Lora, Model, Recipe
@@ -64,7 +64,7 @@ class ModelFiles:
             if not folder.is_dir():
                 folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
         except (OSError, ValueError):
-            return cls(unseen=f"not shown, because the model {name} is not in the hub's cache here{_no_folder(folder)}")
+            return cls(unseen=f"not shown, because the model {name} is not in the hub's cache here{no_folder(folder)}")
         config, wrong = _settings(folder / "config.json")
         generation, also_wrong = _settings(folder / "generation_config.json")
         if damaged := [*wrong, *also_wrong]:
@@ -89,16 +89,16 @@ class ModelFiles:
             size = FROZEN["float32"] * (numbers - trained) + TRAINED * trained
             return [
                 f"memory: {numbers:,} parameters, of which {trained:,} are trained; weights, and gradients and moments "
-                f"of these, take {size / 1e9:,.1f} GB {rest}"
+                f"of these, take {_bytes(size)} {rest}"
             ]
         if model.lora is None:
-            held = f"{TRAINED * numbers / 1e9:,.1f} GB"
+            held = _bytes(TRAINED * numbers)
             return [f"memory: {numbers:,} parameters; weights, gradients and moments take {held} {rest}"]
         added = self._adapters(model.lora)
-        frozen, moved = FROZEN[model.dtype] * numbers / 1e9, TRAINED * added / 1e9
+        frozen, moved = _bytes(FROZEN[model.dtype] * numbers), _bytes(TRAINED * added)
         return [
-            f"memory: {numbers:,} parameters in {model.dtype} take {frozen:,.1f} GB, and {added:,} of adapters with "
-            f"gradients and moments {moved:,.1f} GB, {rest}"
+            f"memory: {numbers:,} parameters in {model.dtype} take {frozen}, and {added:,} of adapters with "
+            f"gradients and moments {moved}, {rest}"
         ]
 
     def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int) -> list[str]:
@@ -183,13 +183,6 @@ class ModelFiles:
 
     def _shown(self, tokens: tuple[int, ...]) -> str:
         return " or ".join(f"`{word}`" for word in self.tokenizer.convert_ids_to_tokens(list(tokens)))
-
-
-def _no_folder(folder: Path) -> str:
-    """Return that a name of the hub's form is no folder here, if it looks as if one was meant."""
-    above = folder.parent
-    near = did_you_mean(str(folder), [str(x) for x in above.iterdir() if x.is_dir()]) if above.is_dir() else ""
-    return f", and there is no folder {folder}.{near}" if near or (above.name and above.is_dir()) else ""
 
 
 def _settings(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from paribus.errors import RunnerError
+from paribus.errors import RunnerError, no_folder
 from paribus.recipe.recipe import Lora
 from paribus_runners.native import attention, chat, lora
 from paribus_runners.native.head import Head
@@ -247,5 +247,7 @@ def _loaded(name: str, revision: str | None, dtype: torch.dtype, field: str = "m
             use_safetensors=True,  # other formats are unpickled
         )
     except (OSError, ValueError, ImportError) as error:
-        raise RunnerError(f"`{field}: {name}` cannot be loaded: {error}") from error
+        meant = "" if path.is_dir() else no_folder(path)
+        reason = f" from the hub{meant} {error}" if meant else f": {error}"
+        raise RunnerError(f"`{field}: {name}` cannot be loaded{reason}") from error
     return model, tokenizer

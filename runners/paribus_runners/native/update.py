@@ -183,6 +183,7 @@ def backward(
             with_entropy=measure or recipe.auxiliary.entropy != 0,
             with_router=shift is not None,
             support=mine.support,
+            accumulate=True,
         )
         old = now.logp.detach() if mine.correction is None else None
         if old is not None:

@@ -117,7 +117,7 @@ def test_a_plan_shows_counts_lengths_and_the_first_prompt(made: Callable[..., Re
     trained = Policy.load(str(tmp_path / "model"), None, "float32").model.parameters()
     numbers = sum(p.numel() for p in trained)
     assert memory == (
-        f"memory: {numbers:,} parameters; weights, gradients and moments take {16 * numbers / 1e9:.1f} GB in each "
+        f"memory: {numbers:,} parameters; weights, gradients and moments take {16 * numbers / 1e6:.1f} MB in each "
         "process of a run, before activations and samples"
     )
     assert re.search(
@@ -272,7 +272,7 @@ def test_a_plan_sees_a_model_without_a_token_that_ends_a_response(
 def test_a_model_that_is_not_here_is_not_downloaded_for_a_plan(
     made: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plan says what it doesn't show, which folder may have been meant, and what is wrong with a tokenizer."""
+    """The plan says what it doesn't show, it and a run which folder may be meant, and what a tokenizer lacks."""
     found = seen(made("some/model"))
     assert found.facts[-1] == "first prompt: not shown, because the model some/model is not in the hub's cache here"
     assert found.faults == ()
@@ -286,6 +286,8 @@ def test_a_model_that_is_not_here_is_not_downloaded_for_a_plan(
         ("gpt2", ""),
     ):
         assert seen(made(name)).facts[-1].endswith(f"the model {name} is not in the hub's cache here{more}")
+    with pytest.raises(RunnerError, match=r"^`model\.name: models/mein` cannot be loaded from the hub, and there is "):
+        Policy.load("models/mein", None, "float32")
     recipe = made()
     (tmp_path / "model" / "tokenizer.json").write_text("{")
     assert "its tokenizer cannot be loaded" in seen(recipe).faults[0]

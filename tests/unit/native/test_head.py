@@ -148,14 +148,16 @@ def test_bfloat16_products_add_up_in_float32(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class _Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation returns."""
+    """Remembers the largest tensor that any operation returns, but for those in the memory of some."""
 
-    elements = 0
+    def __init__(self, *there: Tensor) -> None:
+        super().__init__()
+        self.elements, self.there = 0, {x.untyped_storage().data_ptr() for x in there}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for x in out if isinstance(out, list | tuple) else [out]:
-            if isinstance(x, Tensor):
+            if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in self.there:
                 self.elements = max(self.elements, x.numel())
         return out
 
@@ -177,6 +179,42 @@ def test_no_tensor_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch, entro
     assert all(x.grad is not None for x in leaves)
     assert seen.elements == 8 * 1000
     assert max(kept) == weight.numel()
+
+
+def test_later_passes_add_to_the_gradient_of_the_first_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three passes leave the sum of three gradients; the later ones make no tensor as large as the weight."""
+    _chunked(monkeypatch, 8, 1000)
+    parts = [_given(50, 32, 1000, bias=True, seed=seed) for seed in range(3)]
+    weight, bias = (x.requires_grad_() for x in parts[0][1:3] if x is not None)
+    layer = Head(weight, bias, 1.0, torch.float32)
+    want = torch.zeros_like(weight, dtype=torch.float64)
+    for number, (hidden, _, _, targets) in enumerate(parts):
+        g = torch.linspace(-1, 1, len(targets))
+        values = layer.score(hidden, targets, 0.7, with_entropy=True)
+        (alone,) = torch.autograd.grad(sum((v * g).sum() for v in values if v is not None), weight)  # type: ignore[arg-type]
+        want += alone
+        before, there = weight.grad, [x for x in (weight, weight.grad) if x is not None]
+        with _Largest(*there) as seen:
+            values = layer.score(hidden, targets, 0.7, with_entropy=True, accumulate=True)
+            sum((v * g).sum() for v in values if v is not None).backward()  # type: ignore[union-attr]
+        assert weight.grad is not None
+        assert number == 0 or (seen.elements == 8 * 1000 and weight.grad is before)
+        assert float((weight.grad - want).norm()) <= 1e-6 * float(want.norm())
+
+
+def test_a_gradient_that_is_there_is_left_alone_where_the_weight_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.autograd.grad`` beside a gradient returns its own; a frozen weight keeps what it has."""
+    _chunked(monkeypatch, 2, 7)
+    hidden, weight, _, targets = _given(5, 3, 7, bias=False, seed=0)
+    layer = Head(weight.requires_grad_(), None, 1.0, torch.float32)
+    (alone,) = torch.autograd.grad(layer.score(hidden, targets, 1.0)[0].sum(), weight)
+    weight.grad = torch.ones_like(weight)
+    (beside,) = torch.autograd.grad(layer.score(hidden, targets, 1.0)[0].sum(), weight)
+    assert torch.equal(alone, beside)
+    weight.requires_grad_(False)
+    layer.score(hidden.requires_grad_(), targets, 1.0, accumulate=True)[0].sum().backward()
+    assert hidden.grad is not None
+    assert torch.equal(weight.grad, torch.ones_like(weight))
 
 
 SIZES: dict[str, Any] = {
@@ -239,6 +277,21 @@ def test_architectures_score_as_their_own_forward_pass_does(kind: str, monkeypat
     for ours, theirs in zip(got, want, strict=True):
         if theirs is not None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+def test_passes_of_a_model_add_up_in_place(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tied embeddings and without, two passes leave the sum of what ``torch.autograd.grad`` gives for each."""
+    policy = _policy(kind)
+    _chunked(monkeypatch, 3, 61)
+    parameters, want = list(policy.model.parameters()), list[Tensor]()
+    for prompts, responses in (([[5, 6, 7]], [[[8, 9, 10, 11], [12, 13, 1]]]), ([[9, 6]], [[[5, 5, 60, 2, 1]]])):
+        alone = torch.autograd.grad(score(policy, prompts, responses, 0.7).logp.sum(), parameters)
+        want = [a + b for a, b in zip(want, alone, strict=True)] if want else list(alone)
+        score(policy, prompts, responses, 0.7, accumulate=True).logp.sum().backward()
+    for parameter, total in zip(parameters, want, strict=True):
+        assert parameter.grad is not None
+        assert float((parameter.grad - total).norm()) <= 1e-6 * float(total.norm())
 
 
 def test_float32_logits_under_bfloat16_are_the_float32_product() -> None:

@@ -69,6 +69,23 @@ def test_longer_responses_and_larger_groups_need_more_and_checkpointing_needs_le
     assert half.update < usual.update
 
 
+def test_a_gradient_of_the_vocabulary_is_made_where_the_code_makes_one():
+    """Beside all gradients by tied embeddings, and in a later pass by any; with adapters never."""
+    small = {**QWEN_7B, "num_hidden_layers": 1, "hidden_size": 512, "intermediate_size": 64, "num_attention_heads": 4}
+    words = QWEN_7B["vocab_size"] * 512
+
+    def update(prompts, *, trained=10**8, vocabulary=152_064, **more):
+        schedule = Schedule(steps=1, prompts_per_step=prompts, group_size=4, minibatches=1, max_new_tokens=48)
+        model = Architecture.of({**small, "vocab_size": vocabulary, **more})
+        held = Held(weights=10**8, trained=trained)
+        found = Phases(model=model, held=held, recipe=Recipe(schedule=schedule), prompt=16, device="cpu")
+        return found.peaks(Evaluate()).update - held.bytes(found.recipe)
+
+    assert update(1, tie_word_embeddings=True) == 4 * words
+    assert update(1) < 4 * words
+    assert update(24) == max(4 * words, update(24, trained=10**6))
+
+
 def test_other_architectures_get_no_number():
     """A mixture of experts, and a configuration without a size."""
     assert Architecture.of({**QWEN_7B, "num_experts": 8}) is None
