@@ -315,16 +315,13 @@ class Compose:
     def _run_checks(self) -> None:
         """Run the health checks, as systemd would: of what is not healthy often, else as often as the file says."""
         checked: dict[str, float] = {}
-        took = 0.0
-        while not self._over.wait(max(4.0, 3 * took)):
-            begun = time.monotonic()
+        while not self._over.wait(5):
             shown = self.podman("ps", "--format", "{{.Names}} {{.Status}}", check=False)
             for name, _, status in (line.partition(" ") for line in shown.splitlines()):
                 fresh = "(healthy)" in status and time.monotonic() - checked.get(name, 0.0) < INTERVAL_S
                 if name.startswith(PROJECT) and "migrate" not in name and not fresh:
                     self.podman("healthcheck", "run", name, check=False)
                     checked[name] = time.monotonic()
-            took = time.monotonic() - begun
 
     def close(self) -> None:
         """Remove all of the project."""
