@@ -175,9 +175,10 @@ $(BROWSER): $(DEV) tests/dashboards/requirements.txt
 test-dashboards: $(BROWSER) ## every page in Chromium, also as an offline file; PICTURES=docs/images keeps pictures
 	$(BIN)/python -m pytest tests/dashboards -rs $(if $(PICTURES),--pictures $(PICTURES))
 
-test-compose: $(DEV) ## the compose file in containers: as root on Debian, with podman and Docker Compose; KEEP=1 keeps images; CONTAINERS=0: as processes
+test-compose: $(DEV) ## the compose file in containers: as root on Debian, with podman and Docker Compose; KEEP=1 keeps images; CONTAINERS=mounted: PyTorch from .venv; CONTAINERS=0: as processes
 	@mkdir -p build/compose
-	@test "$$(id -u)" != 0 -o "$(CONTAINERS)" = 0 || bash tests/compose/packages.sh build/compose
+	@test "$$(id -u)" != 0 -o "$(CONTAINERS)" = 0 || bash tests/compose/packages.sh build/compose \
+	  || echo "Containers need packages of Debian, so the services are started as processes: see build/compose/apt.log"
 	PYTHONPATH=tests CONTAINERS=$(CONTAINERS) $(BIN)/python -m pytest tests/compose -rs -s
 
 # what reads files that a wheel could lack: presets, studies, templates, recorded hashes, migrations

@@ -10,10 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "compose"
@@ -21,14 +24,23 @@ FOLDER = ROOT / "build" / "compose"
 
 PROJECT = "paribus-test"
 IMAGES = "localhost/paribus-test-"
-KINDS = {"base", "core", "train", "postgres"}
+MOUNTED = os.environ.get("CONTAINERS") == "mounted"
+"""Whether `core` with this environment's packages, mounted, stands for `train`: that is, for an image with PyTorch."""
+
+KINDS = {"base", "core", "mounted" if MOUNTED else "train", "postgres"}
 """Images that must be there."""
+
+PACKAGES = Path(sysconfig.get_path("purelib"))
+"""Where the packages of this environment are, here and in containers that have them mounted."""
 
 # an ordinary PATH lacks the folders of programs for root; the base is made with these as well
 os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 PATIENCE_S = 1800.0
 """Seconds for each command and each wait: a shared machine may be ten times slower than an idle one."""
+
+INTERVAL_S = 30.0
+"""Seconds between two checks of a healthy service, as in docker-compose.yml: each starts Python anew."""
 
 # crun refuses machines with both versions of control groups; limits must lie below those of this process
 _CONF = """
@@ -40,6 +52,7 @@ default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
 [network]
 network_backend = "netavark"
 """
+_VERSION = "import sysconfig; print(sysconfig.get_python_version())"
 # usrmerge brings perl: 50 MB for what is done already
 _PIN = "Package: usrmerge\nPin: release *\nPin-Priority: -1\n"
 
@@ -52,7 +65,14 @@ def missing() -> str:
     lacking = [name for name in programs if shutil.which(name) is None]
     if not (FOLDER / "docker-compose").exists():
         lacking.append("docker-compose")
-    return f"not installed: {', '.join(lacking)} (make test-compose installs them)" if lacking else ""
+    if lacking:
+        return f"not installed: {', '.join(lacking)} (make test-compose installs them)"
+    here, found = sysconfig.get_python_version(), run("/usr/bin/python3", "-c", _VERSION).strip() if MOUNTED else ""
+    if MOUNTED and found != here:
+        return f"CONTAINERS=mounted needs one Python: Debian's is {found}, and this one is {here}"
+    mounts = ["-t", "tmpfs", "none", str(FOLDER)]
+    tried = subprocess.run(["unshare", "--mount", "mount", *mounts], capture_output=True, text=True, check=False)
+    return f"this machine lets nobody mount anything: {tried.stderr.strip()}" if tried.returncode else ""
 
 
 def run(*command: str | Path, check: bool = True, timeout: float = PATIENCE_S, **named: object) -> str:
@@ -73,8 +93,11 @@ def build_images() -> dict[str, float]:
     if old := [f"{IMAGES}{name}" for name in sizes()]:
         run("podman", "rmi", "--force", *old, env=environment())
     took = {}
-    kinds = {"base": _base, "wheel": _target, "core": _target, "train": _target, "postgres": _postgres}
+    kinds = {"base": _base, "wheel": _target, "core": _target, "mounted": _mounted, "train": _target}
+    kinds["postgres"] = _postgres
     for name, made in kinds.items():
+        if name not in KINDS | {"wheel"}:
+            continue
         begun = time.monotonic()
         made(name)
         took[name] = time.monotonic() - begun
@@ -114,6 +137,13 @@ def _base(_: str) -> None:
 
 def _target(name: str) -> None:
     _bud("--target", name, "-t", f"{IMAGES}{name}", *pip_options(), ROOT)
+
+
+def _mounted(name: str) -> None:
+    """Make `core` look for more packages where those of this environment are mounted: PyTorch takes a minute else."""
+    here = Path(__file__).parent
+    named = ["--build-arg", f"CORE={IMAGES}core", "--build-arg", f"PACKAGES={PACKAGES}"]
+    _bud("-t", f"{IMAGES}{name}", *named, "-f", here / "Dockerfile.mounted", here)
 
 
 def _postgres(name: str) -> None:
@@ -165,6 +195,15 @@ def docker_compose(
     return run(*command, check=check, env=dict(environment), cwd=ROOT)
 
 
+def _mounts(file: Path) -> Path:
+    """Write a file for Docker Compose that has the image `mounted`, and its packages, in place of `train`."""
+    named = yaml.safe_load((ROOT / "docker-compose.test.yml").read_text())["services"]
+    ours = [name for name, service in named.items() if service["image"] == f"{IMAGES}train"]
+    changed = {"image": f"{IMAGES}mounted", "volumes": [f"{PACKAGES}:{PACKAGES}:ro"]}
+    file.write_text(json.dumps({"services": dict.fromkeys(ours, changed)}))
+    return file
+
+
 class Compose:
     """A project of Docker Compose, with podman as its engine.
 
@@ -181,6 +220,7 @@ class Compose:
         file = folder / "podman.sock"
         socket = f"unix://{file}"
         self.secrets, self.studies, self.profile = folder / "secrets", studies, profile
+        self._mounts = [_mounts(folder / "mounts.yml")] if MOUNTED else []
         self.address = f"http://127.0.0.1:{port}/"
         self.scheduler = "scheduler" if profile == "cpu" else f"scheduler-{profile}"
         self.environment = {
@@ -204,7 +244,7 @@ class Compose:
 
     def docker(self, *arguments: str, check: bool = True, **named: str) -> str:
         """Run Docker Compose with the files of the tests; return what it printed."""
-        files = [ROOT / "docker-compose.yml", ROOT / "docker-compose.test.yml"]
+        files = [ROOT / "docker-compose.yml", ROOT / "docker-compose.test.yml", *self._mounts]
         return docker_compose(files, self.profile, *arguments, check=check, environment={**self.environment, **named})
 
     def podman(self, *arguments: str, check: bool = True) -> str:
@@ -273,11 +313,15 @@ class Compose:
         return ours
 
     def _run_checks(self) -> None:
-        """Run the health checks, as systemd would."""
-        while not self._over.wait(8):
-            for name in self.podman("ps", "--format", "{{.Names}}", check=False).split():
-                if name.startswith(PROJECT) and "migrate" not in name:
+        """Run the health checks, as systemd would: of what is not healthy often, else as often as the file says."""
+        checked: dict[str, float] = {}
+        while not self._over.wait(5):
+            shown = self.podman("ps", "--format", "{{.Names}} {{.Status}}", check=False)
+            for name, _, status in (line.partition(" ") for line in shown.splitlines()):
+                fresh = "(healthy)" in status and time.monotonic() - checked.get(name, 0.0) < INTERVAL_S
+                if name.startswith(PROJECT) and "migrate" not in name and not fresh:
                     self.podman("healthcheck", "run", name, check=False)
+                    checked[name] = time.monotonic()
 
     def close(self) -> None:
         """Remove all of the project."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from compose.engine import PATIENCE_S, ROOT
+from compose.engine import INTERVAL_S, PATIENCE_S, ROOT
 from support.processes import family, listening
 
 ADDRESSES = {"postgres": "127.0.0.2", "mlflow": "127.0.0.3", "dashboard": "127.0.0.4"}
@@ -253,12 +253,16 @@ class Outside:
                         self.start(name)
 
     def _check(self) -> None:
-        """Run the health checks."""
+        """Run the health checks: of what is not healthy often, else as often as the file says."""
+        checked: dict[str, float] = {}
         while not self._over.wait(3):
             for name in sorted(self._wanted):
+                if self._healthy.get(name) and time.monotonic() - checked[name] < INTERVAL_S:
+                    continue
                 test = self._services[name]["healthcheck"]["test"]
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
                 status = self._popen(name, _program(test[1:]), **quiet).wait()
+                checked[name] = time.monotonic()
                 with self._lock:
                     if name in self._wanted:
                         self._healthy[name] = status == 0

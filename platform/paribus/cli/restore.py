@@ -28,12 +28,12 @@ def command(file: Path, folder: Path | None, as_json: bool) -> None:
         about = {"study": done.rows.name, "known": done.known, **counts, "paused": done.paused}
         click.echo(json.dumps(about, indent=1))
         return
-    for line in lines(done):
+    for line in lines(done, "" if folder is None else f" --home {folder}"):
         click.echo(line)
 
 
-def lines(done: Restored) -> list[str]:
-    """Return what was restored, and what to do next."""
+def lines(done: Restored, place: str = "") -> list[str]:
+    """Return what was restored, and what to do next; ``place`` is the option that the next commands need."""
     name, rows = done.rows.name, done.rows
     if done.known:
         back = ((done.folders, "run folders"), (done.refilled, "run folders without their trained model or responses"))
@@ -46,6 +46,7 @@ def lines(done: Restored) -> list[str]:
     ]
     if done.paused:
         found.append(
-            f"It is paused, because its recipes and reward functions came with the file. To go on: paribus retry {name}"
+            "It is paused, because its recipes and reward functions came with the file. To go on: paribus retry "
+            f"{name}{place}"
         )
-    return [*found, f"next: paribus report {name}"]
+    return [*found, f"next: paribus report {name}{place}"]

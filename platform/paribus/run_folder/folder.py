@@ -79,12 +79,16 @@ def write_json(path: Path, value: object, *, synced: bool = True) -> None:
         synced: whether the file is on the disk before it gets its name: what a power cut must not lose.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        json.dump(value, file, indent=1, allow_nan=False)
-        if synced:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w") as file:
+            json.dump(value, file, indent=1, allow_nan=False)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:  # a full disk keeps no halves
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_json(path: Path) -> Any:

@@ -559,8 +559,10 @@ def test_the_commands_say_what_they_did(home: Path, tmp_path: Path, monkeypatch:
     said = CliRunner().invoke(paribus, ["restore", f"{STUDY}.tar", "--home", "there"])
     assert said.output.splitlines() == [
         f"restored `{STUDY}`: 4 runs, 3 with a result, 0 queued; 5 run folders",
-        f"next: paribus report {STUDY}",
+        f"next: paribus report {STUDY} --home there",
     ]
+    said = CliRunner().invoke(paribus, said.output.splitlines()[1].removeprefix("next: paribus ").split())
+    assert said.exit_code == 0, said.output
     said = CliRunner().invoke(paribus, ["restore", f"{STUDY}.tar", "--home", "there"])
     assert said.output == f"`{STUDY}` is in this store already, with equal content: nothing to do\n"
     said = CliRunner().invoke(paribus, ["export", "made_up", "--home", str(home)])
