@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import time
 from contextlib import suppress
@@ -29,6 +30,11 @@ def home() -> Path:
     """
     named = os.environ.get("PARIBUS_HOME")
     return Path(named).expanduser() if named else Path(".paribus")
+
+
+def at_home(folder: Path | None) -> str:
+    """Return the option with which commands that are proposed find a home folder; empty for the usual one, ``None``."""
+    return "" if folder is None else f" --home {shlex.quote(str(folder))}"
 
 
 def make_home(folder: Path) -> None:

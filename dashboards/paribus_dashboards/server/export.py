@@ -11,7 +11,6 @@ import base64
 import gzip
 import html
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -24,6 +23,7 @@ from fastapi import FastAPI
 from markupsafe import Markup
 from starlette.types import Message
 
+from paribus.atomic import write_whole
 from paribus.errors import DashboardError
 from paribus.text import time_text
 from paribus_dashboards.assets import PLOTLY, asset, asset_files
@@ -66,10 +66,8 @@ def export(home: Home, file: Path) -> int:
         ParibusError: the store cannot be read.
     """
     text = asyncio.run(_whole(home)).encode()
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(text)
-        temporary.replace(file)
+        write_whole(file, text)
     except OSError as error:
         raise DashboardError(f"cannot write {file}: {error.strerror}. Choose another file with --export.") from error
     return len(text)

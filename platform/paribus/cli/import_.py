@@ -16,7 +16,7 @@ from paribus.external.names import EXAMPLE, NamedLog, by_pattern, by_table, chec
 from paribus.external.plan import Terms
 from paribus.health.import_logs import MLFLOW, logged_name, mlflow_runs
 from paribus.health.wandb_history import run_name
-from paribus.home import home
+from paribus.home import at_home, home
 
 _NOTES = 6
 """How many notes are printed; each log can have some."""
@@ -74,7 +74,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_as_plain(done), indent=1))
         return
-    _show(done, read, "" if folder is None else f" --home {folder}")
+    _show(done, read, at_home(folder))
 
 
 def _named(logs: tuple[str, ...], pattern: str | None, file: Path | None, place: Path) -> tuple[NamedLog, ...]:

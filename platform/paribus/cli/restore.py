@@ -9,7 +9,7 @@ import click
 
 from paribus.archive.restore import Restored, restore_study
 from paribus.cli.options import home_option, json_option
-from paribus.home import home
+from paribus.home import at_home, home
 
 
 @click.command()
@@ -28,7 +28,7 @@ def command(file: Path, folder: Path | None, as_json: bool) -> None:
         about = {"study": done.rows.name, "known": done.known, **counts, "paused": done.paused}
         click.echo(json.dumps(about, indent=1))
         return
-    for line in lines(done, "" if folder is None else f" --home {folder}"):
+    for line in lines(done, at_home(folder)):
         click.echo(line)
 
 

@@ -15,7 +15,7 @@ import click
 from paribus.cli.console import console, print_warnings, report_width, states_text
 from paribus.cli.live import display_for
 from paribus.cli.options import home_option, json_option, set_option, study_argument
-from paribus.home import home
+from paribus.home import at_home, home
 from paribus.report.adaptive import grown
 from paribus.scheduler.adaptive import Adaptive
 from paribus.scheduler.serve import Settings, Summary, run_study
@@ -149,15 +149,15 @@ def show_report(written: WrittenReport | Exception, *, quiet: bool = False) -> N
 def closing_lines(summary: Summary, folder: Path) -> list[str]:
     """Return what to print at the end."""
     counts = states_text(summary.counts)
-    name = summary.study.name
+    name, at = summary.study.name, at_home(folder)
     lines = []
     match summary.ending:
         case "interrupted":
             lines.append("Stopped. Type the same command to continue.")
         case "detached":
             lines.append(
-                f"Detached; the scheduler keeps training. Watch: paribus status {name} --home {folder}; "
-                f"type the same command to attach again; end it: paribus cancel {name} --home {folder}"
+                f"Detached; the scheduler keeps training. Watch: paribus status {name}{at}; "
+                f"type the same command to attach again; end it: paribus cancel {name}{at}"
             )
         case "budget":
             lines.append(
@@ -166,14 +166,14 @@ def closing_lines(summary: Summary, folder: Path) -> list[str]:
             )
         case "paused":
             lines.append(f"Paused: {summary.paused}")
-            retry = f"paribus retry {name} --home {folder}"
+            retry = f"paribus retry {name}{at}"
             lines.append(f"Fix it, then `{retry}`, and type the same command to continue.")
         case _ if not summary.trained:
             lines.append("Every run of this study has ended before: nothing to train.")
     lines.append(f"{name}: {counts} in {duration(summary.seconds)}")
     lines += [summary.mirror] if summary.mirror else []
     if summary.counts.keys() & {"FAILED", "QUARANTINED"}:
-        lines.append(f"Some runs have failed. The reasons: paribus status {name} --home {folder}")
+        lines.append(f"Some runs have failed. The reasons: paribus status {name}{at}")
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 
 from paribus.cli.console import states_text, terms_text
 from paribus.cli.options import home_option, json_option, set_option, study_argument
-from paribus.home import home
+from paribus.home import at_home, home
 from paribus.remote.bundle import pack_study
 from paribus.remote.client import server_for
 from paribus.remote.submission import Submission, submit_file
@@ -67,7 +68,7 @@ def command(
     if as_json:
         click.echo(json.dumps({**asdict(done), "server": None}, indent=1))
         return
-    show(done, f" --home {place}")
+    show(done, at_home(place))
     click.echo(next_line(lock_owner(place), done.study, study, place))
 
 
@@ -84,9 +85,9 @@ def show(done: Submission, option: str) -> None:
 def next_line(owner: LockOwner | None, name: str, file: Path, home: Path) -> str:
     """Return which process serves the study, and what to type next."""
     if owner is not None and owner.is_scheduler:
-        return f"{owner} serves it. Watch: paribus status {name} --home {home}"
+        return f"{owner} serves it. Watch: paribus status {name}{at_home(home)}"
     other = f" ({owner} trains its own study there)" if owner is not None else ""
     return (
-        f"No scheduler serves {home} on this machine{other}. Start one: paribus scheduler --home {home}\n"
-        f"Or train this study alone: paribus run {file} --home {home}"
+        f"No scheduler serves {home} on this machine{other}. Start one: paribus scheduler{at_home(home)}\n"
+        f"Or train this study alone: paribus run {shlex.quote(str(file))}{at_home(home)}"
     )

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from paribus.atomic import write_whole
 from paribus.engines.base import call_main
 from paribus.engines.cgroup import join
 from paribus.engines.process import die_with_parent, lead_group, restore_sigchld, signal_group
@@ -32,9 +33,7 @@ _DIGITS = 64
 
 def write_number(file: Path, number: int) -> None:
     """Write an exit status or a signal number atomically."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(f"{int(number)}\n")
-    temporary.replace(file)
+    write_whole(file, f"{int(number)}\n")
 
 
 def read_number(file: Path) -> int | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from paribus.atomic import write_whole
 from paribus.errors import RunFolderError
 from paribus.mlflow_sync.database_file import ARTIFACTS, MARK_TAG, doubled_points, file_of, prepared
 from paribus.run_folder.folder import MetricLine
@@ -124,9 +125,7 @@ def home_number(home: Path) -> str:
     """Return the number of a home folder; make it if it has none."""
     file = home / HOME
     if not file.exists():
-        temporary = file.with_name(f".{HOME}.{os.getpid()}")
-        temporary.write_text(uuid4().hex)
-        temporary.replace(file)
+        write_whole(file, uuid4().hex)
     return file.read_text().strip()
 
 

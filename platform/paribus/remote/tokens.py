@@ -14,12 +14,12 @@ import secrets
 import stat
 import threading
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
+from paribus.atomic import write_whole
 from paribus.errors import RunFolderError, ServerError, did_you_mean
 from paribus.home import make_home
 from paribus.recipe.recipe import canonical_json
@@ -189,15 +189,7 @@ def _owner(path: Path) -> str:
 
 
 def _write(path: Path, tokens: tuple[Token, ...]) -> None:
-    """Write the file atomically; only its owner may read it, from its first byte on."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        temporary.unlink()
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(canonical_json({"tokens": [asdict(token) for token in tokens]}))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_whole(path, canonical_json({"tokens": [asdict(token) for token in tokens]}), synced=True, private=True)
 
 
 def _read(path: Path) -> tuple[Token, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paribus.atomic import write_whole
 from paribus.errors import MissingExtra
 from paribus.published.tables import load_published
 from paribus.report.build import build_report
@@ -100,16 +100,9 @@ def write_model(model: ReportModel, out: Path, *, width: int = WIDTH) -> Written
     }
     out.mkdir(parents=True, exist_ok=True)
     for name, render in formats.items():
-        _write(out / name, render())
+        write_whole(out / name, render())
     (out / TABLES).mkdir(exist_ok=True)
     for name, text in latex_tables(model).items():
-        _write(out / TABLES / f"{name}.tex", text)
+        write_whole(out / TABLES / f"{name}.tex", text)
     text = to_terminal(model, width)
     return WrittenReport(paths=tuple(out / name for name in formats), text=text, notes=tuple(notes))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically, so that a reader never sees half of a report."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -9,7 +9,6 @@ store has no such attempt: the file alone deletes nothing.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paribus.atomic import write_whole
 from paribus.errors import RunFolderError, StoreError
 from paribus.mlflow_sync.offsets import forget
 from paribus.recipe.recipe import canonical_json
@@ -179,15 +179,10 @@ def pending(home: Path) -> list[str]:
 
 
 def _write(file: Path, runs: list[str]) -> None:
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         for left in file.parent.glob(f".{file.name}.*"):  # the caller has locked the folder
             left.unlink()
-        with temporary.open("w") as opened:
-            opened.write(canonical_json({"runs": runs}))
-            opened.flush()
-            os.fsync(opened.fileno())
-        temporary.replace(file)
+        write_whole(file, canonical_json({"runs": runs}), synced=True)
     except OSError as error:
         raise StoreError(f"cannot write {file}: {error}. Nothing was deleted.") from error
 

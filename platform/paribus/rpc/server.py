@@ -27,6 +27,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from paribus.atomic import write_whole
 from paribus.engines.base import Reach
 from paribus.errors import EngineError, StoreError
 from paribus.rpc.client import MAX_BYTES, PATIENCE_S, seal
@@ -133,11 +134,7 @@ def _listen(handler: RpcHandler, reach: Reach, file: Path) -> _Server:
             "the engine's options, or leave it out."
         ) from error
     place = {"host": reach.host, "port": server.server_address[1], "key": key.hex()}
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        json.dump(place, opened)
-    temporary.replace(file)
+    write_whole(file, json.dumps(place), private=True)
     return server
 
 

@@ -36,6 +36,7 @@ from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
+from paribus.atomic import write_whole
 from paribus.errors import RunFolderError
 from paribus.evaluate import HELDOUT as HELDOUT  # the problem set of a sample without a `set`
 from paribus.run_folder.json_text import LARGEST, field_of, fields, listed, number, parse_json, shown, text, whole
@@ -78,17 +79,7 @@ def write_json(path: Path, value: object, *, synced: bool = True) -> None:
         value: what JSON can hold; numbers are finite.
         synced: whether the file is on the disk before it gets its name: what a power cut must not lose.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w") as file:
-            json.dump(value, file, indent=1, allow_nan=False)
-            if synced:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:  # a full disk keeps no halves
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(value, indent=1, allow_nan=False), synced=synced)
 
 
 def read_json(path: Path) -> Any:

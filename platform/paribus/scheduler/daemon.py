@@ -13,7 +13,7 @@ from paribus.contract import EXTERNAL, load_runner
 from paribus.engines.options import engine_settings
 from paribus.errors import ParibusError, RunFolderError, TooLarge
 from paribus.failures import storable
-from paribus.home import make_home
+from paribus.home import at_home, make_home
 from paribus.mlflow_sync.event_files import tensorboard_is_installed
 from paribus.mlflow_sync.process import SyncProcess
 from paribus.mlflow_sync.wandb_files import wandb_is_installed
@@ -73,7 +73,7 @@ def serve_home(settings: Settings, display: Display, *, reports: Path, until_idl
         runner = patiently(lambda: _likely_runner(store), display)
         made = engine_settings(runner, home, settings.slots, settings.options)
         scheduler = stack.enter_context(working_scheduler(store, settings.engine, made, display, pause=True))
-        display.say(f"serving {home} on the engine {settings.engine}: paribus submit STUDY.yaml --home {home}")
+        display.say(f"serving {home} on the engine {settings.engine}: paribus submit STUDY.yaml{at_home(home)}")
         jobs = ReportJobs(home, reports, display.say)
         stack.callback(jobs.close)
         loop = HomeLoop(store, scheduler, display, settings.adaptive, sync, jobs, until_idle=until_idle)

@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote, urlencode
 from uuid import uuid4
 
 from paribus.errors import MissingExtra, ServiceError, StoreError
-from paribus.home import DATABASE_URL, read_secret
+from paribus.home import DATABASE_URL, at_home, read_secret
 from paribus.scheduler.home_lock import heartbeat_age_s, lock_owner
 
 DASHBOARD_URL, DASHBOARD_TOKEN_FILE = "PARIBUS_DASHBOARD_URL", "PARIBUS_DASHBOARD_TOKEN_FILE"
@@ -204,7 +204,7 @@ def check_scheduler(home: Path) -> None:
     owner, place = lock_owner(home), home.resolve()
     if owner is None or not owner.is_scheduler:
         serving = f"only {owner} works" if owner is not None else "no `paribus scheduler` of this machine works"
-        raise ServiceError(f"{serving} in {place}. Start one: paribus scheduler --home {place}")
+        raise ServiceError(f"{serving} in {place}. Start one: paribus scheduler{at_home(place)}")
     age = heartbeat_age_s(home)
     if age > LEASE_S:
         raise ServiceError(f"{owner} has done nothing for {age:.0f} s in {place}. See its log, and start it again.")

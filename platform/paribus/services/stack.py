@@ -14,7 +14,7 @@ from pathlib import Path
 from paribus.engines.base import load_engine
 from paribus.engines.process import Identity
 from paribus.errors import RunFolderError, ServiceError, install_command
-from paribus.home import UP_FILE, make_home
+from paribus.home import UP_FILE, at_home, make_home
 from paribus.mlflow_sync.process import mlflow_is_installed
 from paribus.run_folder.folder import read_json, write_json
 from paribus.scheduler.home_lock import lock_owner
@@ -73,7 +73,7 @@ def bring_up(settings: UpSettings, say: Callable[[str], None]) -> None:
         _refuse_taken_ports(services, settings)
         supervisor = Supervisor(services, home / LOGS, say)
         say(f"starting {', '.join(each.name for each in services)} for {home}; Ctrl-C stops all of them")
-        supervisor.run(lambda: say(f"submit a study: paribus submit STUDY.yaml --home {home}"))
+        supervisor.run(lambda: say(f"submit a study: paribus submit STUDY.yaml{at_home(home)}"))
         say("stopped")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -10,6 +9,7 @@ from typing import Literal, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from paribus.atomic import write_whole
 from paribus.contract import Gradients, ObjectiveGradient
 from paribus.errors import ParibusError
 from paribus.recipe.analysis.one_gradient import Seen, on_rollouts_of, seen
@@ -155,9 +155,7 @@ def write_probe(home: Path, probe: GradientProbe) -> Path:
     after = "-after-updates" if probe.after_updates else ""
     path = _folder(home, probe.study) / f"{probe.run[:SHORT]}-{probe.gradients.step:06d}{after}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(_PROBE.dump_json(probe, indent=1))
-    partial.replace(path)
+    write_whole(path, _PROBE.dump_json(probe, indent=1))
     return path
 
 

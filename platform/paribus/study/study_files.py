@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from paribus.atomic import write_whole
 from paribus.masking import HIDDEN, mask
 
 FOLDER = "study_files"
@@ -144,6 +145,4 @@ def _readable(path: Path) -> bool:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -556,14 +557,14 @@ def test_the_commands_say_what_they_did(home: Path, tmp_path: Path, monkeypatch:
     subprocess.run(["tar", "-xf", f"{STUDY}.tar", "--one-top-level=opened"], check=True)
     assert Path("opened/report/report.md").is_file()
     assert not list(Path("opened").rglob("series.bin"))
-    said = CliRunner().invoke(paribus, ["restore", f"{STUDY}.tar", "--home", "there"])
+    said = CliRunner().invoke(paribus, ["restore", f"{STUDY}.tar", "--home", "over there"])
     assert said.output.splitlines() == [
         f"restored `{STUDY}`: 4 runs, 3 with a result, 0 queued; 5 run folders",
-        f"next: paribus report {STUDY} --home there",
+        f"next: paribus report {STUDY} --home 'over there'",
     ]
-    said = CliRunner().invoke(paribus, said.output.splitlines()[1].removeprefix("next: paribus ").split())
+    said = CliRunner().invoke(paribus, shlex.split(said.output.splitlines()[1].removeprefix("next: paribus ")))
     assert said.exit_code == 0, said.output
-    said = CliRunner().invoke(paribus, ["restore", f"{STUDY}.tar", "--home", "there"])
+    said = CliRunner().invoke(paribus, ["restore", f"{STUDY}.tar", "--home", "over there"])
     assert said.output == f"`{STUDY}` is in this store already, with equal content: nothing to do\n"
     said = CliRunner().invoke(paribus, ["export", "made_up", "--home", str(home)])
     assert isinstance(said.exception, ParibusError)

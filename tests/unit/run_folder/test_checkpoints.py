@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from paribus.failures import STORAGE, failure_in
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder import checkpoints
 from paribus.run_folder.checkpoints import damaged_files, publish, published, read_manifest
-from paribus.run_folder.folder import MetricLine, RunFolder, read_json, write_json
+from paribus.run_folder.folder import MetricLine, RunFolder
 
 
 def attempt_in(path: Path, **checkpoint: int) -> tuple[RunFolder, Job]:
@@ -117,20 +116,6 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_makes_room(tmp_path: Path)
     shown = f"paribus.errors.RunFolderError: {full.value}"
     folder.log.write_text(f'Traceback (most recent call last):\n  File "x.py", line 1, in run\n{shown}\n')
     assert failure_in(folder.log, 1).signature == STORAGE
-
-
-def test_a_file_that_cannot_be_written_leaves_nothing_of_itself(tmp_path: Path) -> None:
-    """The file of before stays, and no half of the new one takes the room of a full disk."""
-    file, limits = tmp_path / "value.json", resource.getrlimit(resource.RLIMIT_FSIZE)
-    write_json(file, {"step": 1})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            write_json(file, {"step": 2, "text": "x" * 10_000})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert read_json(file) == {"step": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["value.json"]
 
 
 @pytest.mark.parametrize(
