@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whoever reads them meanwhile and whatever kills the writer."""
+"""Files that appear whole or not at all: a reader sees no half, and a killed writer leaves none under their name."""
 
 from __future__ import annotations
 
