@@ -187,7 +187,7 @@ SHIPPED := $(addprefix tests/unit/,recipe study cli report/test_report_formats.p
 FIRST_HOUR := clip_grid or own_lines or taken_apart or share_a_study or other_names
 PYTHONS ?= python3.11 python3.12 python3.13
 test-wheel: $(DEV) ## build sdist and wheel, and run tests against the installed wheel; PYTHONS="..." tries it bare with each
-	rm -rf dist build
+	rm -rf dist build/full build/away # test-compose keeps its programs in build, too
 	$(BIN)/python -m hatchling build -t sdist -t wheel
 	tests/acceptance/pythons.sh wheel $(PYTHONS)
 	$(PYTHON) -m venv build/full
