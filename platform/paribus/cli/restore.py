@@ -32,7 +32,7 @@ def command(file: Path, folder: Path | None, as_json: bool) -> None:
         click.echo(line)
 
 
-def lines(done: Restored, place: str = "") -> list[str]:
+def lines(done: Restored, place: str) -> list[str]:
     """Return what was restored, and what to do next; ``place`` is the option that the next commands need."""
     name, rows = done.rows.name, done.rows
     if done.known:

@@ -26,13 +26,18 @@ class Sampled(NamedTuple):
         tokens: tokens that the model wrote, the end mark included.
         finished: whether the model ended the response; False where it hit a limit.
         given: parts of the text that an environment wrote: first character, and the one behind the last; ``None``
-            without one.
+            without one, and for a response that is not shown.
     """
 
     text: str
     tokens: int
     finished: bool
     given: Sequence[tuple[int, int]] | None = None
+
+
+def is_shown(place: int, number: int) -> bool:
+    """Return whether an evaluation keeps the text of response ``number`` to the problem at a place of its set."""
+    return place < SHOWN and number == 0
 
 
 Sampler = Callable[[Sequence[Problem], Sequence[int]], Sequence[Sampled]]
@@ -121,7 +126,8 @@ def evaluated(name: str, chosen: EvaluationSet, answers: Iterable[Answered], ste
             "correct": x.verdicts[0].correct,
             **({} if x.responses[0].given is None else {"given": x.responses[0].given}),
         }
-        for x in ordered[:SHOWN]
+        for x in ordered
+        if is_shown(x.place, 0)
     )
     values = metrics(evaluation)
     if failed := sum(x.failed for x in ordered):

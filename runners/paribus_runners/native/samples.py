@@ -60,8 +60,8 @@ def of_step(recipe: Recipe, policy: Policy, experience: Experience, step: int) -
             "reward": _number(rewards[row]),
             "tokens": int(responses.length[place]),
         }
-        if (parts_given := given(policy, tokens[place])) is not None:
-            record["given"] = parts_given
+        if (marks := given(policy, tokens[place])) is not None:
+            record["given"] = marks
         if len(parts) > 1:
             record["reward_parts"] = {name: _number(values[row]) for name, values in parts.items()}
         if bool(rollouts.kept[row]) and not per_token(recipe) and recipe.kl.kind != "advantage":

@@ -17,7 +17,7 @@ from paribus.evaluate import HELDOUT
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import MetricLine, RunFolder, write_json
-from paribus_runners.evaluation.evaluator import Sampled, answered, evaluated
+from paribus_runners.evaluation.evaluator import Sampled, answered, evaluated, is_shown
 from paribus_runners.native import checkpoint, lora, metrics, samples
 from paribus_runners.native.batch import minibatches
 from paribus_runners.native.checkpoint import Progress
@@ -239,7 +239,10 @@ class Trainer:
         )
         responses = complete(self._sampler, requests)
         tokens, ended = responses.tokens(), (~responses.truncated).tolist()
-        marks = [samples.given(policy, whole) for whole in tokens]
+        marks = [
+            samples.given(policy, whole) if is_shown(places[i // chosen.samples], i % chosen.samples) else None
+            for i, whole in enumerate(tokens)
+        ]
         columns = (policy.decode(tokens), responses.length.tolist(), ended, marks)
         return [Sampled(*values) for values in zip(*columns, strict=True)]
 
