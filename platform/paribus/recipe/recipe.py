@@ -75,6 +75,11 @@ class Model(f.Level):
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="type of the computations, and of weights that are not trained"
     )
+    trained_dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="type of weights that are trained; `bfloat16`: the optimizer steps float32 copies of them, and "
+        "gradients are summed in float32",
+    )
     logits_dtype: Literal["auto", "float32"] = Field(
         default="auto",
         description="type of the last product, from hidden states to logits, in sampling and training; `auto`: that of "
@@ -93,6 +98,9 @@ class Model(f.Level):
     def _named(self) -> Model:
         if fault := name_faults(self.name, self.revision):
             raise ValueError(fault)
+        if self.trained_dtype == "bfloat16" and (self.dtype != "bfloat16" or self.lora is not None):
+            other = "adapters are trained in float32" if self.lora else "computations in float32 would gain nothing"
+            raise ValueError(f"`model.trained_dtype: bfloat16` needs `model.dtype: bfloat16` without `lora`: {other}")
         chosen = [name for name in ("train", "freeze", "lora") if getattr(self, name) is not None]
         if len(chosen) > 1:
             ways = " and ".join(f"`model.{name}`" for name in chosen)
@@ -108,7 +116,7 @@ class Model(f.Level):
     def _without_later_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out options that came later where they do nothing: recipes keep their text from before."""
         values: dict[str, Any] = dump(self)
-        plain = {"lora": None, "logits_dtype": "auto", "train": None, "freeze": None}
+        plain = {"lora": None, "logits_dtype": "auto", "train": None, "freeze": None, "trained_dtype": "float32"}
         return {k: v for k, v in values.items() if k not in plain or v != plain[k]}
 
 
@@ -263,10 +271,29 @@ def _default(level: f.Level, name: str) -> Any:
 class Compute(f.Level):
     """How a run uses its devices; no part of the objective."""
 
-    sharding: Literal["none"] = Field(default="none", description="`none`: one device holds the whole model")
+    sharding: Literal["none", "optimizer"] = Field(
+        default="none",
+        description="of a run in several processes: `none`: each holds everything; `optimizer`: each holds AdamW's "
+        "moments, and float32 copies of bfloat16 weights, of a share of the weights alone",
+    )
+    offload: tuple[Literal["optimizer", "reference"], ...] = Field(
+        default=(),
+        description="what is in host memory where it is not used: `optimizer`: moments and float32 copies, which the "
+        "CPU steps; `reference`: the weights of the reference policy",
+    )
     gradient_checkpointing: bool = Field(
         default=False, description="compute each block again in the backward pass in place of keeping what it computed"
     )
+
+    @field_validator("offload")
+    @classmethod
+    def _in_order(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted(set(names)))
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_later_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out options that came later where they do nothing: recipes keep their text from before."""
+        return {k: v for k, v in dump(self).items() if k != "offload" or v}
 
 
 LATER = ("turns", "rollout", "compute")

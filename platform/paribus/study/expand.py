@@ -200,7 +200,8 @@ def _seen(recipes: Iterable[Recipe], runner: Runner, evaluate: Evaluate, options
     """Return what the runner sees of the data and models of all arms, each message once."""
     distinct: dict[tuple[object, ...], Recipe] = {}
     for recipe in recipes:
-        distinct.setdefault((recipe.model, recipe.task, recipe.turns, recipe.schedule.max_new_tokens), recipe)
+        key = (recipe.model, recipe.task, recipe.turns, recipe.compute, recipe.schedule.max_new_tokens)
+        distinct.setdefault(key, recipe)
     found = [runner.examine(recipe, evaluate, options) for recipe in distinct.values()]
     return Examination(
         facts=tuple(dict.fromkeys(x for each in found for x in each.facts)),

@@ -20,6 +20,7 @@ ADDED: Mapping[str, Any] = {
     "rollout.engine": "torch",
     "compute.sharding": "none",
     "compute.gradient_checkpointing": False,
+    "compute.offload": [],
     "schedule.tokens": None,
     "schedule.prompts": None,
     "schedule.retire_at": None,
@@ -32,6 +33,7 @@ ADDED: Mapping[str, Any] = {
     "turns.kind": "single",
     "model.train": None,
     "model.freeze": None,
+    "model.trained_dtype": "float32",
 }
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,6 +20,7 @@ from paribus_runners.native import lora
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.metrics import Spent
 from paribus_runners.native.objective.history import Visits
+from paribus_runners.native.optimizer import Adam
 from paribus_runners.native.rollout.queue import RolloutQueue
 from paribus_runners.native.rollout.retired import Retired
 
@@ -29,8 +28,9 @@ MODEL = "model"
 """The folder in a checkpoint that ``from_pretrained`` loads: that of Transformers, or of peft for adapters.
 
 It holds nothing else, as vLLM reads every safetensors."""
-MOMENTS = "optimizer.safetensors"
-CRITIC, CRITIC_MOMENTS = "critic.safetensors", "critic_optimizer.safetensors"
+MOMENTS, CRITIC_MOMENTS = "optimizer", "critic_optimizer"
+"""What the names of an optimizer's files begin with: one file, or one of each process (:mod:`.checkpoint_parts`)."""
+CRITIC = "critic.safetensors"
 REFERENCE = "reference.safetensors"
 QUEUE, HISTORY, RETIRED = "backlog.safetensors", "history.json", "retired.json"
 
@@ -54,13 +54,31 @@ class Progress:
     retired: Retired = field(default_factory=Retired)
 
 
-def save(folder: RunFolder, job: Job, progress: Progress, learner: Learner) -> Path:
+def save(
+    folder: RunFolder,
+    job: Job,
+    progress: Progress,
+    learner: Learner,
+    take_others: Callable[[int, Path], None] = lambda step, place: None,
+) -> Path:
     """Write the state after ``progress.step`` as the newest checkpoint; return its folder.
+
+    Args:
+        folder: the folder of the attempt.
+        job: its job.
+        progress: how far it is.
+        learner: this process's.
+        take_others: puts what other processes hold into the checkpoint; gets step and folder.
 
     Raises:
         RunFolderError: as :func:`paribus.run_folder.checkpoints.publish`.
     """
-    return publish(folder, job, progress.step, partial(_write, progress, learner), asdict(progress.spent))
+
+    def write(place: Path) -> None:
+        _write(progress, learner, place)
+        take_others(progress.step, place)
+
+    return publish(folder, job, progress.step, write, asdict(progress.spent))
 
 
 def _write(progress: Progress, learner: Learner, place: Path) -> None:
@@ -70,11 +88,9 @@ def _write(progress: Progress, learner: Learner, place: Path) -> None:
         else:
             learner.policy.model.save_pretrained(place / MODEL)
         learner.policy.tokenizer.save_pretrained(place / MODEL)
-        save_file(_moments(learner.policy.model, learner.optimizer), place / MOMENTS)
+        write_optimizers(learner, place)
         if learner.critic is not None:
-            assert learner.critic_optimizer is not None
             save_file(_weights(learner, learner.critic.model), place / CRITIC)
-            save_file(_moments(learner.critic.model, learner.critic_optimizer), place / CRITIC_MOMENTS)
         if learner.reference is not None and learner.reference_moves:
             save_file(_weights(learner, learner.reference.model), place / REFERENCE)
         if progress.queued:
@@ -85,6 +101,19 @@ def _write(progress: Progress, learner: Learner, place: Path) -> None:
         write_json(place / HISTORY, {prompt: asdict(visits) for prompt, visits in progress.history.items()})
     if progress.retired != Retired():
         write_json(place / RETIRED, progress.retired.record())
+
+
+def write_optimizers(learner: Learner, place: Path) -> None:
+    """Write what the optimizers of this process hold into a folder, a file each."""
+    for name, optimizer in _optimizers(learner):
+        save_file(optimizer.state(), place / file_of(name, learner))
+
+
+def file_of(name: str, learner: Learner) -> str:
+    """Return the file in which a process keeps its share of an optimizer."""
+    world = learner.world
+    share = f"-{world.rank + 1:05d}-of-{world.size:05d}" if learner.optimizer.sharded else ""
+    return f"{name}{share}.safetensors"
 
 
 def read(place: Path, run: str) -> Progress:
@@ -98,7 +127,7 @@ def read(place: Path, run: str) -> Progress:
         raise RunFolderError(f"the checkpoint {place} belongs to another run: {manifest.run}")
     if damaged := damaged_files(place):
         raise RunFolderError(f"the checkpoint {place} is damaged: {', '.join(damaged)}")
-    if MOMENTS not in manifest.files:
+    if not any(name.startswith(MOMENTS) for name in manifest.files):
         raise RunFolderError(f"the checkpoint {place} is not of the native runner")
     try:
         history = read_json(place / HISTORY) if HISTORY in manifest.files else {}
@@ -126,12 +155,10 @@ def load(place: Path, learner: Learner) -> None:
             lora.load(policy.model, place / MODEL, device)
         else:
             policy.model.load_state_dict(_model(place / MODEL).state_dict())
-        _load_moments(policy.model, learner.optimizer, load_file(place / MOMENTS, device=device))
         if critic is not None:
-            assert learner.critic_optimizer is not None
             _load_weights(_weights(learner, critic.model), load_file(place / CRITIC, device=device))
-            moments = load_file(place / CRITIC_MOMENTS, device=device)
-            _load_moments(critic.model, learner.critic_optimizer, moments)
+        for name, optimizer in _optimizers(learner):
+            optimizer.load(load_file(file) for file in sorted(place.glob(f"{name}*.safetensors")))
         if learner.reference is not None and learner.reference_moves:
             _load_weights(_weights(learner, learner.reference.model), load_file(place / REFERENCE, device=device))
     except (KeyError, ValueError, OSError, SafetensorError, RuntimeError) as error:
@@ -156,16 +183,7 @@ def _load_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
         parameter.copy_(weights[name])
 
 
-def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        values: dict[str, Any] = optimizer.state.get(parameter, {})
-        state |= {f"{name}/{key}": value.contiguous() for key, value in values.items()}
-    return state
-
-
-def _load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
-    for name, parameter in model.named_parameters():
-        own = {key.rsplit("/", 1)[1]: value for key, value in moments.items() if key.rsplit("/", 1)[0] == name}
-        if own:
-            optimizer.state[parameter] = own
+def _optimizers(learner: Learner) -> Iterator[tuple[str, Adam]]:
+    yield MOMENTS, learner.optimizer
+    if learner.critic_optimizer is not None:
+        yield CRITIC_MOMENTS, learner.critic_optimizer

@@ -32,7 +32,7 @@ class Critic:
     """A value model in training.
 
     Attributes:
-        model: its weights; those that are trained are in float32.
+        model: its weights, in the types of the policy's.
         dtype: type of the computations; with bfloat16, autocast.
         device: where the weights are.
     """

@@ -37,13 +37,14 @@ SHOWN = 400
 """Characters of the first prompt, and of words that two problems share, in a plan."""
 
 
-def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
+def examine(recipe: Recipe, evaluate: Evaluate, processes: int | None = None) -> Examination:
     """Return what a plan should say about model, task and evaluation sets.
 
     Args:
         recipe: the memory of its phases also depends on its schedule; all else on task, model, sampler and the length
             limit of responses alone.
         evaluate: how many problems the evaluation uses, and its further sets.
+        processes: of a run on CPUs; ``None``: one, or as many as it has GPUs.
     """
     facts, faults = _trained(recipe)
     hot = (*set_faults(recipe, evaluate), *_reference_faults(recipe), *faults)
@@ -72,8 +73,8 @@ def examine(recipe: Recipe, evaluate: Evaluate) -> Examination:
         facts=(
             *facts,
             *(fact for each in (own, *sets) for fact in each.facts),
-            *model.memory(recipe.model),
-            *model.phases(recipe, evaluate, longest),
+            *model.memory(recipe, processes),
+            *model.phases(recipe, evaluate, longest, processes),
         ),
         warnings=tuple((code, message) for code, message in heard if code != fatal),
         faults=(*wrong, *(message for code, message in heard if code == fatal), *model.faults, *hot),

@@ -227,14 +227,13 @@ def _functions(recipes: Sequence[Recipe]) -> list[RewardFunction]:
 
 def _gradient(learner: Learner, recipe: Recipe, experience: Experience) -> Gradient:
     """Return the gradient of the loss of all responses in one optimizer batch, as an update takes it."""
-    parameters = learner.policy.trained
-    learner.optimizer.zero_grad(set_to_none=True)
+    learner.optimizer.zero()
     for batch in minibatches(recipe, experience, Random(0)):
         for tokens in passes(recipe, tokens_of(recipe, experience, batch)):
             for _ in backward(recipe, learner, experience.rollouts, batch, tokens):
                 pass
-    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    learner.optimizer.zero_grad(set_to_none=True)
+    found = learner.optimizer.gradients
+    learner.optimizer.zero()
     return [x.detach().to("cpu", copy=True) for x in found]
 
 

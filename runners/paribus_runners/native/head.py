@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from paribus.errors import RunnerError
 from paribus_runners.native.support import Support, restricted
+from paribus_runners.native.wide_gradients import sum_in_place
 
 CHUNK = 2**25
 """Logits that exist at once: 128 MiB in float32. A pass holds two or three such pieces."""
@@ -33,7 +34,7 @@ class Head:
     """The last layer of a language model: logits = (weight hidden + bias) / scaling.
 
     Attributes:
-        weight: [V, H], float32; tied to the embedding or not.
+        weight: [V, H]; tied to the embedding or not.
         bias: [V]; ``None`` without one.
         scaling: what the model divides its logits by.
         dtype: type of the matrix products; sums over the vocabulary are in float32 at least.
@@ -167,7 +168,7 @@ class _Chunked(torch.autograd.Function):
         dtype, divisor, rows = settings.dtype, settings.divisor, settings.rows
         x, w, b = _cast(dtype, hidden, weight, bias)
         g = torch.zeros_like(total) if g is None else g
-        there = None if settings.parameter is None else settings.parameter.grad
+        there = None if settings.parameter is None else sum_in_place(settings.parameter)
         needed = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and there is None, ctx.needs_input_grad[2]
         new = torch.empty_like if len(x) else torch.zeros_like
         dx, dw, db = (new(s) if n else None for s, n in zip((hidden, weight, bias), needed, strict=True))

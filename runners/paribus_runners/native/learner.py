@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -12,9 +12,11 @@ from paribus.recipe.analysis.facts import corrected_by_the_update, has_reference
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.critic import Critic
 from paribus_runners.native.experience import Before
+from paribus_runners.native.host_memory import HostMemory
 from paribus_runners.native.log_probabilities import score_all
 from paribus_runners.native.objective import length
 from paribus_runners.native.objective.router import Routing
+from paribus_runners.native.optimizer import Adam
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.rollout.rollouts import Rollouts
 from paribus_runners.native.world import World
@@ -35,10 +37,10 @@ class Learner:
     """
 
     policy: Policy
-    optimizer: torch.optim.Optimizer
+    optimizer: Adam
     reference: Policy | None
     critic: Critic | None
-    critic_optimizer: torch.optim.Optimizer | None
+    critic_optimizer: Adam | None
     reference_moves: bool
     world: World = field(default_factory=World)
 
@@ -47,13 +49,16 @@ class Learner:
         """Return the learner that starts from ``policy``; so do critic and, without another ``reference``, that too."""
         if reference is None and has_reference(recipe):
             reference = policy.frozen()
-        critic, critic_optimizer = None, None
+        if reference is not None and "reference" in recipe.compute.offload:
+            reference = replace(reference, host=HostMemory(reference.model, policy.model))
+        world, critic, critic_optimizer = world or World(), None, None
         if recipe.auxiliary.value is not None:
             critic = Critic.of(policy)
-            critic_optimizer = _adam(recipe, critic.model, recipe.auxiliary.value.learning_rate)
-        optimizer = _adam(recipe, policy.model, recipe.optimizer.learning_rate)
+            rate = recipe.auxiliary.value.learning_rate
+            critic_optimizer = Adam(critic.model, recipe.optimizer, rate, recipe.compute, world)
+        optimizer = Adam(policy.model, recipe.optimizer, recipe.optimizer.learning_rate, recipe.compute, world)
         moves = isinstance(getattr(recipe.kl, "reference", None), f.SyncedReference)
-        return cls(policy, optimizer, reference, critic, critic_optimizer, moves, world or World())
+        return cls(policy, optimizer, reference, critic, critic_optimizer, moves, world)
 
     @property
     def networks(self) -> tuple[torch.nn.Module, ...]:
@@ -99,9 +104,8 @@ class Learner:
         """Set the learning rate of the policy for a step, and return it."""
         settings = recipe.optimizer
         rise = min(1.0, step / settings.warmup_steps) if settings.warmup_steps else 1.0
-        for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate * rise
-        return settings.learning_rate * rise
+        self.optimizer.rate = settings.learning_rate * rise
+        return self.optimizer.rate
 
     @torch.no_grad()
     def sync(self, recipe: Recipe, step: int) -> None:
@@ -142,15 +146,3 @@ def _seen_by_first_update(recipe: Recipe, rollouts: Rollouts) -> bool:
     whole = schedule.minibatches == 1 and schedule.update.kind == "joint" and recipe.loss.kind == "policy_gradient"
     inside = rollouts.kept & length.in_loss(recipe.length, rollouts.scored.truncated)
     return whole and bool(inside.all()) and recipe.token_weight.kind != "top_entropy"
-
-
-def _adam(recipe: Recipe, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
-    settings = recipe.optimizer
-    return torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad],
-        lr=rate,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )

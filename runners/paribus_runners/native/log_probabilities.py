@@ -131,15 +131,13 @@ def score_all(
         with_router: also return the log-probabilities of the routers.
     """
     parts, done, support = list[Scores](), 0, None
-    for some, groups in by_prompt(prompts, responses, policy.device):
-        first, done = done, done + sum(len(written(x)) for group in groups for x in group)
-        if responses.support is not None:
-            support = responses.support.between(first, done).to(policy.device)
-        parts.append(
-            score(
-                policy, some, groups, temperature, with_entropy=with_entropy, with_router=with_router, support=support
-            )
-        )
+    asked = {"with_entropy": with_entropy, "with_router": with_router}
+    with policy.at_hand():
+        for some, groups in by_prompt(prompts, responses, policy.device):
+            first, done = done, done + sum(len(written(x)) for group in groups for x in group)
+            if responses.support is not None:
+                support = responses.support.between(first, done).to(policy.device)
+            parts.append(score(policy, some, groups, temperature, support=support, **asked))
     entropy = torch.cat([p.entropy.cpu() for p in parts if p.entropy is not None]) if with_entropy else None
     router = torch.cat([p.router.cpu() for p in parts if p.router is not None]) if with_router else None
     return Scores(torch.cat([p.logp.cpu() for p in parts]), entropy, router)

@@ -163,7 +163,7 @@ def initial_policy(recipe: Recipe, cache: Path, seed: int) -> Policy:
     model, name, revision = recipe.model, recipe.model.name, recipe.model.revision
     if name in MODELS:
         name, revision = str(_made(recipe, cache, name)), None
-    policy = Policy.load(name, revision, model.dtype, model.lora, seed, model.head_dtype)
+    policy = Policy.load(name, revision, model.dtype, model.lora, seed, model.head_dtype, model.trained_dtype)
     if model.train is not None or model.freeze is not None:
         parameters = dict(policy.model.named_parameters())
         trained = frozen.chosen(model, [*parameters])

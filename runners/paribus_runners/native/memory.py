@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from paribus.evaluate import Evaluate
 from paribus.recipe.analysis.facts import has_reference
-from paribus.recipe.recipe import Recipe
+from paribus.recipe.recipe import Model, Recipe
 
 Device = Literal["cpu", "cuda"]
 
@@ -90,12 +90,14 @@ class Held:
         trained: parameters that are trained.
         frozen: bytes of a parameter that is not.
         inside: whether those that are trained are some of ``weights``, and not adapters beside all of them.
+        processes: processes of the run, which may share what the optimizer holds.
     """
 
     weights: int
     trained: int
     frozen: int = FULL
     inside: bool = False
+    processes: int = 1
 
     @property
     def beside(self) -> bool:
@@ -103,20 +105,42 @@ class Held:
         return self.trained < self.weights and not self.inside
 
     def bytes(self, recipe: Recipe, *, gradients: bool = True) -> int:
-        """Return the bytes of weights, gradients, moments, reference and critic.
+        """Return the bytes on the device of weights, gradients, moments, masters, reference and critic.
 
         Args:
-            recipe: says whether there is a reference or a critic.
+            recipe: says whether there is a reference or a critic, and what is in bfloat16, dealt out or offloaded.
             gradients: whether the policy's gradients are there; they are freed before each update.
         """
+        weight, held = of_weight(recipe.model), ceil(self.trained * of_optimizer(recipe, self.processes))
         still = self.weights - (self.trained if self.inside else 0)
         shared = still * self.frozen if self.trained < self.weights else 0
-        found = shared + self.trained * FULL * (4 if gradients else 3)
-        if has_reference(recipe):
-            found += self.trained * FULL
+        found = shared + self.trained * (weight + (FULL if gradients else 0)) + held
+        if has_reference(recipe) and "reference" not in recipe.compute.offload:
+            found += self.trained * weight
         if recipe.auxiliary.value is not None:
-            found += self.trained * FULL * 4
+            found += self.trained * (weight + FULL) + held
         return found
+
+    def reference(self, recipe: Recipe) -> int:
+        """Return the bytes of a reference that is in host memory where it does not compute."""
+        offloaded = has_reference(recipe) and "reference" in recipe.compute.offload
+        return self.trained * of_weight(recipe.model) if offloaded else 0
+
+
+def of_weight(model: Model) -> int:
+    """Return the bytes of a weight that is trained."""
+    return 2 if model.trained_dtype == "bfloat16" else FULL
+
+
+def of_optimizer(recipe: Recipe, processes: int) -> float:
+    """Return the bytes that one of some processes holds on its device for a weight that is trained, beside it.
+
+    Two moments, and the master of a weight in bfloat16.
+    """
+    if "optimizer" in recipe.compute.offload:
+        return 0
+    every = FULL * (3 if recipe.model.trained_dtype == "bfloat16" else 2)
+    return every / (processes if recipe.compute.sharding == "optimizer" else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +192,10 @@ class Phases:
             self.sampling(each.problems, each.samples, each.max_new_tokens or schedule.max_new_tokens) for each in sets
         ]
         groups, copies, room = schedule.prompts_per_step, schedule.group_size, schedule.max_new_tokens
+        reference = self.held.reference(self.recipe)
+        charging = reference + self.scoring(self._tokens(groups)) if reference else 0
         return Peaks(
-            rollout=whole + self.sampling(groups, copies, room),
+            rollout=whole + max(self.sampling(groups, copies, room), charging),
             old_pass=whole + self.scoring(self._tokens(groups)),
             update=self.updating(self._tokens(ceil(groups / schedule.minibatches))),
             evaluation=whole + max(evaluations),
@@ -254,4 +280,5 @@ class Phases:
 
     def _autocast(self) -> int:
         """Return the bytes of the copies of weights in bfloat16 that a pass keeps until its end."""
-        return self.held.weights * self.width if self.width < FULL and not self.held.beside else 0
+        cast = self.width < of_weight(self.recipe.model) and not self.held.beside
+        return self.held.weights * self.width if cast else 0

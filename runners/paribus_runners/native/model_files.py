@@ -19,12 +19,13 @@ from paribus.recipe.analysis.facts import other_reference
 from paribus.recipe.recipe import ROUTERS, Lora, Model, Recipe
 from paribus_runners.native import chat
 from paribus_runners.native.frozen import chosen, is_head
-from paribus_runners.native.memory import Architecture, Device, Held, Phases
+from paribus_runners.native.memory import FULL as GRADIENT
+from paribus_runners.native.memory import Architecture, Device, Held, Phases, of_optimizer, of_weight
 
-TRAINED = 16
-"""Bytes that a run holds for each parameter that it trains: weight, gradient and AdamW's two moments in float32."""
 FROZEN = {"float32": 4, "bfloat16": 2}
-"""Bytes of a parameter that it does not train, by `model.dtype`."""
+"""Bytes of a parameter beside adapters, by `model.dtype`."""
+PROCESSES = (2, 4, 8)
+"""Of how many processes a plan shows what each holds where they share the optimizer, and the study does not say."""
 
 _LONGEST_HEADER = 100 << 20  # bytes: safetensors' own bound
 
@@ -79,29 +80,44 @@ class ModelFiles:
         faults = () if ends else (chat.no_end(name),)
         return cls(tokenizer, "", ends, context_of(config), faults, shapes_in(folder), config or {})
 
-    def memory(self, model: Model) -> list[str]:
-        """Return a line on what a run holds of weights and optimizer; none if the size of the model is not known."""
+    def memory(self, recipe: Recipe, processes: int | None = None) -> list[str]:
+        """Return a line on what a run holds of weights and optimizer; none if the size of the model is not known.
+
+        Args:
+            recipe: says what is trained, in which types, and what is dealt out or offloaded.
+            processes: of the run; ``None``: not known.
+        """
         if not self.shapes:
             return []
-        numbers = self.numbers
-        rest = "in each process of a run, before activations and samples"
+        model, numbers, weight = recipe.model, self.numbers, of_weight(recipe.model)
+        each, before = "each process of a run", "before activations and samples"
+        counts = (processes,) if processes else PROCESSES if recipe.compute.sharding == "optimizer" else (1,)
+        if len(counts) > 1:
+            each = f"each of {', '.join(map(str, counts[:-1]))} or {counts[-1]} processes of a run"
+        rest = f"in {each}, {before}"
+
+        def sizes(trained: int, still: int = 0) -> str:
+            numbers = (weight + GRADIENT + of_optimizer(recipe, n) for n in counts)
+            return ", ".join(_bytes(still + trained * x) for x in numbers)
+
+        offloaded = " and moments" if "optimizer" not in recipe.compute.offload else ""
+        beside = "" if offloaded else "; moments are in host memory"
         if (trained := self._trained(model)) < numbers:
-            size = FROZEN["float32"] * (numbers - trained) + TRAINED * trained
+            size = sizes(trained, weight * (numbers - trained))
             return [
-                f"memory: {numbers:,} parameters, of which {trained:,} are trained; weights, and gradients and moments "
-                f"of these, take {_bytes(size)} {rest}"
+                f"memory: {numbers:,} parameters, of which {trained:,} are trained; weights, and gradients{offloaded} "
+                f"of these, take {size} {rest}{beside}"
             ]
         if model.lora is None:
-            held = _bytes(TRAINED * numbers)
-            return [f"memory: {numbers:,} parameters; weights, gradients and moments take {held} {rest}"]
+            what = f"weights, gradients{offloaded}" if offloaded else "weights and gradients"
+            return [f"memory: {numbers:,} parameters; {what} take {sizes(numbers)} {rest}{beside}"]
         added = self._adapters(model.lora)
-        frozen, moved = _bytes(FROZEN[model.dtype] * numbers), _bytes(TRAINED * added)
         return [
-            f"memory: {numbers:,} parameters in {model.dtype} take {frozen}, and {added:,} of adapters with "
-            f"gradients and moments {moved}, {rest}"
+            f"memory: {numbers:,} parameters in {model.dtype} take {_bytes(FROZEN[model.dtype] * numbers)}, and "
+            f"{added:,} of adapters with gradients{offloaded} {sizes(added)}, {rest}{beside}"
         ]
 
-    def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int) -> list[str]:
+    def phases(self, recipe: Recipe, evaluate: Evaluate, prompt: int, processes: int | None = None) -> list[str]:
         """Return a line on the peak memory of each phase.
 
         None if sizes of the model or its prompts are not known, if the reference is another model, or if an environment
@@ -111,6 +127,7 @@ class ModelFiles:
             recipe: what is trained.
             evaluate: how it is evaluated.
             prompt: tokens of the longest prompt; 0: not known.
+            processes: of the run; ``None``: not known.
         """
         model, lora = Architecture.of(self.config), recipe.model.lora
         if model is None or not self.shapes or not prompt or self.faults or other_reference(recipe) is not None:
@@ -119,9 +136,13 @@ class ModelFiles:
             return []
         numbers = self.numbers
         trained = self._trained(recipe.model)
-        held = Held(weights=numbers, trained=trained, inside=trained < numbers)
+        sharded = recipe.compute.sharding == "optimizer"
+        count = processes or (PROCESSES[-1] if sharded else 1)
+        weight = of_weight(recipe.model)
+        held = Held(weights=numbers, trained=trained, frozen=weight, inside=trained < numbers, processes=count)
         if lora is not None:
-            held = Held(weights=numbers, trained=self._adapters(lora), frozen=FROZEN[recipe.model.dtype])
+            frozen = FROZEN[recipe.model.dtype]
+            held = Held(weights=numbers, trained=self._adapters(lora), frozen=frozen, processes=count)
         shown = []
         places: tuple[tuple[Device, str], ...] = (("cuda", "a GPU"), ("cpu", "CPU cores"))
         for device, place in places:
@@ -130,7 +151,8 @@ class ModelFiles:
             parts = (f"{name.replace('_', ' ')} {_bytes(size)}" for name, size in own.items())
             shown.append(f"on {place} {', '.join(parts)}")
         rest = "" if recipe.rollout.engine == "torch" else "; vLLM has a limit of its own"
-        return [f"peak memory of one process, computed for responses at their limit: {'; '.join(shown)}{rest}"]
+        one = f"one of {count} processes" if sharded else "one process"
+        return [f"peak memory of {one}, computed for responses at their limit: {'; '.join(shown)}{rest}"]
 
     @property
     def numbers(self) -> int:

@@ -20,6 +20,7 @@ from paribus.errors import RunnerError, no_folder
 from paribus.recipe.recipe import Lora
 from paribus_runners.native import attention, chat, lora
 from paribus_runners.native.head import Head
+from paribus_runners.native.host_memory import HostMemory
 from paribus_runners.tasks import Message, Rendered
 
 logging.disable_progress_bar()
@@ -40,14 +41,14 @@ class Policy:
     """A model with its tokenizer, precision and device.
 
     Attributes:
-        model: a Transformers model with the attention of :mod:`paribus_runners.native.attention`; weights that are
-            trained are in float32.
+        model: a Transformers model with the attention of :mod:`paribus_runners.native.attention`.
         tokenizer: its tokenizer.
         dtype: type of the computations; with bfloat16, autocast.
         ends: tokens that end a response.
         width: prompts are padded on the left to this many tokens; 0: no padding.
         device: where the weights are.
         head_dtype: type of the product that makes logits; ``None``: ``dtype``.
+        host: keeps the weights while they are not used; ``None``: they stay on the device.
     """
 
     model: Any
@@ -57,6 +58,7 @@ class Policy:
     width: int
     device: torch.device
     head_dtype: torch.dtype | None = None
+    host: HostMemory | None = None
 
     @classmethod
     def load(
@@ -67,6 +69,7 @@ class Policy:
         adapters: Lora | None = None,
         seed: int = 0,
         head_dtype: str | None = None,
+        trained_dtype: str = "float32",
     ) -> Policy:
         """Load a model from safetensors; code that comes with a model is never run.
 
@@ -77,11 +80,12 @@ class Policy:
             adapters: what is trained in place of the weights; ``None``: the weights are.
             seed: seed of the run, for the initial weights of adapters.
             head_dtype: type of the product that makes logits; ``None``: that of the computations.
+            trained_dtype: type of the weights without ``adapters``.
 
         Raises:
             RunnerError: the model cannot be loaded, or has no attention or output layer that can be replaced.
         """
-        model, tokenizer = _loaded(name, revision, torch.float32 if adapters is None else getattr(torch, dtype))
+        model, tokenizer = _loaded(name, revision, getattr(torch, trained_dtype if adapters is None else dtype))
         if adapters is not None:
             lora.add(model, adapters, seed)
         return cls._of(name, model, tokenizer, dtype, head_dtype or dtype)
@@ -118,6 +122,10 @@ class Policy:
     def frozen(self) -> Policy:
         """Return a policy that stays as this one is now; it shares the weights that are not trained."""
         return replace(self, model=lora.copy_of(self.model, self.model).requires_grad_(False))
+
+    def at_hand(self) -> AbstractContextManager[None]:
+        """Have the weights on the device for the duration."""
+        return contextlib.nullcontext() if self.host is None else self.host.at_hand()
 
     @property
     def trained(self) -> list[Tensor]:

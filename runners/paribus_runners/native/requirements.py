@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from paribus.contract import Evaluate
 from paribus.errors import install_command
+from paribus.recipe.factors import SyncedReference
 from paribus.recipe.recipe import Recipe, Rollout
 from paribus_runners.native.tiny.spec import MODELS
 
@@ -69,6 +70,23 @@ def sampler_faults(recipe: Recipe) -> Iterator[str]:
             "`rollout.engine: vllm` needs vLLM, which is not installed in this environment. Give it one of its own, "
             "as it wants other versions of some packages (docs/howto/vllm.md): on a CPU by `make vllm`, with a GPU "
             f"by {install_command('vllm')} in a new environment"
+        )
+
+
+def precision_faults(recipe: Recipe) -> Iterator[str]:
+    """Yield what cannot be kept in bfloat16 or in host memory: a reference that follows the policy."""
+    reference = getattr(recipe.kl, "reference", None)
+    if not isinstance(reference, SyncedReference):
+        return
+    if recipe.model.trained_dtype == "bfloat16" and reference.mix < 1:
+        yield (
+            f"`kl.reference: synced` mixes {reference.mix:g} of the policy into weights that `model.trained_dtype: "
+            "bfloat16` rounds to 8 bits, which loses small changes: set `mix: 1`, or `model.trained_dtype: float32`"
+        )
+    if "reference" in recipe.compute.offload:
+        yield (
+            "`compute.offload: [reference]` is for a reference that stays as it is, and `kl.reference: synced` follows "
+            "the policy: leave `reference` out"
         )
 
 

@@ -34,7 +34,14 @@ from paribus.run_folder.folder import RunFolder
 from paribus.study.evaluation import arm_hashes
 from paribus_runners.native import fingerprint
 from paribus_runners.native.examine import examine, nearest_file
-from paribus_runners.native.requirements import adapter_faults, mark_faults, of_sampler, sampler_faults, versions
+from paribus_runners.native.requirements import (
+    adapter_faults,
+    mark_faults,
+    of_sampler,
+    precision_faults,
+    sampler_faults,
+    versions,
+)
 from paribus_runners.native.tiny.spec import MODELS
 from paribus_runners.rewards.functions import fault
 from paribus_runners.tasks import chain, environment, search
@@ -81,6 +88,8 @@ class NativeRunner(RunnerBase):
             found.append(Support(feature="token_weight.kind", level="unsupported", reason=reason))
         found += [Support(feature="rollout.engine", level="unsupported", reason=f"{fault}.")
                   for fault in sampler_faults(recipe)]  # fmt: skip
+        found += [Support(feature="compute", level="unsupported", reason=f"{fault}.")
+                  for fault in precision_faults(recipe)]  # fmt: skip
         found += [Support(feature="model.lora", level="unsupported", reason=f"{fault}.")
                   for fault in adapter_faults(recipe)]  # fmt: skip
         found += [Support(feature="reward.functions", level="unsupported", reason=f"{fault}.")
@@ -136,7 +145,8 @@ class NativeRunner(RunnerBase):
 
     def examine(self, recipe: Recipe, evaluate: Evaluate, options: Options) -> Examination:
         """Return processes, counts, the first prompt and overlaps of the problems, and what is wrong with them."""
-        found, processes = examine(recipe, evaluate), options.own.get("processes")
+        processes = options.own.get("processes")
+        found = examine(recipe, evaluate, processes)
         facts = () if processes is None else (f"processes: {processes} a run, on CPUs",)
         return replace(found, facts=(*facts, *found.facts))
 

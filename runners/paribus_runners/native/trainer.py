@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from paribus_runners.evaluation.evaluator import Sampled, answered, evaluated, i
 from paribus_runners.native import checkpoint, lora, metrics, samples
 from paribus_runners.native.batch import minibatches
 from paribus_runners.native.checkpoint import Progress
+from paribus_runners.native.checkpoint_parts import PartMissing, Parts
 from paribus_runners.native.experience import weigh
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.rollout.collect import Source, collect
@@ -32,6 +34,8 @@ from paribus_runners.native.rollout.sampler import Requests, complete
 from paribus_runners.native.stopping import StopCheck, Stopped
 from paribus_runners.native.update import update_critic, updates
 from paribus_runners.tasks import Grader, Problem, size_of
+
+log = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -59,6 +63,7 @@ class Trainer:
         self._learner, self._grader, self._others, self._world = learner, grader, others or {}, learner.world
         self._stop = StopCheck(asked_to_stop, learner.networks, learner.world.phases.progress)
         self._world.while_waiting = self._stop.check
+        self._parts = Parts(folder, learner)
         self._sampler = sampler_of(job.recipe, learner.policy, grader.task, job.seed, self._stop.pass_made, self._world)
         self._source = Source(
             learner.policy, learner.reference, grader.task, job.seed, self._sampler, grader, self._world
@@ -71,6 +76,10 @@ class Trainer:
             SystemExit: with status 75 when the run was asked to stop. It has saved the newest complete step, unless
                 the weights have changed since (:mod:`paribus_runners.native.stopping`); before step 0, nothing.
         """
+        with self._parts.told_apart():
+            self._train(progress)
+
+    def _train(self, progress: Progress | None) -> None:
         schedule = self._recipe.schedule
         synced = self._load()
         if progress is None:
@@ -261,16 +270,27 @@ class Trainer:
         self._stop.changed = False
         stop, every = self._stop.asked(), self._job.checkpoint.every or self._job.evaluate.every
         self._world.phases.enter("checkpoint", progress.step)
-        if self._world.writes and (stop or (progress.step > 0 and progress.step % every == 0)):
-            checkpoint.save(self._folder, self._job, progress, self._learner)
+        if stop or (progress.step > 0 and progress.step % every == 0):
+            self._save(progress)
         if stop:
             raise Stopped
 
+    def _save(self, progress: Progress) -> None:
+        """Save a checkpoint; of a sharded optimizer each process its part."""
+        if not self._world.writes:
+            if self._parts.needed:
+                self._parts.put(progress.step)
+            return
+        try:
+            checkpoint.save(self._folder, self._job, progress, self._learner, self._parts.take)
+        except PartMissing as error:
+            log.warning("no checkpoint of step %d: %s", progress.step, error)
+
     def _end(self, progress: Progress, status: str, reason: str) -> None:
+        if status == "succeeded":  # else the weights are not finite: those of the newest checkpoint stay
+            self._save(progress)
         if not self._world.writes:
             return
-        if status == "succeeded":  # else the weights are not finite: those of the newest checkpoint stay
-            checkpoint.save(self._folder, self._job, progress, self._learner)
         record = {"status": status, "reason": reason, "step": progress.step, **metrics.of_spent(progress.spent)}
         if newest := published(self._folder)[:1]:
             record["model"] = (newest[0] / checkpoint.MODEL).relative_to(self._folder.path).as_posix()

@@ -106,19 +106,16 @@ def updates(recipe: Recipe, learner: Learner, experience: Experience, seed: int,
     """Update policy and critic on the experience of one step; return the statistics of each update."""
     done: list[Update] = []
     losses: list[float] = []
-    parameters = learner.policy.trained
     measure = experience.entropy is None
     for epoch in range(recipe.schedule.epochs):
         for batch in minibatches(recipe, experience, Random(f"update/{seed}/{step}/{epoch}")):
             for tokens in passes(recipe, tokens_of(recipe, experience, batch)):
                 random = Random(f"clip/{seed}/{step}/{len(done)}")
                 here = ready(recipe, learner, experience.rollouts, batch, tokens, random)
-                learner.optimizer.zero_grad(set_to_none=True)
+                learner.optimizer.zero()
                 parts = tuple(backward(here.recipe, learner, experience.rollouts, batch, here.tokens, measure))
                 measure = False
-                learner.world.sum_gradients(parameters)
-                norm = clip_gradients(parameters, recipe.optimizer.max_grad_norm)
-                learner.optimizer.step()
+                norm = learner.optimizer.step(recipe.optimizer.max_grad_norm)
                 done.append(Update(parts, norm, here.found))
             if learner.critic is not None:
                 losses.append(update_critic(recipe, learner, experience, batch))
@@ -157,7 +154,7 @@ def _of_all(learner: Learner, done: list[Update]) -> tuple[Update, ...]:
     """
     if learner.world.size == 1:
         return tuple(done)
-    norms = torch.stack([p.detach().norm() for p in learner.policy.model.parameters()])
+    norms = torch.stack([_norm(p.detach()) for p in learner.policy.model.parameters()])
     every = learner.world.gather((done, float(norms.norm()).hex()))  # as text nan equals nan
     if len({norm for _, norm in every}) > 1:
         found = ", ".join(str(float.fromhex(norm)) for _, norm in every)
@@ -166,6 +163,11 @@ def _of_all(learner: Learner, done: list[Update]) -> tuple[Update, ...]:
         replace(same[0], parts=tuple(x for update in same for x in update.parts))
         for same in zip(*(updates for updates, _ in every), strict=True)
     )
+
+
+def _norm(weight: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
+    return norm
 
 
 def backward(
@@ -214,7 +216,7 @@ def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batc
     row = torch.arange(len(rows)).repeat_interleave(length)
     old, returns = experience.value[at], experience.returns[at]
     count = len(at)
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero()
     total = 0.0
     for first, end, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, critic.device.type):
         here = (row >= first) & (row < end)
@@ -222,10 +224,7 @@ def update_critic(recipe: Recipe, learner: Learner, experience: Experience, batc
         share = value_loss.loss(level, critic.values(prompts, texts), *targets).sum() / count
         share.backward()  # type: ignore[no-untyped-call]
         total += float(share.detach())
-    parameters = [p for p in critic.model.parameters() if p.requires_grad]
-    learner.world.sum_gradients(parameters)
-    clip_gradients(parameters, recipe.optimizer.max_grad_norm)
-    optimizer.step()
+    optimizer.step(recipe.optimizer.max_grad_norm)
     return sum(learner.world.gather(total))
 
 
@@ -300,8 +299,3 @@ def observe(
         share,
     )
     return Part(len(new), *torch.stack([v.double() for v in values]).tolist())
-
-
-def clip_gradients(parameters: Sequence[Tensor], limit: float | None) -> float:
-    """Scale the gradients down to the global norm ``limit``; return their norm before that."""
-    return float(torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit))

@@ -128,6 +128,10 @@ class World:
             for p, total in zip(bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True):
                 p.grad = total.view_as(p).clone()
 
+    def send(self, values: Tensor, owner: int) -> None:
+        """Give all processes what the process ``owner`` has in ``values``, a contiguous tensor; all must call."""
+        self._finish(dist.broadcast(values, owner, async_op=True))
+
     def _finish(self, work: dist.Work | None) -> None:
         """Wait for the other processes, and look meanwhile whether the run must stop.
 

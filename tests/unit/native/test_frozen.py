@@ -97,7 +97,7 @@ def test_a_run_trains_the_others_alone_and_resumes_to_the_bit(
     before = dict(main.initial_policy(recipe, tmp_path, 0).model.named_parameters())
     after, trained = weights_of(whole), frozen.chosen(model, NAMES)
     assert {n for n in after if not torch.equal(after[n], before[n])} == trained
-    moments = load_file(published(RunFolder(whole))[0] / MOMENTS)
+    moments = load_file(published(RunFolder(whole))[0] / f"{MOMENTS}.safetensors")
     assert {name.rpartition("/")[0] for name in moments} == trained
     with monkeypatch.context() as patch:
         signal_after(patch, 1)
@@ -145,7 +145,9 @@ def test_a_plan_says_how_much_is_trained_and_held() -> None:
     shapes = dict.fromkeys(NAMES, (3,))
     files, model = ModelFiles(shapes=shapes), Model(name="x", train=("last_1",))
     trained = 3 * sum(".1." in name for name in NAMES)
-    assert files.memory(model)[0].startswith(f"memory: {3 * len(NAMES)} parameters, of which {trained} are trained")
+    assert files.memory(Recipe(model=model))[0].startswith(
+        f"memory: {3 * len(NAMES)} parameters, of which {trained} are trained"
+    )
     held = Held(weights=3 * len(NAMES), trained=trained, inside=True)
     assert held.bytes(Recipe()) == 16 * trained + 4 * (3 * len(NAMES) - trained)
     assert math.isclose(held.bytes(changed(Recipe(), **STATES["reference"])) - held.bytes(Recipe()), 4 * trained)

@@ -53,6 +53,41 @@ def test_what_is_held_follows_from_the_recipe():
     assert whole.bytes(critic) == 1600 + 1600
 
 
+def test_what_is_shared_or_in_host_memory_leaves_the_device():
+    """Eight processes share 8 bytes of moments, or 12 with masters; what is offloaded is not there at all."""
+    shared, half = Compute(sharding="optimizer"), Model(dtype="bfloat16", trained_dtype="bfloat16")
+    eight = Held(weights=800, trained=800, processes=8)
+    assert eight.bytes(Recipe(compute=shared)) == 800 * (4 + 4 + 1)
+    assert eight.bytes(Recipe(model=half, compute=shared)) == 800 * (2 + 4) + 1200
+    assert eight.bytes(Recipe(model=half)) == 800 * 18
+    reference = KlInLoss(beta=0.1)
+    away = Recipe(model=half, compute=Compute(offload=("optimizer", "reference")), kl=reference)
+    assert eight.bytes(away) == 800 * 6
+    assert eight.reference(away) == 1600
+    assert eight.reference(Recipe(kl=reference)) == 0
+    critic = Recipe(baseline=CriticGae(), scale=NoScale(), auxiliary=Auxiliary(value=ValueLoss()), compute=shared)
+    assert eight.bytes(critic) == 2 * 800 * 9
+
+
+def test_weights_in_bfloat16_are_not_cast_again():
+    """A pass keeps no copy of them."""
+    narrow = Recipe(schedule=BATCH, model=Model(dtype="bfloat16", trained_dtype="bfloat16"))
+    wide = Recipe(schedule=BATCH, model=Model(dtype="bfloat16"))
+    held = Held(weights=NUMBERS_7B, trained=NUMBERS_7B)
+    peaks, usual = phases(narrow).peaks(Evaluate()), phases(wide).peaks(Evaluate())
+    saved = held.bytes(wide) - held.bytes(narrow) + 2 * NUMBERS_7B
+    assert usual.rollout - peaks.rollout == saved
+
+
+def test_a_reference_that_is_offloaded_counts_where_it_computes():
+    """At the end of a rollout, beside no cache."""
+    kl, room = KlInLoss(beta=0.1), Schedule(steps=1, prompts_per_step=1, group_size=2, minibatches=1, max_new_tokens=8)
+    kept, away = (Recipe(schedule=room, kl=kl, compute=Compute(offload=names)) for names in ((), ("reference",)))
+    usual, found = phases(kept).peaks(Evaluate()), phases(away).peaks(Evaluate())
+    assert usual.update - found.update == 4 * NUMBERS_7B
+    assert usual.rollout - found.rollout < 10**9  # the reference is there once
+
+
 def test_longer_responses_and_larger_groups_need_more_and_checkpointing_needs_less():
     """The phases move as the terms do that they are made of."""
     evaluate = Evaluate(problems=100)
@@ -108,6 +143,26 @@ def test_a_plan_prints_a_line_with_all_phases():
     }  # of a size that is not known here
     assert files.phases(Recipe.model_validate({"schedule": BATCH.model_dump(), "kl": other}), Evaluate(), 256) == []
     assert ModelFiles(config=QWEN_7B).phases(Recipe(schedule=BATCH), Evaluate(), 256) == []
+
+
+def test_a_plan_says_what_each_of_several_processes_holds():
+    """For 2, 4 and 8, or for as many as the study says; and what is in host memory."""
+    files = ModelFiles(shapes={"w": (NUMBERS_7B,)}, config=QWEN_7B)
+    shared = Recipe(schedule=BATCH, compute=Compute(sharding="optimizer"))
+    (line,) = files.memory(shared)
+    assert line.endswith(
+        "weights, gradients and moments take 91.4 GB, 76.2 GB, 68.5 GB in each of 2, 4 or 8 processes of a run, before "
+        "activations and samples"
+    )
+    (line,) = files.memory(shared, 4)
+    assert "take 76.2 GB in each process of a run" in line
+    (line,) = files.phases(shared, Evaluate(), 256)
+    assert line.startswith("peak memory of one of 8 processes, computed for")
+    half = Model(dtype="bfloat16", trained_dtype="bfloat16")
+    away = Recipe(schedule=BATCH, model=half, compute=Compute(offload=("optimizer",)))
+    (line,) = files.memory(away)
+    assert "weights and gradients take 45.7 GB in each process" in line
+    assert line.endswith("; moments are in host memory")
 
 
 @pytest.mark.slow

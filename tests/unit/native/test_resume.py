@@ -237,7 +237,7 @@ def killed_everywhere(first: RunFolder, scratch: Path) -> Callable[..., Path]:
         shutil.rmtree(first.checkpoints)
         shutil.copytree(before, first.checkpoints)
 
-    def kill_everywhere(folder: RunFolder, job: Job, progress: Progress, learner: Learner) -> Path:
+    def kill_everywhere(folder: RunFolder, job: Job, progress: Progress, learner: Learner, *_: object) -> Path:
         if progress.step < 2:
             return save(folder, job, progress, learner)
         shutil.copytree(first.checkpoints, before)

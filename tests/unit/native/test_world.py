@@ -275,7 +275,7 @@ def test_gradients_are_those_of_one_process(
         found = []
         for batch in minibatches(recipe, experience, Random(0)):
             for tokens in passes(recipe, tokens_of(recipe, experience, batch)):
-                learner.optimizer.zero_grad(set_to_none=True)
+                learner.optimizer.zero()
                 list(update.backward(recipe, learner, rollouts, batch, tokens))
                 here.sum_gradients(list(model.parameters()))
                 found += [p.grad.clone() for p in model.parameters()]

@@ -1,0 +1,100 @@
+"""The parts of a checkpoint that other processes than the first hold: they meet in a folder of the attempt.
+
+With ``compute.sharding: optimizer`` each process writes its share of the optimizer's state into ``parts/step-000040/``
+and trains on; the first one moves the files into the checkpoint that it writes. Nothing is sent between processes: on
+SIGTERM each leaves where it is, so that none may wait for a message that another no longer sends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from paribus.run_folder.folder import RunFolder
+from paribus_runners.native.checkpoint import write_optimizers
+from paribus_runners.native.learner import Learner
+
+LOOK_S = 0.01
+"""Seconds between two looks at what is there."""
+
+
+class PartMissing(Exception):
+    """Another process was stopped before it had the step that is to be saved."""
+
+
+class Parts:
+    """Where the processes of an attempt put their parts.
+
+    Args:
+        attempt: the folder of the attempt.
+        learner: this process's, with its share of the optimizer.
+    """
+
+    def __init__(self, attempt: RunFolder, learner: Learner) -> None:
+        self._folder, self._learner, self._world = attempt.path / "parts", learner, learner.world
+        self._newest = -1
+        self.needed = learner.optimizer.sharded
+
+    @contextmanager
+    def told_apart(self) -> Iterator[None]:
+        """Tell the first process if this one ends before its last part, so that it waits for no more of them."""
+        try:
+            yield
+        except BaseException:
+            if self.needed and not self._world.writes:
+                self._folder.mkdir(exist_ok=True)
+                self._gone(self._world.rank).touch()
+            raise
+
+    def put(self, step: int) -> None:
+        """Write this process's part of the checkpoint after ``step``, once.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if step == self._newest:
+            return
+        place, written = self._place(step), self._folder / f"writing-{self._world.rank}"
+        written.mkdir(parents=True, exist_ok=True)
+        place.mkdir(exist_ok=True)
+        try:
+            write_optimizers(self._learner, written)
+        except SafetensorError as error:  # the library's own for a disk that is full
+            raise OSError(str(error)) from error
+        own = place / str(self._world.rank)
+        written.replace(own)
+        self._newest = step
+
+    def take(self, step: int, checkpoint: Path) -> None:
+        """Move the parts of all other processes into a checkpoint, as soon as they are there.
+
+        Raises:
+            PartMissing: a process has ended without its part.
+        """
+        if not self.needed:
+            return
+        place = self._place(step)
+        try:
+            for rank in range(1, self._world.size):
+                part = place / str(rank)
+                while not part.is_dir():
+                    if self._gone(rank).exists() and not part.is_dir():
+                        raise PartMissing(f"process {rank} of {self._world.size} has left before step {step} was saved")
+                    self._world.phases.wait(True)
+                    time.sleep(LOOK_S)
+                self._world.phases.wait(False)
+                for file in part.iterdir():
+                    file.replace(checkpoint / file.name)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _place(self, step: int) -> Path:
+        return self._folder / f"step-{step:06d}"
+
+    def _gone(self, rank: int) -> Path:
+        return self._folder / f"gone-{rank}"
