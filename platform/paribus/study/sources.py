@@ -15,7 +15,7 @@ MOST_BYTES = 1_000_000
 """Most bytes of one source file: a plan holds the files beside its study."""
 
 MOST_PARTS = 100
-"""Most parts of a dotted name: Python's parser joins those of an import anew for each part, and a line of 800 kB
+"""Most parts of a dotted name: Python's parser joins those of an import again for each part, and a line of 800 kB
 takes more memory than a machine has."""
 
 _TOO_MANY_PARTS = re.compile(rf"(?:\.[\s\\]*\w+[\s\\]*){{{MOST_PARTS}}}")
