@@ -83,7 +83,7 @@ test-runners: $(DEV) ## what every runner passes, and how failed runs of each ki
 FUZZED := tests/fuzz tests/unit/run_folder/test_any_bytes.py tests/unit/archive/test_archives.py
 test-fuzz: $(DEV) ## damaged files of every kind, and requests of the dashboard; N=100000 inputs a kind, SEED=N
 	PARIBUS_DAMAGED_FILES=$(or $(N),20000) PARIBUS_DAMAGE_SEED=$(or $(SEED),0) OMP_NUM_THREADS=1 \
-	$(BIN)/python -m pytest $(FUZZED) -k "any or damage or rows" -n $(or $(JOBS),2) --timeout 0 -p no:cacheprovider --durations 0
+	$(BIN)/python -m pytest $(FUZZED) -k "any or damage or rows" -n $(or $(JOBS),2) --timeout 0 -p no:cacheprovider --durations 0 -rP
 
 # atheris has wheels for few Pythons, 3.11 among them; the readers, and what they need, are those of .venv
 GUIDED := .guided-venv

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import yaml
 
+from compose.podman_service import PodmanService
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "compose"
 """Where `make test-compose` puts Docker Compose, and where the images' base is made."""
@@ -230,14 +232,7 @@ class Compose:
             "PARIBUS_STUDIES": str(studies),
             "PARIBUS_PORT": str(port),
         }
-        self._service = subprocess.Popen(
-            ["podman", "system", "service", "--time", "0", socket],
-            env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        end = time.monotonic() + PATIENCE_S
-        while not file.exists():
-            assert time.monotonic() < end, "podman's service did not start"
-            time.sleep(0.1)
+        self._service = PodmanService(file, ["podman", "system", "service", "--time", "0", socket], self.environment)
         self._over = threading.Event()
         self._checks = threading.Thread(target=self._run_checks)
         self._checks.start()
@@ -245,7 +240,10 @@ class Compose:
     def docker(self, *arguments: str, check: bool = True, **named: str) -> str:
         """Run Docker Compose with the files of the tests; return what it printed."""
         files = [ROOT / "docker-compose.yml", ROOT / "docker-compose.test.yml", *self._mounts]
-        return docker_compose(files, self.profile, *arguments, check=check, environment={**self.environment, **named})
+        given = {**self.environment, **named}
+        return self._service.call(
+            lambda: docker_compose(files, self.profile, *arguments, check=check, environment=given)
+        )
 
     def podman(self, *arguments: str, check: bool = True) -> str:
         """Run podman; return what it printed."""
@@ -328,5 +326,4 @@ class Compose:
         self.docker("down", "--volumes", "--timeout", "5", check=False)
         self._over.set()
         self._checks.join()
-        self._service.terminate()
-        self._service.wait()
+        self._service.stop()

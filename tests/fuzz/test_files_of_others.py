@@ -1,4 +1,4 @@
-"""What colleagues and other machines give: rules, published tables, problems, tokens and bundles that travelled.
+"""What colleagues and other machines give: rules, tables, configurations, problems, tokens and bundles.
 
 As in `test_user_files.py`: any bytes give values or one error, and nothing is written outside of the test's folder.
 """
@@ -11,7 +11,8 @@ import json
 import math
 import shutil
 import tarfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,12 @@ from paribus.remote.bundle import unpack_report, unpack_study
 from paribus.remote.tokens import Tokens
 from paribus.run_folder.folder import MetricLine
 from paribus.run_folder.json_text import fields, parse_json
+from paribus.study.load import load_study
 from paribus.study.rules import read_rule
+from paribus_runners.import_config.command import _trl, _verl, study_text
 from paribus_runners.tasks.dataset import entries_of
 from paribus_runners.tasks.jsonl import Jsonl
-from support.damage import damaged
+from support.damage import damaged, put
 from support.kinds import Kind, check_kind
 
 RULE = (
@@ -60,6 +63,24 @@ TOKENS = json.dumps({"tokens": [
     {"name": "ana", "scope": "run", "created": "2026-01-02", "hash": "0" * 64},
     {"name": "ci", "scope": "read", "created": "2026-01-02", "hash": "a" * 64},
 ]}).encode()  # fmt: skip
+SCRIPT = b"""set -x
+rate=1e-6
+files="['/data/a.parquet', '/data/b.parquet']"
+args=(data.train_batch_size=$((4 * 16)) "actor_rollout_ref.actor.optim.lr=$rate")
+args+=(actor_rollout_ref.actor.ppo_mini_batch_size=32)
+if [ $# -gt 0 ]; then n=4; fi
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files="$files" \\
+  "${args[@]}" actor_rollout_ref.rollout.n=${n:-8} +a.b=[1,{x:'y'}] data.max_response_length=1024 $@
+"""
+HYDRA = (
+    b"data: {train_batch_size: 64, max_response_length: 512, longest: '${data.max_response_length}'}\n"
+    b"algorithm: {adv_estimator: rloo}\nactor_rollout_ref:\n  actor: {ppo_mini_batch_size: 32, clip_ratio_high: 0.28}\n"
+    b"  rollout: {n: 8, temperature: 1.0, val_kwargs: {n: 4}}\ntrainer: {total_training_steps: 50, test_freq: 5}\n"
+)
+GRPO = (
+    b"loss_type: dapo\nlearning_rate: 1.0e-6\nnum_generations: 8\nepsilon_high: 0.28\nbeta: 0.01\nreport_to: none\n"
+    b"max_steps: 50\neval_steps: 10\nsync_ref_model: true\ndataset_name: a/b\nscale_rewards: batch\n"
+)
 REFUSAL = {
     "code": "P200", "exit_code": 2, "message": "there is a mistake",
     "problems": [{"message": "unknown key", "path": "base.set", "line": 3, "column": 7}],
@@ -114,6 +135,18 @@ def _rule(path: Path) -> None:
     json.dumps([plain(f) for f in judge_lines(setting, lines)], ensure_ascii=False).encode()
 
 
+def _config_of(trainer: str) -> Callable[[Path], None]:
+    def read(path: Path) -> None:
+        text = study_text("x", trainer, _trl([str(path)], 1) if trainer == "trl" else _verl([str(path)]))
+        assert all(not line.startswith("health") for line in text.splitlines()), text
+        if zlib.crc32(text.encode()) % 8 == 0:  # an eighth is a study that is loaded, or is refused as one
+            written = path.with_name("study.yaml")
+            put(written, text.encode())
+            load_study(written)
+
+    return read
+
+
 def _study(path: Path) -> None:
     there = path.parent / "unpacked"
     shutil.rmtree(there, ignore_errors=True)
@@ -148,6 +181,13 @@ KINDS = {
         "x.yaml", (TABLES[0].read_bytes(), json.dumps(yaml.safe_load(TABLES[0].read_bytes())).encode()), _audit
     ),
     "published CSV": Kind("x.csv", CSV, _audit),
+    "script of verl": Kind("x.sh", (SCRIPT,), _config_of("verl"), named=False),
+    "configuration of verl": Kind(
+        "x.yaml", (HYDRA, json.dumps(yaml.safe_load(HYDRA)).encode()), _config_of("verl"), named=False
+    ),
+    "configuration of TRL": Kind(
+        "x.yaml", (GRPO, json.dumps(yaml.safe_load(GRPO)).encode()), _config_of("trl"), named=False
+    ),
     "problems": Kind("x.jsonl", (PROBLEMS,), lambda path: Jsonl(JsonlTask(train=str(path), heldout=str(path)))),
     "dataset": Kind("x.jsonl", CHATS, _dataset),
     "tokens": Kind("tokens.json", (TOKENS,), lambda path: Tokens(path.parent).all()),

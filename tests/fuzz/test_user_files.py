@@ -9,13 +9,16 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from random import Random
 
 import pytest
 import yaml
 
-from paribus.engines.options import read_options
+from paribus.contract import runner
+from paribus.engines import options
 from paribus.engines.ray.options import RayOptions
 from paribus.engines.slurm.script import SlurmOptions
 from paribus.errors import ParibusError
@@ -100,8 +103,8 @@ KINDS = {
     "study": Kind("x.yaml", _yaml("studies", "first", "smoke", "quickstart", "dapo_table1"), _load),
     "preset": Kind("x.yaml", _yaml("recipes", "grpo", "dapo", "ppo"), read_preset),
     "health profile": Kind("x.yaml", _both(PROFILE), lambda path: load_profile.__wrapped__(str(path))),
-    "options of Slurm": Kind("x.yaml", _both(ENGINES), lambda path: read_options(path, "slurm", SlurmOptions)),
-    "options of Ray": Kind("x.yaml", _both(ENGINES), lambda path: read_options(path, "ray", RayOptions)),
+    "options of Slurm": Kind("x.yaml", _both(ENGINES), lambda path: options.read_options(path, "slurm", SlurmOptions)),
+    "options of Ray": Kind("x.yaml", _both(ENGINES), lambda path: options.read_options(path, "ray", RayOptions)),
     "responses": Kind("x.jsonl", (RESPONSES,), read_responses),
     "log of TRL": Kind("trainer_state.json", (json.dumps(STATE).encode(),), _judge),
     "log in JSON lines": Kind("x.jsonl", (LINES,), _judge),
@@ -112,6 +115,14 @@ KINDS = {
     "compressed lines": Kind("x.jsonl.gz", (gzip.compress(LINES), gzip.compress(VERL)), _judge),
     "MLflow's file": Kind("run/metrics/entropy", (b"1700 0.5 1\n1701 0.25 2\n",), lambda path: _judge(path.parents[1])),
 }
+
+
+@pytest.fixture(autouse=True)
+def installed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look once for what is installed: that reads the metadata of each package, and takes longer than most readers."""
+    found = cache(entry_points)
+    for module in (options, runner):
+        monkeypatch.setattr(module, "entry_points", found)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -24,7 +24,7 @@ _REFUSED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.sp
 
 
 def confined(work: Callable[[], object], workspace: Path, *, memory: int = MEMORY) -> None:
-    """Run ``work`` in a copy of this process.
+    """Run ``work`` in a copy of this process, and print what it took.
 
     Args:
         work: what is run; it may raise any error.
@@ -49,8 +49,10 @@ def confined(work: Callable[[], object], workspace: Path, *, memory: int = MEMOR
             finally:
                 said.flush()
                 os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _, ended, used = os.wait4(pid, 0)
+        status = os.waitstatus_to_exitcode(ended)
         said.seek(0)
+        print(f"confined: {used.ru_utime + used.ru_stime:.0f} s of CPU, {used.ru_maxrss / 1024:.0f} MiB of memory")
         assert status == 0, f"exit status {status}\n{said.read().decode()}"
 
 

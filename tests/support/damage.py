@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 COUNT = int(os.environ.get("PARIBUS_DAMAGED_FILES", "300"))
@@ -36,6 +37,12 @@ VALUES: tuple[Any, ...] = (
 def dice(kind: str, number: int) -> random.Random:
     """Return the source of chance for one input, which is the same with the same seed."""
     return random.Random(f"{SEED}/{kind}/{number}")
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a file in place of the one that is there; ext4 waits for the disk where a file's content is replaced."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
 
 
 def damaged(files: list[bytes], chance: random.Random) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paribus.errors import ParibusError
 from support.confined import confined
-from support.damage import COUNT, TEXTS, damaged, dice
+from support.damage import COUNT, TEXTS, damaged, dice, put
 from support.drive import drive
 
 
@@ -47,7 +47,7 @@ def reader(kind: Kind, folder: Path) -> Callable[[bytes], None]:
     place = str(path.parents[1] if kind.name.count("/") == 2 else path)  # a folder of MLflow is named whole
 
     def read(data: bytes) -> None:
-        path.write_bytes(data)
+        put(path, data)
         try:
             kind.read(path)
         except ParibusError as error:

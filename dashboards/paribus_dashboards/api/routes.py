@@ -33,7 +33,7 @@ from paribus.store.reader import Reader
 from paribus.store.remarks import Change
 from paribus.store.states import RunState
 from paribus.store.store import Store
-from paribus_dashboards.api.guard import NO_STORE, TokenGuard, failure
+from paribus_dashboards.api.guard import NO_STORE, SmallBodies, TokenGuard, failure
 from paribus_dashboards.api.work import AGAIN_S, Busy, Room, Sent
 from paribus_dashboards.data.home import Home
 from paribus_dashboards.web import json_text
@@ -55,10 +55,12 @@ def make_api(home: Home, is_shared: Callable[[str], bool]) -> ASGIApp:
     app = FastAPI(title="Paribus", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.home = home
     app.state.room = Room()
+    app.add_middleware(SmallBodies)
     app.add_exception_handler(Busy, _busy)
     app.add_exception_handler(ParibusError, _failed)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(RequestValidationError, _wrong_request)
+    app.add_exception_handler(400, _no_json)
     app.add_exception_handler(404, _no_route)
     app.add_exception_handler(405, _no_route)
     app.get("/api/studies")(show_studies)
@@ -252,6 +254,10 @@ def _wrong_request(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     return failure(422, ServerError(f"`{'.'.join(map(str, first['loc'][1:]))}`: {first['msg']}"))
+
+
+def _no_json(_: Request, __: Exception) -> Response:
+    return failure(400, ServerError("the body of the request is not JSON."))
 
 
 def _no_route(request: Request, error: Exception) -> Response:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import stat
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -42,9 +44,11 @@ def input_hash(path: Path) -> str:
     For data and models, which the arms of a study share. It notices writes, not damage of the disk.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is a device or a pipe, which may have no end.
     """
     now = path.stat()
+    if not (stat.S_ISREG(now.st_mode) or stat.S_ISDIR(now.st_mode)):
+        raise OSError(errno.EINVAL, "it is a device or a pipe, not a file")
     if time.time_ns() - max(now.st_mtime_ns, now.st_ctime_ns) < _SETTLED_NS:
         return file_hash(path)
     return _hash_at(path.resolve(), now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)

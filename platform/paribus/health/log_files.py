@@ -277,7 +277,9 @@ def _panel_names(header: Iterable[str], path: Path) -> dict[str, str]:
     parts = {h: h.rpartition(" - ") for h in columns}
     runs = {before for before, mark, _ in parts.values() if mark}
     if len(runs) > 1:
-        raise LogFileError(f"{path}: has columns of {len(runs)} runs, such as `{sorted(runs)[0]}`; export one of them")
+        raise LogFileError(
+            f"{path}: has columns of {len(runs)} runs, such as {shown(sorted(runs)[0])}; export one of them"
+        )
     return {h: name for h, (_, _, name) in parts.items()}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from paribus.archive.tar_file import ArchiveReader, Layout, Manifest, member, write_archive
 from paribus.errors import ArchiveError, ServerError
 from paribus.remote import received
+from paribus.run_folder.json_text import shown
 from paribus.study.load import load_study
 from paribus.study.sources import MOST_BYTES as MOST_SOURCE
 from paribus.version import VERSION
@@ -92,13 +93,7 @@ def unpack_study(bundle: Path, folder: Path) -> Path:
     """
     with ArchiveReader(bundle, STUDY_BUNDLE) as reader:
         for each, pieces in reader.members():
-            path = folder / each.name.removeprefix(f"{SOURCES}/")
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("xb") as file:
-                    file.writelines(pieces)
-            except OSError as error:
-                raise ArchiveError(f"{bundle}: {each.name} cannot be unpacked: {error.strerror}") from error
+            _unpack(each.name, pieces, folder / each.name.removeprefix(f"{SOURCES}/"), bundle)
     return folder / STUDY
 
 
@@ -134,10 +129,7 @@ def unpack_report(bundle: bytes, out: Path) -> dict[str, Any]:
         packed.write_bytes(bundle)
         with ArchiveReader(packed, REPORT_BUNDLE) as reader:
             for each, pieces in reader.members():
-                path = stage / each.name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("xb") as file:
-                    file.writelines(pieces)
+                _unpack(each.name, pieces, stage / each.name, packed)
         answer = _about((stage / ANSWER).read_bytes(), stage / REPORT)
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -146,6 +138,16 @@ def unpack_report(bundle: bytes, out: Path) -> dict[str, Any]:
         except OSError as error:
             raise ArchiveError(f"cannot write the report to {out}: {error}") from error
         return answer
+
+
+def _unpack(name: str, pieces: Iterable[bytes], path: Path, bundle: Path) -> None:
+    """Write a file of a bundle, which does not exist yet."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.writelines(pieces)
+    except OSError as error:
+        raise ArchiveError(f"{bundle}: {shown(name)} cannot be unpacked: {error.strerror}") from error
 
 
 def _about(data: bytes, report: Path) -> dict[str, Any]:

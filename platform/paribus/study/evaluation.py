@@ -146,8 +146,11 @@ def evaluation_share(sizes: Sequence[SetSize], recipe: Recipe) -> float:
 
 def lines_in(name: str) -> int | None:
     """Return the number of lines of a file that are not empty; ``None`` if it cannot be read."""
+    path = Path(name).expanduser()
+    if not path.is_file():  # a device may have no end
+        return None
     try:
-        with Path(name).expanduser().open("rb") as file:
+        with path.open("rb") as file:
             return sum(1 for line in file if line.strip())
     except OSError:  # the plan says so
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,12 @@ from paribus.recipe.recipe import Recipe
 
 MOST_BYTES = 1_000_000
 """Most bytes of one source file: a plan holds the files beside its study."""
+
+MOST_PARTS = 100
+"""Most parts of a dotted name: Python's parser joins those of an import again for each part, and a line of 800 kB
+takes more memory than a machine has."""
+
+_TOO_MANY_PARTS = re.compile(rf"(?:\.[\s\\]*\w+[\s\\]*){{{MOST_PARTS}}}")
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,11 @@ def beside(folder: Path) -> Find:
     def find(module: str) -> Source | None:
         place = folder.joinpath(*module.split("."))
         for path in (place / "__init__.py", place.with_name(f"{place.name}.py")):
-            if path.is_file():
+            try:
+                there = path.is_file()
+            except OSError:  # no file can have such a name
+                continue
+            if there:
                 return Source(path.relative_to(folder).as_posix(), read(path))
         return None
 
@@ -89,6 +100,21 @@ def _with_packages(module: str) -> list[str]:
     return [".".join(parts[:k]) for k in range(1, len(parts) + 1)]
 
 
+def parse(text: str) -> ast.Module:
+    """Return the syntax tree of a Python file.
+
+    Raises:
+        SyntaxError: it is no valid Python, or takes more depth or memory than it may.
+    """
+    if found := _TOO_MANY_PARTS.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise SyntaxError(f"a name has more than {MOST_PARTS} parts", ("", line, None, None))
+    try:
+        return ast.parse(text)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error) or "it is too deep") from None
+
+
 def imported(text: str, package: str) -> Iterator[str]:
     """Yield the modules that a file may import, in any of its scopes; what is imported from one may be a module.
 
@@ -97,8 +123,8 @@ def imported(text: str, package: str) -> Iterator[str]:
         package: dotted name of the package that it lies in, where its relative imports begin.
     """
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        tree = parse(text)
+    except SyntaxError:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -179,7 +179,10 @@ def study_text(name: str, trainer: str, source: Source) -> str:
 
 def _comment(text: str) -> str:
     indent = len(text) - len(text.lstrip())
-    lines = textwrap.wrap(text.strip(), WIDTH - indent)
+    visible = "".join(
+        c if c.isprintable() else " " for c in text
+    )  # a comment must not end: YAML has line breaks beside \n
+    lines = textwrap.wrap(visible.strip(), WIDTH - indent)
     return "".join(f"# {' ' * indent}{line}\n" for line in lines)
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from paribus.errors import ParibusError
 
+MOST = 1e15
+"""No whole number of a training is as large."""
+
 
 @dataclass
 class Translated:
@@ -58,10 +61,33 @@ class Given:
         value = self.optional(name)
         if value is None and default is not None:
             return default
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            shell = (
-                f": a variable that the script does not set. Write `{name}=...` behind it" if "$" in str(value) else ""
-            )
-            raise ParibusError(f"`{name}: {value}` is no number{shell}") from None
+        return number_of(name, value)
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """Return a number without its fraction.
+
+        Raises:
+            ParibusError: it is no number, or as large as none of a training.
+        """
+        if abs(value := self.number(name, default)) < MOST:  # also false for one that is not finite
+            return int(value)
+        raise ParibusError(f"`{name}: {value:g}` is not a number below {MOST:.0e}")
+
+
+def brief(value: object) -> str:
+    """Return a value of a file as a message shows it."""
+    text = str(value)
+    return "".join(c if c.isprintable() else "?" for c in text[:200]) + ("..." if len(text) > 200 else "")
+
+
+def number_of(name: str, value: object) -> float:
+    """Return the number that an option has.
+
+    Raises:
+        ParibusError: it is no number.
+    """
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        shell = f": a variable that the script does not set. Write `{name}=...` behind it" if "$" in str(value) else ""
+        raise ParibusError(f"`{name}: {brief(value)}` is no number{shell}") from None

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from paribus.errors import ParibusError
+from paribus_runners.import_config.given import brief
 from paribus_runners.import_config.shell import commands
 
 WORDS = {"null": None, "none": None, "true": True, "false": False}
@@ -36,8 +38,8 @@ def options_of_words(words: Sequence[str]) -> dict[str, Any]:
             name = config[1] or (rest.pop(0) if rest else "")
             if name.removesuffix(".yaml") != DEFAULT_CONFIG:
                 raise ParibusError(
-                    f"`--config-name {name}`: its defaults are unknown here. Give the configuration that Hydra wrote "
-                    "when this was trained, e.g. outputs/DAY/TIME/.hydra/config.yaml"
+                    f"`--config-name {brief(name)}`: its defaults are unknown here. Give the configuration that Hydra "
+                    "wrote when this was trained, e.g. outputs/DAY/TIME/.hydra/config.yaml"
                 )
             continue
         if word.startswith("-"):
@@ -47,7 +49,9 @@ def options_of_words(words: Sequence[str]) -> dict[str, Any]:
         name, equals, text = word.lstrip("+").partition("=")
         if not equals or not re.fullmatch(r"[\w.@/-]+", name):
             deleted = " Deletions have no counterpart: leave it out." if word.startswith("~") else ""
-            raise ParibusError(f"`{word}` is no option: write `name=value`, e.g. data.train_batch_size=64.{deleted}")
+            raise ParibusError(
+                f"`{brief(word)}` is no option: write `name=value`, e.g. data.train_batch_size=64.{deleted}"
+            )
         found[name] = value_of(text)
     return found
 
@@ -70,8 +74,10 @@ def options_of_file(content: object, place: str) -> dict[str, Any]:
     flat = dict(_flat(content, ""))
     found = {}
     for name, value in flat.items():
+        seen = set[str]()
         while isinstance(value, str) and (link := REFERENCE.fullmatch(value)):
-            known = link[1] in flat and flat[link[1]] != value
+            known = link[1] in flat and link[1] not in seen  # references may lead round in a circle
+            seen.add(link[1])
             value = flat[link[1]] if known else value_of(link[2]) if link[2] is not None else ...
         if value is not ... and not name.endswith("_target_"):
             found[name] = value
@@ -103,7 +109,7 @@ def value_of(text: str) -> Any:
     if text[:1] in ("[", "{", '"', "'"):
         try:
             value, rest = _read(text)
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, RecursionError):
             return text
         return text if rest.strip() else value
     return _scalar(text)
@@ -113,7 +119,8 @@ def _scalar(text: str) -> Any:
     if text.lower() in WORDS:
         return WORDS[text.lower()]
     if any(c.isdigit() for c in text) and NUMBER.fullmatch(text):
-        return int(text) if re.fullmatch(r"[-+]?[\d_]+", text) else float(text)
+        with suppress(ValueError):  # `e5`, `1__2`, and one of more digits than Python reads
+            return int(text) if re.fullmatch(r"[-+]?[\d_]+", text) else float(text)
     return text
 
 

@@ -21,6 +21,9 @@ SUMS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Div: operator.floordiv,
     ast.Mod: operator.mod,
 }
+MOST_PUT = 1_000_000
+"""Most characters that all variables of a script stand for."""
+
 BRANCHES = ("then", "else", "do")
 BEFORE = ("export", "local", "declare", "readonly")
 
@@ -32,7 +35,7 @@ def commands(text: str, place: str) -> Iterator[list[str]]:
         ParibusError: a quote or a bracket is not closed.
     """
     reader = _Reader(text.replace("\\\n", " "), place)
-    while (words := reader.command()) is not None:
+    while (words := _next(reader)) is not None:
         while words and words[0] in BRANCHES:
             del words[0]
         assigned = words[1:] if words and words[0] in BEFORE else words
@@ -42,6 +45,13 @@ def commands(text: str, place: str) -> Iterator[list[str]]:
                 reader.variables[name] = value
         elif words:
             yield words
+
+
+def _next(reader: _Reader) -> list[str] | None:
+    try:
+        return reader.command()
+    except RecursionError:
+        raise ParibusError(f"{reader.place}: its `${{name:-...}}` stand too deep in each other") from None
 
 
 class _Reader:
@@ -55,7 +65,8 @@ class _Reader:
     def __init__(self, text: str, place: str) -> None:
         self.variables: dict[str, str] = {}
         self.arrays: dict[str, list[str]] = {}
-        self._text, self._place, self._at = text, place, 0
+        self.place = place
+        self._text, self._at, self._put = text, 0, 0
 
     def command(self) -> list[str] | None:
         """Return the words of the next command, without words for an array; ``None`` at the end."""
@@ -83,14 +94,14 @@ class _Reader:
         found: list[str] = []
         while self._at < len(self._text) and self._text[self._at] != ")":
             c = self._text[self._at]
-            if c.isspace():
+            if c.isspace() or c in ";&|(<>":
                 self._at += 1
             elif c == "#":
                 self._at = self._find("\n", or_end=True)
             else:
                 found += self._word()
         if self._at >= len(self._text):
-            raise ParibusError(f"{self._place}: a bracket `(` of an array is not closed")
+            raise ParibusError(f"{self.place}: a bracket `(` of an array is not closed")
         self._at += 1
         return found
 
@@ -98,7 +109,9 @@ class _Reader:
         """Return the next word: several where it is a whole array, none where it is `$@`."""
         if found := re.compile(r'"?\$(?:\{(\w+)\[[@*]\]\}|[@*])"?').match(self._text, self._at):
             self._at = found.end()
-            return list(self.arrays.get(found[1] or "", []))
+            array = self.arrays.get(found[1] or "", [])
+            self._count(sum(len(word) + 1 for word in array))
+            return list(array)
         done = ""
         while self._at < len(self._text) and (c := self._text[self._at]) not in " \t\r\n;&|()<>":
             if c == "'":
@@ -119,7 +132,7 @@ class _Reader:
                 self._at += 1
                 return done
             done += self._expanded(quoted=True)
-        raise ParibusError(f"{self._place}: a quote is not closed")
+        raise ParibusError(f"{self.place}: a quote is not closed")
 
     def _expanded(self, *, quoted: bool = False) -> str:
         """Return the next character, or what a variable, a sum or an escaped character stands for."""
@@ -127,18 +140,18 @@ class _Reader:
         if text[at] == "\\" and at + 1 < len(text):
             self._at += 2
             return text[at + 1] if not quoted or text[at + 1] in '"\\$`' else text[at : at + 2]
-        if found := re.compile(r"\$\(\((.*?)\)\)", re.DOTALL).match(text, at):
-            self._at = found.end()
-            return self._sum(found[1], found[0])
+        if text.startswith("$((", at) and (end := text.find("))", at)) >= 0:
+            self._at = end + 2
+            return self._sum(text[at + 3 : end], text[at : end + 2])
         if found := re.compile(r"\$\([^()]*\)|`[^`]*`").match(text, at):
             self._at = found.end()
             return found[0]
         if found := re.compile(r"\$(\w+)").match(text, at):
             self._at = found.end()
-            return self.variables.get(found[1], f"${{{found[1]}}}")
+            return self._value(found[1], f"${{{found[1]}}}")
         if found := re.compile(r"\$\{(\w+)\}").match(text, at):
             self._at = found.end()
-            return self.variables.get(found[1], found[0])
+            return self._value(found[1], found[0])
         if found := re.compile(r"\$\{(\w+):?-").match(text, at):
             self._at = found.end()
             default = ""
@@ -148,21 +161,32 @@ class _Reader:
                 else:
                     default += self._expanded(quoted=quoted)
             self._at += 1
-            return self.variables.get(found[1], default)
+            return self._value(found[1], default)
         self._at += 1
         return text[at]
 
     def _sum(self, text: str, whole: str) -> str:
-        inner = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: self.variables.get(m[1], m[0]), text)
+        inner = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: self._value(m[1], m[0]), text)
         try:
             return str(_number(ast.parse(inner.strip(), mode="eval").body))
-        except (SyntaxError, ValueError, ZeroDivisionError):
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
             return whole
+
+    def _value(self, name: str, default: str) -> str:
+        """Return what a variable stands for."""
+        value = self.variables.get(name, default)
+        self._count(len(value))
+        return value
+
+    def _count(self, characters: int) -> None:
+        self._put += characters
+        if self._put > MOST_PUT:  # a few lines such as `a=$a$a` would fill the memory
+            raise ParibusError(f"{self.place}: its variables stand for more than {MOST_PUT:,} characters")
 
     def _find(self, mark: str, at: int | None = None, *, or_end: bool = False) -> int:
         end = self._text.find(mark, self._at if at is None else at)
         if end < 0 and not or_end:
-            raise ParibusError(f"{self._place}: a quote is not closed")
+            raise ParibusError(f"{self.place}: a quote is not closed")
         return end if end >= 0 else len(self._text)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.trainer_names import trainer_names
 from paribus_runners.capabilities import Capabilities
-from paribus_runners.import_config.given import Given, Translated
+from paribus_runners.import_config.given import Given, Translated, brief
 
 DEFAULTS: Mapping[str, Any] = {
     "per_device_train_batch_size": 8,
@@ -95,15 +95,15 @@ def translate(given: Mapping[str, Any], capabilities: Capabilities, processes: i
         "max_grad_norm": read.number("max_grad_norm") or None,
     }
     updates = found.recipe["schedule"]["minibatches"] * found.recipe["schedule"]["epochs"]
-    if warmup := int(read.number("warmup_steps")):
+    if warmup := read.whole("warmup_steps"):
         found.recipe["optimizer"]["warmup_steps"] = max(1, round(warmup / updates))
     if read.text("lr_scheduler_type") != "constant" and read.text("lr_scheduler_type") != "constant_with_warmup":
         kind = read.text("lr_scheduler_type")
         found.lost["lr_scheduler_type"] = f"`{kind}`: here the learning rate is constant after `optimizer.warmup_steps`"
-    if every := read.optional("eval_steps"):
-        found.study["every"] = max(1, round(float(every) / updates))
-    if samples := read.optional("num_generations_eval"):
-        found.study["samples"] = int(samples)
+    if every := read.whole("eval_steps", 0):
+        found.study["every"] = max(1, round(every / updates))
+    if samples := read.whole("num_generations_eval", 0):
+        found.study["samples"] = samples
     _lost(found, given, read.used, capabilities)
     return found
 
@@ -125,11 +125,14 @@ def _objective(read: Given) -> dict[str, Any]:
     loss = read.text("loss_type")
     if loss not in AGGREGATIONS:
         known = ", ".join(sorted(AGGREGATIONS))
-        raise ParibusError(f"`loss_type: {loss}`: this loss is not read. Of TRL's these are: {known}")
+        raise ParibusError(f"`loss_type: {brief(loss)}`: this loss is not read. Of TRL's these are: {known}")
     low = read.number("epsilon")
     high = read.number("epsilon_high", low)
     found: dict[str, Any] = {"baseline": "group_mean", "aggregation": AGGREGATIONS[loss]}
-    found["ratio"] = {"token": "token", "sequence": "seq_geo"}[read.text("importance_sampling_level")]
+    level = read.text("importance_sampling_level")
+    if (ratio := {"token": "token", "sequence": "seq_geo"}.get(level)) is None:
+        raise ParibusError(f"`importance_sampling_level: {brief(level)}`: TRL has token and sequence")
+    found["ratio"] = ratio
     if loss == "cispo":
         found["clip"] = {"kind": "is_cap_sg", "cap": high, "floor": 0.0}
     elif loss == "vespo":
@@ -155,7 +158,7 @@ def _objective(read: Given) -> dict[str, Any]:
     beta, synced = read.number("beta"), read.flag("sync_ref_model")
     found["kl"] = {"kind": kind, "estimator": "k3", "beta": beta} if beta else "off"
     if beta and synced:
-        mix, every = read.number("ref_model_mixup_alpha", 0.6), int(read.number("ref_model_sync_steps", 512))
+        mix, every = read.number("ref_model_mixup_alpha", 0.6), read.whole("ref_model_sync_steps", 512)
         found["kl"]["reference"] = {"kind": "synced", "every": every, "mix": mix}
     if read.flag("mask_truncated_completions"):
         found["length"] = {"truncated": "mask_loss", "count_masked_rows": True}
@@ -188,12 +191,16 @@ def _correction(read: Given) -> Any:
 
 def _schedule(read: Given, found: Translated, processes: int) -> dict[str, Any]:
     """Return the sizes: TRL counts responses of a device, a recipe prompts of a rollout batch."""
-    each, group = int(read.number("per_device_train_batch_size")), int(read.number("num_generations"))
-    parts = int(read.number("gradient_accumulation_steps"))
+    each, group = read.whole("per_device_train_batch_size"), read.whole("num_generations")
+    parts = read.whole("gradient_accumulation_steps")
     cut, whole = read.optional("steps_per_generation"), read.optional("generation_batch_size")
     if cut is not None and whole is not None:
         raise ParibusError("TRL takes `steps_per_generation` or `generation_batch_size`, not both")
-    responses = int(whole) if whole is not None else each * processes * int(cut or parts)
+    own = read.whole("generation_batch_size", 0)
+    responses = own if whole is not None else each * processes * read.whole("steps_per_generation", parts)
+    epochs = read.whole("num_iterations")
+    if min(each, group, parts, responses, epochs) < 1:
+        raise ParibusError("TRL needs batches, groups and iterations of 1 or more, and one of them is smaller")
     count = responses // (each * processes)
     if responses % group or responses % (each * processes) or count % parts:
         raise ParibusError(
@@ -201,8 +208,8 @@ def _schedule(read: Given, found: Translated, processes: int) -> dict[str, Any]:
             f"`per_device_train_batch_size` x processes x `gradient_accumulation_steps` ({each * processes * parts}). "
             "With several processes, say how many: --processes N"
         )
-    minibatches, epochs = count // parts, int(read.number("num_iterations"))
-    steps, passes = int(read.number("max_steps")), read.number("num_train_epochs")
+    minibatches = count // parts
+    steps, passes = read.whole("max_steps"), read.number("num_train_epochs")
     if steps > 0:
         steps = max(1, round(steps / (minibatches * epochs)))
     else:
@@ -217,7 +224,7 @@ def _schedule(read: Given, found: Translated, processes: int) -> dict[str, Any]:
         "group_size": group,
         "minibatches": minibatches,
         "epochs": epochs,
-        "max_new_tokens": int(read.number("max_completion_length")),
+        "max_new_tokens": read.whole("max_completion_length"),
         "temperature": read.number("temperature"),
     }
 

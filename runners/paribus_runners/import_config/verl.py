@@ -12,7 +12,7 @@ from typing import Any
 from paribus.errors import ParibusError, did_you_mean
 from paribus.recipe.trainer_names import trainer_names
 from paribus_runners.capabilities import Capabilities
-from paribus_runners.import_config.given import Given, Translated
+from paribus_runners.import_config.given import Given, Translated, brief, number_of
 from paribus_runners.verl.sizes import ACTOR, CORRECTION, OUT_OF_REACH
 
 OPTIM = f"{ACTOR}optim."
@@ -141,12 +141,12 @@ def translate(given: Mapping[str, Any], capabilities: Capabilities) -> Translate
     found.recipe["rollout"] = {
         "engine": "vllm",
         "dtype": "auto" if sampler == dtype else sampler,
-        "sequences": int(read.number(f"{ROLLOUT}max_num_seqs")),
+        "sequences": read.whole(f"{ROLLOUT}max_num_seqs"),
     }
-    if (every := read.number("trainer.test_freq", -1)) > 0:
-        found.study["every"] = int(every)
-    if samples := read.optional(f"{ROLLOUT}val_kwargs.n"):
-        found.study["samples"] = int(samples)
+    if (every := read.whole("trainer.test_freq", -1)) > 0:
+        found.study["every"] = every
+    if samples := read.whole(f"{ROLLOUT}val_kwargs.n", 0):
+        found.study["samples"] = samples
     _lost(found, given, read.used, capabilities)
     return found
 
@@ -160,7 +160,7 @@ def _renamed(name: str) -> str:
 
 def _dtype(read: Given, name: str) -> str:
     if (given := read.text(name)) not in DTYPES:
-        raise ParibusError(f"`{name}: {given}`: here are {', '.join(DTYPES)}")
+        raise ParibusError(f"`{name}: {brief(given)}`: here are {', '.join(DTYPES)}")
     return DTYPES[given]
 
 
@@ -176,13 +176,14 @@ def _task(read: Given) -> dict[str, Any]:
 
 def _schedule(read: Given, found: Translated) -> dict[str, Any]:
     """Return the sizes: verl counts prompts of a rollout batch and of a minibatch, a recipe minibatches."""
-    prompts, part = int(read.number("data.train_batch_size")), int(read.number(f"{ACTOR}ppo_mini_batch_size"))
+    prompts, part = read.whole("data.train_batch_size"), read.whole(f"{ACTOR}ppo_mini_batch_size")
     if part < 1 or prompts < part or prompts % part:
         raise ParibusError(
             f"`data.train_batch_size: {prompts}` and `{ACTOR}ppo_mini_batch_size: {part}` (256 unless it is set): verl "
             "needs a multiple, so that minibatches are equal"
         )
-    if (steps := read.optional("trainer.total_training_steps")) is None:
+    steps = read.whole("trainer.total_training_steps", 0)
+    if read.optional("trainer.total_training_steps") is None:
         steps, passes = 100, read.number("trainer.total_epochs")
         found.lost["trainer.total_epochs"] = (
             f"{passes:g} passes over the data: `schedule.steps` counts rollout batches, and 100 stands there until you "
@@ -190,12 +191,12 @@ def _schedule(read: Given, found: Translated) -> dict[str, Any]:
         )
     read.used.add("trainer.total_epochs")
     schedule = {
-        "steps": int(steps),
+        "steps": steps,
         "prompts_per_step": prompts,
-        "group_size": int(read.number(f"{ROLLOUT}n")),
+        "group_size": read.whole(f"{ROLLOUT}n"),
         "minibatches": prompts // part,
-        "epochs": int(read.number(f"{ACTOR}ppo_epochs")),
-        "max_new_tokens": int(read.number("data.max_response_length")),
+        "epochs": read.whole(f"{ACTOR}ppo_epochs"),
+        "max_new_tokens": read.whole("data.max_response_length"),
         "temperature": read.number(f"{ROLLOUT}temperature"),
     }
     return {"schedule": schedule}
@@ -209,7 +210,7 @@ def _advantage(read: Given, found: Translated) -> dict[str, Any]:
     critic = {
         "learning_rate": read.number("critic.optim.lr"),
         "clip": _reachable(read.number("critic.cliprange_value")),
-        "pretrain_steps": int(read.number("trainer.critic_warmup")),
+        "pretrain_steps": read.whole("trainer.critic_warmup"),
     }
     auxiliary: dict[str, Any] = {"entropy": read.number(f"{ACTOR}entropy_coeff")}
     if name in ("grpo", "grpo_vectorized"):
@@ -231,8 +232,10 @@ def _advantage(read: Given, found: Translated) -> dict[str, Any]:
         part = {"baseline": {**baseline, "critic_lambda": lam}, "scale": WHITENED}
         auxiliary["value"] = critic
     else:
-        raise ParibusError(f"`algorithm.adv_estimator: {name}`: no recipe has it. Of verl's there are here: gae, grpo, "
-                           "opo, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo")  # fmt: skip
+        raise ParibusError(
+            f"`algorithm.adv_estimator: {brief(name)}`: no recipe has it. Of verl's there are here: gae, grpo, opo, "
+            "reinforce_plus_plus, reinforce_plus_plus_baseline, rloo"
+        )
     return part | {"auxiliary": auxiliary}
 
 
@@ -246,7 +249,7 @@ def _loss(read: Given, found: Translated) -> dict[str, Any]:
     mode, agg = read.text(f"{LOSS}loss_mode"), read.text(f"{ACTOR}loss_agg_mode")
     if agg not in AGGREGATIONS:
         known = ", ".join(AGGREGATIONS)
-        raise ParibusError(f"`{ACTOR}loss_agg_mode: {agg}`: no recipe has it. Of verl's there are here: {known}")
+        raise ParibusError(f"`{ACTOR}loss_agg_mode: {brief(agg)}`: no recipe has it. Of verl's there are here: {known}")
     low, high = read.number(f"{ACTOR}clip_ratio_low"), read.number(f"{ACTOR}clip_ratio_high")
     dual = _reachable(read.number(f"{ACTOR}clip_ratio_c"))
     gate = {"tau_positive": read.number(f"{ACTOR}tau_pos"), "tau_negative": read.number(f"{ACTOR}tau_neg")}
@@ -278,7 +281,7 @@ def _loss(read: Given, found: Translated) -> dict[str, Any]:
             "cispo, clip_cov, dppo_kl, dppo_tv, geo_mean, gspo, kl_cov, sapo, vanilla, and bypass_mode with "
             f"`{kind}: reinforce`"
         )
-        raise ParibusError(f"`{LOSS}loss_mode: {mode}`: this loss is not read. Of verl's these are: {known}")
+        raise ParibusError(f"`{LOSS}loss_mode: {brief(mode)}`: this loss is not read. Of verl's these are: {known}")
     return part
 
 
@@ -316,7 +319,9 @@ def _kl(read: Given, found: Translated) -> Any:
         return "off"
     name, kind = (f"{ACTOR}kl_loss_type", kinds[0]) if in_loss else ("algorithm.kl_penalty", kinds[1])
     if kind not in ESTIMATORS:
-        raise ParibusError(f"`{name}: {kind}`: no recipe has it. Of verl's there are here: {', '.join(ESTIMATORS)}")
+        raise ParibusError(
+            f"`{name}: {brief(kind)}`: no recipe has it. Of verl's there are here: {', '.join(ESTIMATORS)}"
+        )
     if in_loss:
         if in_reward:
             found.lost["algorithm.use_kl_in_reward"] = "a recipe has one KL term; that of the loss stands in this one"
@@ -351,7 +356,7 @@ def _correction(read: Given, found: Translated) -> Any:
 
 def _weight(level: Any, bounds: str) -> dict[str, Any] | None:
     """Return the correction of tokens or responses by their ratio; ``None`` without one."""
-    kind = {"token": "token", "sequence": "seq"}.get(level)
+    kind = {"token": "token", "sequence": "seq"}.get(str(level))
     if kind is None:
         return None
     low, both, high = bounds.partition("_")
@@ -365,20 +370,27 @@ def _mask(rejects: Any, band: str) -> dict[str, Any] | None:
     if rejects != "seq_mean_k1" or "_" not in band:
         return None
     low, _, high = band.partition("_")  # bounds on sampler over learner, the inverse
-    least = 0.0 if _reachable(_float(high, band)) is None else round(1 / _float(high, band), 12)
-    return {"kind": "geo_mask", "low": least, "high": round(1 / _float(low, band), 12)}
+    least = 0.0 if _reachable(_float(high, band)) is None else _inverse(high, band)
+    return {"kind": "geo_mask", "low": least, "high": _inverse(low, band)}
+
+
+def _inverse(text: str, whole: str) -> float:
+    if (value := _float(text, whole)) > 0:
+        return round(1 / value, 12)
+    raise ParibusError(f"`{CORRECTION}*_threshold: {brief(whole)}`: a bound is more than 0")
 
 
 def _float(text: str, whole: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ParibusError(f"`{CORRECTION}*_threshold: {whole}` is no number, and no two such as 0.5_2.0") from None
+        given = f"`{CORRECTION}*_threshold: {brief(whole)}`"
+        raise ParibusError(f"{given} is no number, and no two such as 0.5_2.0") from None
 
 
 def _filter(read: Given) -> Any:
     metric = "correct" if read.text("algorithm.filter_groups.metric") == "acc" else "reward_std"
-    rounds = int(read.number("algorithm.filter_groups.max_num_gen_batches"))
+    rounds = read.whole("algorithm.filter_groups.max_num_gen_batches")
     if not read.flag("algorithm.filter_groups.enable"):
         return "none"
     return {"kind": "refill", "metric": metric} | ({"max_generation_batches": rounds} if rounds > 0 else {})
@@ -388,17 +400,17 @@ def _length_rule(read: Given) -> Any:
     """Return the rule of verl's reward manager `dapo`."""
     manager, enabled = read.text("reward.reward_manager.name"), read.flag(f"{BUFFER}enable")
     read.used.add(f"{BUFFER}log")
-    size, factor = read.number(f"{BUFFER}len", 0), read.number(f"{BUFFER}penalty_factor", 1.0)
-    longest = int(read.number("reward.reward_kwargs.max_resp_len", read.number("data.max_response_length")))
+    size, factor = read.whole(f"{BUFFER}len", 0), read.number(f"{BUFFER}penalty_factor", 1.0)
+    longest = read.whole("reward.reward_kwargs.max_resp_len", read.whole("data.max_response_length"))
     if manager != "dapo" or not enabled:
         return "none"
-    return {"kind": "soft_overlong", "soft_start": longest - int(size), "hard_cap": longest, "factor": factor}
+    return {"kind": "soft_overlong", "soft_start": longest - size, "hard_cap": longest, "factor": factor}
 
 
 def _optimizer(read: Given, found: Translated) -> dict[str, Any]:
     betas, more = read.optional(f"{OPTIM}betas"), read.optional(f"{OPTIM}override_optimizer_config") or {}
     if not (isinstance(betas, list | tuple) and len(betas) == 2):
-        raise ParibusError(f"`{OPTIM}betas: {betas}` is no pair of numbers such as [0.9,0.999]")
+        raise ParibusError(f"`{OPTIM}betas: {brief(betas)}` is no pair of numbers such as [0.9,0.999]")
     eps = (
         more.get("eps", read.number(f"{OPTIM}override_optimizer_config.eps", 1e-8)) if isinstance(more, dict) else 1e-8
     )
@@ -407,14 +419,16 @@ def _optimizer(read: Given, found: Translated) -> dict[str, Any]:
         found.lost[f"{OPTIM}lr_scheduler_type"] = (
             f"`{kind}`: here the learning rate is constant after `optimizer.warmup_steps`"
         )
-    warmup = int(read.number(f"{OPTIM}lr_warmup_steps"))
+    warmup = read.whole(f"{OPTIM}lr_warmup_steps")
     if warmup < 0:
+        if not 0 <= ratio <= 1:
+            raise ParibusError(f"`{OPTIM}lr_warmup_steps_ratio: {ratio:g}` is no share of the steps: expects 0 to 1")
         warmup = round(ratio * found.recipe["schedule"]["steps"])
     return {
         "learning_rate": read.number(f"{OPTIM}lr"),
-        "beta1": float(betas[0]),
-        "beta2": float(betas[1]),
-        "eps": float(eps),
+        "beta1": number_of(f"{OPTIM}betas", betas[0]),
+        "beta2": number_of(f"{OPTIM}betas", betas[1]),
+        "eps": number_of(f"{OPTIM}override_optimizer_config.eps", eps),
         "weight_decay": read.number(f"{OPTIM}weight_decay"),
         "max_grad_norm": _reachable(read.number(f"{OPTIM}clip_grad")),
         "warmup_steps": warmup,

@@ -17,7 +17,7 @@ from pathlib import Path
 from paribus.errors import did_you_mean
 from paribus.recipe.factors import RewardFunction
 from paribus.recipe.turns import FunctionTurns
-from paribus.study.sources import Find, Source, follow, read
+from paribus.study.sources import Find, Source, follow, parse, read
 from paribus_runners.rewards.pool import Fault, Outcome
 
 GIVEN = ("prompts", "completions")
@@ -107,11 +107,10 @@ def fault(
         file = f"{module.replace('.', '/')}.py"
         return f"{place}: there is no module `{module}`: put {file} beside the study file, or install it"
     try:
-        tree = ast.parse(source.text)
-    except (SyntaxError, ValueError) as error:
+        found = _definitions(parse(source.text).body)
+    except (SyntaxError, RecursionError) as error:
         line = getattr(error, "lineno", None) or 1
         return f"{place}: {source.path}:{line} is not valid Python: {getattr(error, 'msg', error)}"
-    found = _definitions(tree.body)
     if wanted not in found:
         if {"*", "__getattr__"} & found.keys():
             return ""

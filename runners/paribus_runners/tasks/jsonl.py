@@ -44,13 +44,15 @@ def first_fault(level: JsonlTask) -> str:
     for field, name in (("task.heldout", level.heldout), ("task.train", level.train)):  # an evaluation set has one file
         path = Path(name).expanduser()
         first = last = None
+        if not path.is_file():  # the hash of the files says so; a device may have no end
+            continue
         try:
             with path.open("rb") as file:
                 for n, line in enumerate(file, 1):
                     if line.strip():
                         last = n, line
                         first = first or last
-        except OSError:  # the hash of the files says so
+        except OSError:
             continue
         if first is None or last is None:
             return f"`{field}`: {path} holds no problems: write one JSON object a line"
@@ -67,6 +69,8 @@ def first_fault(level: JsonlTask) -> str:
 def columns(level: JsonlTask) -> dict[str, str] | None:
     """Return :func:`gaps` of the training problems without their prompts; ``None`` if they cannot be read."""
     path = Path(level.train).expanduser()
+    if not path.is_file():
+        return None
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
             lines = ((f"{path}:{n}", line) for n, line in enumerate(file, 1) if line.strip())

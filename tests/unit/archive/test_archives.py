@@ -41,7 +41,7 @@ from paribus.store.transfer import StudyRows, checked_rows, insert_rows, read_ro
 from paribus.study.plan import InterimRule
 from support import homes
 from support.confined import confined
-from support.damage import COUNT, TEXTS, damaged, dice, other
+from support.damage import COUNT, TEXTS, damaged, dice, other, put
 from support.databases import memory_database, postgresql
 from support.homes import made_up_home
 from support.kills import killed_at
@@ -261,7 +261,7 @@ def _read_damaged_archives(archive: Path, tmp_path: Path) -> None:
             data = (
                 real[:512] + damaged([real[512:first]], chance)[: first - 512].ljust(first - 512, b"\0") + real[first:]
             )
-        path.write_bytes(data)
+        put(path, data)
         found, message = None, str(path)
         try:
             found = read_all(path)

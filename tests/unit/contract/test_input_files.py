@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paribus.contract import files, input_hash
+from paribus.errors import ParibusError
+from paribus.study.expand import draft_file
+from support.confined import confined
 
 CHANGES = st.lists(
     st.tuples(st.sampled_from(["write", "append", "replace", "back"]), st.binary(max_size=2)), max_size=6
@@ -53,3 +56,20 @@ def test_a_file_that_rests_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     path.unlink()
     with pytest.raises(FileNotFoundError):
         input_hash(path)
+
+
+@pytest.mark.parametrize("runner", ["native", "trl", "verl"])
+def test_a_study_whose_data_have_no_end_is_refused(tmp_path: Path, runner: str) -> None:
+    """A device gives zeros for as long as somebody reads; a plan on a server must not."""
+    file = tmp_path / "x.yaml"
+    task = "{kind: jsonl, train: /dev/zero, heldout: /dev/zero}"
+    file.write_text(
+        f"study: x\nrunner: {runner}\nbase: {{preset: grpo, set: {{task: {task}}}}}\n"
+        "designs: {solo: {kind: list, arms: {a: {}}}}\nseeds: {n: 1}\nevaluate: {every: 1}\n"
+    )
+
+    def plan() -> None:
+        with pytest.raises(ParibusError, match="cannot read /dev/zero: it is a device or a pipe, not a file"):
+            draft_file(file).checked()
+
+    confined(plan, tmp_path, memory=1 << 29)

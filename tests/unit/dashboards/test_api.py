@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.types import Message
 
 from paribus.remote.bundle import MOST_BUNDLE
 from paribus.remote.tokens import FILE, Tokens
@@ -85,6 +87,34 @@ def test_remarks_bear_the_name_of_the_token(site: Site) -> None:
         assert answer.status_code == 422
         assert answer.json()["error"]["message"]
     assert "no study `nope`" in site.get("/api/remarks?of=nope", secret).json()["error"]["message"]
+
+
+def test_a_body_that_is_no_remark_is_refused_in_a_sentence(site: Site) -> None:
+    """Bytes that are no text, and JSON that is too deep or has a number too long for Python."""
+    secret = site.tokens.create("ana", "run")
+    json_header = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
+    for body in (b'{"of": "\xff"}', b"[" * 50_000, b"9" * 50_000):
+        answer = site.client.post("/api/remarks", headers=json_header, content=body)
+        assert (answer.status_code, "error" in answer.json()) == (400, True)
+
+
+def test_a_long_body_is_not_kept_in_memory(site: Site) -> None:
+    """Of a request that sends no study the server reads a small part, then refuses it."""
+    secret = site.tokens.create("ana", "run")
+    headers = [(b"authorization", f"Bearer {secret}".encode()), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/remarks", "query_string": b"", "headers": headers}
+    pieces, answer = iter([b" " * 10_000] * 1000), list[Message]()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": next(pieces), "more_body": True}
+
+    async def send(message: Message) -> None:
+        answer.append(message)
+
+    asyncio.run(site.client.app(scope, receive, send))
+    assert answer[0]["status"] == 413
+    assert b"more than the 65,536 bytes allowed" in answer[1]["body"]
+    assert len(list(pieces)) == 1000 - 7
 
 
 def test_a_revoked_token_is_out(site: Site) -> None:

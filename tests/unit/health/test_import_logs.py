@@ -145,7 +145,8 @@ def test_every_name_in_the_table_is_canonical_and_each_source_is_used_once():
         ("a.json", "[" * 100_000, "not JSON"),
         ("a.jsonl", "step 3: loss 0.5\n", r"a.jsonl:1: not JSON"),
         ("a.log", "Traceback: no metrics here\n", "no line has metrics as verl or transformers print them"),
-        ("a.csv", "Step,one - train/reward,two - train/reward\n1,0.1,0.2\n", "columns of 2 runs, such as `one`"),
+        ("a.csv", "Step,one - train/reward,two - train/reward\n1,0.1,0.2\n", "columns of 2 runs, such as 'one'"),
+        ("a.csv", "Step,o\0\x1b - train/reward,two - train/reward\n1,0.1,0.2\n", r"2 runs, such as 'o\\x00\\x1b'"),
         (
             "a.csv",
             "run_id,key,step,value\na,reward,1,1\nb,reward,1,1\n",

@@ -165,7 +165,9 @@ def test_a_report_comes_back_whole(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["../evil", "report/../../evil", "/evil", "elsewhere/x"])
+@pytest.mark.parametrize(
+    "name", ["../evil", "report/../../evil", "/evil", "elsewhere/x", f"report/{'x' * 300}", f"report/{'x' * 300}/y"]
+)
 def test_a_server_writes_only_into_the_folder_of_the_report(tmp_path: Path, name: str) -> None:
     """A user's machine believes a server no more than the server believes the user."""
     files = {"answer.json": json.dumps({"text": ""}).encode(), "report/report.md": b"x", name: b"evil"}

@@ -15,10 +15,11 @@ from paribus.recipe.factors import Reward, RewardFunction
 from paribus.recipe.recipe import JsonlTask, Recipe, difference
 from paribus.study.expand import draft_file
 from paribus.study.load import load_study
-from paribus.study.sources import MOST_BYTES, beside, follow
+from paribus.study.sources import MOST_BYTES, Source, beside, follow
 from paribus_runners.native import fingerprint
 from paribus_runners.rewards.functions import fault, installed, scores
 from paribus_runners.rewards.pool import Outcome
+from support.confined import confined
 from support.hub import write_lines
 
 MINE = """
@@ -78,6 +79,24 @@ def test_what_cannot_be_a_reward_function_is_refused(path: str, text: str, messa
     assert message in found
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-" * 200_000 + "1", "not " * 100_000 + "1", "f" + "()" * 100_000, "import a" + ".a" * 60_000,
+        "from a" + " . \\\n a" * 60_000 + " import b", "if 1: a = 1\n" + "elif 1: a = 1\n" * 2000,
+    ],
+    ids=lambda text: text[:9],
+)  # fmt: skip
+def test_a_file_that_pythons_parser_cannot_take_is_refused_in_little_memory(text: str, tmp_path: Path) -> None:
+    """Too deep for the parser, for its stack, or for a walk, or with names that it needs gigabytes for."""
+
+    def judge() -> None:
+        assert follow(["mine"], lambda name: Source("mine.py", text) if name == "mine" else None) == {"mine.py": text}
+        assert "mine.py:1 is not valid Python: " in _fault("mine.f", text)
+
+    confined(judge, tmp_path, memory=1 << 29)
+
+
 def test_an_installed_module_is_found_without_importing_its_package(tmp_path: Path, monkeypatch: Any) -> None:
     """Not even the packages around it are run."""
     inner = tmp_path / "outer_package" / "inner"
@@ -131,6 +150,13 @@ def _study(folder: Path, source: str, functions: str = "brevity: mine.brevity") 
 
 def _fingerprints(study: Path) -> list[str]:
     return [run.fingerprint for run in draft_file(study).checked().runs]
+
+
+def test_a_module_whose_name_no_file_can_have_is_not_there(tmp_path: Path) -> None:
+    """A part of 300 letters, and 5,000 letters together."""
+    for name in ("a" * 300, ".".join(["a" * 90] * 60)):
+        (tmp_path / "mine.py").write_text(f"import {name}\n")
+        assert list(follow(["mine", name], beside(tmp_path))) == ["mine.py"]
 
 
 def test_the_source_is_part_of_the_identity_of_a_run(tmp_path: Path) -> None:

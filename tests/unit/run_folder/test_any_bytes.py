@@ -35,7 +35,7 @@ from paribus.run_folder.series import Columns
 from paribus.run_folder.series_file import PREFIX, AttemptSeries, pack
 from paribus.store.reader import Reader
 from support.confined import confined
-from support.damage import COUNT, DEEP, TEXTS, damaged, dice, other
+from support.damage import COUNT, DEEP, TEXTS, damaged, dice, other, put
 from support.homes import made_up_home
 from support.studies import Shape
 
@@ -223,7 +223,7 @@ def reader(home: Path, place: Path, kind: str) -> Callable[[bytes], bool]:
     folder.metrics.write_bytes(next(iter((home / "runs").glob("*/a*/metrics.jsonl"))).read_bytes())
 
     def read(data: bytes) -> bool:
-        file.write_bytes(data)
+        put(file, data)
         try:
             use(folder)
         except RunFolderError as error:

@@ -99,6 +99,12 @@ def test_batches_are_counted_as_trl_counts_them():
         ({"num_generations": 6}, r"8 responses of a rollout batch: .*--processes N"),
         ({"steps_per_generation": 2, "generation_batch_size": 16}, "not both"),
         ({"learning_rate": "fast"}, "`learning_rate: fast` is no number"),
+        ({"learning_rate": 10**400}, r"`learning_rate: 10000.*\.\.\.` is no number"),
+        ({"max_steps": float("inf")}, "`max_steps: inf` is not a number below 1e\\+15"),
+        ({"eval_steps": float("nan")}, "`eval_steps: nan` is not a number below 1e\\+15"),
+        ({"num_generations": 0}, "batches, groups and iterations of 1 or more"),
+        ({"num_iterations": 0}, "batches, groups and iterations of 1 or more"),
+        ({"importance_sampling_level": "word\x1b"}, r"`importance_sampling_level: word\?`: TRL has token and sequence"),
     ],
 )
 def test_what_cannot_be_read_is_refused(given, message):
@@ -124,6 +130,17 @@ def test_options_of_the_command_line_replace_those_of_the_file(tmp_path):
     file.write_text("beta: 0.1\nlearning_rate: 1e-5\n")
     found = read_settings(["--beta=0.2", str(file), "--bf16", "--max-steps", "12", "epsilon=0.3"])
     assert found == {"beta": 0.2, "learning_rate": "1e-5", "bf16": True, "max_steps": 12, "epsilon": 0.3}
+
+
+@pytest.mark.parametrize("end", ["\\n", "\\N", "\\L", "\\P", "\\r"])
+def test_no_name_of_an_option_adds_a_line_to_the_study(tmp_path, end):
+    """What is lost stands in comments; YAML has more ends of a line than a text, and a study may name a command."""
+    file, written = tmp_path / "c.yaml", tmp_path / "study.yaml"
+    file.write_text(f'"x{end}health: {{command: [touch, y]}}{end}#": 1\nlr_scheduler_type: "a{end}seeds: 1{end}#"\n')
+    shown = CliRunner().invoke(paribus, ["import-config", "trl", str(file), "--to", str(written)])
+    assert shown.exit_code == 0, shown.output
+    assert not load_study(written).spec.health.command
+    assert "#   x health: {command: [touch, y]} #: " in written.read_text()
 
 
 def test_the_study_that_is_written_is_one(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """`paribus import-config verl`: a study whose base does what verl's PPO trainer does with these options."""
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,7 @@ from paribus_runners.import_config.shell import commands
 from paribus_runners.import_config.verl import translate
 from paribus_runners.verl.options import VerlOptions, arguments
 from paribus_runners.verl.overrides import written
+from paribus_runners.verl.sizes import CORRECTION
 
 CAPABILITIES = matrix_for("verl", "0.9.1").capabilities
 ACTOR = "actor_rollout_ref.actor."
@@ -276,3 +278,50 @@ def test_any_text_is_read_as_a_script_or_refused(text):
     """No input makes the reader fail otherwise, or go on for ever."""
     with suppress(ParibusError):
         assert all(words for words in commands(text, "x.sh"))
+
+
+CALL = "python -m verl.trainer.main_ppo "
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("a=xx\n" + "a=$a$a\n" * 40 + CALL + "data.x=$a", "for more than 1,000,000 characters"),
+        ("a=(x y)\n" + 'a+=("${a[@]}" "${a[@]}")\n' * 40 + CALL + "${a[@]}", "for more than 1,000,000 characters"),
+        (CALL + "data.x=" + "${a:-" * 5000, "stand too deep in each other"),
+        ("a=(b (c & d)\n" + CALL + "data.train_batch_size=_", "`data.train_batch_size: _` is no number"),
+        ("$((" * 20_000, "no call of `verl.trainer.main_ppo` found"),
+        *((f"{CALL} data.train_batch_size={n}", "is no number") for n in ("1__2", "e5", "[" * 3000, "{a:" * 3000)),
+        *((f"{CALL} data.train_batch_size={n}", "is not a number below") for n in ("1e999", "9" * 5000)),
+        (CALL + "x\x1b=1", r"`x?=1` is no option"),
+        (CALL + "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=nan", "is no share of the steps"),
+    ],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+def test_a_script_that_is_no_training_is_refused_soon(script: str, message: str) -> None:
+    """Values that double with each line, brackets without an end, and what is no number."""
+    with pytest.raises(ParibusError, match=re.escape(message)) as caught:
+        translate(options_of_script(script, "run.sh")[0], CAPABILITIES)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_sum_that_is_none_stays_as_it_stands() -> None:
+    """Also one that is too deep for Python's parser."""
+    words = list(commands(f"run $((1 + 2)) $(({'-' * 9000}1)) $((1 / 0))", "run.sh"))
+    assert words == [["run", "3", f"$(({'-' * 9000}1))", "$((1 / 0))"]]
+
+
+def test_references_may_lead_round_in_a_circle() -> None:
+    """Such a value is left out, as one that leads elsewhere; a default counts."""
+    circle = {"data": {"a": "${data.b}", "b": "${data.c}", "c": "${data.a}", "d": "${data.d,5}", "e": 1}}
+    assert options_of_file(circle, "x.yaml") == {"data.d": 5, "data.e": 1}
+
+
+def test_bounds_of_which_there_is_no_inverse_are_refused() -> None:
+    """A mask has bounds on the inverse ratio."""
+    rejection = f"{CORRECTION}rollout_rs"
+    words = [f"{rejection}=seq_mean_k1", f"{rejection}_threshold=0.0_2.0"]
+    with pytest.raises(ParibusError, match="a bound is more than 0"):
+        translate(options_of_words(words), CAPABILITIES)
