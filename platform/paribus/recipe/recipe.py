@@ -233,7 +233,7 @@ class Optimizer(f.Level):
 
 
 class Rollout(f.Level):
-    """How responses are sampled in training and evaluation; no part of the objective."""
+    """How responses are sampled in training and evaluation, and which of the sampler's choices the learner repeats."""
 
     engine: Literal["torch", "vllm"] = Field(
         default="torch",
@@ -246,6 +246,12 @@ class Rollout(f.Level):
         default=None, description="vllm: GiB for keys and values; absent: 1 on a CPU, 30% of a GPU's memory"
     )
     sequences: f.Count = Field(default=256, description="vllm: most responses that are sampled at once")
+    routing_replay: Literal["off", "learner", "sampler"] = Field(
+        default="off",
+        description="for mixtures of experts: an update sends tokens to the experts that its own router chooses "
+        "(`off`), that the router chose before the updates (`learner`: R2, arXiv 2507.18071), or that they went to "
+        "when they were sampled (`sampler`: R3, arXiv 2510.11370)",
+    )
 
     @model_validator(mode="after")
     def _of_vllm(self) -> Rollout:
@@ -254,6 +260,12 @@ class Rollout(f.Level):
             named = ", ".join(f"`rollout.{name}`" for name in stated)
             raise ValueError(f"{named}: for `rollout.engine: vllm` alone. Remove it, or set the engine")
         return self
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_later_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an option that came later where it does nothing: recipes keep their text from before."""
+        values: dict[str, Any] = dump(self)
+        return {k: v for k, v in values.items() if k != "routing_replay" or v != "off"}
 
 
 def _default(level: f.Level, name: str) -> Any:
@@ -590,6 +602,7 @@ def _compared(recipe: Recipe, other: Recipe) -> dict[str, Any]:
     values["schedule"]["temperature_change"] = recipe.schedule.temperature_change.model_dump(mode="json")
     values["schedule"]["top_p"] = recipe.schedule.top_p
     values["model"]["logits_dtype"] = recipe.model.logits_dtype
+    values["rollout"]["routing_replay"] = recipe.rollout.routing_replay
     own = recipe.reward.functions
     for name in own.keys() - other.reward.functions.keys():
         values["reward"]["functions"][name] = own[name].model_dump(mode="json", exclude_defaults=True)

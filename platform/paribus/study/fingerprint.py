@@ -32,6 +32,7 @@ ADDED: Mapping[str, Any] = {
     "turns.kind": "single",
     "model.train": None,
     "model.freeze": None,
+    "rollout.routing_replay": "off",
 }
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""
 

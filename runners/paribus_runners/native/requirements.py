@@ -56,6 +56,11 @@ def sampler_faults(recipe: Recipe) -> Iterator[str]:
             "`rollout.engine: vllm` does not say which tokens it left out, so the learner's probabilities would be "
             "those of another distribution: set `rollout.engine: torch`, or `schedule.top_p: 1` and `top_k: null`"
         )
+    if recipe.rollout.routing_replay != "off":
+        yield (
+            "`rollout.engine: vllm` runs dense models alone here, which have no experts for `rollout.routing_replay`: "
+            "set `rollout.engine: torch` and a mixture of experts, or leave `rollout.routing_replay` out"
+        )
     if recipe.turns.kind != "single":
         yield (
             "`rollout.engine: vllm` samples a response in one go, and `turns` reads answers inside of it: set "
