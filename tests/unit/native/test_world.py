@@ -22,7 +22,8 @@ from paribus.contract import Evaluate, EvaluationSet, Job
 from paribus.errors import RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.presets import load_preset
-from paribus.recipe.recipe import FACTORS, Model, Recipe, Rollout
+from paribus.recipe.recipe import FACTORS, Model, Recipe
+from paribus.recipe.rollout import Rollout
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus_runners.native import main, update, world
 from paribus_runners.native.batch import minibatches, passes, tokens_of
