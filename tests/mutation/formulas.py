@@ -119,6 +119,13 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "turns.py::test_the_environment_reads_the_response_so_far",
         "turns.py::test_limits_end_a_response",
     ),
+    "experts.py": (
+        "routing_replay.py::test_experts_are_taken_apart_and_put_together",
+        "routing_replay.py::test_a_block_has_the_current_routers_weights_over_the_given_set",
+        "routing_replay.py::test_each_kind_of_mixture_repeats_itself",
+        "routing_replay.py::test_the_learner_with_the_samplers_experts_finds_its_probabilities",
+        "routing_replay.py::test_passes_of_others_route_for_themselves",
+    ),
     "batch.py": ("objective_batches.py", "objective_pairs.py", "objective_presets.py", "objective_correction.py"),
 }
 """Of ``tests/unit/native/test_*``, the files or tests that are asked about each file, quickest first."""
@@ -131,6 +138,17 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("(running - ordered < share)", "(running < share)", "the token that reaches the share is left out"),
         ("self.size[:first].sum()", "self.size[: first + 1].sum()", "the sets of the places after them"),
         ("(length.cumsum(0) - length)[rows]", "length.cumsum(0)[rows]", "the sets of the next places"),
+    ),
+    "experts.py": (
+        ('getattr(router, "norm_topk_prob", True)', "True", "weights that are always normalised"),
+        ('getattr(router, "norm_topk_prob", True)', "False", "weights that are never normalised"),
+        ("p = logits.softmax(-1, dtype=torch.float32).gather(-1, taken)", "p = weights", "the weights of other experts"),
+        ("return None if choice is None else", "return None if choice is not None else", "nothing is directed"),
+        ("step < length[row] - 1", "step < length[row]", "the last token has experts"),
+        ("self._prompts[prompt] + length - 1", "self._prompts[prompt] + length", "one token too many of each response"),
+        ("(row[there] * len(self._rows) + step[there])", "step[there]", "tokens of all responses mixed"),
+        ("named[\"layout\"].choice", "named[\"layout\"].choice or getattr(self._router, _CHOICE, None)",
+         "a pass takes the experts of the pass before"),
     ),
     "head.py": (
         ("z.masked_fill_(outside, -math.inf)", "pass", "the whole vocabulary in chunks"),

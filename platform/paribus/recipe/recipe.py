@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from paribus.recipe import factors as f
+from paribus.recipe.rollout import Rollout
 from paribus.recipe.trained import name_faults
 from paribus.recipe.turns import FunctionTurns, SingleTurn, Turns
 
@@ -238,34 +239,6 @@ class Optimizer(f.Level):
         default=1.0, description="global L2 norm above which gradients are scaled down"
     )
     warmup_steps: Annotated[int, Field(ge=0)] = Field(default=0, description="steps of linear warm-up")
-
-
-class Rollout(f.Level):
-    """How responses are sampled in training and evaluation; no part of the objective."""
-
-    engine: Literal["torch", "vllm"] = Field(
-        default="torch",
-        description="`torch`: the code that trains also samples; `vllm`: vLLM in the same process (docs/howto/vllm.md)",
-    )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto", description="vllm: type of its weights and computations; `auto`: that of `model.dtype`"
-    )
-    cache_gib: f.Positive | None = Field(
-        default=None, description="vllm: GiB for keys and values; absent: 1 on a CPU, 30% of a GPU's memory"
-    )
-    sequences: f.Count = Field(default=256, description="vllm: most responses that are sampled at once")
-
-    @model_validator(mode="after")
-    def _of_vllm(self) -> Rollout:
-        stated = [name for name in ("dtype", "cache_gib", "sequences") if getattr(self, name) != _default(self, name)]
-        if self.engine != "vllm" and stated:
-            named = ", ".join(f"`rollout.{name}`" for name in stated)
-            raise ValueError(f"{named}: for `rollout.engine: vllm` alone. Remove it, or set the engine")
-        return self
-
-
-def _default(level: f.Level, name: str) -> Any:
-    return type(level).model_fields[name].default
 
 
 class Compute(f.Level):
@@ -617,6 +590,7 @@ def _compared(recipe: Recipe, other: Recipe) -> dict[str, Any]:
     values["schedule"]["temperature_change"] = recipe.schedule.temperature_change.model_dump(mode="json")
     values["schedule"]["top_p"] = recipe.schedule.top_p
     values["model"]["logits_dtype"] = recipe.model.logits_dtype
+    values["rollout"]["routing_replay"] = recipe.rollout.routing_replay
     own = recipe.reward.functions
     for name in own.keys() - other.reward.functions.keys():
         values["reward"]["functions"][name] = own[name].model_dump(mode="json", exclude_defaults=True)

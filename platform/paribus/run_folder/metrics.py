@@ -159,6 +159,9 @@ STEP_METRICS: tuple[Metric, ...] = (
             "r - 1 - log r with r = p learner / p sampler on the same tokens, mean: estimates KL(sampler || learner)"),
     _metric("mismatch/effective_frac", "effective sample of r", "fraction", "higher",
             "(sum r)^2 / (n sum r^2) of the same r, before any correction"),
+    _metric("mismatch/routing_frac", "routing mismatch", "fraction", "lower",
+            "share of layers with experts in which sampler and learner choose another set of experts where a token was "
+            "predicted, in the first update, mean over its tokens; absent unless rollout.routing_replay is sampler"),
     _metric("mismatch/sync_logp_abs_diff_mean", "mismatch after a sync", "nats", "lower",
             "|log p learner - log p sampler| at equal weights, on a few samples drawn when the sampler has taken over "
             "the weights of the step, mean over tokens; absent if the sampler has no copy of the weights"),
@@ -192,6 +195,9 @@ STEP_METRICS: tuple[Metric, ...] = (
             "updates; absent without router shift"),
     _metric("router/shift_min", "min router shift", "weight", "neither",
             "the smallest of these"),
+    _metric("router/replaced_frac", "replaced routing", "fraction", "neither",
+            "share of layers with experts in which another set was replayed than the router would have chosen, where a "
+            "token was predicted; mean over trained tokens and updates; absent without rollout.routing_replay"),
     _metric("history/revisited_frac", "revisited prompts", "fraction", "neither",
             "share of the step's groups whose prompt was trained on before; absent without running statistics"),
     _metric("sampling/generation_batches", "sampling rounds", "count", "lower",

@@ -34,6 +34,7 @@ ADDED: Mapping[str, Any] = {
     "model.train": None,
     "model.freeze": None,
     "model.trained_dtype": "float32",
+    "rollout.routing_replay": "off",
 }
 """Dotted path of an option that was added after version 0.1 to the value that means the behaviour before it."""
 

@@ -17,12 +17,17 @@ from torch.nn import functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from paribus.errors import RunnerError
+from paribus_runners.native.experts import Choice
 
 NAME = "paribus"
 
 
 class Layout(Protocol):
-    """How the tokens of a forward pass attend to each other."""
+    """How the tokens of a forward pass attend to each other, and which experts they go to."""
+
+    @property
+    def choice(self) -> Choice | None:
+        """Which experts of a mixture the tokens go to, and what notes it; ``None``: the routers choose."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Return the attention output, shaped as ``q`` with heads and tokens swapped: [1, T, heads, size]."""
@@ -39,6 +44,7 @@ class Packing:
         width: tokens of the longest sequence.
         positions: [T] position of each token in its sequence.
         keys: keys and values by layer, each [T, heads, size]; None if they are not kept.
+        choice: which experts the tokens go to; ``None``: the routers choose.
     """
 
     gather: Tensor
@@ -47,6 +53,7 @@ class Packing:
     width: int
     positions: Tensor
     keys: list[tuple[Tensor, Tensor]] | None = field(default=None, compare=False)
+    choice: Choice | None = field(default=None, compare=False)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Return causal attention inside each sequence."""
@@ -62,7 +69,13 @@ class Packing:
 
 
 class KeyCache:
-    """Keys and values of sequences that grow by one token each pass; short prompts are masked on the left."""
+    """Keys and values of sequences that grow by one token each pass; short prompts are masked on the left.
+
+    Attributes:
+        choice: which experts the newest tokens go to; of a pass.
+    """
+
+    choice: Choice | None = None
 
     def __init__(self, prefill: Packing, lengths: Sequence[int], copies: int, room: int) -> None:
         assert prefill.keys is not None

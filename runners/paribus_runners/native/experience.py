@@ -11,6 +11,7 @@ from torch import Tensor
 from paribus.recipe import factors as f
 from paribus.recipe.analysis.facts import corrected_by_the_update
 from paribus.recipe.recipe import Recipe
+from paribus_runners.native.experts import Experts
 from paribus_runners.native.objective import correction, history, kl, step
 from paribus_runners.native.objective.advantage import advantages, per_token, shaped_reward, token_advantages
 from paribus_runners.native.objective.history import Visits
@@ -27,12 +28,14 @@ class Before:
         routing: how the policy routed the tokens; ``None`` without router shift.
         value: [T] the critic's values; ``None`` without a critic.
         entropy: [T] entropy of the policy that sampled, nats; ``None``: as the sampler gave it, if it did.
+        experts: which experts the policy chose, for the updates to take; ``None``: as the responses come.
     """
 
     logp: Tensor | None = None
     routing: Routing | None = None
     value: Tensor | None = None
     entropy: Tensor | None = None
+    experts: Experts | None = None
 
     @staticmethod
     def join(parts: Sequence[Before]) -> Before:
@@ -44,7 +47,14 @@ class Before:
             for name in ("logp", "value", "entropy")
         )
         routings = [p.routing for p in parts if p.routing is not None]
-        return Before(logp, Routing.join(routings) if routings else None, value, entropy)
+        experts = [p.experts for p in parts if p.experts is not None]
+        return Before(
+            logp,
+            Routing.join(routings) if routings else None,
+            value,
+            entropy,
+            Experts.concat(experts) if experts else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,8 @@ def weigh(
         visited: statistics of the prompts before this step, for ``baseline: history``.
     """
     before, visited = before or Before(), visited or {}
+    if before.experts is not None:
+        rollouts = replace(rollouts, responses=replace(rollouts.responses, experts=before.experts))
     responses, scored, row = rollouts.responses, rollouts.scored, rollouts.responses.row
     returns = None
     if recipe.baseline.kind == "group_steps":

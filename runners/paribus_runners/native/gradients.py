@@ -139,7 +139,7 @@ class _Place:
     def log_probabilities(self, rollouts: Rollouts) -> Tensor:
         """Return [T] the log-probabilities of the responses under the weights as they are now, nats, float64."""
         policy, temperature = self.learner.policy, self.run.schedule.temperature
-        return score_all(policy, rollouts.prompts, rollouts.responses, temperature).logp.double()
+        return score_all(policy, rollouts.prompts, rollouts.responses, temperature, replay=True).logp.double()
 
     def experience(self, recipe: Recipe) -> Experience:
         """Return the rollouts as the recipe filters and weighs them at these weights."""

@@ -92,13 +92,20 @@ class Learner:
             return Before(value=value)
         temperature = recipe.schedule.temperature
         scores = score_all(
-            self.policy, prompts, responses, temperature, with_entropy=need.entropy, with_router=need.router
+            self.policy,
+            prompts,
+            responses,
+            temperature,
+            with_entropy=need.entropy,
+            with_router=need.router,
+            with_experts=need.experts,
+            replay=True,
         )
         routing = None
         if scores.router is not None:
             assert self.policy.experts_per_token is not None
             routing = Routing.of(scores.router, self.policy.experts_per_token)
-        return Before(scores.logp if need.logp else None, routing, value, scores.entropy)
+        return Before(scores.logp if need.logp else None, routing, value, scores.entropy, scores.experts)
 
     def set_rate(self, recipe: Recipe, step: int) -> float:
         """Set the learning rate of the policy for a step, and return it."""
@@ -125,15 +132,17 @@ class _Need(NamedTuple):
     logp: bool
     router: bool
     entropy: bool
+    experts: bool
 
     @classmethod
     def of(cls, recipe: Recipe, rollouts: Rollouts) -> _Need:
         """Return what the recipe needs; entropies come with other needs, and alone only if no update sees them all."""
         corrected, router = weighs_sampler(recipe), recipe.token_weight.kind == "router_shift"
+        experts = recipe.rollout.routing_replay == "learner"
         logp = corrected and not corrected_by_the_update(recipe)
         absent = rollouts.responses.entropy is None
-        entropy = absent and (logp or router or not _seen_by_first_update(recipe, rollouts))
-        return cls(logp or (corrected and entropy), router, entropy)
+        entropy = absent and (logp or router or experts or not _seen_by_first_update(recipe, rollouts))
+        return cls(logp or (corrected and (entropy or experts)), router, entropy, experts)
 
     @property
     def scores(self) -> bool:

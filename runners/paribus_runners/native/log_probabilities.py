@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from paribus_runners.native.attention import Packing, pack
+from paribus_runners.native.experts import Choice, Experts
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses, written
 from paribus_runners.native.support import Support
@@ -23,11 +24,16 @@ class Scores:
         entropy: [T] entropy of the distribution, nats; None if not requested.
         router: [T, layers, experts] log-probabilities of the routers where the token was predicted, which is at the
             token before it, nats, without gradient; None if not requested.
+        experts: which experts the routers chose, response after response; None if not requested.
+        replaced: [T] share of the layers in which other experts were taken than the router chose where the token was
+            predicted; None if none were taken.
     """
 
     logp: Tensor
     entropy: Tensor | None = None
     router: Tensor | None = None
+    experts: Experts | None = None
+    replaced: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,9 @@ def score(
     *,
     with_entropy: bool = False,
     with_router: bool = False,
+    with_experts: bool = False,
     support: Support | None = None,
+    experts: Experts | None = None,
     accumulate: bool = False,
 ) -> Scores:
     """Return the log-probability of each response token at ``temperature``, and what else is requested.
@@ -89,21 +97,34 @@ def score(
         temperature: logits are divided by it.
         with_entropy: also return the entropy.
         with_router: also return the log-probabilities of the routers of a mixture of experts.
+        with_experts: also return which experts its routers chose.
         support: what each token was chosen from, over which its probability is taken; ``None``: the whole vocabulary.
+        experts: which experts the tokens go to; ``None``: those that the routers choose.
         accumulate: ``backward()`` will be called, and may add in place to the gradients that are there.
 
     Raises:
-        RunnerError: ``with_router`` of a model without routers.
+        RunnerError: ``with_router``, ``with_experts`` or ``experts`` with a model without routers.
     """
     row = line_up(prompts, groups, policy.device)
+    layout, choice = row.layout, None
+    if with_experts or experts is not None:
+        choice = Choice(None if experts is None else experts.in_row(layout.scatter, layout.width))
+        layout = replace(layout, choice=choice)
     if with_router:
-        hidden, router = policy.hidden_and_router(row.ids, row.layout.positions, row.layout, row.at)
+        hidden, router = policy.hidden_and_router(row.ids, layout.positions, layout, row.at)
     else:
-        hidden, router = policy.hidden(row.ids, row.layout.positions, row.layout, row.at), None
+        hidden, router = policy.hidden(row.ids, layout.positions, layout, row.at), None
     logp, entropy = policy.head.score(
         hidden, row.targets, temperature, with_entropy=with_entropy, support=support, accumulate=accumulate
     )
-    return Scores(logp, entropy, router)
+    size = torch.tensor([len(p) + len(r) - 1 for p, group in zip(prompts, groups, strict=True) for r in group])
+    return Scores(
+        logp,
+        entropy,
+        router,
+        Experts.of(choice.own, layout.gather, size) if choice is not None and with_experts else None,
+        choice.replaced(row.at) if choice is not None and experts is not None else None,
+    )
 
 
 BUDGET = {"cpu": 4096, "cuda": 32768}
@@ -119,6 +140,8 @@ def score_all(
     *,
     with_entropy: bool = False,
     with_router: bool = False,
+    with_experts: bool = False,
+    replay: bool = False,
 ) -> Scores:
     """Return what :func:`score` does for all sampled responses over their supports, without gradient, on the CPU.
 
@@ -129,18 +152,24 @@ def score_all(
         temperature: logits are divided by it.
         with_entropy: also return the entropies.
         with_router: also return the log-probabilities of the routers.
+        with_experts: also return which experts the routers chose.
+        replay: the tokens go to the experts that the responses come with, if they do; for the policy alone.
     """
-    parts, done, support = list[Scores](), 0, None
-    asked = {"with_entropy": with_entropy, "with_router": with_router}
+    parts, done, scored, support, experts = list[Scores](), 0, 0, None, None
+    asked = {"with_entropy": with_entropy, "with_router": with_router, "with_experts": with_experts}
     with policy.at_hand():
         for some, groups in by_prompt(prompts, responses, policy.device):
             first, done = done, done + sum(len(written(x)) for group in groups for x in group)
             if responses.support is not None:
                 support = responses.support.between(first, done).to(policy.device)
-            parts.append(score(policy, some, groups, temperature, support=support, **asked))
+            before, scored = scored, scored + sum(map(len, groups))
+            if replay and responses.experts is not None:
+                experts = responses.experts.select(torch.arange(before, scored))
+            parts.append(score(policy, some, groups, temperature, support=support, experts=experts, **asked))
     entropy = torch.cat([p.entropy.cpu() for p in parts if p.entropy is not None]) if with_entropy else None
     router = torch.cat([p.router.cpu() for p in parts if p.router is not None]) if with_router else None
-    return Scores(torch.cat([p.logp.cpu() for p in parts]), entropy, router)
+    chosen = [p.experts for p in parts if p.experts is not None]
+    return Scores(torch.cat([p.logp.cpu() for p in parts]), entropy, router, Experts.concat(chosen) if chosen else None)
 
 
 def by_prompt(

@@ -256,6 +256,7 @@ def of_updates(recipe: Recipe, experience: Experience, updates: Updates) -> dict
         values["correction/off_policy_frac"] = sum(p.masked for p in parts) / tokens
     if not weighs_sampler(recipe):  # otherwise they come from the old log-probabilities
         values |= _of_mismatch([p for p in done[0].parts if p.tokens])
+    values |= _of_replay(recipe, parts, [p for p in done[0].parts if p.tokens])
     if experience.entropy is None:
         values["policy/entropy"] = sum(p.entropy_sum for p in done[0].parts) / sum(p.tokens for p in done[0].parts)
     if recipe.token_weight.kind == "router_shift":
@@ -287,6 +288,17 @@ def _of_mismatch(first: Sequence[Part]) -> dict[str, float]:
         "mismatch/k3": sum(p.kl_sum for p in first) / count,
         "mismatch/effective_frac": total**2 / (count * squares) if squares else 0.0,
     }
+
+
+def _of_replay(recipe: Recipe, parts: Sequence[Part], first: Sequence[Part]) -> dict[str, float]:
+    """Return how often replayed experts took the place of others, and how far the sampler's routing is from ours."""
+    level = recipe.rollout.routing_replay
+    if level == "off":
+        return {}
+    values = {"router/replaced_frac": sum(p.replaced_sum for p in parts) / sum(p.tokens for p in parts)}
+    if level == "sampler" and first:
+        values["mismatch/routing_frac"] = sum(p.replaced_sum for p in first) / sum(p.tokens for p in first)
+    return values
 
 
 def of_spent(spent: Spent) -> dict[str, float]:

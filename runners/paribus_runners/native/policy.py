@@ -18,15 +18,13 @@ from transformers.utils import logging
 
 from paribus.errors import RunnerError, no_folder
 from paribus.recipe.recipe import Lora
-from paribus_runners.native import attention, chat, lora
+from paribus_runners.native import attention, chat, experts, lora
 from paribus_runners.native.head import Head
 from paribus_runners.native.host_memory import HostMemory
 from paribus_runners.tasks import Message, Rendered
 
 logging.disable_progress_bar()
 
-ROUTERS = frozenset({"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"})
-"""Types of mixture-of-experts models whose router logits are those of a softmax over all experts."""
 PROMPT_WIDTH = "paribus_prompt_width"
 """Key of a model's configuration: prompts are padded on the left to this many tokens."""
 
@@ -195,16 +193,18 @@ class Policy:
             RunnerError: the model has no routers, or routers of an unknown kind.
         """
         kind = self.model.config.model_type
-        if kind not in ROUTERS:
+        if kind not in experts.MIXTURES:
             raise RunnerError(
                 f"a model of type {kind} has no router whose probabilities can be read: set `model.name: tiny_moe`, or "
-                f"name a mixture-of-experts model of type {', '.join(sorted(ROUTERS))}"
+                f"name a mixture-of-experts model of type {', '.join(sorted(experts.MIXTURES))}"
             )
         out = self._forward(ids, positions, layout, output_router_logits=True)
         router = torch.stack([x.detach()[at] for x in out.router_logits], 1)
         return self._states(out, at), router.float().log_softmax(-1)
 
     def _forward(self, ids: Tensor, positions: Tensor, layout: attention.Layout, **more: Any) -> Any:
+        if layout.choice is not None:
+            experts.direct(self.model)
         with self._precision():
             return self.model.base_model(
                 input_ids=ids[None], position_ids=positions[None], use_cache=False, layout=layout, **more

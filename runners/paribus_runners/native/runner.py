@@ -86,6 +86,10 @@ class NativeRunner(RunnerBase):
             needs = "`token_weight: router_shift` needs a mixture of experts"
             reason = f"{needs}; `model.name: {name}` is dense: set `tiny_moe`."
             found.append(Support(feature="token_weight.kind", level="unsupported", reason=reason))
+        if tiny is not None and tiny.mixture is None and recipe.rollout.routing_replay != "off":
+            needs = "`rollout.routing_replay` needs a mixture of experts"
+            reason = f"{needs}; `model.name: {name}` is dense: set `tiny_moe`."
+            found.append(Support(feature="rollout.routing_replay", level="unsupported", reason=reason))
         found += [Support(feature="rollout.engine", level="unsupported", reason=f"{fault}.")
                   for fault in sampler_faults(recipe)]  # fmt: skip
         found += [Support(feature="compute", level="unsupported", reason=f"{fault}.")

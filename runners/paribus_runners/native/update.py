@@ -17,6 +17,7 @@ from paribus.recipe.analysis.facts import WHOLE_BATCH
 from paribus.recipe.recipe import Recipe
 from paribus_runners.native.batch import Batch, in_loss, minibatches, part, passes, tokens_of
 from paribus_runners.native.experience import Experience, corrected
+from paribus_runners.native.experts import Experts
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.log_probabilities import BUDGET, score, split
 from paribus_runners.native.objective import clip, correction, router
@@ -48,6 +49,7 @@ class Part:
         kl_sum: sum of r - 1 - log r of the token ratio.
         diff_sum: sum of |new - old| log-probability, nats.
         diff_max: largest.
+        replaced_sum: sum of the share of layers in which replayed experts took the place of others; 0 without replay.
         shift_sum: sum of the weights of router shift; meaningless without it.
         shift_min: smallest.
         entropy_sum: sum of the entropy, nats; 0 where it was not asked for.
@@ -71,6 +73,7 @@ class Part:
     kl_sum: float
     diff_sum: float
     diff_max: float
+    replaced_sum: float
     shift_sum: float
     shift_min: float
     entropy_sum: float
@@ -141,7 +144,10 @@ def _ahead(recipe: Recipe, learner: Learner, rollouts: Rollouts, batch: Batch, t
     policy, mine = learner.policy, list[Tensor]()
     for first, end, prompts, texts in _forward_passes(recipe, learner.world, rollouts, batch, policy.device.type):
         support = part(tokens, first, end, policy.device).support
-        mine.append(score(policy, prompts, texts, recipe.schedule.temperature, support=support).logp.cpu())
+        experts = _experts(rollouts, batch, first, end)
+        mine.append(
+            score(policy, prompts, texts, recipe.schedule.temperature, support=support, experts=experts).logp.cpu()
+        )
     every = learner.world.gather(torch.cat(mine) if mine else None)
     return torch.cat([logp for logp in every if logp is not None])
 
@@ -185,6 +191,7 @@ def backward(
             with_entropy=measure or recipe.auxiliary.entropy != 0,
             with_router=shift is not None,
             support=mine.support,
+            experts=_experts(rollouts, batch, first, end),
             accumulate=True,
         )
         old = now.logp.detach() if mine.correction is None else None
@@ -199,7 +206,7 @@ def backward(
         found = loss(recipe, now.logp, mine, now.entropy, gamma)
         found.value.backward()  # type: ignore[no-untyped-call]
         entropy = now.entropy.detach() if measure and now.entropy is not None else None
-        seen = observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach(), entropy)
+        seen = observe(recipe, now.logp.detach(), mine, found.ratio, gamma, found.value.detach(), entropy, now.replaced)
         yield seen if old is None else replace(seen, old=old.cpu())
 
 
@@ -246,6 +253,12 @@ def _forward_passes(
         yield first, end, *_by_group(range(first, end), ids, groups, rollouts.prompts)
 
 
+def _experts(rollouts: Rollouts, batch: Batch, first: int, end: int) -> Experts | None:
+    """Return which experts the tokens of the responses ``first`` to ``end`` of a batch go to."""
+    experts = rollouts.responses.experts
+    return None if experts is None else experts.select(batch.rows[first:end])
+
+
 def _by_group(
     rows: Sequence[int], ids: Sequence[list[int]], groups: Sequence[int], prompts: Sequence[list[int]]
 ) -> tuple[list[list[int]], list[list[list[int]]]]:
@@ -261,6 +274,7 @@ def observe(
     shift: Tensor | None,
     share: Tensor,
     entropy: Tensor | None = None,
+    replaced: Tensor | None = None,
 ) -> Part:
     """Return the statistics of the tokens that have a weight in a pass."""
     old, A, out = tokens.old, tokens.advantage, left_out(recipe, new, tokens)
@@ -268,9 +282,9 @@ def observe(
     if recipe.schedule.update.kind == "lopti":
         there = tokens.weight > 0
         old, A, r, new, out = old[there], A[there], r[there], new[there], out[there]
-        shift = None if shift is None else shift[there]
+        shift, replaced = (None if x is None else x[there] for x in (shift, replaced))
         if not len(old):
-            return Part(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, 0, math.inf, 0, float(share))
+            return Part(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, math.inf, 0, 0, 0, 0, 0, 0, math.inf, 0, float(share))
     cut = clip.cut(recipe.clip if recipe.loss.kind == "policy_gradient" else f.NoClip(), r, A, new, old)
     high_prob = old.exp() * cut.high
     difference = new - old
@@ -293,6 +307,7 @@ def observe(
         (ratio - 1 - difference).sum(),
         distance.sum(),
         distance.max(),
+        new.new_zeros(()) if replaced is None else replaced.double().sum(),
         gamma.sum(),
         gamma.min(),
         new.new_zeros(()) if entropy is None else entropy.double().sum(),

@@ -16,7 +16,8 @@ from torch import Tensor
 from paribus.contract import Evaluate, Options
 from paribus.errors import RunnerError, StaleSampler
 from paribus.failures import failure_in
-from paribus.recipe.recipe import Model, Recipe, Rollout
+from paribus.recipe.recipe import Model, Recipe
+from paribus.recipe.rollout import Rollout
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.native import fingerprint, requirements, runner, trainer
 from paribus_runners.native.main import run

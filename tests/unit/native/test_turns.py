@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from paribus.contract import Evaluate, Options
-from paribus.recipe.recipe import ChainTask, Recipe, Rollout
+from paribus.recipe.recipe import ChainTask, Recipe
+from paribus.recipe.rollout import Rollout
 from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.native import log_probabilities, runner

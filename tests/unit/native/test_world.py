@@ -23,6 +23,7 @@ from paribus.errors import RunnerError
 from paribus.recipe import factors as f
 from paribus.recipe.presets import load_preset
 from paribus.recipe.recipe import FACTORS, Model, Recipe
+from paribus.recipe.rollout import Rollout
 from paribus.run_folder.folder import RunFolder, read_json
 from paribus_runners.native import main, update, world
 from paribus_runners.native.batch import minibatches, passes, tokens_of
@@ -221,9 +222,20 @@ def test_three_processes_refill_as_one(recipe: Recipe, job_folder: JobFolder) ->
     assert_nearly_equal_runs(three, one)
 
 
-def test_three_processes_route_experts_as_one(recipe: Recipe, job_folder: JobFolder, mixture_model: Path) -> None:
-    """A mixture of experts with router shift: an expert that only one of them uses is trained by all."""
-    recipe = changed(recipe, model=Model(name=str(mixture_model)), token_weight=f.RouterShift())
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"token_weight": f.RouterShift()},
+        {"rollout": Rollout(routing_replay="learner")},
+        {"rollout": Rollout(routing_replay="sampler"), "schedule": {"staleness": 1}},
+    ],
+    ids=["shift", "learner", "sampler"],
+)
+def test_three_processes_route_experts_as_one(
+    recipe: Recipe, job_folder: JobFolder, mixture_model: Path, more: dict[str, Any]
+) -> None:
+    """An expert that only one of them uses is trained by all; experts go with responses from one to another."""
+    recipe = changed(recipe, model=Model(name=str(mixture_model)), **more)
     one, three = job_folder(recipe, name="one"), job_folder(recipe, name="three")
     _trained(one)
     _train_in(3, three)

@@ -9,7 +9,8 @@ import pytest
 from paribus.contract import ObjectiveGradient
 from paribus.recipe import factors as f
 from paribus.recipe.analysis.one_gradient import on_rollouts_of, seen
-from paribus.recipe.recipe import Model, Optimizer, Recipe, Rollout
+from paribus.recipe.recipe import Model, Optimizer, Recipe
+from paribus.recipe.rollout import Rollout
 from paribus.study.gradients import cosine_text, ratio_text, verdict_of
 
 BASE = Recipe()

@@ -17,7 +17,8 @@ from trl.generation.vllm_generation import VLLMGeneration
 from conformance.batches import BATCHES
 from conformance.trl_side import DEFAULTS, trainer_of
 from paribus.contract import Options
-from paribus.recipe.recipe import Recipe, Rollout
+from paribus.recipe.recipe import Recipe
+from paribus.recipe.rollout import Rollout
 from paribus_runners.trl import runner
 
 TWICE = {"schedule.epochs": 3, "optimizer.learning_rate": 5e-3}

@@ -21,6 +21,7 @@ USUAL_PASS_RATES = (0.1, 0.5, 0.9)
 _PASSES = {
     "reference": "a reference model, with one more forward pass over the sampled tokens",
     "old": "the learner's own old log-probabilities, one more forward pass over the sampled tokens",
+    "routing": "the experts that the policy chooses before the updates, in a forward pass over the sampled tokens",
     "whole": "a forward pass before each update over the tokens that it trains on",
     "critic": "a critic with its optimizer, about twice the learner's memory and compute",
     "lopti": "Lopti's second pass, twice the updates",
@@ -81,10 +82,12 @@ def refill_cost(recipe: Recipe, pass_rates: Sequence[float] = ()) -> str | None:
 
 def _passes(recipe: Recipe) -> set[str]:
     update = recipe.schedule.update
+    old = weighs_sampler(recipe) and not corrected_by_the_update(recipe)
+    old = old or recipe.token_weight.kind == "router_shift"
     needed = {
         "reference": has_reference(recipe),
-        "old": (weighs_sampler(recipe) and not corrected_by_the_update(recipe))
-        or recipe.token_weight.kind == "router_shift",
+        "old": old,
+        "routing": recipe.rollout.routing_replay == "learner" and not old,
         "whole": recipe.clip.kind in WHOLE_BATCH and recipe.loss.kind == "policy_gradient",
         "critic": recipe.auxiliary.value is not None,
         "lopti": isinstance(update, f.Lopti) and update.eta > 0,

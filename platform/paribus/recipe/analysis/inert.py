@@ -220,6 +220,19 @@ def _nothing_to_count(recipe: Recipe, _: bool) -> Iterator[_Plain]:
         yield _Plain("length", plain, "`length.count_masked_rows`", cause)
 
 
+def _same_routing(recipe: Recipe, sampler_is_learner: bool) -> Iterator[_Plain]:
+    """Routers whose weights have not changed choose the same experts again, but for rounding."""
+    rollout, schedule, cause = recipe.rollout, recipe.schedule, None
+    one = schedule.updates_per_rollout == 1 and schedule.update.kind == "joint" and recipe.model.dtype == "float32"
+    if rollout.routing_replay == "learner" and one:
+        cause = "with one update per rollout batch its router is the one whose choice it would repeat"
+    elif rollout.routing_replay == "sampler" and on_policy(recipe) and _agree(recipe, sampler_is_learner):
+        cause = "with one update per rollout batch and staleness 0 the router is the one that sampled"
+    if cause:
+        plain = rollout.model_copy(update={"routing_replay": "off"})
+        yield _Plain("rollout", plain, "`rollout.routing_replay`", cause)
+
+
 def _same_logits(recipe: Recipe, _: bool) -> Iterator[_Plain]:
     model = recipe.model
     if model.logits_dtype == model.dtype:
@@ -256,6 +269,7 @@ _RULES: tuple[Callable[[Recipe, bool], Iterator[_Plain]], ...] = (
     _nothing_to_count,
     _still_reference,
     _same_logits,
+    _same_routing,
 )
 
 

@@ -17,6 +17,7 @@ _PATHS = {
     "optimizer": "acts on the gradient after it was computed",
     "turns": _OTHER_ROLLOUTS,
     "rollout": _OTHER_ROLLOUTS,
+    "rollout.routing_replay": "says which experts an update takes; the rollouts are given, with those of their run",
     "compute": "says how a run uses its devices",
     "schedule": _OTHER_ROLLOUTS,
     "schedule.steps": _END,

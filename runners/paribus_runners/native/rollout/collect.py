@@ -135,6 +135,7 @@ def _round(
         top_k=schedule.top_k,
         with_support=True,
         turns=share.conversation,
+        with_experts=recipe.rollout.routing_replay == "sampler",
     )
     start = time.perf_counter()
     stream = source.sampler.sample(requests) if share.places else iter(())

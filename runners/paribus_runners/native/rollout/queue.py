@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from paribus_runners.native.experts import Experts
 from paribus_runners.native.objective.advantage import Scored
 from paribus_runners.native.responses import Given, Responses
 from paribus_runners.native.rollout.rollouts import PER_RESPONSE, Rollouts
@@ -62,7 +63,7 @@ class RolloutQueue:
 
 _PLAIN = ("prompts", "problems", "rounds", "seconds_sampling", "seconds_reward")
 _OWN = ("born", "carried", "kept")
-_RESPONSES = tuple(f.name for f in fields(Responses) if f.name not in ("entropy", "support", "given"))
+_RESPONSES = tuple(f.name for f in fields(Responses) if f.name not in ("entropy", "support", "given", "experts"))
 _GIVEN = tuple(f.name for f in fields(Given))
 
 
@@ -74,6 +75,8 @@ def _tensors(rollouts: Rollouts) -> Iterator[tuple[str, Tensor]]:
         yield "responses/entropy", rollouts.responses.entropy
     if (support := rollouts.responses.support) is not None:
         yield from (("support/ids", support.ids), ("support/size", support.size))
+    if (experts := rollouts.responses.experts) is not None:
+        yield from (("experts/ids", experts.ids), ("experts/size", experts.size))
     if (given := rollouts.responses.given) is not None:
         yield from ((f"given/{name}", getattr(given, name)) for name in _GIVEN)
     for name in ("reference", "steps"):
@@ -93,10 +96,13 @@ def _rollouts(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> Rollou
     if parts["ids"].dim() != 1:
         raise ValueError("its queue of rollouts was written by an earlier version")
     support = Support(tensors["support/ids"], tensors["support/size"]) if "support/ids" in tensors else None
+    experts = Experts(tensors["experts/ids"], tensors["experts/size"]) if "experts/ids" in tensors else None
     given = Given(**{name: tensors[f"given/{name}"] for name in _GIVEN}) if "given/ids" in tensors else None
     return Rollouts(
         **values,
-        responses=Responses(**parts, entropy=tensors.get("responses/entropy"), support=support, given=given),
+        responses=Responses(
+            **parts, entropy=tensors.get("responses/entropy"), support=support, given=given, experts=experts
+        ),
         scored=Scored(groups=plain["groups"], **scored),
         reference=tensors.get("reference"),
         steps=tensors.get("steps"),

@@ -70,6 +70,7 @@ class Requests:
         top_k: tokens come from this many, the most likely; ``None``: from all.
         with_support: say of each token what it was chosen from, where some tokens are left out.
         turns: what answers turns of the model; ``None``: its end mark ends a response.
+        with_experts: say which experts the tokens went to.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -83,6 +84,7 @@ class Requests:
     top_k: int | None = None
     with_support: bool = False
     turns: Turns | None = None
+    with_experts: bool = False
 
     @property
     def among_all(self) -> Sequence[int]:

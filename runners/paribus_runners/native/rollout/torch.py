@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from paribus_runners.native.attention import KeyCache, pack
+from paribus_runners.native.experts import Choice, Recorder
 from paribus_runners.native.head import Head
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Given, Responses
@@ -97,7 +98,7 @@ def _numbers(requests: Requests) -> Iterator[Tensor]:
 @torch.no_grad()
 def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, uniforms: Tensor) -> Responses:
     device, (total, room), copies = policy.device, uniforms.shape, requests.copies
-    hidden, cache, positions = _prefill(policy, prompts, copies, room)
+    hidden, cache, positions, recorder = _prefill(policy, prompts, requests, room)
     drawn = _draw(policy.head, hidden, uniforms[:, 0], requests, copies)
     ends = torch.tensor(policy.ends, device=device)
     ids = torch.zeros(total, room, dtype=torch.long, device=device)
@@ -124,16 +125,18 @@ def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests
             rows, alive, token = rows[keep], alive[keep], token[keep]
             cache.keep(keep)
         cache.advance()
-        hidden = policy.hidden(token, positions[rows] + t, cache)
+        hidden = _next(policy, token, positions[rows] + t, cache, rows, recorder)
         drawn = _draw(policy.head, hidden, uniforms[rows, t + 1], requests)
     generated = torch.arange(room, device=device) < length[:, None]
+    length = length.cpu()
     return Responses(
         ids=ids[generated].cpu(),
         logp=logp[generated].cpu(),
         entropy=entropy[generated].cpu(),
-        length=length.cpu(),
+        length=length,
         truncated=truncated.cpu(),
         support=_in_order(supports, generated.flatten()) if supports else None,
+        experts=None if recorder is None else recorder.experts(length),
     )
 
 
@@ -198,7 +201,7 @@ def _sample_turns(
     """
     turns, copies, room = requests.turns, requests.copies, uniforms.shape[1]
     assert turns is not None
-    hidden, cache, positions = _prefill(policy, prompts, copies, room + turns.most * turns.room)
+    hidden, cache, positions, recorder = _prefill(policy, prompts, requests, room + turns.most * turns.room)
     every = [_Row(begin + i // copies) for i in range(len(uniforms))]
     rows, read = list(range(len(every))), 0
     supports: list[tuple[Tensor, Support]] = []
@@ -217,14 +220,14 @@ def _sample_turns(
             row.read(*answer)
         left = [i for i in rows if not every[i].over]
         if not left:
-            return _of_rows(every, _in_order(supports) if supports else None)
+            return _of_rows(every, _in_order(supports) if supports else None, recorder)
         if len(left) <= (1 - EVICT) * len(rows):
             cache.keep(torch.tensor([k for k, i in enumerate(rows) if not every[i].over], device=policy.device))
             rows = left
         cache.advance()
         among = torch.tensor(rows, device=policy.device)
         token = torch.tensor([every[i].whole[-1] for i in rows], device=policy.device)
-        hidden = policy.hidden(token, positions[among] + read, cache)
+        hidden = _next(policy, token, positions[among] + read, cache, among, recorder)
         place = torch.tensor([min(len(every[i].ids), room - 1) for i in rows], device=policy.device)
         drawn = _draw(policy.head, hidden, uniforms[among, place], requests)
         read += 1
@@ -243,7 +246,7 @@ def _turn_ends(row: _Row, ends: Sequence[int], turns: Turns, room: int) -> bool:
     return False
 
 
-def _of_rows(every: Sequence[_Row], support: Support | None) -> Responses:
+def _of_rows(every: Sequence[_Row], support: Support | None, recorder: Recorder | None) -> Responses:
     given = Given(
         ids=torch.tensor([x for row in every for x in row.given], dtype=torch.long),
         at=torch.tensor([x for row in every for x in row.at], dtype=torch.long),
@@ -259,6 +262,7 @@ def _of_rows(every: Sequence[_Row], support: Support | None) -> Responses:
         truncated=torch.tensor([row.truncated for row in every]),
         support=support,
         given=given,
+        experts=None if recorder is None else recorder.experts(torch.tensor([len(row.whole) for row in every])),
     )
 
 
@@ -276,18 +280,31 @@ def _in_order(parts: Sequence[tuple[Tensor, Support]], generated: Tensor | None 
 
 
 def _prefill(
-    policy: Policy, prompts: Sequence[Sequence[int]], copies: int, room: int
-) -> tuple[Tensor, KeyCache, Tensor]:
-    """Return the last hidden states [P, H], cache, and prompt lengths [P * copies]."""
-    device = policy.device
+    policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, room: int
+) -> tuple[Tensor, KeyCache, Tensor, Recorder | None]:
+    """Return the last hidden states [P, H], cache, prompt lengths [P * copies], and what records experts, if asked."""
+    device, copies = policy.device, requests.copies
     lengths = [len(p) for p in prompts]
-    layout = pack(lengths, [()] * len(prompts), device, keep_keys=True)
+    choice = Choice() if requests.with_experts else None
+    layout = replace(pack(lengths, [()] * len(prompts), device, keep_keys=True), choice=choice)
     ids = torch.tensor([x for p in prompts for x in p], device=device)
     last = torch.tensor(lengths, device=device).cumsum(0) - 1
     hidden = policy.hidden(ids, layout.positions, layout, at=last)
     cache = KeyCache(layout, lengths, copies, room)
     positions = torch.tensor(lengths, device=device).repeat_interleave(copies)
-    return hidden, cache, positions
+    return hidden, cache, positions, None if choice is None else Recorder(lengths, copies, choice.own)
+
+
+def _next(
+    policy: Policy, token: Tensor, positions: Tensor, cache: KeyCache, rows: Tensor, recorder: Recorder | None
+) -> Tensor:
+    """Return the hidden states [n, H] behind one more token [n] of each of the responses ``rows``."""
+    if recorder is None:
+        return policy.hidden(token, positions, cache)
+    cache.choice = Choice()
+    hidden = policy.hidden(token, positions, cache)
+    recorder.read(rows, cache.choice.own)
+    return hidden
 
 
 class Drawn(NamedTuple):

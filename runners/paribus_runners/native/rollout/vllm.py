@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paribus.errors import MissingExtra, RunnerError
-from paribus.recipe.recipe import Rollout
+from paribus.recipe.rollout import Rollout
 from paribus_runners.native.model_files import context_of
 from paribus_runners.native.policy import Policy
 from paribus_runners.native.responses import Responses
