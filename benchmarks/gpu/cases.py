@@ -128,9 +128,9 @@ TRL = (
 )
 
 TINY_UPDATES = (
-    Update(size="tiny", tokens=816, room=24, prompt=12),
-    Update(size="tiny", tokens=816, room=24, prompt=12, again=True),
-    Update(size="tiny", tokens=408, room=24, prompt=12, lora=True),
+    Update(size="tiny", tokens=408, room=24, prompt=12),
+    Update(size="tiny", tokens=408, room=24, prompt=12, again=True),
+    Update(size="tiny", tokens=204, room=24, prompt=12, lora=True),
 )
 TINY_ROLLOUTS = (Rollout(size="tiny", rows=32, prompt=12, room=48, mean=16, peer=True),)
 TINY_STEPS = (Steps(size="tiny", prompts=4, copies=4, updates=2, room=24, mean=8, steps=3),)

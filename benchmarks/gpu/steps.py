@@ -60,10 +60,16 @@ def make_inputs(folder: Path, case: cases.Steps) -> None:
     (folder / "setting.json").write_text(json.dumps(setting))
 
 
-def whole(case: cases.Steps, folder: Path) -> Values:
-    """Return speed, memory, and the share of each phase in the steps after the first, of a run in ``folder``/whole."""
+def whole(case: cases.Steps, folder: Path, **fields: Any) -> Values:
+    """Return speed, memory, and the share of each phase in the steps after the first, of a run in ``folder``/whole.
+
+    Args:
+        case: what is trained.
+        folder: an empty folder.
+        fields: of the job.
+    """
     make_inputs(folder, case)
-    lines, peak = train(folder / "whole" / "a1", job_of(folder, checkpoint=OFTEN))
+    lines, peak = train(folder / "whole" / "a1", job_of(folder, **fields))
     steps = {line["step"]: line["values"] for line in lines}
     chosen = [steps[step] for step in range(2, case.steps + 1)]
     total = sum(x["perf/time_step_s"] - x.get("perf/time_eval_s", 0.0) for x in chosen)
@@ -139,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = Report("steps", options)
     every = cases.TINY_STEPS if options.tiny else cases.STEPS
     with tempfile.TemporaryDirectory() as name:
-        report.run(every[0].name, lambda: whole(every[0], Path(name)))
+        report.run(every[0].name, lambda: whole(every[0], Path(name), checkpoint=OFTEN))
         report.run("killed and resumed", lambda: resumed(every[0], Path(name)))
     for case in every[1:]:
         with tempfile.TemporaryDirectory() as name:

@@ -116,10 +116,10 @@ class Trained:
         tied = words is policy.model.get_output_embeddings().weight
         return cls(Learner.of(recipe, policy), numbers, trained, numbers - (0 if tied else words.numel()))
 
-    def update(self, case: cases.Update, sizes: Sequence[int], vocabulary: int) -> None:
-        """Update once on rollouts in these lengths."""
-        recipe = recipe_of(case, len(sizes) // case.copies)
-        updates(recipe, self.learner, weigh(recipe, rollouts_of(case, sizes, vocabulary)), 0, 1)
+    def update(self, case: cases.Update, rollouts: Rollouts) -> None:
+        """Update once, as a step does that has sampled these rollouts."""
+        recipe = recipe_of(case, len(rollouts.prompts))
+        updates(recipe, self.learner, weigh(recipe, rollouts), 0, 1)
 
     @property
     def held(self) -> int:
@@ -149,17 +149,17 @@ def measured(case: cases.Update, limit: float) -> Values:
     there = Trained.of(case)
     expected = predicted(case, there.numbers, there.trained)
     try:
-        worst = [case.room] * (case.copies * case.prompts)
-        there.update(case, worst, vocabulary)  # moments are there, and every kernel has been used
-        found = peak(lambda: there.update(case, worst, vocabulary), there.held)
-        sizes = ragged(case)
-        tokens = sum(sizes) + case.prompt * len(sizes) // case.copies
-        there.update(case, sizes, vocabulary)
-        taken = seconds(lambda: there.update(case, sizes, vocabulary))
+        worst = rollouts_of(case, [case.room] * (case.copies * case.prompts), vocabulary)
+        there.update(case, worst)  # moments are there, and every kernel has been used
+        found = peak(lambda: there.update(case, worst), there.held)
+        usual = rollouts_of(case, ragged(case), vocabulary)
+        there.update(case, usual)
+        taken = seconds(lambda: there.update(case, usual))
     except Exception as error:
         if is_out_of_memory(error):
             raise MemoryError(f"predicted {expected / GIB:.1f} GiB") from None
         raise
+    tokens = len(usual.responses.ids) + case.prompt * len(usual.prompts)
     flops = (ADAPTERS if case.lora else FULL) * there.multiplied * tokens / taken
     values: dict[str, Any] = {
         "parameters": there.numbers,
