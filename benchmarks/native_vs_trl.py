@@ -103,7 +103,7 @@ def train(out: Path, job: Job, code: str = TRAIN) -> tuple[list[dict[str, Any]],
     out.mkdir(parents=True)
     (out / "job.json").write_text(job.model_dump_json())
     command = [sys.executable, "-c", code, str(out)]
-    shown = subprocess.run(command, check=True, env=environment(), stdout=subprocess.PIPE, text=True)
+    shown = subprocess.run(command, check=True, env=one_thread(), stdout=subprocess.PIPE, text=True)
     lines = [json.loads(x) for x in (out / "metrics.jsonl").read_text().splitlines()]
     return lines, int(shown.stdout.split()[-1])
 
@@ -121,7 +121,7 @@ def run_trl(folder: Path, python: Path) -> dict[str, float]:
     shown = subprocess.run(
         [str(python), str(HERE / "trl_grpo.py"), str(folder)],
         check=True,
-        env=environment(),
+        env=one_thread(),
         capture_output=True,
         text=True,
     )
@@ -129,7 +129,7 @@ def run_trl(folder: Path, python: Path) -> dict[str, float]:
     return result
 
 
-def environment() -> dict[str, str]:
+def one_thread() -> dict[str, str]:
     """Return the environment with one thread and no access to a hub."""
     return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,7 +173,8 @@ def page(folder: Path = RESULTS) -> str:
     if not found:
         lines.append("**No GPU has been at hand so far**, so no row has a number.\n")
     for name, script in SCRIPTS.items():
-        lines += [f"## {script.heading}", "", f"{script.about} `benchmarks/gpu/{name}.py`", ""]
+        about = textwrap.fill(f"{script.about} `benchmarks/gpu/{name}.py`", 100, break_on_hyphens=False)
+        lines += [f"## {script.heading}", "", about, ""]
         mine = [record for record in found if record["script"] == name]
         for record in mine or [{"rows": []}]:
             if "machine" in record:
