@@ -121,10 +121,8 @@ def test_a_row_that_cannot_be_measured_says_why(gpu, tmp_path, capsys):
 def test_updates_have_a_speed_and_the_predicted_memory(gpu, tmp_path):
     """MFU is a share of the measured limit; the peak is that of the plan within a fifth, adapters train few numbers."""
     command = [sys.executable, "-m", "gpu.update", "--tiny", "--out", str(tmp_path)]
-    settings = gpu("update").RETURNS  # it need not start itself again
-    subprocess.run(
-        command, env={**os.environ, **settings, "PYTHONPATH": str(BENCHMARKS)}, check=True, stdout=subprocess.DEVNULL
-    )
+    environment = {**os.environ, **gpu("update").RETURNS, "PYTHONPATH": str(BENCHMARKS)}  # else it starts itself again
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     rows = json.loads((tmp_path / "update.json").read_text())["rows"]
     assert len(rows) == 3
     for row in rows:
