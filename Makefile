@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev
 TORCH := $(if $(TORCH_INDEX),-i $(TORCH_INDEX)) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 SUPPORTED := (3, 11) <= v <= (3, 13) or sys.exit("Paribus needs Python 3.11 to 3.13; this is %d.%d. Name another: make PYTHON=..." % v)
 
-.PHONY: help quickstart setup check lint test test-slow test-fast test-mutants test-faults test-fuzz test-guided test-runners test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons test-debian newest release site audit audit-secrets docs health clean
+.PHONY: help quickstart setup check lint test test-slow test-fast test-mutants test-faults test-fuzz test-guided test-runners test-conformance vllm test-vllm trl test-trl test-verl test-wandb test-clusters test-dashboards test-compose test-wheel test-lowest test-pythons test-debian newest release site audit audit-secrets docs health gpu gpu-pack clean
 help: # list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 	@echo 'benchmarks: make -C benchmarks'
@@ -42,6 +42,12 @@ lint: $(DEV) ## style, types, layers
 
 health: $(DEV) ## judge healthy and sick courses, and print how often `paribus health` is right: writes docs/reference/health.md
 	@$(MAKE) --no-print-directory -C benchmarks courses
+
+gpu: ## equality, speed and memory on one NVIDIA GPU, no network needed: benchmarks/README.md; MINUTES=5 a script, OUT, SCRIPTS, GPU_PYTHON
+	@$(MAKE) --no-print-directory -C benchmarks gpu
+
+gpu-pack: $(DEV) ## gather the wheels for a machine with a GPU and without a network; PYTHON_VERSION=3.12
+	@$(MAKE) --no-print-directory -C benchmarks gpu-pack
 
 audit-secrets: $(DEV) # what looks like a secret in the tracked files; needs no network
 	$(BIN)/python tests/repo/audit.py secrets

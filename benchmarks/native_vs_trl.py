@@ -6,6 +6,8 @@ vocabulary is small and the answer is the last digit of what the model happens t
 groups mixed; the learning rate is that of large models, so that the lengths stay as they are during the measurement.
 
     make -C benchmarks trl        # makes TRL's environment, then runs this
+
+`gpu/trl.py` and `gpu/steps.py` run folders of their own with other settings by the functions here, on a GPU too.
 """
 
 from __future__ import annotations
@@ -20,12 +22,27 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from paribus.contract import Evaluate, Job
 from paribus.recipe.patch import apply
 from paribus.recipe.recipe import Recipe
 
-SETTING = {"prompts": 32, "group": 8, "new_tokens": 64, "updates": 4, "learning_rate": 1e-6, "steps": 9}
+SETTING = {
+    "prompts": 32, "group": 8, "new_tokens": 64, "updates": 4, "learning_rate": 1e-6, "steps": 9,
+    "device": "cpu", "dtype": "float32", "again": False, "parts": 1,
+}  # fmt: skip
+"""``again``: blocks are computed again in the backward pass; ``parts``: TRL's passes in an update."""
+TRAIN = """
+import pathlib, resource, sys, torch
+from paribus.contract import load_runner
+runner = load_runner("native")
+runner.warm()
+runner.run(pathlib.Path(sys.argv[1]))
+resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident)
+"""
+"""Trains the job in a folder and prints the peak of its memory: of all tensors on a GPU, else of the process."""
 HERE = Path(__file__).resolve().parent
 
 
@@ -44,48 +61,63 @@ def make_inputs(folder: Path) -> None:
     (folder / "setting.json").write_text(json.dumps(SETTING))
 
 
-def job_of(folder: Path) -> Job:
-    """Return the same setting as a job of the native runner."""
+def job_of(folder: Path, **fields: Any) -> Job:
+    """Return the setting of a folder as a job of the native runner; ``fields``: others of the job."""
+    setting = json.loads((folder / "setting.json").read_text())
     patched = apply(
         Recipe().model_dump(mode="json"),
         {
             "model.name": str(folder / "model"),
+            "model.dtype": setting["dtype"],
+            "compute.gradient_checkpointing": setting["again"],
             "task": {"kind": "jsonl", "train": str(folder / "train.jsonl"), "heldout": str(folder / "heldout.jsonl")},
-            "optimizer.learning_rate": SETTING["learning_rate"],
+            "optimizer.learning_rate": setting["learning_rate"],
             "optimizer.beta2": 0.999,
-            "schedule.steps": SETTING["steps"],
-            "schedule.prompts_per_step": SETTING["prompts"],
-            "schedule.group_size": SETTING["group"],
-            "schedule.minibatches": SETTING["updates"],
-            "schedule.max_new_tokens": SETTING["new_tokens"],
+            "schedule.steps": setting["steps"],
+            "schedule.prompts_per_step": setting["prompts"],
+            "schedule.group_size": setting["group"],
+            "schedule.minibatches": setting["updates"],
+            "schedule.max_new_tokens": setting["new_tokens"],
             "reward.map": "binary01",
             "scale.eps": 1e-4,
         },
     )
     return Job(
-        run="0" * 64, study="benchmark", arm="grpo", runner="native", seed=0, token=1, cache=str(folder / "cache"),
+        run="0" * 64, study="benchmark", arm="grpo", runner="native", seed=0, cache=str(folder / "cache"),
         recipe=Recipe.model_validate(patched.values), evaluate=Evaluate(every=10_000, problems=2),
+        **{"token": 1, **fields},
     )  # fmt: skip
 
 
-def run_native(folder: Path) -> dict[str, float]:
-    """Train with the native runner in a process of its own and return tokens and seconds."""
-    out = Path(tempfile.mkdtemp(dir=folder)) / "a1"
-    out.mkdir()
-    (out / "job.json").write_text(job_of(folder).model_dump_json())
-    code = (
-        "import sys, pathlib; from paribus.contract import load_runner; "
-        "r = load_runner('native'); r.warm(); r.run(pathlib.Path(sys.argv[1]))"
-    )
-    subprocess.run([sys.executable, "-c", code, str(out)], check=True, env=one_thread())
+def train(out: Path, job: Job, code: str = TRAIN) -> tuple[list[dict[str, Any]], int]:
+    """Train a job in a process of its own; return the lines of its metrics, and its peak of memory, bytes.
+
+    Args:
+        out: folder of the attempt, made here.
+        job: what is trained.
+        code: what the process runs.
+
+    Raises:
+        CalledProcessError: it failed; its messages were printed.
+    """
+    out.mkdir(parents=True)
+    (out / "job.json").write_text(job.model_dump_json())
+    command = [sys.executable, "-c", code, str(out)]
+    shown = subprocess.run(command, check=True, env=one_thread(), stdout=subprocess.PIPE, text=True)
     lines = [json.loads(x) for x in (out / "metrics.jsonl").read_text().splitlines()]
+    return lines, int(shown.stdout.split()[-1])
+
+
+def run_native(folder: Path) -> dict[str, float]:
+    """Train with the native runner in a process of its own and return tokens, seconds and the peak of its memory."""
+    lines, peak = train(Path(tempfile.mkdtemp(dir=folder)) / "a1", job_of(folder))
     first, last = next(x for x in lines if x["step"] == 1), lines[-2]  # the last step's line waits for an evaluation
     tokens = last["values"]["budget/gen_tokens"] - first["values"]["budget/gen_tokens"]
-    return {"tokens": tokens, "seconds": (last["time_ms"] - first["time_ms"]) / 1000}
+    return {"tokens": tokens, "seconds": (last["time_ms"] - first["time_ms"]) / 1000, "peak": peak}
 
 
 def run_trl(folder: Path, python: Path) -> dict[str, float]:
-    """Train with TRL in its own environment and return tokens and seconds."""
+    """Train with TRL in its own environment and return tokens, seconds and the peak of its memory."""
     shown = subprocess.run(
         [str(python), str(HERE / "trl_grpo.py"), str(folder)],
         check=True,

@@ -1,9 +1,10 @@
-"""TRL's GRPOTrainer on a folder made by native_vs_trl.py; prints one JSON line. Runs in TRL's environment."""
+"""TRL's GRPOTrainer on a folder of native_vs_trl.py or gpu/trl.py; prints one JSON line. Runs in TRL's environment."""
 
 from __future__ import annotations
 
 import json
 import re
+import resource
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 folder = Path(sys.argv[1])
 setting = json.loads((folder / "setting.json").read_text())
 torch.set_num_threads(1)
+cpu = setting["device"] == "cpu"
 problems = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
 tokenizer = AutoTokenizer.from_pretrained(folder / "model")
 model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
@@ -49,7 +51,7 @@ trainer = GRPOTrainer(
     callbacks=[Marks()],
     args=GRPOConfig(
         output_dir=str(folder / "trl"),
-        use_cpu=True,
+        use_cpu=cpu,
         report_to="none",
         disable_tqdm=True,
         logging_strategy="no",
@@ -65,14 +67,16 @@ trainer = GRPOTrainer(
         max_grad_norm=1.0,
         num_generations=setting["group"],
         max_completion_length=setting["new_tokens"],
-        per_device_train_batch_size=responses // setting["updates"],
-        steps_per_generation=setting["updates"],
-        gradient_accumulation_steps=1,
-        gradient_checkpointing=False,
-        bf16=False,
+        per_device_train_batch_size=responses // setting["updates"] // setting["parts"],
+        steps_per_generation=setting["updates"] * setting["parts"],
+        gradient_accumulation_steps=setting["parts"],
+        gradient_checkpointing=setting["again"],
+        bf16=setting["dtype"] == "bfloat16",
         max_steps=setting["steps"] * setting["updates"],
     ),
 )
 trainer.train()
 (start, before), (end, after) = marks[0], marks[-1]
-print(json.dumps({"tokens": after - before, "seconds": end - start, "rollouts": len(marks) - 1, "total": generated}))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if cpu else torch.cuda.max_memory_allocated()
+found = {"tokens": after - before, "seconds": end - start, "rollouts": len(marks) - 1, "total": generated, "peak": peak}
+print(json.dumps(found))

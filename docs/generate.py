@@ -559,6 +559,14 @@ def statuses_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def performance_page() -> str:
+    """Return the page of what was measured on GPUs."""
+    sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+    from gpu.page import page
+
+    return page()
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "published_tables.md": published_page,
     "metrics.md": metrics_page,
@@ -571,6 +579,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "from_trl.md": partial(trainer_page, "TRL"),
     "from_verl.md": partial(trainer_page, "verl"),
     "states.md": states_page,
+    "performance.md": performance_page,
     "measured.md": measured.page,
 }
 
