@@ -20,6 +20,7 @@ class Update:
         room: longest response; ``prompt``: tokens of each prompt; ``copies``: responses to each.
         again: blocks are computed again in the backward pass, not kept.
         lora: adapters are trained, and the weights are bfloat16.
+        half: all weights are trained in bfloat16; their float32 copies and moments are in host memory.
     """
 
     size: str
@@ -29,11 +30,13 @@ class Update:
     copies: int = 8
     again: bool = False
     lora: bool = False
+    half: bool = False
 
     @property
     def name(self) -> str:
         """The row's name."""
-        what = f"{shown(self.size)}{', adapters' if self.lora else ''}, {self.tokens:,} tokens"
+        how = ", adapters" if self.lora else ", bfloat16 weights, optimizer in host memory" if self.half else ""
+        what = f"{shown(self.size)}{how}, {self.tokens:,} tokens"
         return f"{what}, blocks computed again" if self.again else what
 
     @property
@@ -104,6 +107,7 @@ UPDATES = (
     Update(size="1.5b", tokens=32_768, again=True),
     Update(size="0.5b", tokens=32_768, again=True),
     Update(size="7b", tokens=32_768, again=True, lora=True),
+    Update(size="7b", tokens=8_192, again=True, half=True),
     Update(size="1.5b", tokens=8_192),
     Update(size="0.5b", tokens=16_384),
     Update(size="7b", tokens=8_192, lora=True),
@@ -131,6 +135,7 @@ TINY_UPDATES = (
     Update(size="tiny", tokens=408, room=24, prompt=12),
     Update(size="tiny", tokens=408, room=24, prompt=12, again=True),
     Update(size="tiny", tokens=204, room=24, prompt=12, lora=True),
+    Update(size="tiny", tokens=204, room=24, prompt=12, half=True),
 )
 TINY_ROLLOUTS = (Rollout(size="tiny", rows=32, prompt=12, room=48, mean=16, peer=True),)
 TINY_STEPS = (Steps(size="tiny", prompts=4, copies=4, updates=2, room=24, mean=8, steps=3),)

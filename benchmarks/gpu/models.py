@@ -51,18 +51,25 @@ def model_of(size: str, *, implementation: str = attention.NAME, dtype: torch.dt
 
 
 def policy_of(
-    size: str, dtype: str, *, tokenizer: Any = None, adapters: Lora | None = None, again: bool = False
+    size: str,
+    dtype: str,
+    *,
+    trained: str = "float32",
+    tokenizer: Any = None,
+    adapters: Lora | None = None,
+    again: bool = False,
 ) -> Policy:
-    """Return a policy as a run has it: float32 weights, or weights of ``dtype`` beneath adapters.
+    """Return a policy as a run has it: weights of the type ``trained``, or of ``dtype`` beneath adapters.
 
     Args:
         size: of the configuration.
         dtype: type of the computations.
+        trained: type of the weights without adapters.
         tokenizer: where texts are needed.
         adapters: what is trained in place of the weights.
         again: compute blocks again in the backward pass.
     """
-    model = model_of(size, dtype=torch.float32 if adapters is None else getattr(torch, dtype))
+    model = model_of(size, dtype=getattr(torch, trained if adapters is None else dtype))
     if adapters is not None:
         lora.add(model, adapters, 0)
     if again:

@@ -46,12 +46,13 @@ def recipe_of(case: cases.Update, prompts: int) -> Recipe:
     schedule = Schedule(
         prompts_per_step=prompts, group_size=case.copies, minibatches=1, max_new_tokens=case.room, steps=1
     )
-    dtype = "bfloat16" if torch.cuda.is_available() else "float32"
+    dtype = "bfloat16" if torch.cuda.is_available() or case.half else "float32"
+    trained = "bfloat16" if case.half else "float32"
     return Recipe(
-        model=Model(dtype=dtype, lora=Lora() if case.lora else None),
+        model=Model(dtype=dtype, trained_dtype=trained, lora=Lora() if case.lora else None),
         optimizer=Optimizer(learning_rate=1e-6),
         schedule=schedule,
-        compute=Compute(gradient_checkpointing=case.again),
+        compute=Compute(gradient_checkpointing=case.again, offload=("optimizer",) if case.half else ()),
     )
 
 
@@ -98,23 +99,31 @@ def ragged(case: cases.Update) -> list[int]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A learner, and the count of its parameters: all, those that are trained, and those that are multiplied."""
+    """A learner, and the count of its parameters: all, those that are trained, and those that are multiplied.
+
+    ``on_device`` says whether what the optimizer holds is there, and not in host memory.
+    """
 
     learner: Learner
     numbers: int
     trained: int
     multiplied: int
+    on_device: bool
 
     @classmethod
     def of(cls, case: cases.Update) -> Trained:
         """Return the learner of a case, with a model of random weights."""
         recipe = recipe_of(case, case.prompts)
-        policy = policy_of(case.size, recipe.model.dtype, adapters=recipe.model.lora, again=case.again)
+        policy = policy_of(
+            case.size, recipe.model.dtype, trained=recipe.model.trained_dtype, adapters=recipe.model.lora,
+            again=case.again,
+        )  # fmt: skip
         trained = sum(p.numel() for p in policy.trained)
         numbers = sum(p.numel() for p in policy.model.parameters()) - (trained if case.lora else 0)
         words = policy.model.get_input_embeddings().weight
         tied = words is policy.model.get_output_embeddings().weight
-        return cls(Learner.of(recipe, policy), numbers, trained, numbers - (0 if tied else words.numel()))
+        multiplied = numbers - (0 if tied else words.numel())
+        return cls(Learner.of(recipe, policy), numbers, trained, multiplied, not case.half)
 
     def update(self, case: cases.Update, rollouts: Rollouts) -> None:
         """Update once, as a step does that has sampled these rollouts."""
@@ -123,10 +132,10 @@ class Trained:
 
     @property
     def held(self) -> int:
-        """Bytes of weights, gradients and moments that are there now."""
-        parameters = list(self.learner.policy.model.parameters())
-        tensors = [*parameters, *(p.grad for p in parameters if p.grad is not None)]
-        tensors += [x for state in self.learner.optimizer.state.values() for x in state.values()]
+        """Bytes of weights, gradients and moments that are on the device now."""
+        learner = self.learner
+        optimizer = learner.optimizer.state().values() if self.on_device else ()
+        tensors = [*learner.policy.model.parameters(), *learner.optimizer.gradients, *optimizer]
         return sum(x.numel() * x.element_size() for x in tensors)
 
 

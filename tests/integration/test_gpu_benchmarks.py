@@ -124,13 +124,15 @@ def test_updates_have_a_speed_and_the_predicted_memory(gpu, tmp_path):
     environment = {**os.environ, **gpu("update").RETURNS, "PYTHONPATH": str(BENCHMARKS)}  # else it starts itself again
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     rows = json.loads((tmp_path / "update.json").read_text())["rows"]
-    assert len(rows) == 3
+    assert len(rows) == 4
     for row in rows:
         assert row["status"] == "measured", row
         assert 0 < row["mfu"] < 1.5
         assert row["tokens"] / row["seconds"] == pytest.approx(row["tokens_per_s"])
-        assert abs(row["error"]) < 0.2, row
-    kept, again, adapters = rows
+        if "host memory" not in row["name"]:  # on a CPU that is the device's
+            assert abs(row["error"]) < 0.2, row
+    kept, again, adapters, half = rows
+    assert half["trained"] == kept["trained"]
     assert again["measured_gib"] < kept["measured_gib"]
     assert adapters["trained"] < kept["trained"] / 5
 

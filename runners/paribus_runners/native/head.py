@@ -11,7 +11,7 @@ have left: it would make one more, and with tied embeddings keep it beside a thi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -60,6 +60,11 @@ class Head:
             raise RunnerError(f"{name} bounds its logits (final_logit_softcapping={cap}): it cannot be trained here")
         scaling = getattr(config, "logits_scaling", None) or 1 / (getattr(config, "logit_scale", None) or 1.0)
         return cls(layer.weight, layer.bias, float(scaling), dtype)
+
+    def cast(self) -> Head:
+        """Return the same head with its weights in the type of the products, without gradient."""
+        bias = None if self.bias is None else self.bias.detach().to(self.dtype)
+        return replace(self, weight=self.weight.detach().to(self.dtype), bias=bias)
 
     def rows(self) -> int:
         """Return how many rows of hidden states have logits at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import dropwhile
@@ -209,6 +209,15 @@ class Policy:
             return self.model.base_model(
                 input_ids=ids[None], position_ids=positions[None], use_cache=False, layout=layout, **more
             )
+
+    @contextlib.contextmanager
+    def weights_cast_once(self) -> Iterator[None]:
+        """Cast weights to the type of the computations once for all passes inside, and not in each of them.
+
+        For passes without gradient: sampling makes one for each token, and would mostly cast.
+        """
+        with self._precision(), torch.autocast(self.device.type, enabled=False):
+            yield
 
     def _precision(self) -> AbstractContextManager[Any]:
         full = self.dtype == torch.float32

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
 from paribus_runners.native.log_probabilities import score, score_all
@@ -191,3 +195,30 @@ def test_draws_follow_the_renormalised_nucleus() -> None:
     whole = sampler.draw(logits.expand(len(numbers), -1), numbers, 0.8)[0]
     assert torch.equal(whole, sampler.draw(logits.expand(len(numbers), -1), numbers, 0.8, 1.0)[0])
     assert set(whole.tolist()) == {0, 1, 2, 3}
+
+
+class _Casts(TorchDispatchMode):
+    """Counts how often each of some weights is cast to another type."""
+
+    def __init__(self, weights: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._places, self.counts = {w.data_ptr() for w in weights}, Counter[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default and args[0].data_ptr() in self._places:
+            self.counts[args[0].data_ptr()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("head", ["bfloat16", "float32"])
+def test_weights_are_cast_once_for_all_tokens(folder: Path, head: str) -> None:
+    """In bfloat16 a pass for each token would mostly cast; the logits keep the type of the head."""
+    policy = Policy.load(str(folder), None, "bfloat16", head_dtype=head)
+    prompts = policy.encode([p.prompt for p in Chain().training(0, 1, 0, 3)])
+    with _Casts(policy.trained) as casts:
+        responses = complete(TorchSampler(policy), Requests(prompts, 2, ROOM, 1.0, ("test",)))
+    assert int(responses.length.max()) > 2
+    assert casts.counts
+    assert max(casts.counts.values()) <= 2  # by attention and MLP; and the head's, which are the embeddings
+    learner = score_all(policy, prompts, responses, 1.0)
+    assert float((learner.logp - responses.logp).abs().max()) < (0.2 if head == "bfloat16" else 0.1)

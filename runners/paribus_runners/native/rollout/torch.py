@@ -69,10 +69,11 @@ class TorchSampler:
                 continue
             prompts = requests.prompts[begin:end]
             table = torch.stack([next(numbers) for _ in range(len(prompts) * requests.copies)]).to(self.policy.device)
-            if requests.turns is None:
-                responses = _sample(self.policy, prompts, requests, table)
-            else:
-                responses = _sample_turns(self.policy, requests, begin, prompts, table)
+            with self.policy.weights_cast_once():
+                if requests.turns is None:
+                    responses = _sample(self.policy, prompts, requests, table)
+                else:
+                    responses = _sample_turns(self.policy, requests, begin, prompts, table)
             yield Finished(range(begin, end), responses)
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, float]:
@@ -99,7 +100,8 @@ def _numbers(requests: Requests) -> Iterator[Tensor]:
 def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests, uniforms: Tensor) -> Responses:
     device, (total, room), copies = policy.device, uniforms.shape, requests.copies
     hidden, cache, positions, recorder = _prefill(policy, prompts, requests, room)
-    drawn = _draw(policy.head, hidden, uniforms[:, 0], requests, copies)
+    head = policy.head.cast()
+    drawn = _draw(head, hidden, uniforms[:, 0], requests, copies)
     ends = torch.tensor(policy.ends, device=device)
     ids = torch.zeros(total, room, dtype=torch.long, device=device)
     logp = torch.zeros(total, room, device=device)
@@ -126,7 +128,7 @@ def _sample(policy: Policy, prompts: Sequence[Sequence[int]], requests: Requests
             cache.keep(keep)
         cache.advance()
         hidden = _next(policy, token, positions[rows] + t, cache, rows, recorder)
-        drawn = _draw(policy.head, hidden, uniforms[rows, t + 1], requests)
+        drawn = _draw(head, hidden, uniforms[rows, t + 1], requests)
     generated = torch.arange(room, device=device) < length[:, None]
     length = length.cpu()
     return Responses(
@@ -205,7 +207,8 @@ def _sample_turns(
     every = [_Row(begin + i // copies) for i in range(len(uniforms))]
     rows, read = list(range(len(every))), 0
     supports: list[tuple[Tensor, Support]] = []
-    drawn = _draw(policy.head, hidden, uniforms[:, 0], requests, copies)
+    head = policy.head.cast()
+    drawn = _draw(head, hidden, uniforms[:, 0], requests, copies)
     while True:
         values = enumerate(zip(rows, *(x.tolist() for x in drawn[:3]), strict=True))
         here = [k for k, (i, *value) in values if not every[i].over and every[i].next(*value)]
@@ -229,7 +232,7 @@ def _sample_turns(
         token = torch.tensor([every[i].whole[-1] for i in rows], device=policy.device)
         hidden = _next(policy, token, positions[among] + read, cache, among, recorder)
         place = torch.tensor([min(len(every[i].ids), room - 1) for i in rows], device=policy.device)
-        drawn = _draw(policy.head, hidden, uniforms[among, place], requests)
+        drawn = _draw(head, hidden, uniforms[among, place], requests)
         read += 1
 
 
