@@ -126,6 +126,17 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "routing_replay.py::test_the_learner_with_the_samplers_experts_finds_its_probabilities",
         "routing_replay.py::test_passes_of_others_route_for_themselves",
     ),
+    "optimizer.py": (
+        "optimizer.py::test_all_numbers_are_dealt_out_once_in_about_equal_parts",
+        "optimizer.py::test_it_steps_as_adamw_does",
+        "optimizer.py::test_weights_in_bfloat16_move_by_steps_that_they_would_round_away",
+        "optimizer.py::test_a_state_goes_on_in_other_numbers_of_processes",
+        "optimizer.py::test_processes_that_share_the_optimizer_hold_a_part_and_step_alike",
+    ),
+    "wide_gradients.py": (
+        "optimizer.py::test_weights_in_bfloat16_move_by_steps_that_they_would_round_away",
+        "optimizer.py::test_gradients_of_bfloat16_weights_are_summed_in_float32",
+    ),
     "batch.py": ("objective_batches.py", "objective_pairs.py", "objective_presets.py", "objective_correction.py"),
 }
 """Of ``tests/unit/native/test_*``, the files or tests that are asked about each file, quickest first."""
@@ -149,6 +160,24 @@ _TABLE: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("(row[there] * len(self._rows) + step[there])", "step[there]", "tokens of all responses mixed"),
         ("named[\"layout\"].choice", "named[\"layout\"].choice or getattr(self._router, _CHOICE, None)",
          "a pass takes the experts of the pass before"),
+    ),
+    "optimizer.py": (
+        ("else cut - cut % ALIGNED for", "else cut for", "cuts inside of what a vector instruction takes"),
+        ("math.inf if limit is None else limit", "math.inf", "no limit of the norm"),
+        ("weight_decay=settings.weight_decay", "weight_decay=0.0", "no weight decay"),
+        ("self._view(piece).copy_(stepped.view(-1))", "pass", "weights that never get what was stepped for them"),
+        ("self._world.send(self._view(piece), owner)", "pass", "a process keeps the old weights of the others"),
+        ("gradient.view(-1)[piece.first : piece.end]", "gradient.view(-1)[: piece.end - piece.first]",
+         "the gradient of the first numbers"),
+        ('target = stepped if kind == "master" else', "target =", "a copy begins anew from the rounded weights"),
+        ("first - self.first : end - self.first", ": end - first", "the state of the first numbers of a part"),
+        ('"" if self._whole(piece) else f"/{piece.first}"', '""', "parts of a weight under one name"),
+    ),
+    "wide_gradients.py": (
+        ("weight.grad.float() if holder.grad is None else holder.grad.add_(weight.grad)", "weight.grad.float()",
+         "the last pass alone"),
+        ("    weight.grad = None\n", "", "passes that are added again"),
+        ("holder.grad = torch.zeros_like(weight, dtype=torch.float32)", "return None", "the head's sum in bfloat16"),
     ),
     "head.py": (
         ("z.masked_fill_(outside, -math.inf)", "pass", "the whole vocabulary in chunks"),

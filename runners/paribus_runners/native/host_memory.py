@@ -1,4 +1,7 @@
-"""Weights of a network that are in host memory while it does not compute (``compute.offload: [reference]``)."""
+"""Weights of a network that are in host memory while it does not compute (``compute.offload: [reference]``).
+
+Where the device is a CPU nothing moves, and nothing is gained.
+"""
 
 from __future__ import annotations
 
