@@ -41,8 +41,8 @@ class Parts:
         self.needed = learner.optimizer.sharded
 
     @contextmanager
-    def told_apart(self) -> Iterator[None]:
-        """Tell the first process if this one ends before its last part, so that it waits for no more of them."""
+    def noting_an_early_end(self) -> Iterator[None]:
+        """Note if this process ends before its last part: the first one then waits for no more of them."""
         try:
             yield
         except BaseException:

@@ -76,7 +76,7 @@ class Trainer:
             SystemExit: with status 75 when the run was asked to stop. It has saved the newest complete step, unless
                 the weights have changed since (:mod:`paribus_runners.native.stopping`); before step 0, nothing.
         """
-        with self._parts.told_apart():
+        with self._parts.noting_an_early_end():
             self._train(progress)
 
     def _train(self, progress: Progress | None) -> None:

@@ -286,7 +286,7 @@ def test_the_first_process_waits_for_no_part_of_one_that_has_left(
     def action(here: World) -> str:
         parts = Parts(attempt, Learner.of(recipe, policy, here))
         if here.rank == 1:
-            with parts.told_apart():
+            with parts.noting_an_early_end():
                 parts.put(3)
                 raise SystemExit(75)
         parts.take(3, place)
