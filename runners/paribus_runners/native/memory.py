@@ -31,7 +31,7 @@ SMALL = 4096
 FULL = 4
 """Bytes of a float32."""
 DRAW = 24
-"""Bytes for each logit that a token is drawn from: logits, two of the distribution, a product, and sums in float64."""
+"""Bytes for each logit that a token is drawn from: log-probability and probability; in float64 that and the sums."""
 INSIDE = 1.4
 """Bytes while a block that was computed again is differentiated, in those that autograd keeps of it (measured)."""
 KEPT_LOGITS = 4

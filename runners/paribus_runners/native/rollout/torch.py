@@ -324,10 +324,16 @@ def _draw(head: Head, hidden: Tensor, uniform: Tensor, requests: Requests, copie
     size = max(1, head.rows() // copies)
     parts = []
     for i in range(0, len(hidden), size):
-        logits = head.logits(hidden[i : i + size]).repeat_interleave(copies, 0)
-        mine = uniform[i * copies :][: len(logits)]
+        mine = uniform[i * copies : (i + size) * copies]
         parts.append(
-            draw(logits, mine, requests.temperature, requests.top_p, requests.top_k, record=requests.with_support)
+            draw(
+                head.logits(hidden[i : i + size]).repeat_interleave(copies, 0),  # no name: it is freed in there
+                mine,
+                requests.temperature,
+                requests.top_p,
+                requests.top_k,
+                record=requests.with_support,
+            )
         )
     supports = [p.support for p in parts if p.support is not None]
     token, logp, entropy = (torch.cat(x) for x in zip(*(p[:3] for p in parts), strict=True))
@@ -348,10 +354,12 @@ def draw(
     With ``top_p`` below 1, or ``top_k``, they come from the tokens that :func:`.support.truncated` leaves, and
     log-probability and entropy are those of the distribution over these. ``record`` says which they are.
     """
-    scaled = logits / temperature
+    words, scaled = logits.shape[1], logits / temperature
+    del logits  # 4 bytes for each word of each row, and the caller has kept none
     logp = scaled.log_softmax(-1)
     p, support = logp.exp(), None
     if top_p == 1 and top_k is None:
+        del scaled
         drawn = p
         entropy = -(p * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
     else:
@@ -362,5 +370,5 @@ def draw(
             support = Support(kept.nonzero()[:, 1].int(), kept.sum(-1))
     cumulative = drawn.cumsum(-1, dtype=torch.float64)
     threshold = uniform[:, None] * cumulative[:, -1:]
-    token = torch.searchsorted(cumulative, threshold, right=True).squeeze(1).clamp_max(logits.shape[1] - 1)
+    token = torch.searchsorted(cumulative, threshold, right=True).squeeze(1).clamp_max(words - 1)
     return Drawn(token, logp.gather(1, token[:, None]).squeeze(1), entropy, support)
