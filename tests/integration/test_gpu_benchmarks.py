@@ -151,6 +151,7 @@ def test_samplers_have_a_speed_beside_the_limit_and_transformers(gpu, tmp_path, 
     assert "Transformers, tokens/s" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_weights(gpu, tmp_path):
     """Shares of a step's phases add up; after SIGKILL the run goes on from its checkpoint, on a CPU to the bit."""
     status, rows = ran(gpu, "steps", tmp_path)
