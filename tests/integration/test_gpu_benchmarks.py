@@ -118,6 +118,7 @@ def test_a_row_that_cannot_be_measured_says_why(gpu, tmp_path, capsys):
     assert [row["status"] for row in json.loads((tmp_path / "update.json").read_text())["rows"]] == ["no time left"]
 
 
+@pytest.mark.slow
 def test_updates_have_a_speed_and_the_predicted_memory(gpu, tmp_path):
     """MFU is a share of the measured limit; the peak is that of the plan within a fifth, adapters train few numbers."""
     command = [sys.executable, "-m", "gpu.update", "--tiny", "--out", str(tmp_path)]

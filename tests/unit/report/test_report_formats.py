@@ -89,7 +89,7 @@ shapes = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shapes)
 def test_rendering_never_computes(shape: Shape) -> None:
     """Whatever the study, every number in every format is a number of the model."""
