@@ -331,7 +331,7 @@ def test_a_kill_in_a_save_of_two_processes_costs_no_bit(recipe: Recipe, job_fold
     in_ranks(2, whole / "ranks", partial(_train, whole))
     save = checkpoint.save
 
-    def killed(folder: RunFolder, job: Job, progress: Progress, learner: Learner) -> Path:
+    def killed(folder: RunFolder, job: Job, progress: Progress, learner: Learner, *_: object) -> Path:
         if progress.step == 2:
             kill_this_process_at(call)
         return save(folder, job, progress, learner)
