@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from paribus.masking import mask
+from paribus.text import printable
 
 
 class ParibusError(Exception):
@@ -73,7 +74,7 @@ class StudyFileError(ParibusError):
         path = f" {problem.path}:" if problem.path else ""
         line = f"{place}:{path} {problem.message}"
         line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"  # what is wrong may be a whole file in a word
-        return "".join(c if c.isprintable() else "?" for c in line)  # keys of a file may hold terminal escapes
+        return printable(line)  # keys of a file may hold terminal escapes
 
 
 class UnknownPreset(ParibusError):

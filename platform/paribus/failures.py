@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.masking import mask
+from paribus.text import printable
 
 _TAIL = 1 << 16
 _START = "Traceback (most recent call last):"
@@ -65,7 +66,7 @@ def _end_of(log: Path) -> str:
 def last_line(log: Path) -> str:
     """Return the last line of a log with a printed character, without credentials; empty if there is none."""
     text = next((line.strip() for line in reversed(_end_of(log).splitlines()) if line.strip()), "")
-    return "".join(c if c.isprintable() else "?" for c in text)[:_LONGEST]
+    return printable(text)[:_LONGEST]
 
 
 def failure_in(log: Path, exit_code: int) -> Failure:

@@ -1,4 +1,4 @@
-"""How times, durations and sizes are written for people: in terminals, reports and pages."""
+"""How times, durations, sizes and texts of strangers are written for people: in terminals, reports and pages."""
 
 from __future__ import annotations
 
@@ -27,3 +27,8 @@ def size_text(size: float) -> str:
             return f"{size:.1f} {unit}" if unit != "bytes" else f"{size:.0f} bytes"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def printable(text: str, instead: str = "?") -> str:
+    """Return a text with ``instead`` for characters that end lines or control a terminal."""
+    return "".join(c if c.isprintable() else instead for c in text)

@@ -20,6 +20,7 @@ from paribus.health.log_files import STEPS, SUFFIXES, by_step, event_folder, fin
 from paribus.health.signals import SCORE, SIGNALS, TASK
 from paribus.run_folder.folder import MetricLine
 from paribus.run_folder.metrics import Source, find_metric
+from paribus.text import printable
 from paribus.yaml_file.document import plain, read_document
 
 PARIBUS = "paribus"
@@ -122,8 +123,7 @@ def map_keys(keys: Iterable[str], place: str, trainer: str | None = None) -> Map
     if not best.keys:
         if not names:
             raise LogFileError(f"{place}: no record has a number: metrics are numbers under names, such as `loss`")
-        printable = ["".join(c if c.isprintable() else "?" for c in n[:60]) for n in names[:5]]
-        shown = ", ".join(f"`{n}`" for n in printable)
+        shown = ", ".join(f"`{printable(n[:60])}`" for n in names[:5])
         wanted = trainer or ", ".join(tables)
         raise LogFileError(
             f"{place}: has no metric of {wanted}, but {shown}. docs/reference/health.md lists the known names"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paribus.errors import RunFolderError
+from paribus.text import printable
 
 MOST_NESTED = 64
 """Most lists and objects inside one another; functions that walk through values call themselves for each."""
@@ -70,7 +71,7 @@ def shown(value: object) -> str:
     """Return a value for a message: short, and without characters that control a terminal."""
     text = repr(value) if not isinstance(value, str) else repr(value[: _SHOWN + 1])
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return printable(text)
 
 
 def fields(value: Any) -> dict[str, Any]:

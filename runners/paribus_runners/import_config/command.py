@@ -16,6 +16,7 @@ from paribus.cli.options import json_option
 from paribus.cli.studies import write_new
 from paribus.errors import ParibusError
 from paribus.study.load import load_study
+from paribus.text import printable
 from paribus.yaml_file.document import parse_document, plain, read_document, read_text
 from paribus.yaml_file.write import yaml_text
 from paribus_runners.capabilities import matrix_for
@@ -179,10 +180,8 @@ def study_text(name: str, trainer: str, source: Source) -> str:
 
 def _comment(text: str) -> str:
     indent = len(text) - len(text.lstrip())
-    visible = "".join(
-        c if c.isprintable() else " " for c in text
-    )  # a comment must not end: YAML has line breaks beside \n
-    lines = textwrap.wrap(visible.strip(), WIDTH - indent)
+    # a comment must not end: YAML has line breaks beside \n
+    lines = textwrap.wrap(printable(text, " ").strip(), WIDTH - indent)
     return "".join(f"# {' ' * indent}{line}\n" for line in lines)
 
 

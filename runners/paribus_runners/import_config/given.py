@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paribus.errors import ParibusError
+from paribus.text import printable
 
 MOST = 1e15
 """No whole number of a training is as large."""
@@ -77,7 +78,7 @@ class Given:
 def brief(value: object) -> str:
     """Return a value of a file as a message shows it."""
     text = str(value)
-    return "".join(c if c.isprintable() else "?" for c in text[:200]) + ("..." if len(text) > 200 else "")
+    return printable(text[:200]) + ("..." if len(text) > 200 else "")
 
 
 def number_of(name: str, value: object) -> float:
