@@ -17,7 +17,7 @@ from paribus.recipe.turns import FunctionTurns
 from paribus.run_folder.checkpoints import published
 from paribus.run_folder.folder import RunFolder
 from paribus.run_folder.metrics import STEP_METRICS
-from paribus_runners.native import trainer
+from paribus_runners.native import runner, trainer
 
 TOOL = FunctionTurns(
     path="paribus_runners.tasks.tools.running_sum", marks=("?",), most=3, answer_tokens=2, timeout_s=60
@@ -77,3 +77,12 @@ def signal_after(patch: pytest.MonkeyPatch, last: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     patch.setattr(trainer.Trainer, "_write", write_and_signal)
+
+
+def train_until(last: int, folder: Path) -> None:
+    """Train the job in a folder until the line of step ``last``, after which it must end by SIGTERM with status 75."""
+    with pytest.MonkeyPatch.context() as patch:
+        signal_after(patch, last)
+        with pytest.raises(SystemExit) as stopped:
+            runner.run(folder)
+    assert stopped.value.code == 75

@@ -25,7 +25,7 @@ from paribus_runners.native.memory import Held
 from paribus_runners.native.model_files import ModelFiles
 from paribus_runners.native.tiny.make import build
 from paribus_runners.native.tiny.spec import MODELS
-from support.native_runs import STATES, changed, lines_of, same, signal_after, weights_of
+from support.native_runs import STATES, changed, lines_of, same, train_until, weights_of
 
 JobFolder = Callable[..., Path]
 NAMES = frozen.names_of(MODELS["tiny"])
@@ -87,7 +87,7 @@ def test_there_is_one_way_to_say_what_is_trained() -> None:
 
 @pytest.mark.parametrize("carried", ["critic", "reference"])
 def test_a_run_trains_the_others_alone_and_resumes_to_the_bit(
-    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, carried: str
+    recipe: Recipe, job_folder: JobFolder, tmp_path: Path, carried: str
 ) -> None:
     """Frozen weights stay equal to the bit and have no moments; after SIGTERM a run goes on as if never cut."""
     model = Model(name=recipe.model.name, freeze=("embeddings", "first_1"))
@@ -99,10 +99,7 @@ def test_a_run_trains_the_others_alone_and_resumes_to_the_bit(
     assert {n for n in after if not torch.equal(after[n], before[n])} == trained
     moments = load_file(published(RunFolder(whole))[0] / f"{MOMENTS}.safetensors")
     assert {name.rpartition("/")[0] for name in moments} == trained
-    with monkeypatch.context() as patch:
-        signal_after(patch, 1)
-        with pytest.raises(SystemExit):
-            runner.run(cut)
+    train_until(1, cut)
     second = job_folder(recipe, name="cut", token=2)
     runner.run(second)
     assert same(weights_of(second), after)

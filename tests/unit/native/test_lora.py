@@ -25,7 +25,7 @@ from paribus_runners.native import attention, lora, runner
 from paribus_runners.native.learner import Learner
 from paribus_runners.native.model_files import ModelFiles, shapes_in
 from paribus_runners.native.policy import Policy
-from support.native_runs import STATES, changed, lines_of, signal_after
+from support.native_runs import STATES, changed, lines_of, train_until
 
 JobFolder = Callable[..., Path]
 SETTINGS = Lora(rank=3, alpha=6)
@@ -111,18 +111,13 @@ def test_a_run_trains_adapters_alone_and_peft_loads_them(
 
 
 @pytest.mark.parametrize("carried", ["plain", "critic", "reference"])
-def test_what_is_resumed_is_equal_to_the_bit(
-    low_rank: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, carried: str
-) -> None:
+def test_what_is_resumed_is_equal_to_the_bit(low_rank: Recipe, job_folder: JobFolder, carried: str) -> None:
     """SIGTERM after the second step: the next attempt has the metrics and adapters of a run that was left alone."""
     recipe = changed(low_rank, **STATES[carried])
     whole = job_folder(recipe, name="whole")
     runner.run(whole)
     first = job_folder(recipe, name="cut")
-    with monkeypatch.context() as patch:
-        signal_after(patch, 1)
-        with pytest.raises(SystemExit):
-            runner.run(first)
+    train_until(1, first)
     second = job_folder(recipe, name="cut", token=2)
     runner.run(second)
     assert lines_of(second) == lines_of(whole)

@@ -32,7 +32,7 @@ from paribus_runners.native.tiny.make import tokenizer
 from paribus_runners.native.world import World
 from paribus_runners.tasks import chain
 from support.kills import kill_this_process_at, killed_at, killed_at_byte, killed_in
-from support.native_runs import STATES, changed, lines_of, same, signal_after, weights_of
+from support.native_runs import STATES, changed, lines_of, same, train_until, weights_of
 from support.ranks import ends_of_ranks, in_ranks
 
 JobFolder = Callable[..., Path]
@@ -87,17 +87,13 @@ def assert_equal_runs(resumed: Path, whole: Path) -> None:
 @pytest.mark.parametrize("stop_at", [0, 1, 2])
 @pytest.mark.parametrize("state", STATES)
 def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
-    recipe: Recipe, job_folder: JobFolder, finished: Finished, monkeypatch: pytest.MonkeyPatch, state: str, stop_at: int
+    recipe: Recipe, job_folder: JobFolder, finished: Finished, state: str, stop_at: int
 ) -> None:
     """SIGTERM: checkpoint, status 75; the next attempt has no gap in its stream and ends with the same weights."""
     recipe = changed(recipe, **STATES[state])
     whole = finished(state, job_folder(recipe, name="whole"))
     first = job_folder(recipe, name="cut")
-    with monkeypatch.context() as patch:
-        signal_after(patch, stop_at)
-        with pytest.raises(SystemExit) as stopped:
-            runner.run(first)
-    assert stopped.value.code == 75
+    train_until(stop_at, first)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert [x["step"] for x in lines_of(first)] == list(range(stop_at + 1))
     assert not (first / "result.json").exists()

@@ -39,7 +39,7 @@ from paribus_runners.native.rollout.sampler import Ended, Requests, complete
 from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.native.runner import NativeRunner
 from paribus_runners.tasks import Chain
-from support.native_runs import changed, lines_of, same, signal_after, weights_of
+from support.native_runs import changed, lines_of, same, train_until, weights_of
 
 JobFolder = Callable[..., Path]
 COPIES = 3
@@ -340,17 +340,14 @@ def test_replay_goes_with_other_passes(
 
 @pytest.mark.parametrize("replay", ["learner", "sampler"])
 def test_a_run_with_stale_rollouts_goes_on_with_their_experts(
-    recipe: Recipe, job_folder: JobFolder, mixture_model: Path, monkeypatch: pytest.MonkeyPatch, replay: str
+    recipe: Recipe, job_folder: JobFolder, mixture_model: Path, replay: str
 ) -> None:
     """What was sampled before a stop comes back from the checkpoint with the experts that it went to."""
     level = f.RefillAsync(metric="correct")
     recipe = _recipe(recipe, mixture_model, replay, schedule={"staleness": 2, "steps": 4}, filter=level)
     whole, cut = job_folder(recipe, name="whole"), job_folder(recipe, name="cut")
     native.run(whole)
-    with monkeypatch.context() as patch:
-        signal_after(patch, 2)
-        with pytest.raises(SystemExit):
-            native.run(cut)
+    train_until(2, cut)
     second = job_folder(recipe, name="cut", token=2)
     native.run(second)
     assert lines_of(second) == lines_of(whole)

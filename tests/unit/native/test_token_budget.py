@@ -14,7 +14,7 @@ from paribus.recipe import factors as f
 from paribus.recipe.recipe import Recipe
 from paribus.run_folder.folder import RunFolder
 from paribus_runners.native import runner, trainer
-from support.native_runs import changed, lines_of, same, signal_after, weights_of
+from support.native_runs import changed, lines_of, same, train_until, weights_of
 
 JobFolder = Callable[..., Path]
 
@@ -116,7 +116,7 @@ def test_a_sampler_that_runs_ahead_stops_where_the_budget_is_spent(
 @pytest.mark.parametrize("stop_at", [1, 2, 3])
 @pytest.mark.parametrize("state", ["plain", "refill", "ahead", "surplus"])
 def test_a_stopped_run_goes_on_to_the_same_last_step(
-    recipe: Recipe, job_folder: JobFolder, monkeypatch: pytest.MonkeyPatch, state: str, stop_at: int
+    recipe: Recipe, job_folder: JobFolder, state: str, stop_at: int
 ) -> None:
     """Stopped after step 1, 2 or the last, a run with a budget ends with the same weights and numbers to the bit."""
     long = job_folder(of(recipe, state, steps=LONG), name="long")
@@ -124,10 +124,7 @@ def test_a_stopped_run_goes_on_to_the_same_last_step(
     recipe = of(recipe, state, steps=LONG, tokens=spent(lines_of(long))[3])
     whole, first = job_folder(recipe, name="whole"), job_folder(recipe, name="cut")
     runner.run(whole)
-    with monkeypatch.context() as patch:
-        signal_after(patch, stop_at)
-        with pytest.raises(SystemExit):
-            runner.run(first)
+    train_until(stop_at, first)
     second = job_folder(recipe, name="cut", token=2)
     runner.run(second)
     assert lines_of(second) == lines_of(whole)
