@@ -29,6 +29,7 @@ from paribus_runners.native.policy import best_device
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "gpu"
+GIB = 2**30
 Values = Mapping[str, Any]
 
 
@@ -145,7 +146,7 @@ def machine() -> dict[str, Any]:
     """Return device, processor and versions."""
     found: dict[str, Any] = {"device": best_device().type, "name": device_name()}
     if torch.cuda.is_available():
-        found["memory_gib"] = round(torch.cuda.mem_get_info()[1] / 2**30, 1)
+        found["memory_gib"] = round(torch.cuda.mem_get_info()[1] / GIB, 1)
         found["cuda"] = torch.version.cuda
     names = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
     asked = ["git", "rev-parse", "--short=12", "HEAD"]

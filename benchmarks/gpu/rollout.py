@@ -22,6 +22,7 @@ import torch
 
 from gpu import cases
 from gpu.measure import (
+    GIB,
     Report,
     Unavailable,
     Values,
@@ -45,7 +46,6 @@ from paribus_runners.native.rollout.torch import TorchSampler
 from paribus_runners.native.rollout.vllm import VllmSampler
 from paribus_runners.native.world import World
 
-GIB = 2**30
 ENDS = 4.0
 """Factor by which the mean length may be off before a row is wrong: the sampler has drawn from something else."""
 DRIFT = 0.05

@@ -22,12 +22,11 @@ from native_vs_trl import TRAIN, job_of, train
 from safetensors.torch import load_file
 
 from gpu import cases
-from gpu.measure import Report, Unavailable, Values, clean, options_of, parser_of
+from gpu.measure import GIB, Report, Unavailable, Values, clean, options_of, parser_of
 from gpu.models import write, write_problems
 from paribus.contract import Checkpoints
 from paribus_runners.native.policy import best_device
 
-GIB = 2**30
 EVERY = 2
 """Steps between two checkpoints; a run is killed in the middle of the step after the first of them."""
 OFTEN = Checkpoints(every=EVERY)

@@ -19,8 +19,8 @@ from pathlib import Path
 from native_vs_trl import run_native, run_trl
 
 from gpu import cases
-from gpu.measure import Report, Unavailable, Values, options_of, parser_of
-from gpu.steps import GIB, make_inputs
+from gpu.measure import GIB, Report, Unavailable, Values, options_of, parser_of
+from gpu.steps import make_inputs
 from paribus_runners.trl import runner
 
 
@@ -28,7 +28,7 @@ def python_of(named: Path | None) -> Path:
     """Return the Python that has TRL.
 
     Raises:
-        Unavailable: there is none.
+        Unavailable: no Python with TRL was found.
     """
     if named is not None:
         return named

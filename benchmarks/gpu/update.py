@@ -21,7 +21,7 @@ import torch
 from phase_memory import RETURNS
 
 from gpu import cases
-from gpu.measure import Report, Values, clean, is_out_of_memory, options_of, parser_of, peak, product_peak, seconds
+from gpu.measure import GIB, Report, Values, clean, is_out_of_memory, options_of, parser_of, peak, product_peak, seconds
 from gpu.models import configuration, lengths, policy_of, texts
 from paribus.evaluate import Evaluate
 from paribus.recipe.factors import Schedule
@@ -38,7 +38,6 @@ from paribus_runners.native.update import updates
 FULL, ADAPTERS = 6, 4
 """Floating-point operations for each multiplied parameter and token: two forward, two for the gradient of what went in,
 two for that of the weight, which adapters spare."""
-GIB = 2**30
 
 
 def recipe_of(case: cases.Update, prompts: int) -> Recipe:
